@@ -105,6 +105,7 @@ if TYPE_CHECKING:
     from penstock.jobs.notes import JobProgress, LogLine
     from penstock.jobs.operating import Tenant
     from penstock.jobs.options import Options
+    from penstock.jobs.pauses import PausedPart
     from penstock.jobs.queue import Queue
     from penstock.jobs.reporting import ErrorReports, JobFields
     from penstock.jobs.retry import Drop, Retry, RetryLater
@@ -207,6 +208,7 @@ else:
         "jobs.middleware": "EnqueueContext JobContext JobDraft JobOutcome Middleware",
         "jobs.notes": "JobProgress LogLine",
         "jobs.options": "Options",
+        "jobs.pauses": "PausedPart",
         "jobs.limits": "Concurrency KeyUsage LimitInfo Rate",
         "jobs.reporting": "ErrorReports JobFields",
         "jobs.retry": "Drop Retry RetryLater",
@@ -338,6 +340,7 @@ __all__ = [
     "NotDurable",
     "Options",
     "Owner",
+    "PausedPart",
     "PayloadTooLarge",
     "Penstock",
     "PenstockError",

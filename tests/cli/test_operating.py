@@ -87,7 +87,25 @@ def test_a_list_of_queues_shows_what_waits(shop, penstock):
     _, out, _ = penstock("queue", "ls")
     _, _, mail, raw = out.splitlines()
     assert mail.split()[:2] == ["mail", "1,234"]
-    assert raw.split() == ["raw", "0", "1", "0", "0", "paused"]
+    assert raw.split() == ["raw", "0", "1", "0", "0", "0", "paused"]
+
+
+def test_a_tenant_is_paused_shown_and_resumed(shop, penstock):
+    shop.queue("mail").put(1, tenant="ada")
+    shop.queue("mail").put(2, tenant="bo")
+    code, out, _ = penstock("queue", "pause", "mail", "--tenant", "ada")
+    assert (code, out) == (0, "mail, tenant 'ada' is paused; 0 running jobs continue, 2 wait.\n")
+    shop.queue("mail").claim(5)
+    assert penstock("queue", "ls")[1].splitlines()[-1].split()[-3:] == ["1", "part", "paused"]
+    detail = json.loads(penstock("queue", "show", "mail", "--json")[1])
+    assert detail["pauses"] == [{"task": None, "tenant": "ada", "parked": 1, "paused": True}]
+    assert "tenant ada       1  paused" in penstock("queue", "show", "mail")[1]
+    assert penstock("queue", "resume", "mail", "--tenant", "ada")[0] == 0
+    assert [item.body for item in shop.queue("mail").claim(5)] == [1]
+    assert "both" not in penstock("queue", "show", "mail")[1]
+    code, _, err = penstock("queue", "pause", "mail", "--tenant", "ada", "--task", "send")
+    assert code != 0
+    assert "one at a time" in err
 
 
 def test_a_queue_shows_jobs_that_no_worker_knows(shop, penstock):
@@ -137,7 +155,10 @@ def test_wide_characters_stand_in_columns(shop, penstock):
     shop.queue("mail").put(1, tenant="名前")
     shop.queue("mail").put(1, tenant="plain")
     rows = penstock("queue", "show", "mail")[1].splitlines()[-2:]
-    assert sorted(rows) == ["plain       1        0        0     0", "名前        1        0        0     0"]
+    assert sorted(rows) == [
+        "plain       1        0       0        0     0",
+        "名前        1        0       0        0     0",
+    ]
 
 
 def test_dead_letters_come_in_pages(shop, penstock):

@@ -14,7 +14,7 @@ from penstock.core.operations import RoundTrip
 from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Claim, Ending, Settlement, TurnReply
-from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, LIMITED, LIMITS, OWN_ID
+from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, LIMITED, LIMITS, OWN_ID, UNIQUE, UNIQUE_KEY
 from penstock.jobs.job_list import FoundJob, JobFilter, ListingBindings
 from penstock.jobs.keys import QUEUE, QueueKeys
 from penstock.jobs.record import Record, draft
@@ -22,6 +22,7 @@ from penstock.jobs.row import read_row
 from penstock.jobs.schedule import ScheduleDefinition, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
 from penstock.jobs.timing import Timing
+from penstock.jobs.unique import encode_powers
 
 R = TypeVar("R")
 Dump: TypeAlias = dict[str, Any]
@@ -48,7 +49,9 @@ def record(
     expires_at: int | None = None,
     ttl: float = 600,
     own: bool = False,
+    task: str = "",
     limits: Sequence[Limits] = (),
+    unique: tuple[str, str, int] | None = None,
     payload: bytes = b"null",
 ) -> bytes:
     """A record as a client drafts it. Times are seconds, but `at` and `expires_at` are dates in server milliseconds."""
@@ -57,25 +60,20 @@ def record(
     limit = milliseconds(expires) if expires_at is None else expires_at
     name = tenant.encode()
     drafted = draft(
-        flags=LIMITED if limits else 0,
-        powers=LIMITS if limits else 0,
+        flags=LIMITED * bool(limits) | UNIQUE * bool(unique),
+        powers=LIMITS * bool(limits) | UNIQUE_KEY * bool(unique),
         how=how,
         priority=priority,
         tenant=name,
-        task=b"",
+        task=task.encode(),
         delay_ms=due,
         expires_ms=limit,
         ttl_ms=milliseconds(ttl),
     )
-    return drafted + powers(limits) + payload
-
-
-def powers(limits: Sequence[Limits]) -> bytes:
-    """The part of a record with these limits before the payload."""
-    if not limits:
-        return b""
-    packed = msgspec.msgpack.encode({"l": limits})
-    return len(packed).to_bytes(2) + packed
+    chosen = {"l": limits} if limits else {}
+    return (
+        drafted + (encode_powers(**chosen, **({"u": unique} if unique else {})) if limits or unique else b"") + payload
+    )
 
 
 def at_most(most: int, key: str = "k", name: str = "n", release: int = 1) -> Limits:
@@ -366,6 +364,8 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "change_jobs": listing.change("cancel", [found]),
         "requeue_jobs": listing.change("requeue", [found]),
         "set_switch": bindings.set_switch("paused", True),
+        "pause_part": bindings.pause_part("p:tenant=ada", True),
+        "show_pauses": bindings.pauses(),
         "set_limit": bindings.set_limit("c:n", 2, 0, 0),
         "show_limits": bindings.limits(10),
         "purge_parked": bindings.purge_parked(None, 0, 100),

@@ -6,6 +6,7 @@ from rich.text import Text
 
 from penstock.cli.where import HERE, AsJson, Where, Yes, confirm
 from penstock.jobs.counts import Counts
+from penstock.jobs.pauses import PausedPart
 from penstock.ops.answers import QueueDetail
 from penstock.ops.wording import age, many
 from penstock.terminal.tables import Kind, cell, show, show_facts, show_json, show_list, show_table
@@ -24,11 +25,11 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
     with where.open() as inspector:
         queues = inspector.queues()
     columns: dict[str, Kind] = {
-        "queue": "name", "ready": "number", "oldest": "number", "delayed": "number", "running": "number",
-        "dead": "number", "": "name",
+        "queue": "name", "ready": "number", "oldest": "number", "delayed": "number", "parked": "number",
+        "running": "number", "dead": "number", "": "name",
     }  # fmt: skip
     lines = [
-        (q.name, f"{c.ready:,}", _oldest(c), f"{c.delayed:,}", f"{c.running:,}", _dead(c), _state(c))
+        (q.name, f"{c.ready:,}", _oldest(c), f"{c.delayed:,}", f"{c.parked:,}", f"{c.running:,}", _dead(c), _state(c))
         for q in queues
         for c in (q.counts,)
     ]
@@ -44,7 +45,8 @@ def _dead(counts: Counts) -> Text:
 
 
 def _state(counts: Counts) -> Text:
-    return cell("paused" if counts.paused else "", "yellow")
+    parts = many(counts.paused_parts, "part paused", "parts paused") if counts.paused_parts else ""
+    return cell("paused" if counts.paused else parts, "yellow")
 
 
 def show_one(name: str, /, *, tenants: int = 10, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -79,21 +81,27 @@ def _describe(queue: QueueDetail) -> None:
             "state": cell(state, "yellow" if counts.paused else ""),
             "ready": f"{counts.ready:,}{oldest}",
             "delayed": f"{counts.delayed:,}{due}",
+            "parked": f"{counts.parked:,}",
             "running": f"{counts.running:,}",
             "dead": _dead(counts),
             "so far": _totals(counts),
         }
     )
+    if queue.pauses:
+        parts = [(_part(one), f"{one.parked:,}", "paused" if one.paused else "resumed") for one in queue.pauses]
+        show("")
+        show_table({"paused": "text", "parked": "number", "": "name"}, parts)
     if queue.largest:
         lines = [
             (
                 t.name or "(no tenant)",
-                *(f"{n:,}" for n in (t.counts.ready, t.counts.delayed, t.counts.running, t.counts.dead)),
+                *(f"{n:,}" for n in (c.ready, c.delayed, c.parked, c.running, c.dead)),
             )
             for t in queue.largest
+            for c in (t.counts,)
         ]
         show("")
-        numbers: dict[str, Kind] = dict.fromkeys(("ready", "delayed", "running", "dead"), "number")
+        numbers: dict[str, Kind] = dict.fromkeys(("ready", "delayed", "parked", "running", "dead"), "number")
         show_table({"tenant": "text", **numbers}, lines)
         if queue.tenants > len(queue.largest):
             all_examined = queue.tenants_examined >= queue.tenants
@@ -119,31 +127,49 @@ def _totals(counts: Counts) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in totals.items() if number) or "nothing"
 
 
-def pause(name: str, /, *, where: Where = HERE) -> None:
+def pause(name: str, /, *, task: str | None = None, tenant: str | None = None, where: Where = HERE) -> None:
     """Stop handing out jobs of a queue. Running jobs continue, and new ones are accepted.
 
     Parameters
     ----------
     name
         The queue.
+    task
+        Only the jobs of this task. They are parked, and the others go on.
+    tenant
+        Only the jobs of this tenant.
     """
     with where.open() as inspector:
-        counts = inspector.pause(name)
+        counts = inspector.pause(name, task=task, tenant=tenant)
     running = many(counts.running, "running job continues", "running jobs continue")
-    show(f"{name} is paused; {running}, {counts.waiting:,} wait.")
+    show(f"{_whole_or_part(name, task, tenant)} is paused; {running}, {counts.waiting:,} wait.")
 
 
-def resume(name: str, /, *, where: Where = HERE) -> None:
+def resume(name: str, /, *, task: str | None = None, tenant: str | None = None, where: Where = HERE) -> None:
     """Hand out jobs of a queue again.
 
     Parameters
     ----------
     name
         The queue.
+    task
+        The jobs of this task, which was paused.
+    tenant
+        The jobs of this tenant, which was paused.
     """
     with where.open() as inspector:
-        counts = inspector.pause(name, on=False)
-    show(f"{name} is open; {many(counts.waiting, 'job waits', 'jobs wait')}.")
+        counts = inspector.pause(name, on=False, task=task, tenant=tenant)
+    show(f"{_whole_or_part(name, task, tenant)} is open; {many(counts.waiting, 'job waits', 'jobs wait')}.")
+
+
+def _whole_or_part(name: str, task: str | None, tenant: str | None) -> str:
+    if task is None and tenant is None:
+        return name
+    return f"{name}, {f'task {task}' if task is not None else f'tenant {tenant!r}'}"
+
+
+def _part(pause: PausedPart) -> str:
+    return f"task {pause.task}" if pause.task is not None else f"tenant {pause.tenant or '(no tenant)'}"
 
 
 def purge(name: str, /, *, tenant: str | None = None, yes: Yes = False, where: Where = HERE) -> None:

@@ -26,6 +26,7 @@ function admission.admit_some(s, place, looks)
       limits.look_again(s, place.key, s.now)
       return 0
     end
+    if place.is_part and pauses.holds(s, place) then return looks end
     if place.parked > 0 and limits.room(s, place) <= 0 and not admission.displace(s, place) then
       local at = limits.room_at(s, place)
       if at then limits.look_again(s, place.key, at) end
@@ -35,6 +36,7 @@ function admission.admit_some(s, place, looks)
     local entry = limits.pop(place)
     if entry then admission.admit_entry(s, place, entry) end
   end
+  if place.is_part then pauses.forget(s, place.key) end
   return looks
 end
 
@@ -53,12 +55,16 @@ function admission.admit_entry(s, place, entry)
     s.row[_row.EXPIRED] = s.row[_row.EXPIRED] + 1
     return
   end
-  place.parked, place.used = math.max(0, place.parked - 1), place.used + 1
   local generation = row.mint(s.row, 1) + 1
   local new_state
-  flags = limits.with_passed(flags, limits.passed(flags) + 1)
+  if place.is_part then
+    flags = limits.with_passed(flags, 0)
+  else
+    place.parked, place.used = math.max(0, place.parked - 1), place.used + 1
+    flags = limits.with_passed(flags, limits.passed(flags) + 1)
+  end
   new_state, flags = job.make_ready(
-    s, false, record.entry(generation, #body, id), flags, priority, tenant, s.now, _count.PARKED, body)
+    s, place.is_part, record.entry(generation, #body, id), flags, priority, tenant, s.now, _count.PARKED, body)
   body = record.moved(body, new_state, generation, s.now)
   redis.call("HSET", base .. "jobs", id, record.flagged(body, flags))
 end

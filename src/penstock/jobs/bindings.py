@@ -25,6 +25,7 @@ from penstock.jobs.record import Record, StoredJob
 
 if TYPE_CHECKING:
     from penstock.jobs.limits import LimitInfo
+    from penstock.jobs.pauses import PausedPart
 
 OnDouble: TypeAlias = Callable[[int, str], None]
 
@@ -55,6 +56,7 @@ def scripts() -> Library:
         "jobs/results.lua",
         "jobs/notes.lua",
         "jobs/limits.lua",
+        "jobs/pauses.lua",
         "jobs/intake.lua",
         "jobs/listeners.lua",
         "jobs/outbox.lua",
@@ -291,7 +293,7 @@ class QueueBindings:
     def purge_parked(
         self, tenant: str | None, offset: int, limit: int = SLICE
     ) -> RoundTrip[tuple[int, int, bool, bool]]:
-        """As `purge`, for jobs that wait for a place in a limit."""
+        """As `purge`, for parked jobs."""
         args = (self.clock.now_ms, tenant or "", int(tenant is None), offset, limit)
         return self._call("purge_parked", args, lambda reply: (reply[0], reply[1], bool(reply[2]), bool(reply[3])))
 
@@ -358,7 +360,16 @@ class QueueBindings:
         """
         return self._call("agree_on_shards", (self.clock.now_ms, number), int)
 
+    def pause_part(self, part: str, on: bool) -> RoundTrip[int]:
+        """Pause or resume a part (`pauses.lua`). Returns 1; 0 if nothing changed; -1 if too many parts are paused."""
+        return self._call("pause_part", (self.clock.now_ms, part, int(on)), int)
+
     # --- inspect ---
+
+    def pauses(self) -> RoundTrip[list[PausedPart]]:
+        from penstock.jobs.pauses import read_pauses
+
+        return self._call("show_pauses", (self.clock.now_ms,), read_pauses)
 
     def limits(self, keys: int) -> RoundTrip[list[LimitInfo]]:
         """The limits, each with up to `keys` of its keys that have parked jobs."""
@@ -440,9 +451,11 @@ def _stored_job(reply: Sequence[Any]) -> StoredJob:
 
 def _counts(reply: Sequence[Any]) -> Counts:
     now, oldest, *rest = reply
-    *numbers, paused, due_first, parked = (int(n or 0) for n in rest)
+    *numbers, paused, due_first, parked, paused_parts = (int(n or 0) for n in rest)
     age = max(0.0, now / 1000 - int(oldest)) if oldest is not None else 0.0
-    return Counts(*numbers, oldest=age, paused=bool(paused), due_first=bool(due_first), parked=parked)
+    return Counts(
+        *numbers, oldest=age, paused=bool(paused), due_first=bool(due_first), parked=parked, paused_parts=paused_parts
+    )
 
 
 def _tenant_counts(reply: Sequence[Any]) -> TenantCounts:

@@ -10,13 +10,15 @@ from dataclasses import dataclass, field, fields
 class Counts:
     """The jobs of a queue by state, and totals since the queue was first used.
 
-    Now: `ready`, `delayed`, `running` and `dead` jobs, and `parked` ones, which wait for a place in a limit.
+    Now: `ready`, `delayed`, `running` and `dead` jobs, and `parked` ones, which wait for a place in a limit
+    or belong to a paused task or tenant.
     `oldest`: seconds since the oldest ready job became ready.
 
     Totals: runs that `completed`, were `retried`, `failed` (the job became a dead letter), were `dropped`, or `lost`
     (their worker died); and jobs that were `cancelled` or `expired` while they waited.
 
-    Switches: `paused`, and `due_first` (see `Queue.due_first`).
+    Switches: `paused`, and `due_first` (see `Queue.due_first`). `paused_parts`: how many tasks and tenants are paused,
+    or still have parked jobs after their pause (see `Queue.pauses`).
     """
 
     ready: int = 0
@@ -34,6 +36,7 @@ class Counts:
     paused: bool = field(default=False, kw_only=True)
     due_first: bool = field(default=False, kw_only=True)
     parked: int = field(default=0, kw_only=True)
+    paused_parts: int = field(default=0, kw_only=True)
 
     @property
     def waiting(self) -> int:
@@ -47,6 +50,7 @@ def total_counts(parts: Sequence[Counts]) -> Counts:
     return Counts(
         **sums, oldest=max(part.oldest for part in parts), paused=all(part.paused for part in parts),
         due_first=all(part.due_first for part in parts), parked=sum(part.parked for part in parts),
+        paused_parts=max(part.paused_parts for part in parts),
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 --
 -- The job gets a new generation, so that its old entry stands for nothing. It enters its lane as if it were enqueued now.
 
--- Changes a ready or delayed job. `due`: ms from now, or a date if `due_is_date` is 1; -1: leave it. `priority`: -1: leave it.
+-- Changes a waiting job. `due`: ms from now, or a date if `due_is_date` is 1; -1: leave it. `priority`: -1: leave it.
 -- `task` and `payload` replace the arguments if `replace` is 1; the job must belong to that task (empty: to none). Returns
 -- edited, limited (such a job is not changed), task (it belongs to another one), running, dead, done or none.
 --- keys: base meta
@@ -20,7 +20,7 @@ function script.edit(base, meta, caller, number, given, id, due, due_is_date, pr
   if redis.call("HEXISTS", base .. "owners", id) == 1 then return "running" end
   if string.byte(body, 36) ~= 0 then return "limited" end -- its key follows from its arguments, and its place from both
   local start = editing.payload_start(body)
-  if replace == 1 and editing.task(body) ~= task then return "task" end
+  if replace == 1 and record.task(body) ~= task then return "task" end
 
   local r, was, generation, _, since, _, flags, level, _, _, _, _, _, _, tenant = s.row, record.parse(body)
   local old = record.entry(generation, #body, id)
@@ -33,10 +33,10 @@ function script.edit(base, meta, caller, number, given, id, due, due_is_date, pr
     due = s.now + due
   end
   generation = row.mint(r, 1) + 1
-  local entry, from = record.entry(generation, #body, id), was == state.READY and _count.READY or _count.DELAYED
+  local entry, from = record.entry(generation, #body, id), editing.counted(was)
   if was == state.DELAYED then
     redis.call("ZREM", base .. "delayed", old)
-  else
+  elseif was == state.READY then
     counters.add_ready_since(s, since, -1)
     if record.has(flags, flag.SUSPECT) then
       r[_row.SUSPECTS] = r[_row.SUSPECTS] - redis.call("ZREM", base .. "suspects", old)
@@ -48,13 +48,19 @@ function script.edit(base, meta, caller, number, given, id, due, due_is_date, pr
     redis.call("HSET", base .. "jobs", id, record.moved(body, state.DELAYED, generation, due))
   else
     local ready_since = was == state.READY and since or s.now
-    job.make_ready(s, false, entry, flags, priority, tenant, ready_since, from)
-    redis.call("HSET", base .. "jobs", id, record.moved(body, state.READY, generation, ready_since))
+    local new_state = job.make_ready(s, false, entry, flags, priority, tenant, ready_since, from, body)
+    redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, ready_since))
   end
   job.commit(s)
   if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
   row.store(s)
   return idempotency.keep(caller, number, "edited")
+end
+
+-- Where the state of a waiting job is counted.
+--- (was: str) -> int
+function editing.counted(was)
+  return was == state.READY and _count.READY or was == state.PARKED and _count.PARKED or _count.DELAYED
 end
 
 -- Where the payload of a record begins: behind tenant, task and trace, each with its length.
@@ -63,10 +69,4 @@ function editing.payload_start(body)
   local at = 42
   for _ = 1, 3 do at = at + 1 + (string.byte(body, at) or 0) end
   return at
-end
-
---- (body: str) -> str
-function editing.task(body)
-  local at = 43 + string.byte(body, 42)
-  return string.sub(body, at + 1, at + string.byte(body, at))
 end

@@ -31,7 +31,7 @@ function script.scan_workers(base, meta, given, limit, cursor)
 end
 
 -- { now, second in which the oldest ready job became ready (false: none is), ready, delayed, running, dead, completed,
--- retried, failed, dropped, cancelled, expired, lost, paused, due first, parked }
+-- retried, failed, dropped, cancelled, expired, lost, paused, due first, parked, paused parts }
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
@@ -43,7 +43,7 @@ function script.counts(base, meta, given)
   return {
     s.now, oldest, r[_row.READY], r[_row.DELAYED], r[_row.RUNNING], r[_row.DEAD], r[_row.COMPLETED], r[_row.RETRIED],
     r[_row.FAILED], r[_row.DROPPED], r[_row.CANCELLED], r[_row.EXPIRED], r[_row.LOST], r[_row.PAUSED],
-    r[_row.DUE_FIRST], r[_row.PARKED] or 0,
+    r[_row.DUE_FIRST], r[_row.PARKED] or 0, r[_row.PAUSES] or 0,
   }
 end
 

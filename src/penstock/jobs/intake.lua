@@ -36,6 +36,7 @@ function intake.empty(s)
   batch.write("HSET", base .. "jobs", set)
   for caller, number in pairs(taken) do idempotency.keep(caller, number, {}) end
   redis.call("DEL", base .. "intake")
+  if s.places then limits.write(s) end -- jobs of a paused part were parked
   job.push_ready(s)
   counters.write(s)
   row.store(s)

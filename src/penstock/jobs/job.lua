@@ -145,7 +145,8 @@ function job.add_draft(s, id, body, generation, set)
 end
 
 -- Gives a waiting job the arguments of another draft. With DEBOUNCE, a job that is not due is delayed again. The job gets
--- a new entry, with `generation`, if it is due at another time or if the class of its size changes.
+-- a new entry, with `generation`, if it is due at another time or if the class of its size changes. A
+-- parked job gets one with its admission.
 --- (s: table, id: str, drafted: str, generation: int, one: table)
 --- uses: base
 --- seldom
@@ -159,7 +160,7 @@ function job.replace(s, id, drafted, generation, one)
   if one[2] == keeping.DEBOUNCE and was == state.DELAYED then due = s.now + one[3] end
   local new = record.replaced(body, drafted, old, due, expires)
   local entry = record.entry(old, #body, id)
-  if due ~= since or record.entry(old, #new, id) ~= entry then
+  if was ~= state.PARKED and (due ~= since or record.entry(old, #new, id) ~= entry) then
     new = record.replaced(body, drafted, generation, due, expires)
     local new_entry = record.entry(generation, #new, id)
     if was == state.DELAYED then
@@ -360,12 +361,14 @@ function job.delay(s, due, entry)
 end
 
 -- Counts a job as ready and collects its entry: for the suspects if it is one, else for its lane or its front list. A job
--- that finds no place in one of its limits is parked there instead. `from` is its previous state. Returns the new state and the
+-- that finds no place in one of its limits, or whose task or tenant is paused, is parked there instead. `from` is its previous state. Returns the new state and the
 -- new flags.
 --- (s: table, is_front: bool, entry: str, flags: int, priority: int, tenant: str, since: int, from: int, body: str)
 ---  -> str, int
 --- uses: base
 function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from, body)
+  local part = s.row[_row.PAUSES] and pauses.part(s, tenant, body, not is_front and from ~= _count.PARKED)
+  if part then return pauses.park(s, part, is_front, entry, flags, priority, tenant, from, body) end
   if record.has(flags, flag.LIMITED) then
     local list = record.limits(body)
     local passed, place = limits.pass(s, list, limits.passed(flags))
@@ -435,7 +438,7 @@ function job.claim(s, incarnation, want, trial)
   local room = {
     want = want, look = math.max(4 * want, 64), bytes = _slice.BYTES, max_bytes = _slice.BYTES, full = false,
     owner = string.format("%s %d", incarnation, s.now), number = r[_row.SEQUENCE] + 1, claimed = 0, reply = {}, held = {}, owners = {},
-    tenants = {}, sinces = {}, expired = {},
+    tenants = {}, sinces = {}, expired = {}, pausing = (r[_row.PAUSES] or 0) > 0 and s, met = {},
   }
   if trial ~= "" and r[_row.SUSPECTS] > 0 and recovery.pick_suspect(r, room) then room.want = 0 end
   -- A level that is left without entries is removed from the row, and the next one takes its position.
@@ -452,8 +455,9 @@ function job.claim(s, incarnation, want, trial)
     job.remove(s, room.expired[i][1], room.expired[i][2], ending.EXPIRED, "")
     r[_row.EXPIRED] = r[_row.EXPIRED] + 1
   end
-  if room.claimed == 0 then return room end
   row.mint(r, room.claimed)
+  if #room.met > 0 then pauses.park_met(s, room.met) end
+  if room.claimed == 0 then return room end
   if r[_row.LIMITED] then limits.start(s, room) end
   counters.begin_runs(s, room.tenants, room.sinces)
   if room.unique then unique.start(s, room) end

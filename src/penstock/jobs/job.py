@@ -68,7 +68,7 @@ class Status(StrEnum):
 
     DELAYED    its due time is in the future
     READY      it waits for a worker
-    PARKED     it waits for a place in a limit
+    PARKED     it waits for a place in a limit, or its task or tenant is paused
     RUNNING    it is claimed
     COMPLETED  its task returned
     DEAD       it failed for good: it is a dead letter, which can be requeued

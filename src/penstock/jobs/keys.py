@@ -50,6 +50,7 @@ QUEUE = {
     "admitted": ("ZSET", "name=key, level, generation, id of jobs that have a place and were not claimed", "the job"),
     "admissions": ("ZSET", "name=key -> when to look for a free place, server ms", "the job, or its time"),
     "rate:": ("STRING", "microseconds at which the bucket of a rate is full", "TTL"),
+    "pauses": ("HASH", "task or tenant -> paused, or resumed with parked jobs", OWNED),
     "parked:": ("any", "lanes of parked jobs; four keys for each name=key, level and tenant", "the job"),
     "workers": ("HASH", "incarnation -> since, name and concurrency", "the incarnation"),
     "leases": ("ZSET", "incarnation -> alive until ms", "the incarnation"),

@@ -239,6 +239,18 @@ function lane.next(cursor, level, room)
   room.full = true
 end
 
+-- Whether the job belongs to a paused part (pauses.lua). Collects it, and ends the claim if it has met many of them. Such a job
+-- uses a turn of its tenant, so that others need not wait until all of them are parked.
+--- (room: table, tenant: str, id: str, body: str) -> bool
+--- uses: base
+function lane.met_paused(room, tenant, id, body)
+  if not pauses.part(room.pausing, tenant, body, false) then return false end
+  local met = room.met
+  met[#met + 1], met[#met + 2] = id, body
+  if #met >= 2 * _pause.MET then room.full = true end
+  return true
+end
+
 -- The earliest time at which another tenant is next, which may be the one that is read next or the one that was served.
 --- (unread: table | nil, returned: table | nil, horizon: int) -> int
 function lane.earliest(unread, returned, horizon)
@@ -280,7 +292,9 @@ function lane.take(r, level, n, room, now)
       if id and expires > 0 and expires <= now then
         room.expired[#room.expired + 1] = { id, body }
       elseif id then
-        lease.collect(room, id, body, cursor.tenant, since, flags, ttl)
+        if not room.pausing or not lane.met_paused(room, cursor.tenant, id, body) then
+          lease.collect(room, id, body, cursor.tenant, since, flags, ttl)
+        end
         served = cursor.time
         cursor.time = cursor.time + cursor.cost
       end

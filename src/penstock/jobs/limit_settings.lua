@@ -65,6 +65,7 @@ function script.purge_parked(base, meta, given, tenant, all, offset, limit)
         job.remove(s, id, body, ending.CANCELLED, "")
       end
     end
+    if place.is_part then limits.mark(s, place) end
     limits.write(s)
     if #place.r[_row.LEVELS] > 0 and part.left > 0 then offset = offset + 1 end
   end

@@ -18,7 +18,7 @@
 --                     claimed. All scores are 0. The last member of a key is the one that gives its place to a more urgent job
 --   admissions  ZSET  name=key -> when to look for a free place again, server ms; =name after a change of the limit
 --   rate:<name=key>   STRING  a bucket (core/bucket.lua) that counts starts; TTL until it is full
---   row         (row.lua)  LIMITED is absent until the queue has its first limit; until then nothing here is called
+--   row         (row.lua)  LIMITED is absent until the queue has its first limit or pause; until then nothing here is called
 --
 -- In a rate only jobs that were admitted and have not started use a place; the claim takes a unit from the bucket. What
 -- happens to the places of a job when its run ends:
@@ -63,7 +63,7 @@ function limits.add(s, key, packed)
   local place = {
     key = key, name = string.match(key, "^[^=]*"), is_rate = string.byte(key) == 114, used = used, parked = parked,
     r = { [_row.FRONT] = front, [_row.WEIGHTED] = 0, [_row.LEVELS] = levels }, lists = false, had_lanes = #levels > 0,
-    stored = packed,
+    stored = packed, is_part = string.byte(key) == 112, admitted = 0,
   }
   s.places[key] = place
   s.place_list[#s.place_list + 1] = place
@@ -201,7 +201,7 @@ end
 --- (s: table, place: table, is_front: bool, level: int, tenant: str, entry: str)
 --- seldom
 function limits.park(s, place, is_front, level, tenant, entry)
-  place.parked = place.parked + 1
+  if not place.is_part then place.parked = place.parked + 1 end
   place.lists = place.lists or {}
   lane.collect(place.lists, is_front, level, tenant, entry)
   limits.mark(s, place)
@@ -329,6 +329,7 @@ end
 --- uses: base
 function limits.leave(s, id, body, was, generation, flags, priority)
   local list, passed = record.limits(body), limits.passed(flags)
+  if was == state.PARKED and passed == #list then return end -- parked by a pause
   limits.give_up(s, list, 0, passed, false)
   if was == state.READY then
     limits.forget_admitted(s, list, priority, generation, id)

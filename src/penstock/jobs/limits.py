@@ -205,10 +205,10 @@ def read_limits(reply: Sequence[Any]) -> list[LimitInfo]:
     """The reply of `show_limits`."""
     found = []
     for name, packed, keys in zip(reply[0::3], reply[1::3], reply[2::3], strict=True):
-        most, interval, burst, *_ = _unpacked(packed)
+        most, interval, burst, *_ = unpacked(packed)
         usage = []
         for key, place in zip(keys[0::2], keys[1::2], strict=True):
-            used, parked, *_ = _unpacked(place)
+            used, parked, *_ = unpacked(place)
             usage.append(KeyUsage(key.decode(errors="replace"), used, parked))
         kind, _, label = name.decode(errors="replace").partition(":")
         if kind == "r":
@@ -227,7 +227,7 @@ def joined_limits(parts: Iterable[Sequence[LimitInfo]]) -> list[LimitInfo]:
     return [found[one] for one in sorted(found)]
 
 
-def _unpacked(packed: bytes | None) -> list[Any]:
+def unpacked(packed: bytes | None) -> list[Any]:
     """The first values of some in MessagePack that follow each other. At most five are stored."""
     for n in (5, 4):
         try:

@@ -313,5 +313,5 @@ function listing.matches(page, id, body, owner)
   end
   return since <= page.before and (page.state == "" or is == page.state)
     and (page.prefix == "" or string.sub(id, 1, #page.prefix) == page.prefix)
-    and (not page.tenant or record.tenant(body) == page.tenant) and (not page.task or editing.task(body) == page.task)
+    and (not page.tenant or record.tenant(body) == page.tenant) and (not page.task or record.task(body) == page.task)
 end

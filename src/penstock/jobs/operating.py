@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from penstock.core.arguments import check_whole
 from penstock.core.operations import Driver, Operation, Parallel, RoundTrip, verb
@@ -14,6 +14,8 @@ from penstock.jobs.options import Options
 
 if TYPE_CHECKING:
     from penstock.jobs.limits import Limit, LimitInfo
+    from penstock.jobs.pauses import PausedPart
+    from penstock.jobs.task import Task
 
 
 class OperatedQueue:
@@ -112,17 +114,36 @@ class OperatedQueue:
         return sorted(found, key=lambda one: -one.lease)[:limit] if len(self.parts) > 1 else found
 
     @verb
-    def pause(self) -> Operation[None]:
-        """Hand out no more jobs until `resume()`. Running jobs continue, and new ones are accepted.
+    def pause(self, *, task: Task[..., Any] | str | None = None, tenant: str | None = None) -> Operation[None]:
+        """Hand out no more jobs until `resume()`: of one `task`, of one `tenant`, or of the whole queue.
 
-        One round trip; with shards, for each.
+        Running jobs continue, and new ones are accepted. Jobs of a paused task or tenant are parked, and keep no place
+        in a limit. At most 1000 tasks and tenants are paused at a time. One round trip; with shards, for each.
         """
-        return self._switch_parts("paused", True)
+        return self._switch_pause(True, task, tenant)
 
     @verb
-    def resume(self) -> Operation[None]:
-        """Hand out jobs again. One round trip; with shards, for each."""
-        return self._switch_parts("paused", False)
+    def resume(self, *, task: Task[..., Any] | str | None = None, tenant: str | None = None) -> Operation[None]:
+        """Hand out jobs again: of what was paused with the same argument. One round trip; with shards, for each.
+
+        The parked jobs of a task or tenant go first, in their order; each script hands back a hundred of them.
+        """
+        return self._switch_pause(False, task, tenant)
+
+    def _switch_pause(self, on: bool, task: Task[..., Any] | str | None, tenant: str | None) -> Operation[None]:
+        from penstock.jobs.pauses import switch_pause
+
+        return switch_pause(self.parts, on, task, tenant)
+
+    @verb
+    def pauses(self) -> Operation[list[PausedPart]]:
+        """The tasks and tenants that are paused, or that still have parked jobs after a pause.
+
+        One round trip; with shards, one to each node.
+        """
+        from penstock.jobs.pauses import pauses_of
+
+        return pauses_of(self.parts)
 
     @verb
     def due_first(self, on: bool = True) -> Operation[None]:
@@ -132,7 +153,7 @@ class OperatedQueue:
         """
         return self._switch_parts("due_first", on)
 
-    def _switch_parts(self, name: Literal["paused", "due_first"], on: bool) -> Operation[None]:
+    def _switch_parts(self, name: Literal["due_first"], on: bool) -> Operation[None]:
         for part in self.parts:
             yield part.bindings.set_switch(name, on)
 

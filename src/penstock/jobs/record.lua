@@ -88,6 +88,13 @@ function record.unique(body)
   return cmsgpack.unpack(string.sub(body, at + 2, at + 1 + struct.unpack(">I2", body, at))).u
 end
 
+-- The name of the job's task; empty for a bare value.
+--- (body: str) -> str
+function record.task(body)
+  local at = 43 + string.byte(body, 42)
+  return string.sub(body, at + 1, at + string.byte(body, at))
+end
+
 -- A copy of the record of a waiting job with the expiry, ttl, task, trace, powers and payload of another draft.
 --- (body: str, drafted: str, generation: int, since: int, expires: int) -> str
 function record.replaced(body, drafted, generation, since, expires)

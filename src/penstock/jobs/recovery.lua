@@ -111,7 +111,8 @@ function recovery.pick_suspect(r, room)
     local id = record.entry_id(entries[i])
     local body = record.get(id)
     local generation, since, _, flags, ttl = record.parse_ready(body)
-    if generation == struct.unpack(">I6", entries[i]) then
+    local is_ready = generation == struct.unpack(">I6", entries[i])
+    if is_ready and not (room.pausing and lane.met_paused(room, record.tenant(body), id, body)) then
       lease.collect(room, id, body, record.tenant(body), since, flags, ttl)
       room.bytes = room.bytes - #body
       return true

@@ -40,9 +40,10 @@ _row = {
   WEIGHTED = 26, -- mark: `weights`
   LEVELS = 27,
   NEXT_TICK = 28, -- server ms: the earliest entry in `ticks` (schedule.lua); a row of an older release lacks it
-  PARKED = 29, -- parked jobs; this number and the next two are absent until the queue has a limit (limits.lua)
+  PARKED = 29, -- parked jobs; this number and the next two are absent until the queue has a limit or a pause (limits.lua)
   NEXT_ADMISSION = 30, -- server ms: the earliest in `admissions`
   LIMITED = 31, -- mark: the queue has limits
+  PAUSES = 32, -- fields of `pauses`; absent until the first one (pauses.lua)
 }
 
 -- The error of a queue that another version has written.

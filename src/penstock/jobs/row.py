@@ -40,6 +40,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     parked: int = 0
     next_admission: float = 0
     limited: int = 0
+    pauses: int = 0
 
     def entries(self) -> dict[int, int]:
         """Level -> entries in all of its lists."""

@@ -8,6 +8,7 @@ from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
 from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.job import Status
 from penstock.jobs.job_list import JobPage
+from penstock.jobs.pauses import PausedPart
 from penstock.messages.chat import ChatInfo, Member
 
 
@@ -55,6 +56,8 @@ class QueueDetail:
     """Those found among the first `jobs_examined` delayed jobs."""
 
     jobs_examined: int
+    pauses: list[PausedPart]
+    """The tasks and tenants that are paused, or that still have parked jobs after a pause."""
 
 
 @dataclass(frozen=True, slots=True)

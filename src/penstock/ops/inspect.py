@@ -20,6 +20,7 @@ from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.job import Failure, JobInfo, Status, cancel_job, info_of, status_of
 from penstock.jobs.limits import Limit, LimitInfo
 from penstock.jobs.operating import limits_of, set_limit
+from penstock.jobs.pauses import switch_pause
 from penstock.jobs.queue import CHUNK, Queue
 from penstock.locks.answers import LockInfo
 from penstock.messages.bindings import default_on
@@ -156,9 +157,11 @@ class Inspector(ScheduleInspector, JobSearchInspector):
         unknown = [
             UnknownTaskJob(f"{name}:{key}", Failure.read(why).reason) for key, why in overview.unknown_tasks.items()
         ]
+        pauses = (yield queue.bindings.pauses()) if counts.paused_parts else []
         return QueueDetail(
-            name, counts, overview.due_in, max(overview.tenants, examined), largest, examined, unknown, overview.scanned
-        )
+            name, counts, overview.due_in, max(overview.tenants, examined), largest, examined, unknown,
+            overview.scanned, pauses,
+        )  # fmt: skip
 
     def _largest_tenants(self, queue: Queue, n: int) -> Operation[tuple[int, list[TenantView]]]:
         """How many tenants were examined, and the `n` largest of them."""
@@ -173,13 +176,19 @@ class Inspector(ScheduleInspector, JobSearchInspector):
         return len(examined), [TenantView(*pair) for pair in largest]
 
     @verb
-    def pause(self, name: str, on: bool = True) -> Operation[Counts]:
-        """Pause or resume a queue; returns its counts. Raises PenstockError for a queue that was never used."""
+    def pause(
+        self, name: str, on: bool = True, *, task: str | None = None, tenant: str | None = None
+    ) -> Operation[Counts]:
+        """Pause or resume a queue, or one of its tasks or tenants; returns the queue's counts.
+
+        Raises PenstockError for a queue that was never used.
+        """
         queue = self._app.queue(name)
         yield from self._check_used(queue)
+        shards = yield from self._shards(name)
+        yield from switch_pause(shards, on, task, tenant)
         counts = []
-        for shard in (yield from self._shards(name)):
-            yield shard.bindings.set_switch("paused", on)
+        for shard in shards:
             counts.append((yield shard.bindings.counts()))
         return total_counts(counts)
 

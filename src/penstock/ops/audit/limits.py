@@ -35,12 +35,15 @@ class LimitsAudit:
             key for key, entries in lanes.items() if entries
         }:
             yield f"parking: {sorted(parking)} are only in `parking`, or only have lanes"
+        parts = {key.decode(errors="replace") for key in self.keys.get("pauses", {})}
+        if unowned := {key for key in places if key.startswith("p:")} - parts:
+            yield f"pauses: {sorted(unowned)} have parked jobs, but are not paused"
         for id, record in self.jobs.items():
             if record.state == PARKED:
-                name, key = record.limits[record.limits_passed]
                 entry = (record.generation, id)
-                if lanes.get(f"{name}={key}", []).count(entry) != 1:
-                    yield f"parked: {id!r} is not in the lanes of {name}={key}"
+                expected = [_parked_at(record)] if _parked_at(record) else _parts(record)
+                if sum(lanes.get(key, []).count(entry) for key in expected) != 1:
+                    yield f"parked: {id!r} is not in the lanes of {' or '.join(expected)}"
         names = {f"parked:{key}:" for key in places}
         if lost := [name for name in self.keys if name.startswith("parked:") and not name.startswith(tuple(names))]:
             yield f"parked: {lost} belong to no places"
@@ -57,10 +60,13 @@ class LimitsAudit:
         parked: Counter[str] = Counter()
         for id, record in self.jobs.items():
             limits = [f"{name}={key}" for name, key in record.limits]
+            key_of_parked = _parked_at(record)
+            if key_of_parked:
+                parked[key_of_parked] += 1
+            if record.state == PARKED and not key_of_parked:
+                continue  # a pause takes its places
             for key in limits[: record.limits_passed]:
                 used[key] += not (id in self.running and key.startswith("r:"))
-            if record.state == PARKED:
-                parked[limits[record.limits_passed]] += 1
         return used, parked
 
     def _entries(self, key: str) -> list[tuple[int, bytes]]:
@@ -75,3 +81,16 @@ class LimitsAudit:
                 elif kind in ("lane", "front"):
                     found += content
         return [(entry_generation(entry), entry_id(entry)) for entry in found]
+
+
+def _parked_at(record: Record) -> str:
+    """The name=key of the limit at which a job is parked; "" if it is not, or if a pause parked it."""
+    if record.state != PARKED or record.limits_passed >= len(record.limits):
+        return ""
+    name, key = record.limits[record.limits_passed]
+    return f"{name}={key}"
+
+
+def _parts(record: Record) -> list[str]:
+    """The parts of a queue whose pause may have parked the job."""
+    return [f"p:tenant={record.tenant}", f"p:task={record.task}"]

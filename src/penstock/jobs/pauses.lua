@@ -1,0 +1,143 @@
+-- Pauses of a part of a queue: of the jobs of one task, or of one tenant. They are parked as at a limit that has no place.
+--
+--   pauses   HASH   part -> PAUSED, or RESUMED as long as jobs are parked there. A part is p:task=name or p:tenant=name
+--   row      (row.lua)  PAUSES: how many fields that has; absent until the first pause
+--
+-- The jobs of a part wait in its parked lanes (limits.lua), and have no place in a limit. A job that becomes ready is parked at
+-- once. One that was ready before is parked by the claim that meets it, in front of those. After the end of a pause each
+-- script admits some jobs to the front of their lanes; until none is left, new jobs of the part are parked behind the others.
+
+_pause = { PAUSED = "1", RESUMED = "2", MET = 100, ADMITTED = 100, PARTS = 1000 }
+
+-- PAUSED, RESUMED or false.
+--- (s: table, part: str) -> str | false
+--- uses: base
+function pauses.status(s, part)
+  s.parts = s.parts or {}
+  local known = s.parts[part]
+  if known == nil then
+    known = redis.call("HGET", base .. "pauses", part)
+    s.parts[part] = known
+  end
+  return known
+end
+
+-- The paused part to which a job belongs, or nil. `behind`: also one that was resumed and still has parked jobs.
+--- (s: table, tenant: str, body: str, behind: bool) -> str | nil
+--- uses: base
+function pauses.part(s, tenant, body, behind)
+  local r = s.row
+  if not r[_row.PAUSES] or r[_row.PAUSES] == 0 then return nil end
+  local part = "p:tenant=" .. tenant
+  local status = pauses.status(s, part)
+  if status == _pause.PAUSED or behind and status then return part end
+  local task = record.task(body)
+  if task == "" then return nil end
+  part = "p:task=" .. task
+  status = pauses.status(s, part)
+  return (status == _pause.PAUSED or behind and status) and part or nil
+end
+
+-- Parks a job that would be ready, and gives up its places. Its record says that it has passed all of its limits: so `limits.leave`
+-- knows that it is parked at none of them. Returns its state and its flags.
+--- (s: table, part: str, is_front: bool, entry: str, flags: int, priority: int, tenant: str, from: int, body: str)
+---  -> str, int
+--- uses: base
+--- seldom
+function pauses.park(s, part, is_front, entry, flags, priority, tenant, from, body)
+  if record.has(flags, flag.LIMITED) then
+    local list = record.limits(body)
+    limits.give_up(s, list, 0, limits.passed(flags), false)
+    flags = limits.with_passed(flags, #list)
+  end
+  limits.park(s, limits.place(s, part), is_front, priority, tenant, entry)
+  counters.move(s, tenant, from, _count.PARKED, 1)
+  return state.PARKED, flags
+end
+
+-- Parks the jobs of paused parts that a claim has met: id, record, …
+--- (s: table, met: table)
+--- uses: base
+--- seldom
+function pauses.park_met(s, met)
+  local set = {}
+  for i = 1, #met, 2 do
+    local id, body = met[i], met[i + 1]
+    local _, generation, _, since, _, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)
+    if record.has(flags, flag.LIMITED) then
+      limits.forget_admitted(s, record.limits(body), priority, generation, id)
+    end
+    counters.add_ready_since(s, since, -1)
+    generation = row.mint(s.row, 1) + 1
+    local part = pauses.part(s, tenant, body, false)
+    local entry = record.entry(generation, #body, id)
+    local new_state, passed = pauses.park(s, part, true, entry, flags, priority, tenant, _count.READY, body)
+    body = record.moved(body, new_state, generation, s.now)
+    set[i], set[i + 1] = id, record.flagged(body, passed)
+  end
+  batch.write("HSET", base .. "jobs", set)
+end
+
+-- Whether no more jobs of a part are to be admitted in this script.
+--- (s: table, place: table) -> bool
+--- uses: base
+--- seldom
+function pauses.holds(s, place)
+  if pauses.status(s, place.key) == _pause.PAUSED then return true end
+  if place.admitted < _pause.ADMITTED then
+    place.admitted = place.admitted + 1
+    return false
+  end
+  limits.look_again(s, place.key, s.now)
+  return true
+end
+
+-- Forgets a part that was resumed and has no parked jobs.
+--- (s: table, part: str)
+--- uses: base
+function pauses.forget(s, part)
+  if pauses.status(s, part) ~= _pause.RESUMED then return end
+  redis.call("HDEL", base .. "pauses", part)
+  s.parts[part], s.row[_row.PAUSES] = false, s.row[_row.PAUSES] - 1
+end
+
+-- Pauses or resumes a part. Returns 1; 0 if nothing changed; -1 if too many parts are paused.
+--- keys: base meta
+--- args: given: int, part: str, on: int
+--- flags: allow-oom
+function script.pause_part(base, meta, given, part, on)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  limits.open(s)
+  local r = s.row
+  r[_row.PAUSES] = r[_row.PAUSES] or 0
+  local status = pauses.status(s, part)
+  if on == 1 and status == _pause.PAUSED or on == 0 and status ~= _pause.PAUSED then return 0 end
+  if not status then
+    if r[_row.PAUSES] >= _pause.PARTS then return -1 end
+    r[_row.PAUSES] = r[_row.PAUSES] + 1
+  end
+  s.parts[part] = on == 1 and _pause.PAUSED or _pause.RESUMED
+  redis.call("HSET", base .. "pauses", part, s.parts[part])
+  if on == 0 then limits.mark(s, limits.place(s, part)) end
+  job.commit(s)
+  if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
+  row.store(s)
+  return 1
+end
+
+-- The parts: { name, status, places of its parked jobs or false, … }.
+--- keys: base meta
+--- args: given: int
+--- flags: allow-oom
+function script.show_pauses(base, meta, given)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local reply, found, parts = {}, redis.call("HGETALL", base .. "pauses"), {}
+  for i = 1, #found, 2 do parts[#parts + 1] = found[i] end
+  local places = #parts > 0 and batch.read(base .. "places", parts) or {}
+  for i = 1, #parts do
+    reply[3 * i - 2], reply[3 * i - 1], reply[3 * i] = parts[i], found[2 * i], places[i]
+  end
+  return reply
+end
