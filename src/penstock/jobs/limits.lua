@@ -411,20 +411,6 @@ function limits.read_finished(s, ids, held)
   limits.read_places(s, keys)
 end
 
--- Reads the places that the drafts of an enqueue may take.
---- (s: table, bodies: table)
---- uses: base
-function limits.read_drafts(s, bodies)
-  local keys = {}
-  for i = 1, #bodies do
-    if record.has(string.byte(bodies[i], 27), flag.LIMITED) then
-      local list = record.limits(bodies[i])
-      for j = 1, #list do keys[#keys + 1] = list[j][1] .. "=" .. list[j][2] end
-    end
-  end
-  if #keys > 0 then limits.read_places(s, keys) end
-end
-
 -- Marks the keys at which it is time to look. Returns whether there may be more of them.
 --- (s: table) -> bool
 --- uses: base

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, Self
 
 from penstock.core.arguments import check_whole
 from penstock.core.operations import Driver, Operation, Parallel, RoundTrip, verb
@@ -14,8 +15,7 @@ from penstock.jobs.options import Options
 
 if TYPE_CHECKING:
     from penstock.jobs.limits import Limit, LimitInfo
-    from penstock.jobs.pauses import PausedPart
-    from penstock.jobs.task import Task
+    from penstock.jobs.pauses import Named, PausedPart
 
 
 class OperatedQueue:
@@ -114,7 +114,7 @@ class OperatedQueue:
         return sorted(found, key=lambda one: -one.lease)[:limit] if len(self.parts) > 1 else found
 
     @verb
-    def pause(self, *, task: Task[..., Any] | str | None = None, tenant: str | None = None) -> Operation[None]:
+    def pause(self, *, task: Named | str | None = None, tenant: str | None = None) -> Operation[None]:
         """Hand out no more jobs until `resume()`: of one `task`, of one `tenant`, or of the whole queue.
 
         Running jobs continue, and new ones are accepted. Jobs of a paused task or tenant are parked, and keep no place
@@ -123,16 +123,14 @@ class OperatedQueue:
         return self._switch_pause(True, task, tenant)
 
     @verb
-    def resume(self, *, task: Task[..., Any] | str | None = None, tenant: str | None = None) -> Operation[None]:
+    def resume(self, *, task: Named | str | None = None, tenant: str | None = None) -> Operation[None]:
         """Hand out jobs again: of what was paused with the same argument. One round trip; with shards, for each.
 
         The parked jobs of a task or tenant go first, in their order; each script hands back a hundred of them.
         """
         return self._switch_pause(False, task, tenant)
 
-    def _switch_pause(self, on: bool, task: Task[..., Any] | str | None, tenant: str | None) -> Operation[None]:
-        from penstock.jobs.pauses import switch_pause
-
+    def _switch_pause(self, on: bool, task: Named | str | None, tenant: str | None) -> Operation[None]:
         return switch_pause(self.parts, on, task, tenant)
 
     @verb
@@ -141,8 +139,6 @@ class OperatedQueue:
 
         One round trip; with shards, one to each node.
         """
-        from penstock.jobs.pauses import pauses_of
-
         return pauses_of(self.parts)
 
     @verb
@@ -210,3 +206,28 @@ def set_limit(parts: Sequence[OperatedQueue], name: str, limit: Limit) -> Operat
         raise ConfigurationError(
             f"queue {parts[0].name}: no job has used a {kind} limit named {name!r}; `limits()` lists them"
         )
+
+
+def switch_pause(
+    shards: Sequence[OperatedQueue], on: bool, task: Named | str | None, tenant: str | None
+) -> Operation[None]:
+    """Pause or resume a queue or a part of it. One round trip for each shard."""
+    from penstock.jobs.pauses import part_name
+
+    part = part_name(shards[0].name, task, tenant)
+    for shard in shards:
+        if part is None:
+            yield shard.bindings.set_switch("paused", on)
+        elif (yield shard.bindings.pause_part(part, on)) < 0:
+            raise ConfigurationError(
+                f"queue {shard.name}: 1000 tasks and tenants are paused, which is the most: pause the queue"
+            )
+
+
+def pauses_of(shards: Sequence[OperatedQueue]) -> Operation[list[PausedPart]]:
+    """The paused parts of a queue, from those of its shards."""
+    found: dict[tuple[str | None, str | None], PausedPart] = {}
+    for one in (one for part in (yield Parallel(tuple(shard.bindings.pauses() for shard in shards))) for one in part):
+        known = found.get((one.task, one.tenant), replace(one, parked=0))
+        found[one.task, one.tenant] = replace(one, parked=known.parked + one.parked, paused=known.paused or one.paused)
+    return sorted(found.values(), key=lambda one: (one.task is None, one.task or one.tenant or ""))

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
-from penstock.core.operations import Operation, Parallel
-from penstock.errors import BadCall, ConfigurationError
+from penstock.errors import BadCall
 from penstock.jobs.limits import unpacked
 from penstock.jobs.options import Options
 
-if TYPE_CHECKING:
-    from penstock.jobs.operating import OperatedQueue
-    from penstock.jobs.task import Task
-
 _TASK, _TENANT = "p:task=", "p:tenant="
 _PAUSED: Final = b"1"
+
+
+class Named(Protocol):
+    """A task."""
+
+    @property
+    def name(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class PausedPart:
     paused: bool
 
 
-def part_name(queue: str, task: Task[..., Any] | str | None, tenant: str | None) -> str | None:
+def part_name(queue: str, task: Named | str | None, tenant: str | None) -> str | None:
     """The part as the server names it; None: the whole queue. Raises BadCall for both, and for an empty name."""
     if task is not None and tenant is not None:
         raise BadCall(f"queue {queue}: pause a task or a tenant, one at a time")
@@ -45,29 +47,6 @@ def part_name(queue: str, task: Task[..., Any] | str | None, tenant: str | None)
     if tenant is not None:
         return _TENANT + Options(tenant=tenant).tenant  # which checks the name
     return None
-
-
-def switch_pause(
-    shards: Sequence[OperatedQueue], on: bool, task: Task[..., Any] | str | None, tenant: str | None
-) -> Operation[None]:
-    """Pause or resume a queue or a part of it. One round trip for each shard."""
-    part = part_name(shards[0].name, task, tenant)
-    for shard in shards:
-        if part is None:
-            yield shard.bindings.set_switch("paused", on)
-        elif (yield shard.bindings.pause_part(part, on)) < 0:
-            raise ConfigurationError(
-                f"queue {shard.name}: 1000 tasks and tenants are paused, which is the most: pause the queue"
-            )
-
-
-def pauses_of(shards: Sequence[OperatedQueue]) -> Operation[list[PausedPart]]:
-    """The paused parts of a queue, from those of its shards."""
-    found: dict[tuple[str | None, str | None], PausedPart] = {}
-    for one in (one for part in (yield Parallel(tuple(shard.bindings.pauses() for shard in shards))) for one in part):
-        known = found.get((one.task, one.tenant), replace(one, parked=0))
-        found[one.task, one.tenant] = replace(one, parked=known.parked + one.parked, paused=known.paused or one.paused)
-    return sorted(found.values(), key=lambda one: (one.task is None, one.task or one.tenant or ""))
 
 
 def read_pauses(reply: Sequence[Any]) -> list[PausedPart]:

@@ -19,8 +19,7 @@ from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo, total_counts
 from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.job import Failure, JobInfo, Status, cancel_job, info_of, status_of
 from penstock.jobs.limits import Limit, LimitInfo
-from penstock.jobs.operating import limits_of, set_limit
-from penstock.jobs.pauses import switch_pause
+from penstock.jobs.operating import limits_of, set_limit, switch_pause
 from penstock.jobs.queue import CHUNK, Queue
 from penstock.locks.answers import LockInfo
 from penstock.messages.bindings import default_on
