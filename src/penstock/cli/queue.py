@@ -135,7 +135,7 @@ def pause(name: str, /, *, task: str | None = None, tenant: str | None = None, w
     name
         The queue.
     task
-        Only the jobs of this task. They are parked, and the others go on.
+        Only the jobs of this task. They are parked, and the others continue.
     tenant
         Only the jobs of this tenant.
     """

@@ -23,7 +23,7 @@ class Named(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PausedPart:
-    """A part of a queue that is paused: a task or a tenant; the other one is None.
+    """A part of a queue that is paused: a `task` or a `tenant` (the other one: None).
 
     parked  its jobs that were set aside; those that were cancelled since then are counted until they are met
     paused  False: it was resumed, and the parked jobs are handed out again, some hundred at a time
