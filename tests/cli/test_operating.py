@@ -475,3 +475,47 @@ def test_a_bad_filter_is_wrong_usage(shop, penstock, words):
     code, _, err = penstock("job", "ls", *words)
     assert code == Exit.USAGE
     assert err.count("\n") == 1
+
+
+def test_jobs_that_match_are_counted_and_then_changed(shop, penstock):
+    mail = shop.queue("mail")
+    mail.put_many(range(3), tenant="acme")
+    mail.put_many(range(2), tenant="bo")
+    select = ("--queue", "mail", "--tenant", "acme")
+    code, _, err = penstock("job", "cancel", *select)
+    assert code == Exit.USAGE
+    assert "This cancels 3 jobs of queue mail (tenant 'acme')" in err
+    assert mail.count().ready == 5
+    code, out, _ = penstock("job", "cancel", *select, "--yes")
+    assert (code, out) == (Exit.OK, "3 of 3 jobs cancelled.\n")
+    assert penstock("job", "cancel", *select, "--yes")[1] == "No job matches.\n"
+    assert mail.count().ready == 2
+
+
+def test_dead_letters_that_match_are_retried_and_deleted(shop, penstock):
+    for reason in ("one", "two"):
+        bury(shop.queue("mail"), 2, reason)
+    ids = [letter.id for letter in shop.queue("mail").dead.list()]
+    words = ("--queue", "mail", "--id-prefix", ids[0], "--yes")
+    assert penstock("job", "retry", *words)[1] == "1 of 1 job requeued.\n"
+    assert penstock("job", "rm", "--queue", "mail", "--yes")[1] == "3 of 3 jobs deleted.\n"
+    counts = shop.queue("mail").count()
+    assert (counts.ready, counts.dead) == (1, 0)
+    assert penstock("job", "rm", "--queue", "mail", "--state", "ready", "--yes")[0] == Exit.USAGE
+
+
+def test_jobs_are_moved_by_id_and_by_filter(shop, penstock):
+    jobs = shop.queue("mail").put_many(range(4))
+    code, out, _ = penstock("job", "move", jobs[0].id, "--to", "raw")
+    assert (code, out) == (Exit.OK, f"{jobs[0].id} moved to raw\n")
+    assert penstock("job", "move", "--queue", "mail", "--to", "raw", "--yes")[1] == "3 of 3 jobs moved.\n"
+    assert (shop.queue("mail").count().ready, shop.queue("raw").count().ready) == (0, 4)
+    code, _, err = penstock("job", "move", jobs[0].id, "--to", "raw")
+    assert (code, "cancelled" in err) == (Exit.FAILED, True)
+    assert penstock("job", "move", "--queue", "raw", "--to", "raw", "--yes")[0] == Exit.USAGE
+
+
+@pytest.mark.parametrize("words", [("cancel",), ("retry", "mail:x", "--queue", "mail"), ("rm", "--task", "greet")])
+def test_a_bulk_action_needs_ids_or_a_queue(shop, penstock, words):
+    shop.queue("mail").put(1)
+    assert penstock("job", *words, "--yes")[0] == Exit.USAGE

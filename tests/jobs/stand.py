@@ -15,8 +15,8 @@ from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Claim, Ending, Settlement, TurnReply
 from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, LIMITED, LIMITS, OWN_ID, UNIQUE, UNIQUE_KEY
-from penstock.jobs.job_list import FoundJob, JobFilter, ListingBindings
 from penstock.jobs.keys import QUEUE, QueueKeys
+from penstock.jobs.listing import FoundJob, JobFilter, ListingBindings
 from penstock.jobs.record import Record, draft
 from penstock.jobs.row import read_row
 from penstock.jobs.schedule import ScheduleDefinition, StoredSchedule
@@ -362,6 +362,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "agree_on_shards": bindings.agree_on_shards(1),
         "list_jobs": listing.page("records", b"", 10, JobFilter()),
         "change_jobs": listing.change("cancel", [found]),
+        "hold_jobs": listing.hold(60, [found]),
         "requeue_jobs": listing.change("requeue", [found]),
         "set_switch": bindings.set_switch("paused", True),
         "pause_part": bindings.pause_part("p:tenant=ada", True),

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from penstock import BulkProgress, JobPage, Jobs, Penstock, Queue, Status
+from penstock import BulkProgress, ConfigurationError, JobPage, Jobs, Penstock, Queue, Status, Unique
 from penstock.jobs.claims import Registration
-from penstock.jobs.job_list import JobFilter, ListingBindings, job_filter
+from penstock.jobs.job_list import job_filter
+from penstock.jobs.listing import JobFilter, ListingBindings
 from tests.conftest import Do, Time
-from tests.jobs.stand import FakeWorker, Stand, record
+from tests.jobs.stand import START, FakeWorker, Stand, record
 
 
 @pytest.fixture(params=["valkey", "cluster"])
@@ -218,7 +219,82 @@ async def test_jobs_of_all_shards_are_listed_and_changed(app: Penstock, do: Do):
     assert (await do(queue.jobs().cancel, per_second=None)).done == 40
 
 
+# --- move ---
+
+
+async def test_moved_jobs_keep_their_time_priority_and_attempts(app: Penstock, queue: Queue, do: Do, clock: Time):
+    other = app.queue("other")
+    late = await do(queue.put, "late", delay=600, tenant="acme")
+    tired = await do(queue.put, "tired", priority=1)
+    (item,) = await do(queue.claim)
+    await do(item.retry)
+    dead = await do(queue.put, "dead", priority=0)
+    (item,) = await do(queue.claim)
+    await do(item.fail, "no")
+    moved = await do(queue.jobs().move, other)
+    assert (moved.found, moved.done) == (3, 3)
+    counts, there = await do(queue.count), await do(other.count)
+    assert (counts.ready, counts.delayed, counts.dead) == (0, 0, 0)
+    assert (there.ready, there.delayed, there.dead) == (2, 1, 0)
+    info = {key: await do(other.job(key).info) for key in (late.key, tired.key, dead.key)}
+    assert info[late.key].since == pytest.approx(clock.now + 600, abs=0.01)
+    assert (info[late.key].tenant, info[tired.key].attempts, info[dead.key].attempts) == ("acme", 1, 0)
+    assert (info[tired.key].priority, info[late.key].priority) == (1, 5)
+    gone = await do(tired.info)
+    assert (gone.status, gone.reason) == (Status.CANCELLED, "moved to queue other")
+    assert [item.body for item in await do(other.claim, 5)] == ["dead", "tired"]
+
+
+async def test_a_job_that_cannot_be_moved_stays_as_it_was(app: Penstock, queue: Queue, do: Do):
+    other = app.queue("other")
+    await do(other.put, "theirs", id="one")
+    await do(queue.put, "ours", id="one")
+    await do(queue.put, "later", id="two", delay=600)
+    await do(other.put, "theirs", id="two")
+    await do(queue.put, "x", unique=Unique(exact="x"))
+    await do(queue.put, "runs", priority=0)
+    (running,) = await do(queue.claim)
+    since = (await do(queue.job("two").info)).since
+    moved = await do(queue.jobs().move, other)
+    assert (moved.found, moved.done) == (4, 0)
+    assert (await do(other.count)).waiting == 2
+    assert (await do(queue.job("two").info)).since == since
+    await do(running.complete)
+    assert sorted(item.body for item in await do(queue.claim, 9)) == ["ours", "x"]
+
+
+async def test_jobs_move_to_the_shards_of_their_tenants(app: Penstock, queue: Queue, do: Do):
+    wide = app.queue("wide", shards=3)
+    for tenant in "abcdef":
+        await do(queue.put_many, range(40), tenant=tenant)
+    assert (await do(queue.jobs().move, wide, per_second=None)).done == 240
+    assert {(await do(wide.tenant(tenant).count)).ready for tenant in "abcdef"} == {40}
+
+
+async def test_jobs_are_moved_to_another_queue_only(queue: Queue, do: Do):
+    with pytest.raises(ConfigurationError, match="another"):
+        await do(queue.jobs().move, queue)
+
+
 # --- scripts ---
+
+
+def test_no_worker_claims_a_job_that_is_being_moved_for_a_minute(stand: Stand):
+    stand.put("a")
+    stand.put("b", delay=30)
+    stand.put("c", delay=90)
+    listing = ListingBindings(stand.bindings)
+    found = stand.run(listing.page("records", b"", 100, JobFilter())).rows
+    reached, held = stand.run(listing.hold(60, found))
+    due = {"a": 0, "b": START + 30_000, "c": START + 90_000}
+    assert (reached, {job.key: job.due for job in held}) == (3, due)
+    worker = FakeWorker(stand, "w", lease=1000)
+    stand.advance(59)
+    assert worker.claim(9) == []
+    stand.advance(2)
+    assert [claim.token[6:] for claim in worker.claim(9)] == [b"a", b"b"]
+    stand.advance(30)
+    assert [claim.token[6:] for claim in worker.claim(9)] == [b"c"]
 
 
 def test_a_job_that_has_changed_since_it_was_found_is_left_alone(stand: Stand):
@@ -258,7 +334,7 @@ def test_a_page_ends_after_a_thousand_jobs_or_a_mebibyte(stand: Stand):
     for source in ("records", "lane", "delayed"):
         page = stand.run(listing.page(source, b"", 0, JobFilter(tenant="acme")))
         assert page.following
-        assert page.examined <= 12, source
+        assert page.examined <= 20, f"{source}: a walk without an order ends with a bucket of the server's table"
 
 
 def test_a_page_shows_no_payload(stand: Stand):

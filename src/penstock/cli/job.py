@@ -10,9 +10,9 @@ from typing import Any
 from penstock.cli.ages import Age
 from penstock.cli.exits import Exit
 from penstock.cli.job_outcomes import report_outcomes
-from penstock.cli.where import HERE, AsJson, Where, Yes, check_bounds, confirm
+from penstock.cli.where import HERE, AsJson, Where, check_bounds
 from penstock.errors import ConfigurationError
-from penstock.jobs.job import JobInfo, Status
+from penstock.jobs.job import JobInfo
 from penstock.ops.wording import age, ago, many
 from penstock.terminal.tables import show, show_facts, show_json, show_table
 
@@ -75,32 +75,6 @@ def value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def cancel(*ids: str, wait: float = 0.0, yes: Yes = False, where: Where = HERE) -> Exit:
-    """Cancel jobs. Running ones are asked to end. Exit code 1 if one is not cancelled, or not yet.
-
-    Parameters
-    ----------
-    ids
-        Ids as they were printed: queue:key.
-    wait
-        Seconds to wait for the end of each running job.
-    yes
-        Do not ask; required for more than one job unless at a terminal.
-    """
-    with where.open() as inspector:
-        if len(ids) > 1:
-            confirm(f"This cancels {many(len(ids), 'job')}, at {inspector.location}.", yes=yes)
-        outcomes = inspector.cancel(*ids, wait=wait)
-    rule = "only a waiting or a running job can be cancelled"
-    if any(outcome.status is Status.RUNNING for outcome in outcomes):
-        rule = (
-            f"it was asked to end, and had not ended after {wait:g} s: its code cannot be interrupted"
-            if wait
-            else "it was asked to end; --wait SECONDS waits for that"
-        )
-    return report_outcomes(outcomes, "cancelled", rule)
-
-
 _WAITING = "only a waiting job can be changed"
 
 
@@ -141,15 +115,3 @@ def edit(
         else:
             outcomes = inspector.reschedule(*ids, due=at.astimezone() if at is not None else delay or 0.0)
         return report_outcomes(outcomes, "changed", _WAITING)
-
-
-def retry(*ids: str, where: Where = HERE) -> Exit:
-    """Run dead letters again, with their attempts reset to zero. Exit code 1 if one is not a dead letter.
-
-    Parameters
-    ----------
-    ids
-        Ids as they were printed: queue:key.
-    """
-    with where.open() as inspector:
-        return report_outcomes(inspector.requeue_dead(*ids), "requeued", "only a dead letter can be retried")

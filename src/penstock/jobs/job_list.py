@@ -11,19 +11,18 @@ import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeAlias, TypedDict
+from typing import Final, Literal, TypeAlias, TypedDict
 
 import msgspec
 
 from penstock.core.arguments import check_callback, check_seconds, check_whole
-from penstock.core.idempotency import UNNUMBERED
-from penstock.core.operations import Arg, Operation, RoundTrip, Sleep, verb
+from penstock.core.operations import Operation, RoundTrip, Sleep, verb
 from penstock.errors import ConfigurationError
-from penstock.jobs.bindings import QueueBindings, worker_name
-from penstock.jobs.constants import NUMBER_BYTES
 from penstock.jobs.counts import Counts, TenantCounts
 from penstock.jobs.job import STATES, JobQueue, QueueHandle, Status
-from penstock.jobs.record import Record, claimed_at
+from penstock.jobs.listing import FoundJob, FoundJobs, JobFilter, ListingBindings
+from penstock.jobs.moving import AnyQueue, move_jobs
+from penstock.jobs.record import claimed_at
 
 CHANGED_TOGETHER: Final = 100
 """Jobs that one round trip changes."""
@@ -90,18 +89,6 @@ class BulkProgress:
     done: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """What a job must be; None and empty values match every job. See `Queue.jobs`."""
-
-    state: Status | None = None
-    task: str | None = None
-    tenant: str | None = None
-    worker: str | None = None
-    id_prefix: str = ""
-    older_than: float = 0.0
-
-
 class Wanted(TypedDict, total=False):
     """What the jobs must be; see `Queue.jobs`."""
 
@@ -152,70 +139,6 @@ class _Cursor(msgspec.Struct, array_like=True, frozen=True):
             raise ValueError(f"page(cursor={text[:60]!r}): give the cursor of an earlier page") from None
 
 
-class FoundJob(msgspec.Struct, frozen=True):
-    """A job as a page found it. A change names generation and owner, so that it does nothing if they have changed."""
-
-    key: str
-    owner: bytes
-    record: Record
-    worker: str
-
-
-class FoundJobs(msgspec.Struct, frozen=True):
-    queue: str
-    following: bytes
-    examined: int
-    of: int
-    matching: int
-    rows: list[FoundJob]
-
-
-class ListingBindings:
-    """Builds the round trips of `listing.lua`. Sends nothing itself."""
-
-    def __init__(self, queue: QueueBindings) -> None:
-        self._queue = queue
-
-    def page(self, source: str, cursor: bytes, limit: int, wanted: JobFilter) -> RoundTrip[FoundJobs]:
-        letters = {status: letter for letter, status in STATES.items()} | {Status.RUNNING: b"x", None: b""}
-        args: tuple[Arg, ...] = (
-            self._queue.clock.now_ms, source, cursor, limit, letters[wanted.state], _given(wanted.tenant),
-            _given(wanted.task), wanted.id_prefix, math.ceil(wanted.older_than * 1000),
-        )  # fmt: skip
-        return self._queue._call("list_jobs", args, _read_rows)
-
-    def change(self, change: Change, rows: Sequence[FoundJob]) -> RoundTrip[tuple[int, int]]:
-        """Change some jobs. Returns how many of them were reached, and how many of these were changed."""
-        jobs = [part for row in rows for part in (row.key, row.record.body[2 : 2 + NUMBER_BYTES], row.owner)]
-        name, verbs = ("requeue_jobs", ()) if change == "requeue" else ("change_jobs", (change,))
-        args = (*UNNUMBERED, self._queue.clock.now_ms, *verbs, *jobs)
-        return self._queue._call(name, args, lambda reply: (reply[0], len(reply) - 1))
-
-    def incarnations(self, worker: str, cursor: str) -> RoundTrip[tuple[str, list[tuple[bytes, int]]]]:
-        """The incarnations with this name on a page of the workers, and how many jobs each has; and the next cursor."""
-
-        def read(reply: Sequence[Any]) -> tuple[str, Any]:
-            rows = reply[2:]
-            found = [(rows[at], rows[at + 2]) for at in range(0, len(rows), 4) if worker_name(rows[at + 3]) == worker]
-            return reply[1].decode(), found
-
-        return self._queue._call("scan_workers", (self._queue.clock.now_ms, 1000, cursor), read)
-
-
-def _given(value: str | None) -> str:
-    return "" if value is None else f"={value}"
-
-
-def _read_rows(reply: Sequence[Any]) -> FoundJobs:
-    following, examined, of, matching, _, workers, *rows = reply
-    names = {inc: worker_name(text) for inc, text in zip(workers[0::2], workers[1::2], strict=True)}
-    found = []
-    for key, owner, body in zip(rows[0::3], rows[1::3], rows[2::3], strict=True):
-        if (record := Record.read(body)) is not None:
-            found.append(FoundJob(key.decode(errors="replace"), owner, record, names.get(owner.partition(b" ")[0], "")))
-    return FoundJobs("", following, examined, of, matching, found)
-
-
 def _summary(queue: str, row: FoundJob) -> JobSummary:
     record, is_running = row.record, bool(row.owner)
     return JobSummary(
@@ -228,6 +151,10 @@ def _summary(queue: str, row: FoundJob) -> JobSummary:
 
 
 OnProgress: TypeAlias = Callable[[BulkProgress], object]
+
+
+_Act: TypeAlias = Callable[[JobQueue, Sequence[FoundJob]], Operation[tuple[int, int]]]
+"""Changes jobs of a shard. Returns how many it reached, and how many of these it changed."""
 
 
 class Jobs(QueueHandle[JobQueue]):
@@ -304,6 +231,24 @@ class Jobs(QueueHandle[JobQueue]):
         return self._change("requeue", per_second, on_progress)
 
     @verb
+    def move(
+        self, to: AnyQueue, *, per_second: float | None = PER_SECOND, on_progress: OnProgress | None = None
+    ) -> Operation[BulkProgress]:
+        """Move those that wait, and the dead letters among them, to another queue, where they have the same key.
+
+        A dead letter is ready there, with its attempts at zero; the others keep due time, priority and attempts. The
+        handle of a moved job reports it as cancelled: `app.job("other:" + job.key)` is the new one. Jobs with a unique
+        key or limits, which belong to their queue, stay; so do jobs whose id the other queue has.
+
+        If the program dies meanwhile, up to 100 jobs are in both queues, and the old ones run after a minute. Three
+        round trips for each 100 that match; other arguments and cost as of `cancel`. Raises ConfigurationError for the
+        same queue.
+        """
+        if to.name in self._parts:
+            raise ConfigurationError(f"the jobs are in queue {to.name} already: name another one to move them to")
+        return self._checked("move", lambda part, rows: move_jobs(part, to, rows), per_second, on_progress)
+
+    @verb
     def remove(
         self, *, per_second: float | None = PER_SECOND, on_progress: OnProgress | None = None
     ) -> Operation[BulkProgress]:
@@ -313,23 +258,32 @@ class Jobs(QueueHandle[JobQueue]):
     def _change(
         self, change: Change, per_second: float | None, on_progress: OnProgress | None
     ) -> Operation[BulkProgress]:
+        def act(part: JobQueue, rows: Sequence[FoundJob]) -> Operation[tuple[int, int]]:
+            changed: tuple[int, int] = yield ListingBindings(part.bindings).change(change, rows)
+            return changed
+
+        return self._checked(change, act, per_second, on_progress)
+
+    def _checked(
+        self, change: str, act: _Act, per_second: float | None, on_progress: OnProgress | None
+    ) -> Operation[BulkProgress]:
         if per_second is not None:
             check_seconds(change, "per_second", per_second, 0.1, 1e6, "from 0.1 to 1,000,000 jobs, or None")
         check_callback(change, "on_progress", on_progress)
-        return self._change_all(change, per_second, on_progress)
+        return self._change_all(act, per_second, on_progress)
 
     def _change_all(
-        self, change: Change, per_second: float | None, on_progress: OnProgress | None
+        self, act: _Act, per_second: float | None, on_progress: OnProgress | None
     ) -> Operation[BulkProgress]:
         progress, at, is_first = BulkProgress(), None, True
         while is_first or at is not None:
             found, at = yield from self._step(CHANGED_TOGETHER, at)
             progress, is_first, rows = _further(progress, found), False, found.rows
-            bindings = ListingBindings(self._parts[found.queue or self._queue.name].bindings)
+            part = self._parts[found.queue or self._queue.name]
             while rows:
                 started = time.monotonic()
                 some = rows if per_second is None else rows[: max(1, math.ceil(per_second))]
-                reached, done = yield bindings.change(change, some[:CHANGED_TOGETHER])
+                reached, done = yield from act(part, some[:CHANGED_TOGETHER])
                 progress, rows = replace(progress, done=progress.done + done), rows[reached:]
                 if on_progress is not None:
                     on_progress(progress)

@@ -50,8 +50,8 @@ function script.list_jobs(base, meta, given, source, cursor, limit, state_, tena
   return { following, page.examined, math.max(0, of), page.matched, s.now, workers, unpack(page.rows) }
 end
 
--- Changes jobs that are still as a page has shown them. `verb`: cancel, or remove (dead letters). `jobs`: id, generation,
--- owner, … Returns { how many of them were reached, position of one that was changed, … }; call again with the others.
+-- Changes jobs that are still as a page has shown them. `verb`: cancel; remove (dead letters); move and the name of a queue
+-- (jobs that this queue has as well and that do not run). `jobs`: id, generation, owner, … Returns { how many of them were reached, position of one that was changed, … }; call again with the others.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, verb: str, jobs: *
 --- flags: allow-oom
@@ -65,6 +65,8 @@ function script.change_jobs(base, meta, caller, number, given, verb, jobs, ...)
     local dead = record.state(body) == state.DEAD
     if verb == "remove" and dead then
       job.remove(s, id, body, ending.CANCELLED, "removed from the dead letters")
+    elseif string.sub(verb, 1, 5) == "move " and not owner then
+      job.remove(s, id, body, ending.CANCELLED, "moved to queue " .. string.sub(verb, 6))
     elseif verb == "cancel" and owner then
       cancelling.ask(id)
     elseif verb == "cancel" and not dead then
@@ -79,6 +81,57 @@ function script.change_jobs(base, meta, caller, number, given, verb, jobs, ...)
   if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
   row.store(s)
   return idempotency.keep(caller, number, reply)
+end
+
+-- Delays waiting jobs for at least `ms`, so that no worker claims them while they are enqueued elsewhere. Only jobs that are
+-- still as a page has shown them, and have no powers: unique keys and limits belong to their queue. A dead letter waits
+-- for no worker, and is only returned. Arguments as of `change_jobs`; returns { how many of them were reached, id, ms at
+-- which it was due (0: it was ready or dead), record, … }.
+--- keys: base meta
+--- args: caller: str, number: int, given: int, ms: int, jobs: *
+--- flags: allow-oom
+function script.hold_jobs(base, meta, caller, number, given, ms, jobs, ...)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local known = idempotency.replay(caller, number)
+  if known then return known end
+  local reply = { 0 }
+  for _, id, body, owner in listing.unchanged(reply, jobs) do
+    local is, due = record.state(body), 0
+    if is == state.DELAYED then due = record.since(body) end
+    if not owner and string.byte(body, 36) == 0 and (is == state.READY or is == state.DELAYED) then
+      body = listing.hold(s, id, body, math.max(due, s.now + ms))
+    elseif is ~= state.DEAD or string.byte(body, 36) ~= 0 then
+      id = nil
+    end
+    if id then
+      reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = id, due, body
+    end
+  end
+  job.commit(s)
+  row.store(s)
+  return idempotency.keep(caller, number, reply)
+end
+
+-- Delays a waiting job until `due`. Returns its new record.
+--- (s: table, id: str, body: str, due: int) -> str
+--- uses: base
+function listing.hold(s, id, body, due)
+  local is, old, _, since, _, flags, _, _, _, _, _, _, _, tenant = record.parse(body)
+  local generation = row.mint(s.row, 1) + 1
+  if is == state.DELAYED then
+    redis.call("ZREM", base .. "delayed", record.entry(old, #body, id))
+  else
+    counters.move(s, tenant, _count.READY, _count.DELAYED, 1)
+    counters.add_ready_since(s, since, -1)
+    if record.has(flags, flag.SUSPECT) then
+      s.row[_row.SUSPECTS] = s.row[_row.SUSPECTS] - redis.call("ZREM", base .. "suspects", record.entry(old, #body, id))
+    end
+  end
+  job.delay(s, due, record.entry(generation, #body, id))
+  body = record.moved(body, state.DELAYED, generation, due)
+  redis.call("HSET", base .. "jobs", id, body)
+  return body
 end
 
 -- Makes dead letters ready again that are still as a page has shown them. Arguments and reply as of `change_jobs`.

@@ -162,6 +162,9 @@ class Queue(OperatedQueue):
         The first program stores its number. Raises ConfigurationError if the server has another one, or if the queue
         has jobs and no shards. One round trip; none if this program has asked already.
         """
+        return self.agree_on_shards()
+
+    def agree_on_shards(self) -> Operation[None]:
         if self.shards is not None:
             yield from self.shards.check()
         elif "~" not in self.name:

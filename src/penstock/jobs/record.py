@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.jobs.constants import CALL, FORMAT, LIMITS, NOTES, REASON, SUSPECT, UNIQUE_KEY
+from penstock.jobs.constants import CALL, DEAD, FORMAT, LIMITS, NOTES, REASON, SUSPECT, UNIQUE_KEY
 
 _HEADER: Final = struct.Struct(">BB HI HI HI HI BB HH BBBB BI B")
 HEADER_SIZE: Final = _HEADER.size
@@ -73,6 +73,16 @@ def _trace_start(record: bytes) -> int:
 
 def _byte(record: bytes, at: int) -> int:
     return record[at] if at < len(record) else 0
+
+
+def redrafted(record: Record, how: int, due: int, expires: int) -> bytes:
+    """The record as a draft again, without powers. The job keeps its attempts, unless it is dead."""
+    body = record.body
+    counts = bytes(7) if record.state == DEAD else body[28:35]
+    start = struct.pack(
+        ">BB HI HI HI HI BB", FORMAT, how, 0, 0, 0, 0, *_split(due), *_split(expires), body[26] & CALL, body[27]
+    )
+    return start + counts + bytes(1) + body[36:]
 
 
 def has_powers(record: bytes) -> bool:

@@ -10,9 +10,13 @@ import msgspec
 from penstock.core.operations import Operation, verb
 from penstock.errors import ConfigurationError
 from penstock.jobs.counts import Counts, WorkerInfo
-from penstock.jobs.job import Status
-from penstock.jobs.job_list import JobFilter, JobPage, Jobs, JobSummary, Wanted, job_filter
-from penstock.ops.answers import WorkerDetail
+from penstock.jobs.job import Status, status_of
+from penstock.jobs.job_list import JobPage, Jobs, JobSummary, Wanted, job_filter
+from penstock.jobs.listing import FoundJob, JobFilter
+from penstock.jobs.moving import move_jobs
+from penstock.jobs.queue import Queue
+from penstock.jobs.record import StoredJob
+from penstock.ops.answers import ActionOutcome, WorkerDetail
 from penstock.ops.probe import queue_names
 from penstock.ops.waiting_jobs import WaitingJobsInspector
 
@@ -59,6 +63,29 @@ class JobSearchInspector(WaitingJobsInspector):
         """
         yield from self._check_used(self._app.queue(queue))
         return Jobs((yield from self._shards(queue)), job_filter(**wanted))
+
+    @verb
+    def queue_to_move_to(self, name: str) -> Operation[Queue]:
+        """A queue with all its shards, for `Jobs.move`. One round trip."""
+        return self._target(name)
+
+    def _target(self, name: str) -> Operation[Queue]:
+        shards = yield self._app.queue(name).bindings.agree_on_shards(1)
+        return self._app.queue(name, shards=shards or None)
+
+    @verb
+    def move(self, *ids: str, to: str) -> Operation[list[ActionOutcome]]:
+        """Move waiting jobs and dead letters to another queue; see `Jobs.move`. Six round trips for each."""
+        outcomes, target = [], (yield from self._target(to))
+        for queue, key in [self._split(job_id) for job_id in ids]:
+            if queue.name == target.name:
+                raise ConfigurationError(f"job {queue.name}:{key} is in queue {to} already")
+            found: StoredJob = yield queue.bindings.show(key)
+            moved = 0
+            if found.record is not None and found.owner is None:
+                _, moved = yield from move_jobs(queue, target, [FoundJob(key, b"", found.record, "")])
+            outcomes.append(ActionOutcome(f"{queue.name}:{key}", moved > 0, status_of(found)))
+        return outcomes
 
     @verb
     def find_jobs(

@@ -1,0 +1,188 @@
+"""`penstock job cancel|retry|rm|move`: actions on jobs by their ids, or on all that match a filter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, TypeAlias
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from penstock.cli.exits import Exit
+from penstock.cli.job_filter import ANY, Matching
+from penstock.cli.job_outcomes import report_outcomes
+from penstock.cli.where import HERE, Where, Yes, confirm
+from penstock.errors import ConfigurationError
+from penstock.jobs.job import Status
+from penstock.jobs.job_list import PER_SECOND, BulkProgress, Jobs, OnProgress
+from penstock.ops.inspect import Inspector
+from penstock.ops.wording import many
+from penstock.terminal.progress import progress_display
+from penstock.terminal.tables import show
+
+PerSecond: TypeAlias = Annotated[float, Parameter(validator=Number(gte=0.1, lte=1e6))]
+_Act: TypeAlias = Callable[[Jobs, OnProgress], BulkProgress]
+
+
+def cancel(
+    *ids: str,
+    wait: float = 0.0,
+    matching: Matching = ANY,
+    per_second: PerSecond = PER_SECOND,
+    yes: Yes = False,
+    where: Where = HERE,
+) -> Exit:
+    """Cancel jobs. Running ones are asked to end. Exit code 1 if one is not cancelled, or not yet.
+
+    Parameters
+    ----------
+    ids
+        Ids as they were printed: queue:key. Instead of ids, the options below select jobs of one queue.
+    wait
+        Seconds to wait for the end of each running job.
+    per_second
+        With a filter: how many jobs to cancel in a second.
+    yes
+        Do not ask; required for more than one job unless at a terminal.
+    """
+    with where.open() as inspector:
+        if _is_bulk(ids, matching):
+            if wait:
+                raise ConfigurationError("--wait is for jobs that are named by their ids")
+            return _do_to_matching(
+                inspector, matching, "cancels {}", "cancelled",
+                lambda jobs, progress: jobs.cancel(per_second=per_second, on_progress=progress), yes=yes,
+            )  # fmt: skip
+        if len(ids) > 1:
+            confirm(f"This cancels {many(len(ids), 'job')}, at {inspector.location}.", yes=yes)
+        outcomes = inspector.cancel(*ids, wait=wait)
+    rule = "only a waiting or a running job can be cancelled"
+    if any(outcome.status is Status.RUNNING for outcome in outcomes):
+        rule = (
+            f"it was asked to end, and had not ended after {wait:g} s: its code cannot be interrupted"
+            if wait
+            else "it was asked to end; --wait SECONDS waits for that"
+        )
+    return report_outcomes(outcomes, "cancelled", rule)
+
+
+def retry(
+    *ids: str, matching: Matching = ANY, per_second: PerSecond = PER_SECOND, yes: Yes = False, where: Where = HERE
+) -> Exit:
+    """Run dead letters again, with their attempts reset to zero. Exit code 1 if one is not a dead letter.
+
+    Parameters
+    ----------
+    ids
+        Ids as they were printed: queue:key. Instead of ids, the options below select dead letters of one queue.
+    per_second
+        With a filter: how many jobs to requeue in a second.
+    yes
+        With a filter: do not ask; required unless at a terminal.
+    """
+    with where.open() as inspector:
+        if _is_bulk(ids, matching):
+            return _do_to_matching(
+                inspector, _dead(matching), "runs {} again", "requeued",
+                lambda jobs, progress: jobs.requeue(per_second=per_second, on_progress=progress), yes=yes,
+            )  # fmt: skip
+        return report_outcomes(inspector.requeue_dead(*ids), "requeued", "only a dead letter can be retried")
+
+
+def rm(
+    *ids: str, matching: Matching = ANY, per_second: PerSecond = PER_SECOND, yes: Yes = False, where: Where = HERE
+) -> Exit:
+    """Delete dead letters for good. Exit code 1 if one is not a dead letter.
+
+    Parameters
+    ----------
+    ids
+        Ids as they were printed: queue:key. Instead of ids, the options below select dead letters of one queue.
+    per_second
+        With a filter: how many jobs to delete in a second.
+    yes
+        Do not ask; required unless at a terminal.
+    """
+    with where.open() as inspector:
+        if _is_bulk(ids, matching):
+            return _do_to_matching(
+                inspector, _dead(matching), "deletes {} for good", "deleted",
+                lambda jobs, progress: jobs.remove(per_second=per_second, on_progress=progress), yes=yes,
+            )  # fmt: skip
+        confirm(f"This deletes {many(len(ids), 'dead letter')} for good, at {inspector.location}.", yes=yes)
+        return report_outcomes(inspector.remove_dead(*ids), "deleted", "only a dead letter can be deleted")
+
+
+def move(
+    *ids: str,
+    to: str,
+    matching: Matching = ANY,
+    per_second: PerSecond = PER_SECOND,
+    yes: Yes = False,
+    where: Where = HERE,
+) -> Exit:
+    """Move waiting jobs and dead letters to another queue. Exit code 1 if one stays.
+
+    A dead letter is ready there. Jobs with a unique key or limits stay.
+
+    Parameters
+    ----------
+    ids
+        Ids as they were printed: queue:key. Instead of ids, the options below select jobs of one queue.
+    to
+        The queue to move them to.
+    per_second
+        With a filter: how many jobs to move in a second.
+    yes
+        With a filter: do not ask; required unless at a terminal.
+    """
+    with where.open() as inspector:
+        if not _is_bulk(ids, matching):
+            rule = "only waiting jobs and dead letters without unique keys and limits can be moved"
+            return report_outcomes(inspector.move(*ids, to=to), f"moved to {to}", rule)
+        target = inspector.queue_to_move_to(to)
+        return _do_to_matching(
+            inspector, matching, f"moves {{}} to queue {to}", "moved",
+            lambda jobs, progress: jobs.move(target, per_second=per_second, on_progress=progress), yes=yes,
+        )  # fmt: skip
+
+
+def _is_bulk(ids: Sequence[str], matching: Matching) -> bool:
+    """Whether a filter selects the jobs. Raises ConfigurationError unless there are ids or a filter."""
+    if bool(ids) == (matching != ANY):
+        raise ConfigurationError("name jobs by their ids, or select them with --queue and other options, but not both")
+    return not ids
+
+
+def _dead(matching: Matching) -> Matching:
+    if matching.state not in (None, "dead"):
+        raise ConfigurationError(f"--state {matching.state}: this is for dead letters only")
+    return replace(matching, state="dead")
+
+
+def _do_to_matching(inspector: Inspector, matching: Matching, what: str, done: str, act: _Act, *, yes: bool) -> Exit:
+    """Count the jobs that match, ask, and act on those that still do."""
+    queue, words = matching.needed_queue(), matching.words()
+    jobs = inspector.jobs(queue, **matching.wanted())
+    with progress_display(_searched, _searched) as display:
+        found = jobs.count(on_progress=display)
+    if not found:
+        show("No job matches.")
+        return Exit.OK
+    which = f"{many(found, 'job')} of queue {queue}" + (f" ({words})" if words else "")
+    confirm(f"This {what.format(which)}, at {inspector.location}.", yes=yes)
+    line = partial(_acted, done)
+    with progress_display(line, line) as display:
+        progress = act(jobs, display)
+    show(f"{progress.done:,} of {many(progress.found, 'job')} {done}.")
+    return Exit.OK
+
+
+def _searched(progress: BulkProgress) -> str:
+    return f"{progress.found:,} found, searched {progress.examined:,} of {many(progress.of, 'job')}"
+
+
+def _acted(done: str, progress: BulkProgress) -> str:
+    return f"{progress.done:,} {done}, searched {progress.examined:,} of {many(progress.of, 'job')}"

@@ -1,0 +1,63 @@
+"""Moves jobs to another queue, which may be on another node, so that no job is lost and few run twice.
+
+    hold at the source ──▶ enqueue at the target, under the same key ──▶ remove at the source
+      no worker claims them for a minute                │ the target has such a key
+                                                        └──▶ make the job due again, as it was
+
+A program that dies after the second step leaves the jobs in both queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final, Protocol, Self
+
+from penstock.core.operations import Operation
+from penstock.jobs.bindings import QueueBindings
+from penstock.jobs.constants import DEAD, DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID
+from penstock.jobs.job import JobQueue
+from penstock.jobs.listing import FoundJob, HeldJob, ListingBindings
+from penstock.jobs.record import redrafted
+
+HELD: Final = 60.0
+"""Seconds for which no worker claims a job that is being moved."""
+
+
+class AnyQueue(Protocol):
+    """The parts of a `Queue` that a move uses."""
+
+    name: str
+    bindings: QueueBindings
+
+    def shard_of(self, tenant: str) -> Self: ...
+    def agree_on_shards(self) -> Operation[None]: ...
+
+
+def move_jobs(source: JobQueue, target: AnyQueue, rows: Sequence[FoundJob]) -> Operation[tuple[int, int]]:
+    """Returns how many of these jobs were reached, and how many of them were moved."""
+    bindings = ListingBindings(source.bindings)
+    yield from target.agree_on_shards()
+    reached, held = yield bindings.hold(HELD, rows)
+    by_shard: dict[AnyQueue, list[HeldJob]] = {}
+    for job in held:
+        by_shard.setdefault(target.shard_of(job.record.tenant), []).append(job)
+    moved = 0
+    for shard, jobs in by_shard.items():
+        refused = set((yield shard.bindings.enqueue([part for job in jobs for part in (job.key, _draft(job))])))
+        accepted = [FoundJob(job.key, b"", job.record, "") for at, job in enumerate(jobs) if at not in refused]
+        while accepted:
+            some, done = yield bindings.change(f"move {target.name}", accepted)
+            accepted, moved = accepted[some:], moved + done
+        for at in refused:
+            if jobs[at].record.state != DEAD:
+                due = datetime.fromtimestamp(jobs[at].due / 1000, UTC)
+                yield source.bindings.edit(jobs[at].key, due=due if jobs[at].due else 0.0)
+    return reached, moved
+
+
+def _draft(job: HeldJob) -> bytes:
+    """The record as a client drafts it for another queue."""
+    expires = job.record.expires
+    how = OWN_ID | (DUE_IS_DATE if job.due else 0) | (EXPIRES_IS_DATE if expires else 0)
+    return redrafted(job.record, how, job.due, expires)
