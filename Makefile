@@ -41,7 +41,7 @@ check: setup  ## format, lint, types, layers, vocabulary
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
-	$(BIN)/pytest -q $(RULES)
+	$(BIN)/pytest -q -n 2 $(RULES)
 
 lua: setup  ## valid Lua, no unknown global, nothing unused (without luac and luacheck it only reports that they are missing)
 	$(BIN)/python -m tests.lua.check
