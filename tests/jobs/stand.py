@@ -251,7 +251,7 @@ class Stand:
 
 
 def readable(dump: Dump) -> Dump:
-    """The dump with the numbers of the row as fields of `meta`, except those that are 0, and without padding."""
+    """The dump with the numbers of the row as fields of `meta`, except those that are 0, and without padding and history."""
     if packed := dump.get("meta", {}).pop(b"row", None):
         fields = msgspec.structs.asdict(read_row(packed))
         levels = fields.pop("levels") or []
@@ -260,7 +260,7 @@ def readable(dump: Dump) -> Dump:
         dump["meta"] |= {name.encode(): b"%d" % number for name, number in fields.items() if number}
     if "owners" in dump:
         dump["owners"].pop(b"")
-    return {name: held for name, held in dump.items() if held}
+    return {name: held for name, held in dump.items() if held and not name.startswith("history:")}
 
 
 def type_of_key(suffix: str) -> str:
@@ -374,6 +374,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "scan_workers": bindings.workers(10),
         "counts": bindings.counts(),
         "overview": bindings.overview(10),
+        "history": bindings.history(10, 360),
         "entries_and_counters": bindings.entries_and_counters(),
         "scan_tenants": bindings.scan_tenants("0", 10),
         "tenant_counts": bindings.tenant_counts("ada"),

@@ -19,6 +19,7 @@ from penstock.errors import UniqueKeyHeld
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
 from penstock.jobs.constants import MOST_BYTES, NUMBER_BYTES
 from penstock.jobs.counts import Counts, QueueOverview, TenantCounts, WorkerInfo
+from penstock.jobs.history import Moment, read_rows
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.notes import split_result
 from penstock.jobs.record import Record, StoredJob
@@ -47,6 +48,7 @@ def scripts() -> Library:
         "jobs/row.lua",
         "jobs/slice.lua",
         "jobs/counters.lua",
+        "jobs/history.lua",
         "jobs/lane.lua",
         "jobs/lease.lua",
         "jobs/unique.lua",
@@ -380,6 +382,10 @@ class QueueBindings:
     def counts(self) -> RoundTrip[Counts]:
         return self._call("counts", (self.clock.now_ms,), _counts)
 
+    def history(self, interval: int, count: int) -> RoundTrip[list[Moment]]:
+        """The latest `count` rows of the history: of each 10 s, or of each 60 s."""
+        return self._call("history", (self.clock.now_ms, interval, count), lambda reply: read_rows(reply[1:]))
+
     def tenant_counts(self, tenant: str) -> RoundTrip[TenantCounts]:
         return self._call("tenant_counts", (self.clock.now_ms, tenant), _tenant_counts)
 
@@ -451,11 +457,12 @@ def _stored_job(reply: Sequence[Any]) -> StoredJob:
 
 def _counts(reply: Sequence[Any]) -> Counts:
     now, oldest, *rest = reply
-    *numbers, paused, due_first, parked, paused_parts = (int(n or 0) for n in rest)
+    *numbers, paused, due_first, parked, paused_parts, entered = (int(n or 0) for n in rest)
     age = max(0.0, now / 1000 - int(oldest)) if oldest is not None else 0.0
     return Counts(
-        *numbers, oldest=age, paused=bool(paused), due_first=bool(due_first), parked=parked, paused_parts=paused_parts
-    )
+        *numbers, oldest=age, paused=bool(paused), due_first=bool(due_first), parked=parked, paused_parts=paused_parts,
+        entered=entered,
+    )  # fmt: skip
 
 
 def _tenant_counts(reply: Sequence[Any]) -> TenantCounts:

@@ -2,6 +2,12 @@
 
 from typing import Final
 
+# history, in history.lua
+ROWS_OF_10_S: Final = 360
+ROWS_OF_A_MINUTE: Final = 1440
+ROW_BYTES: Final = 52
+WRAP: Final = 16777216
+
 # intake, in intake.lua
 MOST_BYTES: Final = 2048
 

@@ -22,6 +22,8 @@ function counters.move(s, tenant, from, to, n)
   if from > _count.NONE then
     change[from] = (change[from] or 0) - n
     r[_count.BEFORE_READY + from] = r[_count.BEFORE_READY + from] - n
+  else
+    s.entered = s.entered + n
   end
   if to > _count.NONE then
     change[to] = (change[to] or 0) + n
@@ -60,6 +62,14 @@ function counters.begin_runs(s, tenants, sinces)
     n = n + 1
   end
   if n > 0 then counters.add_ready_since(s, second, -n) end
+end
+
+-- The second in which the oldest ready job became ready; false: none is ready.
+--- (r: table) -> int | false
+--- uses: base
+function counters.oldest_second(r)
+  local oldest = redis.call("ZRANGE", base .. "ages", 0, 0)[1]
+  return oldest and tonumber(oldest) or r[_row.SECOND_READY] > 0 and r[_row.SECOND]
 end
 
 -- The four numbers of a tenant, and how many of its jobs are parked, which is stored only if any is. Python unpacks them as

@@ -14,7 +14,7 @@ class Counts:
     or belong to a paused task or tenant.
     `oldest`: seconds since the oldest ready job became ready.
 
-    Totals: runs that `completed`, were `retried`, `failed` (the job became a dead letter), were `dropped`, or `lost`
+    Totals: jobs that `entered` the queue; runs that `completed`, were `retried`, `failed` (the job became a dead letter), were `dropped`, or `lost`
     (their worker died); and jobs that were `cancelled` or `expired` while they waited.
 
     Switches: `paused`, and `due_first` (see `Queue.due_first`). `paused_parts`: how many tasks and tenants are paused,
@@ -37,6 +37,7 @@ class Counts:
     due_first: bool = field(default=False, kw_only=True)
     parked: int = field(default=0, kw_only=True)
     paused_parts: int = field(default=0, kw_only=True)
+    entered: int = field(default=0, kw_only=True)
 
     @property
     def waiting(self) -> int:

@@ -31,7 +31,7 @@ function script.scan_workers(base, meta, given, limit, cursor)
 end
 
 -- { now, second in which the oldest ready job became ready (false: none is), ready, delayed, running, dead, completed,
--- retried, failed, dropped, cancelled, expired, lost, paused, due first, parked, paused parts }
+-- retried, failed, dropped, cancelled, expired, lost, paused, due first, parked, paused parts, entered }
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
@@ -39,11 +39,10 @@ function script.counts(base, meta, given)
   local s, newer = job.begin(given)
   if newer then return newer end
   local r = s.row
-  local oldest = redis.call("ZRANGE", base .. "ages", 0, 0)[1] or (r[_row.SECOND_READY] > 0 and r[_row.SECOND]) or false
   return {
-    s.now, oldest, r[_row.READY], r[_row.DELAYED], r[_row.RUNNING], r[_row.DEAD], r[_row.COMPLETED], r[_row.RETRIED],
+    s.now, counters.oldest_second(r), r[_row.READY], r[_row.DELAYED], r[_row.RUNNING], r[_row.DEAD], r[_row.COMPLETED], r[_row.RETRIED],
     r[_row.FAILED], r[_row.DROPPED], r[_row.CANCELLED], r[_row.EXPIRED], r[_row.LOST], r[_row.PAUSED],
-    r[_row.DUE_FIRST], r[_row.PARKED] or 0, r[_row.PAUSES] or 0,
+    r[_row.DUE_FIRST], r[_row.PARKED] or 0, r[_row.PAUSES] or 0, s.entered,
   }
 end
 

@@ -22,6 +22,7 @@ QUEUE = {
     "tenants": ("HASH", "tenant -> counts", "the job"),
     "age": ("HASH", "second -> jobs ready since then", "the job"),
     "ages": ("ZSET", "the seconds of `age`", "the job"),
+    "history:": ("LIST", "counts of the last hour and the last day; one key for each interval", "TTL"),
     "delayed": ("ZSET", "entry -> due ms", "the job"),
     "schedules": ("HASH", "name -> a call that is enqueued again and again", "the operator, or the code"),
     "ticks": ("ZSET", "name -> when its next tick is offered to a worker, server ms", "the schedule"),

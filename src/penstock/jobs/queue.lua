@@ -29,6 +29,7 @@
 --   schedules, ticks (schedule) · unique, throttle: (unique)
 --   outbox:, inbox (outbox) · intake (intake) · turns, heads, lane, front, weights (lane) · leases, held, owners, workers (lease)
 --   results, ends (results) · sleepers (wake) · suspects (recovery) · tenants, age, ages (counters)
+--   history:10, history:60 (history)
 --   listeners, unnotified (listeners) · replay: (idempotency)
 --
 -- Every script begins with `job.begin`, which reads the row and empties the intake, and stores the row when it changed.
@@ -75,6 +76,7 @@ function script.enqueue(base, meta, caller, number, given, jobs, ...)
   if newer then return newer end
   local known = idempotency.replay(caller, number)
   if known then return known end
+  if s.now >= s.next_history then history.add(s) end
   known = {}
   local r, ids, seen, set = s.row, {}, {}, {}
   local drafts
@@ -152,6 +154,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   ids[#ids] = nil
   local own = lease.own(held[#ids + 1])
   if own and own.until_ <= now or not own and number > 1 then return { "STALE" } end
+  if now >= s.next_history and r[_row.SEQUENCE] > 0 then history.add(s) end
   own = own or { turn = 0, idle = 1 } -- an earlier incarnation of this worker may be registered as idle
   if own.turn == number then return { "OK", own.stale, -1, 1, -1, {}, own.first, unpack(lease.repeated(incarnation, own)) } end
   if own.turn + 1 ~= number then return { "STALE" } end

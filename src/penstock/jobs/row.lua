@@ -1,9 +1,10 @@
 -- The numbers that nearly every script of a queue needs, packed into one value: one command reads all of them, another
 -- writes them. `_row` below lists them in order.
 --
---   meta   HASH   row: format, the end of the last sleep, and an array of numbers, in MessagePack
+--   meta   HASH   row: format, the end of the last sleep, an array of numbers, when the next row of the history is due
+--                      (server ms), and how many jobs have entered the queue, in MessagePack
 --
--- The script `stage` reads only the first two. No worker is registered as idle after the end of the last sleep (server ms;
+-- The script `stage` reads only the first two. A row of an older release lacks the last two. No worker is registered as idle after the end of the last sleep (server ms;
 -- 0: none is idle).
 --
 -- Jobs by state are counted, not derived from lists, which may hold entries of cancelled jobs. The four times are lower
@@ -60,22 +61,23 @@ function row.load(s)
   local packed = redis.call("HGET", meta, "row")
   if not packed then
     s.row = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0 }
-    s.packed = cmsgpack.pack(record.FORMAT, 0, s.row)
+    s.next_history, s.entered = 0, 0
+    s.packed = cmsgpack.pack(record.FORMAT, 0, s.row, 0, 0)
     local first = redis.call("HGET", meta, "format") -- where the first format stored its number
     return first and row.wrong_format(first) or nil
   end
-  local format, idle_until, r = cmsgpack.unpack(packed)
+  local format, idle_until, r, next_history, entered = cmsgpack.unpack(packed)
   if format ~= record.FORMAT then return row.wrong_format(format) end
   r[_row.IDLE_UNTIL] = idle_until
   r[_row.NEXT_TICK] = r[_row.NEXT_TICK] or 0
-  s.row, s.packed = r, packed
+  s.row, s.packed, s.next_history, s.entered = r, packed, next_history or 0, entered or 0
 end
 
 -- Writes the row if it changed.
 --- (s: table)
 --- uses: meta
 function row.store(s)
-  local packed = cmsgpack.pack(record.FORMAT, s.row[_row.IDLE_UNTIL], s.row)
+  local packed = cmsgpack.pack(record.FORMAT, s.row[_row.IDLE_UNTIL], s.row, s.next_history, s.entered)
   if packed ~= s.packed then
     redis.call("HSET", meta, "row", packed)
     s.packed = packed

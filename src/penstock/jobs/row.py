@@ -54,8 +54,16 @@ class _Packed(msgspec.Struct, array_like=True):
     format: int
     idle_until: float
     row: Row
+    next_history: float = 0
+    entered: int = 0
+
+
+_FIVE_VALUES = msgspec.msgpack.Decoder(_Packed)
 
 
 def read_row(packed: bytes) -> Row:
-    """Three values that follow each other, as `row.store` writes them."""
-    return msgspec.msgpack.decode(b"\x93" + packed, type=_Packed).row
+    """Reads the values that follow each other, as `row.store` writes them: five, or three in a row of an older release."""
+    try:
+        return _FIVE_VALUES.decode(b"\x95" + packed).row
+    except msgspec.DecodeError:
+        return _FIVE_VALUES.decode(b"\x93" + packed).row

@@ -11,9 +11,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from penstock.jobs.dead_letters import DeadLetter
+from penstock.ops.history import Interval
 from penstock.ops.inspect import Inspector
 from penstock.web.answers import Json, Mask, body_text, cut_text, fields, reporting_errors
-from penstock.web.sampler import Sampler
+from penstock.web.sampler import Sampler, history_of
 
 PAGE = 50
 """Dead letters on a page."""
@@ -33,7 +34,7 @@ class Questions:
 
     def routes(self) -> list[Route]:
         questions = {
-            "/overview": self.overview, "/live": self.live, "/queues/{queue:path}": self.queue,
+            "/overview": self.overview, "/live": self.live, "/history/{queue:path}": self.history, "/queues/{queue:path}": self.queue,
             "/dead/{queue:path}": self.dead, "/jobs/{id:path}": self.job, "/workers": self.workers,
             "/locks": self.locks, "/messages": self.messages, "/files": self.files, "/directories": self.directories,
             "/complete/{name:path}": self.complete, "/doctor": self.doctor,
@@ -59,6 +60,10 @@ class Questions:
     async def queue(self, request: Request) -> Response:
         detail = await self._ask.queue.aio(request.path_params["queue"], tenants=MOST_TENANTS)
         return Json(fields(detail, workers=await self._ask.workers.aio(detail.name)))
+
+    async def history(self, request: Request) -> Response:
+        interval: Interval = 60 if request.query_params.get("interval") == "60" else 10
+        return Json({"points": await history_of(self._ask, request.path_params["queue"], interval)})
 
     async def dead(self, request: Request) -> Response:
         offset = max(0, int(request.query_params.get("offset", "0")))

@@ -1,28 +1,33 @@
-"""Samples the queues of an app for all viewers together, and keeps the samples of ten minutes."""
+"""Samples the queues of an app for all viewers together. The server keeps the history (see `history.lua`)."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from itertools import pairwise
 from typing import Any
 
 from penstock.errors import PenstockError
+from penstock.jobs.history import Moment
 from penstock.ops.answers import QueueView
+from penstock.ops.history import KEPT, Interval
 from penstock.ops.inspect import Inspector
 
 INTERVAL = 2.0
 """Seconds between two samples."""
 
+HISTORY_INTERVAL = 10.0
+"""Seconds between two questions for the history of all queues."""
+
 NAMES_INTERVAL = 60.0
 """Seconds between two searches for new queues and for workers. A search reads the names of all keys of the server."""
 
-KEPT = 300
-"""Samples of the history: ten minutes."""
-
 _TOTALS = ("completed", "failed", "retried", "cancelled", "expired", "dropped", "lost")
+
+Point = list[float]
+"""A point of a chart: seconds since 1970, ready, running, then per second: in, out, failing."""
 
 
 class Sampler:
@@ -34,13 +39,14 @@ class Sampler:
         self._workers: dict[str, int] = {}
         self._searched_at = -NAMES_INTERVAL
         self._last: dict[str, tuple[float, QueueView]] = {}
-        self._history: dict[str, deque[list[float]]] = {}
+        self._history: list[Point] = []
+        self._history_at = -HISTORY_INTERVAL
         self._newest: dict[str, Any] | None = None
         self._taken_at = -INTERVAL
         self._taking = asyncio.Lock()
 
     async def document(self) -> dict[str, Any]:
-        """The newest sample: at most two seconds old."""
+        """The newest sample: at most two seconds old. `history` is that of all queues together."""
         async with self._taking:
             if time.monotonic() - self._taken_at >= INTERVAL * 0.9 or self._newest is None:
                 self._newest = await self._take()
@@ -61,13 +67,18 @@ class Sampler:
         at = time.time()
         views = await self._inspector.queues.aio(self._names)
         queues = [self._queue(view, at) for view in views]
+        if time.monotonic() - self._history_at >= HISTORY_INTERVAL:
+            found = [await self._inspector.history.aio(name) for name in self._names]
+            self._history = summed(points(moments, 10, at) for moments in found)
+            self._history_at = time.monotonic()
+        now = [sum(queue[name] for queue in queues) for name in ("ready", "running", "in", "out", "failing")]
         return {
             "at": at,
             "location": self._inspector.location,
             "interval": INTERVAL,
             "queues": queues,
             "workers": sum(self._workers.values()),
-            "history": {name: list(rows) for name, rows in self._history.items()},
+            "history": [*self._history, [round(at, 1), *(round(value, 2) for value in now)]],
         }
 
     async def _search(self) -> None:
@@ -92,15 +103,9 @@ class Sampler:
         rate_in = rate_out = rate_failed = 0.0
         if before is not None and (seconds := at - before[0]) > 0:
             old = before[1].counts
-            ended = sum(getattr(counts, name) - getattr(old, name) for name in ("completed", "cancelled", "expired"))
-            ended += counts.dropped - old.dropped
-            dead = counts.dead - old.dead
-            grown = counts.ready + counts.delayed + counts.running - old.ready - old.delayed - old.running
-            rate_in = max(0.0, (grown + ended + max(0, dead)) / seconds)
-            rate_out = max(0.0, (counts.completed - old.completed) / seconds)
-            rate_failed = max(0.0, (counts.failed + counts.retried - old.failed - old.retried) / seconds)
-        rows = self._history.setdefault(view.name, deque(maxlen=KEPT))
-        rows.append([round(at, 1), counts.ready, counts.running, round(rate_in, 2), round(rate_out, 2), rate_failed])
+            rate_in = max(0, counts.entered - old.entered) / seconds
+            rate_out = max(0, counts.completed - old.completed) / seconds
+            rate_failed = max(0, counts.failed + counts.retried - old.failed - old.retried) / seconds
         return {
             "name": view.name, "ready": counts.ready, "delayed": counts.delayed, "running": counts.running,
             "dead": counts.dead, "oldest": counts.oldest, "paused": counts.paused,
@@ -108,3 +113,42 @@ class Sampler:
             "in": rate_in, "out": rate_out, "failing": rate_failed,
             "totals": {name: getattr(counts, name) for name in _TOTALS},
         }  # fmt: skip
+
+
+async def history_of(inspector: Inspector, queue: str, interval: Interval) -> list[Point]:
+    """The points of one queue up to now."""
+    moments = await inspector.history.aio(queue, interval=interval)
+    return points(moments, interval, await inspector.now.aio())
+
+
+def points(moments: list[Moment], interval: Interval, now: float) -> list[Point]:
+    """The points at which the queue was watched, at multiples of `interval`, as far back as moments are kept.
+
+    A moment stands for the points that are missing before it. After the last one nothing happened.
+    """
+    if not moments:
+        return []
+    first = int(now - KEPT[interval] * interval) // interval
+    found: list[Point] = []
+    places = [int((moments[0].at - moments[0].seconds) // interval), *(int(one.at // interval) for one in moments)]
+    for (then, until), moment in zip(pairwise(places), moments, strict=True):
+        rates = (
+            moment.per_second("entered"), moment.per_second("completed"),
+            moment.per_second("failed") + moment.per_second("retried"),
+        )  # fmt: skip
+        for place in range(max(then, first) + 1, until + 1):
+            found.append([place * interval, moment.ready, moment.running, *(round(rate, 2) for rate in rates)])
+    newest = moments[-1]
+    for place in range(max(places[-1], first) + 1, int(now) // interval):
+        found.append([place * interval, newest.ready, newest.running, 0.0, 0.0, 0.0])
+    return found
+
+
+def summed(histories: Iterable[list[Point]]) -> list[Point]:
+    """The histories of several queues in one, in the order of time."""
+    sums: dict[float, Point] = {}
+    for history in histories:
+        for point in history:
+            old = sums.get(point[0])
+            sums[point[0]] = point if old is None else [point[0], *(a + b for a, b in zip(old[1:], point[1:], strict=True))]
+    return [sums[at] for at in sorted(sums)]

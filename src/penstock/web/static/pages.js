@@ -22,18 +22,6 @@ function health({ queues }) {
   return ["good", t("health.good")];
 }
 
-/** The histories of all queues in one: rows of time, ready, running, in, out, failing. */
-function total(histories) {
-  const rows = new Map();
-  for (const history of Object.values(histories || {})) {
-    for (const row of history) {
-      const old = rows.get(row[0]) || [row[0], 0, 0, 0, 0, 0];
-      rows.set(row[0], old.map((value, place) => (place ? value + row[place] : value)));
-    }
-  }
-  return [...rows.values()].sort((a, b) => a[0] - b[0]);
-}
-
 function Charts({ rows }) {
   return html`<div class="two">
     <div class="card"><h2>${t("throughput")}</h2>
@@ -41,6 +29,17 @@ function Charts({ rows }) {
     <div class="card"><h2>${t("backlog")}</h2>
       <${Chart} rows=${rows} label=${t("backlog")} series=${[[t("ready"), "c1", 1], [t("running"), "c2", 2]]} /></div>
   </div>`;
+}
+
+/** The charts of one queue: the last hour or the last day, and what the live connection says now. */
+function Past({ name, flow, at }) {
+  const [interval, choose] = useState(10);
+  const [answer] = useAnswer(`history/${encodeURIComponent(name)}?interval=${interval}`, 10000);
+  const now = flow.name ? [[at, flow.ready, flow.running, flow.in, flow.out, flow.failing]] : [];
+  const spans = [[10, "last-hour"], [60, "last-day"]];
+  return html`<div class="head"><div class="rest" role="group" aria-label=${t("span")}>
+      ${spans.map(([one, word]) => html`<button aria-pressed=${one === interval} onClick=${() => choose(one)}>${t(word)}</button>`)}</div></div>
+    <${Charts} key=${interval} rows=${[...(answer?.points || []), ...now]} />`;
 }
 
 function FindJob() {
@@ -87,7 +86,7 @@ function Overview({ live }) {
       <${Fact} name=${t("dead")} value=${number(sum(queues, "dead"))} state=${sum(queues, "dead") ? "bad" : ""} />
       <${Fact} name=${t("workers")} value=${number(live.workers)} state=${live.workers ? "" : "warn"} />
     </div>
-    <${Charts} rows=${total(live.history)} />
+    <${Charts} rows=${live.history} />
     <div class="card"><h2>${t("queues")}</h2><${Table} label=${t("queues")} columns=${columns} rows=${queues} none=${t("none.queues")} /></div>`;
 }
 
@@ -135,7 +134,7 @@ function Queue({ name, live, mayAct }) {
       <${Fact} name=${t("out-per-second")} value=${rate(flow.out)} />
       <${Fact} name=${t("dead")} state=${counts.dead ? "bad" : ""} value=${link("dead", name, number(counts.dead))} />
     </div>
-    <${Charts} rows=${live.history?.[name] || []} />
+    <${Past} name=${name} flow=${flow} at=${live.at} />
     <${Tenants} queue=${queue} mayAct=${mayAct} again=${again} />
     <div class="two">
       <div class="card"><h2>${t("workers")}</h2><${WorkerTable} workers=${queue.workers} now=${live.at} /></div>

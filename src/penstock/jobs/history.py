@@ -1,0 +1,68 @@
+"""The history of a queue as Python reads it. `history.lua` explains the rows that it is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from struct import Struct
+from typing import Final
+
+from penstock.jobs.constants import WRAP
+
+_ROW: Final = Struct(">5sIII3s3s3sH3s3s3s3s3s3s3s3s")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A queue at one moment, and what happened in the `seconds` before it.
+
+    at                       seconds since 1970 by the server's clock
+    seconds                  since the moment before: 10 or 60, or more if the queue did nothing in between
+    ready … dead             the jobs in each state at that moment
+    oldest                   seconds for which the oldest ready job had waited
+    workers                  worker processes that were registered
+    entered … lost           what happened in those seconds; see `Counts` for the words
+    """
+
+    at: float
+    seconds: float
+    ready: int
+    delayed: int
+    parked: int
+    running: int
+    dead: int
+    oldest: int
+    workers: int
+    entered: int
+    completed: int
+    retried: int
+    failed: int
+    dropped: int
+    cancelled: int
+    expired: int
+    lost: int
+
+    def per_second(self, name: str) -> float:
+        """How many per second: `moment.per_second("completed")`."""
+        return float(getattr(self, name)) / self.seconds
+
+
+def read_rows(rows: Sequence[bytes]) -> list[Moment]:
+    """What happened between each two rows. A clock that went backwards, or totals that did, begin anew."""
+    numbers = (tuple(_numbers(row)) for row in rows)
+    return [
+        Moment(now[0] / 100, (now[0] - then[0]) / 100, *now[1:8], *map(_grown, then[8:], now[8:]))
+        for then, now in pairwise(numbers)
+        if now[0] > then[0]
+    ]
+
+
+def _numbers(row: bytes) -> Iterable[int]:
+    return (part if isinstance(part, int) else int.from_bytes(part) for part in _ROW.unpack(row))
+
+
+def _grown(then: int, now: int) -> int:
+    """The difference of two totals, of which the rows keep the last 24 bits."""
+    grown = (now - then) % WRAP
+    return grown if grown < WRAP // 2 else 0
