@@ -251,7 +251,7 @@ class Stand:
 
 
 def readable(dump: Dump) -> Dump:
-    """The dump with the numbers of the row as fields of `meta`, except those that are 0, and without padding and history."""
+    """The dump without history and padding, and with the numbers of the row that are not 0 as fields of `meta`."""
     if packed := dump.get("meta", {}).pop(b"row", None):
         fields = msgspec.structs.asdict(read_row(packed))
         levels = fields.pop("levels") or []

@@ -69,7 +69,7 @@ def test_the_overview_counts_each_queue(app: Penstock):
     answer = ask(dashboard(app), "/api/overview").json()
     (mail,) = answer["queues"]
     assert (mail["name"], mail["ready"], mail["workers"], answer["may_act"]) == ("mail", 2, 0, False)
-    assert [row[1] for row in answer["history"]["mail"]] == [2]
+    assert [row[1] for row in answer["history"]] == [2]
 
 
 def test_a_queue_shows_who_waits(app: Penstock):
@@ -124,7 +124,7 @@ def test_the_live_answer_sends_samples(app: Penstock):
     one, two = asyncio.run(first_two())
     assert one["queues"][0]["ready"] == two["queues"][0]["ready"] == 1
     assert two["at"] - one["at"] >= 1.5
-    assert len(two["history"]["mail"]) == 2
+    assert len(two["history"]) == 1
 
 
 def test_only_its_own_files_are_served(app: Penstock):

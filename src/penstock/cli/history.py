@@ -31,7 +31,7 @@ def history(
     with where.open() as inspector:
         moments = inspector.history(name, interval=60 if minutes else 10, moments=limit)
         if not moments:
-            inspector.check_used(name)
+            inspector.queue(name, tenants=1)  # raises for a queue that was never used
     columns: dict[str, Kind] = {
         "time": "name", "ready": "number", "oldest": "number", "delayed": "number", "running": "number",
         "in/s": "number", "out/s": "number", "failed/s": "number", "dead": "number", "workers": "number",

@@ -19,12 +19,12 @@ from penstock.errors import UniqueKeyHeld
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
 from penstock.jobs.constants import MOST_BYTES, NUMBER_BYTES
 from penstock.jobs.counts import Counts, QueueOverview, TenantCounts, WorkerInfo
-from penstock.jobs.history import Moment, read_rows
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.notes import split_result
 from penstock.jobs.record import Record, StoredJob
 
 if TYPE_CHECKING:
+    from penstock.jobs.history import Moment
     from penstock.jobs.limits import LimitInfo
     from penstock.jobs.pauses import PausedPart
 
@@ -384,6 +384,8 @@ class QueueBindings:
 
     def history(self, interval: int, count: int) -> RoundTrip[list[Moment]]:
         """The latest `count` rows of the history: of each 10 s, or of each 60 s."""
+        from penstock.jobs.history import read_rows
+
         return self._call("history", (self.clock.now_ms, interval, count), lambda reply: read_rows(reply[1:]))
 
     def tenant_counts(self, tenant: str) -> RoundTrip[TenantCounts]:

@@ -14,8 +14,9 @@ class Counts:
     or belong to a paused task or tenant.
     `oldest`: seconds since the oldest ready job became ready.
 
-    Totals: jobs that `entered` the queue; runs that `completed`, were `retried`, `failed` (the job became a dead letter), were `dropped`, or `lost`
-    (their worker died); and jobs that were `cancelled` or `expired` while they waited.
+    Totals: jobs that `entered` the queue; runs that `completed`, were `retried`, `failed` (the job became a dead
+    letter), were `dropped`, or `lost` (their worker died); and jobs that were `cancelled` or `expired` while they
+    waited.
 
     Switches: `paused`, and `due_first` (see `Queue.due_first`). `paused_parts`: how many tasks and tenants are paused,
     or still have parked jobs after their pause (see `Queue.pauses`).
@@ -52,6 +53,7 @@ def total_counts(parts: Sequence[Counts]) -> Counts:
         **sums, oldest=max(part.oldest for part in parts), paused=all(part.paused for part in parts),
         due_first=all(part.due_first for part in parts), parked=sum(part.parked for part in parts),
         paused_parts=max(part.paused_parts for part in parts),
+        entered=sum(part.entered for part in parts),
     )  # fmt: skip
 
 

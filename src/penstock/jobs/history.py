@@ -6,9 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from struct import Struct
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
-from penstock.jobs.constants import WRAP
+from penstock.jobs.constants import ROWS_OF_10_S, ROWS_OF_A_MINUTE, WRAP
+
+Interval: TypeAlias = Literal[10, 60]
+"""Seconds between two moments: the last hour is kept for each 10 s, the last day for each minute."""
+
+KEPT: dict[Interval, int] = {10: ROWS_OF_10_S, 60: ROWS_OF_A_MINUTE}
 
 _ROW: Final = Struct(">5sIII3s3s3sH3s3s3s3s3s3s3s3s")
 

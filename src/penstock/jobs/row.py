@@ -62,7 +62,7 @@ _FIVE_VALUES = msgspec.msgpack.Decoder(_Packed)
 
 
 def read_row(packed: bytes) -> Row:
-    """Reads the values that follow each other, as `row.store` writes them: five, or three in a row of an older release."""
+    """Reads what `row.store` writes: five values that follow each other, or three in a row of an older release."""
     try:
         return _FIVE_VALUES.decode(b"\x95" + packed).row
     except msgspec.DecodeError:

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-
 from penstock.core.operations import Operation, verb
 from penstock.errors import ConfigurationError
-from penstock.jobs.constants import ROWS_OF_10_S, ROWS_OF_A_MINUTE
-from penstock.jobs.history import Moment
+from penstock.jobs.history import KEPT, Interval, Moment
 from penstock.ops.coordination import CoordinationInspector
-
-Interval: TypeAlias = Literal[10, 60]
-"""Seconds between two moments: the last hour is kept for each 10 s, the last day for each minute."""
-
-KEPT: dict[Interval, int] = {10: ROWS_OF_10_S, 60: ROWS_OF_A_MINUTE}
 
 
 class HistoryInspector(CoordinationInspector):

@@ -11,11 +11,11 @@ from penstock.jobs.options import Options
 from penstock.jobs.queue import Queue
 from penstock.jobs.shards import shard_name
 from penstock.ops.answers import ActionOutcome
-from penstock.ops.coordination import CoordinationInspector
+from penstock.ops.history import HistoryInspector
 from penstock.ops.probe import queue_names
 
 
-class WaitingJobsInspector(CoordinationInspector):
+class WaitingJobsInspector(HistoryInspector):
     """Actions on jobs by their ids; see `Inspector`."""
 
     @verb

@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from penstock.jobs.dead_letters import DeadLetter
-from penstock.ops.history import Interval
+from penstock.jobs.history import Interval
 from penstock.ops.inspect import Inspector
 from penstock.web.answers import Json, Mask, body_text, cut_text, fields, reporting_errors
 from penstock.web.sampler import Sampler, history_of
@@ -34,7 +34,8 @@ class Questions:
 
     def routes(self) -> list[Route]:
         questions = {
-            "/overview": self.overview, "/live": self.live, "/history/{queue:path}": self.history, "/queues/{queue:path}": self.queue,
+            "/overview": self.overview, "/live": self.live, "/history/{queue:path}": self.history,
+            "/queues/{queue:path}": self.queue,
             "/dead/{queue:path}": self.dead, "/jobs/{id:path}": self.job, "/workers": self.workers,
             "/locks": self.locks, "/messages": self.messages, "/files": self.files, "/directories": self.directories,
             "/complete/{name:path}": self.complete, "/doctor": self.doctor,

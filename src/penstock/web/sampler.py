@@ -10,9 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.jobs.history import Moment
+from penstock.jobs.history import KEPT, Interval, Moment
 from penstock.ops.answers import QueueView
-from penstock.ops.history import KEPT, Interval
 from penstock.ops.inspect import Inspector
 
 INTERVAL = 2.0
@@ -150,5 +149,7 @@ def summed(histories: Iterable[list[Point]]) -> list[Point]:
     for history in histories:
         for point in history:
             old = sums.get(point[0])
-            sums[point[0]] = point if old is None else [point[0], *(a + b for a, b in zip(old[1:], point[1:], strict=True))]
+            sums[point[0]] = (
+                point if old is None else [point[0], *(a + b for a, b in zip(old[1:], point[1:], strict=True))]
+            )
     return [sums[at] for at in sorted(sums)]
