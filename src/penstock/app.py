@@ -77,6 +77,8 @@ class Penstock(CoordinationFactory):
             prefix = Configuration().text("prefix")
         chosen = settings or Settings()
         self.settings = replace(chosen, prefix=prefix) if prefix is not None else chosen
+        if settings is None and (shards := Configuration().numbers("shards")):
+            self.settings = replace(self.settings, shards=shards)
         if not self.settings.prefix or any(c in self.settings.prefix for c in "{}: \n"):
             raise ConfigurationError(f"prefix {self.settings.prefix!r}: use a word without braces, colons and spaces")
         self.registry = Registry()
@@ -209,12 +211,15 @@ class Penstock(CoordinationFactory):
 
         shards  spread its tenants over this many slots of a cluster, each with a part of the queue under a name such as
                 `mail~1`. Say it once, in the module that defines the app; the queue's tasks and workers follow it. The
-                server stores the number with the first job, for good. None: as said before, else one slot
+                first program of all stores the number in the server; from then on that counts, and `queue.add_shards`
+                makes it larger. None: as the settings say, else one slot
 
-        Raises ConfigurationError for a bad name or number, and for another number than this program has used.
+        Raises ConfigurationError for a bad name or number, and for another number than this program has named.
         """
         if name not in self._queues:
             self._queues[name] = Queue(name, self._driver, self.settings, self.clock, self.middleware)
+            if name in self.settings.shards:
+                self._queues[name].split(self.settings.shards[name], self.queue)
         queue = self._queues[name]
         if shards is not None:
             queue.split(shards, self.queue)

@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.errors import ConfigurationError
 
-KNOWN = ("url", "prefix", "concurrency", "processes", "queues", "log_format", "max_jobs", "max_memory")
+KNOWN = ("url", "prefix", "concurrency", "processes", "queues", "log_format", "max_jobs", "max_memory", "shards")
 """The names allowed in [tool.penstock]."""
 
 
@@ -83,6 +83,16 @@ class Configuration:
         if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
             raise ConfigurationError(f"{place}: {value!r} is not a list of names, as in a,b")
         return tuple(part.strip() for part in parts if part.strip())
+
+    def numbers(self, name: str) -> dict[str, int]:
+        """Whole numbers by name, from a string such as `a=1,b=2` or from a table."""
+        place, value = self._find(name, None)
+        if isinstance(value, str):
+            value = dict(part.partition("=")[::2] for part in value.split(",") if part.strip())
+        try:
+            return {key.strip(): int(str(number)) for key, number in (value or {}).items()}
+        except (AttributeError, ValueError):
+            raise ConfigurationError(f"{place}: {value!r} does not give numbers by name, as in mail=8,raw=2") from None
 
     def export(self, name: str, given: str | None = None) -> None:
         """Put the setting into the environment, for an app that is imported later and for child processes.

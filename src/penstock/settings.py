@@ -6,7 +6,8 @@ argument > command line > PENSTOCK_* > [tool.penstock] in pyproject.toml > the d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 MiB = 1024 * 1024
 
@@ -54,6 +55,10 @@ class Settings:
 
     sleep: float = 20.0
     """How often an idle worker, or a claim that waits, registers again for wake-ups."""
+
+    shards: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """The number of shards with which each of these queues begins, as `Penstock.queue` takes it. If the app gets no
+    `settings`: $PENSTOCK_SHARDS, as in `mail=8,raw=2`, else `shards` in [tool.penstock]."""
 
     durable_timeout: float = 2.0
     """How long `durable=True` waits for the disk or a replica before it raises `NotDurable`."""

@@ -21,6 +21,7 @@ from penstock.jobs.record import Record, draft
 from penstock.jobs.row import read_row
 from penstock.jobs.schedule import ScheduleDefinition, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
+from penstock.jobs.shard_bindings import ShardBindings
 from penstock.jobs.timing import Timing
 from penstock.jobs.unique import encode_powers
 
@@ -334,7 +335,7 @@ class FakeWorker:
 def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
     """A call of each script of the queue, with valid arguments."""
     schedules = ScheduleBindings(bindings)
-    listing = ListingBindings(bindings)
+    listing, shard = ListingBindings(bindings), ShardBindings(bindings)
     found = FoundJob("dead", b"", Record(record("ada")), "")
     definition = ScheduleDefinition("s", Timing(every=60), record("ada"))
     stored = StoredSchedule("s", 1, START, b"a", 0, 0, 0, 0, definition.timing, definition.draft)
@@ -359,7 +360,13 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "dead_until": bindings.dead_until(0, 10),
         "requeue": bindings.requeue(["dead"]),
         "remove_dead": bindings.remove_dead(["dead"]),
-        "agree_on_shards": bindings.agree_on_shards(1),
+        "stage_in_shard": shard.stage("newer", record("ada"), "1 2 0"),
+        "enqueue_in_shard": shard.enqueue(["newest", record("ada")], "1 2 0"),
+        "shards": shard.table(2),
+        "change_shards": shard.change("", "1 2 0"),
+        "adopt_shards": shard.adopt("1 2 0"),
+        "scan_weights": shard.scan_weights("0"),
+        "scan_windows": shard.scan_windows("0"),
         "list_jobs": listing.page("records", b"", 10, JobFilter()),
         "change_jobs": listing.change("cancel", [found]),
         "hold_jobs": listing.hold(60, [found]),

@@ -20,7 +20,7 @@ def test_a_further_shard_takes_tenants_and_no_other_tenant_changes():
     before, after = ([shard_number(f"t{n}", shards) for n in range(6000)] for shards in (3, 4))
     assert all(new in (old, 3) for old, new in zip(before, after, strict=True))
     assert all(1350 < after.count(shard) < 1650 for shard in range(4))
-    assert shard_number("", 64) == 0
+    assert shard_number("", 32) == 0
 
 
 async def test_each_shard_has_a_slot_of_its_own(queue: Queue):
@@ -89,33 +89,36 @@ async def test_tasks_follow_a_queue_that_is_split_after_them(app: Penstock, do: 
     assert (await do(queue.count)).ready == 31
 
 
-async def test_another_number_of_shards_is_refused(make_app: MakeApp, do: Do):
-    await do(make_app("shards").queue("mail", shards=3).put, 1, tenant="a")
+async def test_the_number_in_the_server_counts(make_app: MakeApp, do: Do, caplog: pytest.LogCaptureFixture):
+    first = make_app("shards").queue("mail", shards=3)
+    jobs = [await do(first.put, tenant, tenant=tenant) for tenant in TENANTS]
     other = make_app("shards").queue("mail", shards=4)
-    for refused in (other.put, other.put_many):
-        with pytest.raises(ConfigurationError, match=r"3 shards in the server, and this program says 4"):
-            await do(refused, [1], tenant="a")
-    with pytest.raises(ConfigurationError, match="3 shards in the server"):
+    assert [(await do(other.put, 1, tenant=tenant)).id.partition(":")[0] for tenant in TENANTS] == [
+        job.id.partition(":")[0] for job in jobs
+    ]
+    assert "queue mail has 3 shards in the server, and this program names 4" in caplog.text
+    with pytest.raises(ConfigurationError, match="has 3 shards in the server, and this program names none"):
         await do(make_app("shards").queue("mail").check_shards)
-    assert (await do(make_app("shards").queue("mail", shards=3).count)).ready == 1
 
 
-async def test_a_queue_with_jobs_in_one_slot_is_not_split(make_app: MakeApp, do: Do):
-    await do(make_app("shards").queue("mail").put, 1)
-    with pytest.raises(ConfigurationError, match="has jobs in one slot already"):
-        await do(make_app("shards").queue("mail", shards=2).put, 1)
+async def test_a_queue_with_jobs_begins_with_one_shard(make_app: MakeApp, do: Do):
+    await do(make_app("shards").queue("mail").put, 1, tenant="t1")
+    queue = make_app("shards").queue("mail", shards=2)
+    assert (await do(queue.put, 2, tenant="t1")).id.startswith("mail:")
+    assert (await do(queue.count)).ready == 2
+    assert queue.parts == (queue,)
 
 
-@pytest.mark.parametrize("shards", [0, 65, 1.5])
+@pytest.mark.parametrize("shards", [0, 33, 1.5])
 async def test_a_number_of_shards_that_cannot_work_is_refused(app: Penstock, shards: int):
-    with pytest.raises(ConfigurationError, match="use 1 to 64"):
+    with pytest.raises(ConfigurationError, match="use 1 to 32"):
         app.queue("bad", shards=shards)
 
 
 async def test_a_number_that_is_in_use_does_not_change(app: Penstock, queue: Queue, do: Do):
     await do(queue.put, 1)
     assert app.queue("mail", shards=3) is queue
-    with pytest.raises(ConfigurationError, match="this program has used it with 3"):
+    with pytest.raises(ConfigurationError, match="this program has named 3 before"):
         app.queue("mail", shards=4)
     with pytest.raises(ConfigurationError, match="is a shard"):
         app.queue("mail~1", shards=2)
@@ -184,3 +187,44 @@ async def test_limits_unique_jobs_schedules_and_edits_use_the_shards(app: Pensto
     later = await do(plain.using(tenant=TENANTS[7], delay=60).enqueue)
     assert await do(later.promote)
     assert await do(app.job(later.id).status) == Status.READY
+
+
+async def test_an_operator_sees_one_queue(app: Penstock, make_app: MakeApp, queue: Queue, do: Do):
+    @app.task(queue="mail", limit=Concurrency(1, key="{tenant}", name="one"))
+    def work() -> None: ...
+
+    for tenant in TENANTS:
+        await do(queue.put, 1, tenant=tenant)
+        await do(work.using(tenant=tenant).enqueue)
+    for item in (held := await do(queue.claim, 12)):
+        await do(item.fail, "no")
+    operator = Inspector(make_app(app.settings.prefix))
+    (view,) = await do(operator.queues)
+    assert (view.name, view.counts.ready, view.counts.dead) == ("mail", 48, 12)
+    assert [one.counts.ready for one in await do(operator.queues, ["mail"])] == [48]
+    detail = await do(operator.queue, "mail", tenants=40)
+    assert (detail.shards, detail.tenants, len(detail.largest)) == (3, 30, 30)
+    assert (await do(operator.queue, "mail~1")).shards == 1
+    page = await do(operator.list_dead, "mail", 5, 5)
+    assert (page.total, len(page.letters)) == (12, 5)
+    assert (await do(operator.count_dead, "mail")).count == 12
+    assert (await do(operator.show_dead, held[0].id)).reason == "no"
+    assert [one.done for one in await do(operator.requeue_dead, held[0].id)] == [True]
+    assert await do(operator.requeue_all_dead, "mail") == 11
+    assert len(await do(operator.limits, "mail")) == 1
+    await do(operator.set_limit, "mail", "one", Concurrency(4))
+    assert (await do(queue.limits))[0].most == 4
+    assert not await do(operator.split, "mail", 4)
+    assert (await do(operator.queue, "mail")).growing_from == 3
+    assert await do(operator.purge, "mail") == 60
+
+
+@pytest.mark.parametrize("text", ["mail=3,raw=2", " mail = 3 "])
+async def test_the_number_may_come_from_the_settings(monkeypatch: pytest.MonkeyPatch, text: str):
+    monkeypatch.setenv("PENSTOCK_SHARDS", text)
+    app = Penstock("unix:///nowhere")
+    assert len(app.queue("mail").parts) == 3
+    assert app.queue("mail~1") is app.queue("mail").parts[1]
+    monkeypatch.setenv("PENSTOCK_SHARDS", "mail=many")
+    with pytest.raises(ConfigurationError, match=r"PENSTOCK_SHARDS: .* as in mail=8,raw=2"):
+        Penstock("unix:///nowhere")

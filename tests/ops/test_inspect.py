@@ -71,8 +71,8 @@ async def test_a_queue_shows_its_largest_tenants(do, app, inspector):
 
 
 async def test_more_tenants_than_are_examined_are_counted(do, app, inspector, monkeypatch):
-    monkeypatch.setattr("penstock.ops.inspect.TENANTS_EXAMINED", 200)
-    monkeypatch.setattr("penstock.ops.inspect.TENANTS_PER_ROUND_TRIP", 100)
+    monkeypatch.setattr("penstock.ops.queues.TENANTS_EXAMINED", 200)
+    monkeypatch.setattr("penstock.ops.queues.TENANTS_PER_ROUND_TRIP", 100)
     calls = [app.queue("mail").tenant(f"t{n}") for n in range(700)]
     for tenant in calls:
         await do(app.queue("mail").put, "x", tenant=tenant.name)
@@ -177,7 +177,7 @@ async def test_only_a_dead_letter_is_requeued_or_removed(do, app, inspector):
 
 @pytest.mark.parametrize(("verb", "left"), [("requeue_all_dead", 7), ("remove_all_dead", 0)])
 async def test_all_dead_letters_go_in_slices(do, app, inspector, verb, left, monkeypatch):
-    monkeypatch.setattr("penstock.ops.inspect.CHUNK", 3)
+    monkeypatch.setattr("penstock.ops.queues.CHUNK", 3)
     await make_dead_letters(do, app.queue("mail"), 7)
     assert await do(getattr(inspector, verb), "mail") == 7
     counts = await do(app.queue("mail").count)
@@ -199,7 +199,7 @@ async def test_a_job_that_died_after_the_count_stays_dead(do, app, inspector, ve
 @pytest.mark.parametrize("face", ["aio"])
 @pytest.mark.parametrize("verb", ["requeue_all_dead", "remove_all_dead"])
 async def test_ids_that_are_not_text_are_removed_with_the_others(do, app, inspector, raw, verb, monkeypatch):
-    monkeypatch.setattr("penstock.ops.inspect.CHUNK", 2)
+    monkeypatch.setattr("penstock.ops.queues.CHUNK", 2)
     await make_dead_letters(do, app.queue("mail"), 3)
     key = app.queue("mail").bindings.keys.base + "dead"
     raw.zadd(key, {b"\xff%d" % n: 1 for n in range(5)})
@@ -219,7 +219,7 @@ async def test_dead_letters_that_cannot_be_removed_are_tried_once(do, app, inspe
 
 @pytest.mark.parametrize("verb", ["requeue_all_dead", "remove_all_dead"])
 async def test_an_interrupted_action_leaves_the_rest_dead_and_can_be_repeated(do, app, inspector, verb, monkeypatch):
-    monkeypatch.setattr("penstock.ops.inspect.CHUNK", 3)
+    monkeypatch.setattr("penstock.ops.queues.CHUNK", 3)
     await make_dead_letters(do, app.queue("mail"), 7)
     operation = getattr(Inspector, verb).operation(inspector, "mail")
     answer = None

@@ -48,13 +48,11 @@ async def test_no_shard_waits_for_the_backlog_of_another(make_app: MakeApp):
     assert max(map(ran.index, others)) <= 4
 
 
-async def test_a_worker_with_another_number_of_shards_does_not_start(make_app: MakeApp):
+async def test_a_worker_that_names_no_shards_does_not_start(make_app: MakeApp):
     await make_app("shards").queue("mail", shards=3).put.aio(1)
-    for shards in (1, 2):
-        app = make_app("shards")
-        app.queue("mail", shards=shards)
-        with pytest.raises(ConfigurationError, match="3 shards in the server"):
-            await asyncio.wait_for(Worker(app, WorkerSettings(queues=("mail",))).run(), scaled(10))
+    app = make_app("shards")
+    with pytest.raises(ConfigurationError, match="3 shards in the server"):
+        await asyncio.wait_for(Worker(app, WorkerSettings(queues=("mail",))).run(), scaled(10))
 
 
 @pytest.mark.parametrize("place", ["cluster"])
@@ -69,3 +67,26 @@ async def test_the_nodes_of_a_cluster_share_the_jobs_of_one_queue(make_app: Make
     assert len({cluster.owner(part.bindings.keys.base) for part in queue.parts}) > 1
     await run_burst(app, concurrency=50)
     assert (await queue.count.aio()).completed == 1000
+
+
+async def test_a_worker_serves_shards_that_are_added_while_it_runs(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.worker.turn_order._LOOK_EVERY", 0.1)
+    app = make_app()
+    queue = app.queue("mail", shards=1)
+
+    @app.task(queue="mail")
+    async def double(n: int) -> int:
+        return 2 * n
+
+    async with running_worker(app):
+        await double.using(tenant=TENANTS[0]).enqueue.aio(1)
+        await queue.add_shards.aio(3)
+        jobs = [await double.using(tenant=tenant).enqueue.aio(n) for n, tenant in enumerate(TENANTS)]
+        assert [await job.result.aio(scaled(5)) for job in jobs] == [2 * n for n in range(12)]
+        async with asyncio.timeout(scaled(5)):  # the worker closes the change
+            while queue.shards is None or queue.shards.table.before:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        jobs = [await double.using(tenant=tenant).enqueue.aio(n) for n, tenant in enumerate(TENANTS)]
+        assert {job.id.partition(":")[0] for job in jobs} == {"mail", "mail~1", "mail~2"}
+        assert [await job.result.aio(scaled(5)) for job in jobs] == [2 * n for n in range(12)]
+    assert (await queue.count.aio()).completed == 25

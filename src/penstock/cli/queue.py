@@ -79,6 +79,7 @@ def _describe(queue: QueueDetail) -> None:
         {
             "queue": queue.name,
             "state": cell(state, "yellow" if counts.paused else ""),
+            **_shards(queue),
             "ready": f"{counts.ready:,}{oldest}",
             "delayed": f"{counts.delayed:,}{due}",
             "parked": f"{counts.parked:,}",
@@ -113,6 +114,12 @@ def _describe(queue: QueueDetail) -> None:
         show_table({"handed back": "name", "reason": "text"}, lines)
         some = many(len(queue.unknown_task_jobs), "job waits", "jobs wait")
         show(f"{some} for a worker that knows their task, of the first {queue.jobs_examined:,} delayed.")
+
+
+def _shards(queue: QueueDetail) -> dict[str, str]:
+    if queue.growing_from:
+        return {"shards": f"{queue.growing_from}, and {queue.shards - queue.growing_from} more are being added"}
+    return {"shards": f"{queue.shards}"} if queue.shards > 1 else {}
 
 
 def _due(seconds: float) -> str:
@@ -170,6 +177,25 @@ def _whole_or_part(name: str, task: str | None, tenant: str | None) -> str:
 
 def _part(pause: PausedPart) -> str:
     return f"task {pause.task}" if pause.task is not None else f"tenant {pause.tenant or '(no tenant)'}"
+
+
+def split(name: str, /, *, shards: int, where: Where = HERE) -> None:
+    """Give a queue more shards, each in a cluster slot of its own, while programs use it. This cannot be undone.
+
+    Jobs stay where they are. A tenant whose shard changes moves when its old shard has no job of it, dead letters
+    included. All programs that enqueue into the queue must name its shards in their code or settings.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    shards
+        How many it has then, up to 32.
+    """
+    with where.open() as inspector:
+        is_closed = inspector.split(name, shards)
+    rest = "" if is_closed else " Tenants with jobs move when these are done; penstock queue show says when all have."
+    show(f"{name} has {shards} shards.{rest}")
 
 
 def purge(name: str, /, *, tenant: str | None = None, yes: Yes = False, where: Where = HERE) -> None:

@@ -23,7 +23,7 @@ from penstock.config import Configuration
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.settings import MiB, WorkerSettings
 from penstock.terminal.signals import not_ignored
-from penstock.worker.app import queues_of
+from penstock.worker.app import named_queues
 from penstock.worker.forkserver import loop_factory
 from penstock.worker.init_process import continue_in_child
 from penstock.worker.logs import LogFormat, LogLevel, start_logging
@@ -115,7 +115,7 @@ def worker(
             return reload.run((*_THIS, *sys.argv[1:]))
         if check:
             loaded = load_app(app)
-            return Exit.OK if check_health(loaded, queues_of(loaded, settings)) else Exit.FAILED
+            return Exit.OK if check_health(loaded, named_queues(loaded, settings)) else Exit.FAILED
         count = configuration.number("processes", processes)
         if count is None:
             count = _PROCESSES
@@ -222,7 +222,7 @@ class _Command:
     ) -> int:
         # Signals are handled only after this: until a server answers, Ctrl-C simply ends the program.
         try:
-            await self.app.queue(queues_of(self.app, self.settings)[0]).count.aio()
+            await self.app.queue(named_queues(self.app, self.settings)[0]).count.aio()
         except BaseException:
             work.close()
             raise
@@ -246,7 +246,7 @@ class _Command:
 
     def _announce(self, where: str) -> None:
         """Log or print the server, the queues with their tasks, and how to stop the worker."""
-        queues = dict.fromkeys(name.partition("~")[0] for name in queues_of(self.app, self.settings))
+        queues = named_queues(self.app, self.settings)
         tasks = {queue: self.tasks.get(queue, []) for queue in queues}
         server, concurrency = describe_server(self.app), self.settings.concurrency
         if self.style == "json":

@@ -66,6 +66,7 @@ def scripts() -> Library:
         "jobs/job.lua",
         "jobs/admission.lua",
         "jobs/queue.lua",
+        "jobs/shards.lua",
         "jobs/editing.lua",
         "jobs/dead_letters.lua",
         "jobs/listing.lua",
@@ -354,13 +355,6 @@ class QueueBindings:
     def set_limit(self, name: str, most: int, interval: int, burst: int) -> RoundTrip[bool]:
         """Set the numbers of a limit. False: no job has used it yet."""
         return self._call("set_limit", (self.clock.now_ms, name, most, interval, burst), bool)
-
-    def agree_on_shards(self, number: int) -> RoundTrip[int]:
-        """Returns how many shards the queue has. Stores `number` if it has none yet; 0: it has jobs and no shards.
-
-        A `number` of 1 is never stored.
-        """
-        return self._call("agree_on_shards", (self.clock.now_ms, number), int)
 
     def pause_part(self, part: str, on: bool) -> RoundTrip[int]:
         """Pause or resume a part (`pauses.lua`). Returns 1; 0 if nothing changed; -1 if too many parts are paused."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,13 @@ class TenantCounts:
     def waiting(self) -> int:
         """Ready, delayed and parked jobs."""
         return self.ready + self.delayed + self.parked
+
+
+def total_tenant_counts(parts: Sequence[TenantCounts]) -> TenantCounts:
+    """The counts of a tenant from those of the shards that hold its jobs."""
+    summed = ("ready", "delayed", "running", "dead", "parked")
+    sums = {name: sum(getattr(part, name) for part in parts) for name in summed}
+    return replace(parts[-1], **sums, oldest=max(part.oldest for part in parts))
 
 
 @dataclass(frozen=True, slots=True)

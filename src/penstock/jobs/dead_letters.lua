@@ -80,7 +80,7 @@ function dead_letters.requeue(s, id, body)
   if one and one[2] ~= keeping.THROTTLE then
     local holder = unique.holder(s, one)
     if holder then return holder end
-    unique.hold(s, one, id)
+    unique.hold(s, one, id, body)
   end
   redis.call("ZREM", base .. "dead", id)
   local _, _, _, _, _, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)

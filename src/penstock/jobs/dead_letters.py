@@ -53,13 +53,13 @@ class DeadLetters(QueueHandle[JobQueue]):
         """A page of dead letters, the latest first. One round trip for each MiB; with shards, at least one for each."""
         if not 1 <= limit <= 1000 or offset < 0:
             raise ValueError(f"list(limit={limit}, offset={offset}): limit 1 to 1000, offset 0 or more")
-        return self.page_of_parts(limit, offset)
+        return (yield from self.page_of((yield from self._queue.fresh_parts()), limit, offset))
 
-    def page_of_parts(self, limit: int, offset: int) -> Operation[builtins.list[DeadLetter]]:
-        """A page of the dead letters of all shards. Each shard is read from its latest one on."""
-        parts = self._queue.parts
+    @staticmethod
+    def page_of(parts: Sequence[JobQueue], limit: int, offset: int) -> Operation[builtins.list[DeadLetter]]:
+        """A page of the dead letters of all these shards. Each is read from its latest one on."""
         if len(parts) == 1:
-            return (yield from self.page(limit, offset))
+            return (yield from DeadLetters(parts[0]).page(limit, offset))
         letters: builtins.list[DeadLetter] = []
         for part in parts:
             letters += yield from DeadLetters(part).page(offset + limit, 0)

@@ -134,7 +134,7 @@ function job.add_draft(s, id, body, generation, set)
       end
       return holder
     end
-    unique.hold(s, one, id)
+    unique.hold(s, one, id, body)
   end
   local due, expires, how = struct.unpack(">I6", body, 15), struct.unpack(">I6", body, 21), string.byte(body, 2)
   if not record.has(how, draft.DUE_IS_DATE) then due = s.now + due end

@@ -11,12 +11,14 @@ from penstock.core.keys import REPLAY, TABLES, check_name
 OWNED = "the queue"
 """The owner of keys that are kept as long as the queue has settings, counts or jobs."""
 
-MOST_SHARDS: Final = 64
+MOST_SHARDS: Final = 32
 """A worker takes a turn in each shard that has jobs, so more would only add round trips."""
 
 QUEUE = {
-    "meta": ("HASH", "the row of counts, switches and times; who watches the clock; how many shards there are", OWNED),
+    "meta": ("HASH", "the row of counts, switches and times; who watches the clock; the table of shards", OWNED),
     "intake": ("LIST", "calls that were accepted and are in no lane yet", "the next script"),
+    "moved": ("SET", "tenants that this shard has handed over to another", "the end of the change of shards"),
+    "windows": ("ZSET", "tenant of a shard -> until when a window or bucket of a key is in use, server ms", "TTL"),
     "weights": ("HASH", "tenant -> weight", OWNED),
     "jobs": ("HASH", "id -> record", "the job"),
     "tenants": ("HASH", "tenant -> counts", "the job"),

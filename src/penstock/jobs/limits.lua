@@ -366,8 +366,9 @@ function limits.start(s, room)
         local place = limits.place_of(s, list[j])
         if place.is_rate then
           place.used, place.left = math.max(0, place.used - 1), nil
-          bucket.take(base .. "rate:" .. place.key, 1, s.now * _park.MICROS,
+          local full = bucket.take(base .. "rate:" .. place.key, 1, s.now * _park.MICROS,
             limits.definition(s, place.name).interval, 0)
+          if list[j][7] then shards.keep(record.tenant(body), s.now, math.ceil(full / _park.MICROS)) end
           if place.parked > 0 then limits.mark(s, place) end
         else
           keys[#keys + 1] = place.key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -10,7 +10,7 @@ from penstock.core.arguments import check_whole
 from penstock.core.operations import Driver, Operation, Parallel, RoundTrip, verb
 from penstock.errors import ConfigurationError
 from penstock.jobs.bindings import SLICE, QueueBindings
-from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo, total_counts
+from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo, total_counts, total_tenant_counts
 from penstock.jobs.options import Options
 
 if TYPE_CHECKING:
@@ -26,20 +26,33 @@ class OperatedQueue:
     _driver: Driver
 
     @property
-    def parts(self) -> Sequence[Self]:
-        """The shards of this queue, or the queue itself."""
+    def is_split(self) -> bool:
+        """Whether this is a queue with shards, and not one of its further shards."""
+        raise NotImplementedError
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this is a queue with shards, or one of its shards."""
+        raise NotImplementedError
+
+    def fresh_parts(self) -> Operation[Sequence[Self]]:
+        """The shards that the server knows now, or the queue itself."""
+        raise NotImplementedError
+
+    def homes_of(self, tenant: str) -> Operation[Sequence[Self]]:
+        """The shards that may hold jobs of a tenant, or the queue itself."""
         raise NotImplementedError
 
     @verb
     def count(self) -> RoundTrip[Counts] | Operation[Counts]:
         """Jobs by state, totals so far, and the age of the oldest ready job. One round trip, O(1).
 
-        With shards: one round trip to each node.
+        With shards: two, the second one to each node.
         """
-        return self.bindings.counts() if len(self.parts) == 1 else self._count_parts()
+        return self._count_parts() if self.is_split else self.bindings.counts()
 
     def _count_parts(self) -> Operation[Counts]:
-        return total_counts((yield Parallel(tuple(part.bindings.counts() for part in self.parts))))
+        return (yield from count_parts((yield from self.fresh_parts())))
 
     @verb
     def purge(self) -> Operation[int]:
@@ -48,7 +61,7 @@ class OperatedQueue:
         One round trip for each 250, and one to count them; with shards, for each of them.
         """
         total = 0
-        for part in self.parts:
+        for part in (yield from self.fresh_parts()):
             total += yield from part.purge_operation(None)
         return total
 
@@ -89,7 +102,10 @@ class OperatedQueue:
         One round trip; with shards, one to each node, and up to `keys` keys of each shard.
         """
         check_whole("limits", "keys", keys, 0, 1000, "from 0 to 1000")
-        return limits_of(self.parts, keys)
+        return self._limits(keys)
+
+    def _limits(self, keys: int) -> Operation[list[LimitInfo]]:
+        return (yield from limits_of((yield from self.fresh_parts()), keys))
 
     @verb
     def set_limit(self, name: str, limit: Limit) -> Operation[None]:
@@ -100,7 +116,7 @@ class OperatedQueue:
         queue has used a limit of this name and kind. One round trip; with shards, for each, and a shard where no job
         has used the limit yet keeps the numbers of the tasks.
         """
-        return set_limit(self.parts, name, limit)
+        yield from set_limit((yield from self.fresh_parts()), name, limit)
 
     @verb
     def workers(self, limit: int = 1000) -> Operation[list[WorkerInfo]]:
@@ -109,9 +125,9 @@ class OperatedQueue:
         A worker serves all shards, and each has a row for it, with the jobs that it holds there.
         """
         found: list[WorkerInfo] = []
-        for part in self.parts:
+        for part in (yield from self.fresh_parts()):
             found += yield part.bindings.workers(limit)
-        return sorted(found, key=lambda one: -one.lease)[:limit] if len(self.parts) > 1 else found
+        return sorted(found, key=lambda one: -one.lease)[:limit] if self.is_split else found
 
     @verb
     def pause(self, *, task: Named | str | None = None, tenant: str | None = None) -> Operation[None]:
@@ -131,7 +147,7 @@ class OperatedQueue:
         return self._switch_pause(False, task, tenant)
 
     def _switch_pause(self, on: bool, task: Named | str | None, tenant: str | None) -> Operation[None]:
-        return switch_pause(self.parts, on, task, tenant)
+        return switch_pause(self.fresh_parts, self.name, on, task, tenant)
 
     @verb
     def pauses(self) -> Operation[list[PausedPart]]:
@@ -139,7 +155,10 @@ class OperatedQueue:
 
         One round trip; with shards, one to each node.
         """
-        return pauses_of(self.parts)
+        return self._pauses()
+
+    def _pauses(self) -> Operation[list[PausedPart]]:
+        return (yield from pauses_of((yield from self.fresh_parts())))
 
     @verb
     def due_first(self, on: bool = True) -> Operation[None]:
@@ -150,8 +169,7 @@ class OperatedQueue:
         return self._switch_parts("due_first", on)
 
     def _switch_parts(self, name: Literal["due_first"], on: bool) -> Operation[None]:
-        for part in self.parts:
-            yield part.bindings.set_switch(name, on)
+        yield from in_each_part(self.fresh_parts, lambda part: part.bindings.set_switch(name, on))
 
 
 class Tenant:
@@ -167,24 +185,50 @@ class Tenant:
         return self._queue._driver
 
     @verb
-    def count(self) -> RoundTrip[TenantCounts]:
-        """The tenant's jobs by state, and the age of its oldest ready job. One round trip, O(1)."""
-        return self._queue.bindings.tenant_counts(self.name)
+    def count(self) -> Operation[TenantCounts]:
+        """The tenant's jobs by state, and the age of its oldest ready job. One round trip, O(1); with shards, two."""
+        homes = yield from self._queue.homes_of(self.name)
+        return total_tenant_counts((yield Parallel(tuple(one.bindings.tenant_counts(self.name) for one in homes))))
 
     @verb
     def purge(self) -> Operation[int]:
-        """Cancel the tenant's waiting jobs. Returns how many. One round trip for each 250, and one to count them."""
-        return self._queue.purge_operation(self.name)
+        """Cancel the tenant's waiting jobs. Returns how many.
+
+        One round trip for each 250, and one to count them; with shards, one more.
+        """
+        total = 0
+        for home in (yield from self._queue.homes_of(self.name)):
+            total += yield from home.purge_operation(self.name)
+        return total
 
     @verb
-    def weigh(self, weight: float) -> RoundTrip[None]:
+    def weigh(self, weight: float) -> Operation[None]:
         """Give the tenant `weight` turns for each turn of a tenant with weight 1, the default.
 
-        It takes effect at the tenant's next turn, and is kept in the server. From 0.001 to 1000. One round trip.
+        It takes effect at the tenant's next turn, and is kept in the server. From 0.001 to 1000. One round trip; with
+        shards, for each.
         """
         if not 0.001 <= weight <= 1000:
             raise ValueError(f"weigh({weight}): a weight is from 0.001 to 1000")
-        return self._queue.bindings.set_weight(self.name, weight)
+        return in_each_part(self._queue.fresh_parts, lambda part: part.bindings.set_weight(self.name, weight))
+
+
+def count_parts(parts: Iterable[OperatedQueue]) -> Operation[Counts]:
+    """The counts of a queue, from those of its shards. One round trip to each node."""
+    return total_counts((yield Parallel(tuple(part.bindings.counts() for part in parts))))
+
+
+def in_each_part(
+    parts: Callable[[], Operation[Sequence[OperatedQueue]]], act: Callable[[OperatedQueue], RoundTrip[None]]
+) -> Operation[None]:
+    """Apply a setting to all shards, also to those that are added at the same time."""
+    done: list[OperatedQueue] = []
+    while missing := [part for part in (yield from parts()) if part not in done]:
+        for part in missing:
+            yield act(part)
+        done += missing
+        if len(done) == 1 and not done[0].is_sharded:
+            return
 
 
 def limits_of(parts: Iterable[OperatedQueue], keys: int) -> Operation[list[LimitInfo]]:
@@ -209,19 +253,27 @@ def set_limit(parts: Sequence[OperatedQueue], name: str, limit: Limit) -> Operat
 
 
 def switch_pause(
-    shards: Sequence[OperatedQueue], on: bool, task: Named | str | None, tenant: str | None
+    parts: Callable[[], Operation[Sequence[OperatedQueue]]],
+    queue: str,
+    on: bool,
+    task: Named | str | None,
+    tenant: str | None,
 ) -> Operation[None]:
     """Pause or resume a queue or a part of it. One round trip for each shard."""
     from penstock.jobs.pauses import part_name
 
-    part = part_name(shards[0].name, task, tenant)
-    for shard in shards:
-        if part is None:
-            yield shard.bindings.set_switch("paused", on)
-        elif (yield shard.bindings.pause_part(part, on)) < 0:
+    part = part_name(queue, task, tenant)
+
+    def check(answer: int) -> None:
+        if answer < 0:
             raise ConfigurationError(
-                f"queue {shard.name}: 1000 tasks and tenants are paused, which is the most: pause the queue"
+                f"queue {queue}: 1000 tasks and tenants are paused, which is the most: pause the queue"
             )
+
+    if part is None:
+        yield from in_each_part(parts, lambda shard: shard.bindings.set_switch("paused", on))
+    else:
+        yield from in_each_part(parts, lambda shard: shard.bindings.pause_part(part, on).then(check))
 
 
 def pauses_of(shards: Sequence[OperatedQueue]) -> Operation[list[PausedPart]]:

@@ -66,21 +66,14 @@ function script.stage(base, meta, caller, number, given, id, body)
   return _staged.YES
 end
 
--- Enqueues `jobs`: id, draft (see record.lua), id, draft, … Send at most a few hundred per call. Returns the positions,
--- from 0, of ids that are already in the queue; those jobs are not changed. For a double of a unique job (unique.lua) it
--- returns the position and the id of that job, in an array. If all are new, it may return a number instead: whether the caller should try `stage` for its next call, because no worker is idle.
---- keys: base meta
---- args: caller: str, number: int, given: int, jobs: *
-function script.enqueue(base, meta, caller, number, given, jobs, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
-  local known = idempotency.replay(caller, number)
-  if known then return known end
+-- Enqueues the drafts from ARGV[first] on, and writes everything. Returns the reply of `enqueue`.
+--- (s: table, caller: str, number: int, first: int) -> any
+--- uses: base meta
+function queue.add_jobs(s, caller, number, first)
   if s.now >= s.next_history then history.add(s) end
-  known = {}
-  local r, ids, seen, set = s.row, {}, {}, {}
+  local known, r, ids, seen, set = {}, s.row, {}, {}, {}
   local drafts
-  for i = jobs, #ARGV, 2 do
+  for i = first, #ARGV, 2 do
     ids[#ids + 1] = ARGV[i]
     if string.byte(ARGV[i + 1], 27) >= flag.UNIQUE then
       drafts = drafts or {}
@@ -91,7 +84,7 @@ function script.enqueue(base, meta, caller, number, given, jobs, ...)
   local old = redis.call("HMGET", base .. "jobs", unpack(ids))
   local generation = row.mint(r, #ids)
   for i = 1, #ids do
-    local id, body = ids[i], ARGV[jobs + 2 * i - 1]
+    local id, body = ids[i], ARGV[first + 2 * i - 1]
     if old[i] or seen[id] then
       known[#known + 1] = i - 1
     else
@@ -106,6 +99,19 @@ function script.enqueue(base, meta, caller, number, given, jobs, ...)
   idempotency.keep(caller, number, known)
   if #known > 0 then return known end
   return r[_row.IDLE_UNTIL] > s.now and _staged.NO or _staged.YES
+end
+
+-- Enqueues `jobs`: id, draft (see record.lua), id, draft, … Send at most a few hundred per call. Returns the positions,
+-- from 0, of ids that are already in the queue; those jobs are not changed. For a double of a unique job (unique.lua) it
+-- returns the position and the id of that job, in an array. If all are new, it may return a number instead: whether the caller should try `stage` for its next call, because no worker is idle.
+--- keys: base meta
+--- args: caller: str, number: int, given: int, jobs: *
+function script.enqueue(base, meta, caller, number, given, jobs, ...)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local known = idempotency.replay(caller, number)
+  if known then return known end
+  return queue.add_jobs(s, caller, number, jobs)
 end
 
 -- One round trip of a worker. It settles finished jobs, promotes due jobs, takes back jobs whose lease ran out, and
@@ -433,22 +439,4 @@ function script.set_weight(base, meta, given, tenant, weight)
   end
   s.row[_row.WEIGHTED] = redis.call("EXISTS", base .. "weights")
   row.store(s)
-end
-
--- Returns how many shards the queue has. The first program that names several stores their number in the first shard, for
--- good, because it decides which shard holds a tenant. 0: the queue has jobs already, whose tenants may belong elsewhere.
---- keys: base meta
---- args: given: int, number: int
---- flags: allow-oom
-function script.agree_on_shards(base, meta, given, number)
-  local s, newer = job.begin(given)
-  if newer then return newer end
-  local stored = redis.call("HGET", meta, "shards")
-  if stored then return tonumber(stored) end
-  if number == 1 then return 1 end
-  if redis.call("EXISTS", base .. "jobs") == 1 then return 0 end
-  s.packed = nil -- a queue without jobs gets a row as well
-  row.store(s)
-  redis.call("HSET", meta, "shards", number)
-  return number
 end

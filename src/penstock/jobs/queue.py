@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, Unpack
 
 import msgspec
 
@@ -33,14 +33,15 @@ from penstock.jobs.item import Item, checked_lease
 from penstock.jobs.job import Failure, Job, Status
 from penstock.jobs.keys import QueueKeys, check_queue_name
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
-from penstock.jobs.operating import OperatedQueue, Tenant
+from penstock.jobs.operating import Tenant
 from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, record_start
 from penstock.jobs.record import Record, has_powers
+from penstock.jobs.sharded_queue import ShardedQueue
 from penstock.settings import SLEEPER_TTL_FACTOR, Settings
 
 if TYPE_CHECKING:
     from penstock.jobs.job_list import Jobs
-    from penstock.jobs.shards import Shards
+    from penstock.jobs.shards import TenantMap
 
 R = TypeVar("R")
 
@@ -60,7 +61,26 @@ def becomes_double_of(jobs: Sequence[Job[Any]]) -> OnDouble:
     return change
 
 
-class Queue(OperatedQueue):
+class SentDrafts(NamedTuple):
+    """A chunk of drafts that was sent to a queue or shard, and not answered yet."""
+
+    unanswered: Unanswered
+    queue: Queue
+    known: TenantMap[Queue] | None
+    drafts: Sequence[tuple[str, bytes]]
+    jobs: Sequence[Job[Any]]
+
+    def receive(self) -> Operation[None]:
+        """Wait for the reply. Jobs that belong elsewhere since the shards were changed are enqueued there."""
+        answer = yield Receive(self.unanswered)
+        if self.known is not None and not isinstance(answer, list):
+            shards = self.queue.shards
+            assert shards is not None
+            shards.learn(answer, self.known)
+            yield from shards.enqueue(self.drafts, durable=False, jobs=self.jobs)
+
+
+class Queue(ShardedQueue):
     """A named queue of the app. It works with or without tasks and workers."""
 
     def __init__(
@@ -77,18 +97,18 @@ class Queue(OperatedQueue):
         self.middleware = middleware or MiddlewareStack()
         self.bindings = QueueBindings(QueueKeys(settings.prefix, name), clock)
         self.dead = DeadLetters(self)
-        self.shards: Shards[Queue] | None = None
+        self.shards = None
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
 
     def tenant(self, name: str) -> Tenant:
         """A handle on one tenant of this queue. No round trip."""
-        return Tenant(self.shard_of(name), name)
+        return Tenant(self, name)
 
     def job(self, job_id: str) -> Job[Any]:
         """A handle on a job of this queue, by its id or by the part after the colon. No round trip."""
-        queue = self.shards.named(job_id) if self.shards is not None and self.is_split else self
+        queue = self.shards.named_in(job_id) if self.shards is not None and self.is_split else self
         return Job(queue, queue.key_of(job_id))
 
     def jobs(
@@ -130,63 +150,16 @@ class Queue(OperatedQueue):
         """The part of a job's id that identifies the job within this queue."""
         return job_id.removeprefix(f"{self.name}:")
 
-    # --- shards ---
-
-    def split(self, shards: int, queue: Callable[[str], Queue]) -> None:
-        """Spread the tenants over `shards` slots. `queue` returns the queue of a name. See `Penstock.queue`."""
-        from penstock.jobs.shards import made_shards
-
-        made = made_shards(self, shards, queue)
-        for one in made.queues if made is not None else ():
-            one.shards = made
-
-    @property
-    def is_split(self) -> bool:
-        """Whether this is a queue with several shards, and not one of the further shards."""
-        return self.shards is not None and self.shards.queues[0] is self
-
-    @property
-    def parts(self) -> tuple[Queue, ...]:
-        """The shards of this queue, or the queue itself."""
-        return self.shards.queues if self.shards is not None and self.is_split else (self,)
-
-    @property
-    def family(self) -> tuple[Queue, ...]:
-        """All shards of the queue that this one is a shard of; or the queue itself."""
-        return (self,) if self.shards is None else self.shards.queues
-
-    @verb
-    def check_shards(self) -> Operation[None]:
-        """Agree with the server on the number of shards. Workers and the first enqueue of a program do it themselves.
-
-        The first program stores its number. Raises ConfigurationError if the server has another one, or if the queue
-        has jobs and no shards. One round trip; none if this program has asked already.
-        """
-        return self.agree_on_shards()
-
-    def agree_on_shards(self) -> Operation[None]:
-        if self.shards is not None:
-            yield from self.shards.check()
-        elif "~" not in self.name:
-            from penstock.jobs.shards import agree_with_server
-
-            yield from agree_with_server(self, 1)
-
-    def shard_of(self, tenant: str) -> Queue:
-        """The shard that holds the jobs of a tenant; the queue itself if it is not split."""
-        if self.shards is None:
-            return self
-        return self.shards.of(tenant) if self.is_split else self
-
     # --- put ---
 
     def draft(self, payload: bytes, options: Options) -> tuple[str, bytes]:
         """The key and the record of a new job that is a bare value."""
         if options.unique is None:
             return options.id or mint_id(), self.record_start(options) + payload
-        from penstock.jobs.unique import encode_powers, exact_field
+        from penstock.jobs.unique import encode_powers, exact_field, mark_keys
 
-        powers = encode_powers(u=exact_field(options.unique))
+        fields = {"u": exact_field(options.unique)}
+        powers = encode_powers(**(fields if self.shards is None else mark_keys(fields)))
         return options.id or mint_id(), self.record_start(options, UNIQUE, powers=UNIQUE_KEY) + powers + payload
 
     def record_start(
@@ -212,12 +185,11 @@ class Queue(OperatedQueue):
         """
         chosen = Options(**options)
         ((key, record),) = self._draft_values([value], chosen)
-        home = self.shard_of(chosen.tenant)
         if self.is_split and chosen.unique is not None:
             from penstock.jobs.shards import check_unique_key
 
             check_unique_key(f"queue {self.name}", chosen.unique, chosen.tenant, uses_tenant=False)
-        return home.enqueue_job(key, record, Job(home, key, ttl=chosen.result_ttl), chosen)
+        return self.enqueue_job(key, record, Job(self, key, ttl=chosen.result_ttl), chosen)
 
     @verb
     def put_many(self, values: Iterable[Any], **options: Unpack[EnqueueManyOptions]) -> Operation[list[Job[Any]]]:
@@ -230,79 +202,92 @@ class Queue(OperatedQueue):
             raise TypeError("put_many() takes no id, and no unique key: its jobs would all have the same one")
         chosen = Options(**options)
         drafts = self._draft_values(values, chosen)
-        home = self.shard_of(chosen.tenant)
-        yield from home.enqueue_drafts(drafts, durable=chosen.durable)
-        return [Job(home, key, ttl=chosen.result_ttl) for key, _ in drafts]
+        jobs: list[Job[Any]] = [Job(self, key, ttl=chosen.result_ttl) for key, _ in drafts]
+        yield from self.enqueue_drafts(drafts, durable=chosen.durable, jobs=jobs)
+        return jobs
 
     def enqueue_drafts(
-        self, drafts: Iterable[tuple[str, bytes]], *, durable: bool, on_double: OnDouble | None = None
+        self, drafts: Iterable[tuple[str, bytes]], *, durable: bool, jobs: Sequence[Job[Any]] | None = None
     ) -> Operation[None]:
-        """`on_double`: see `QueueBindings.enqueue`; only for drafts that fit into one chunk."""
-        if self.shards is not None:
-            yield from self.shards.check()
-        rest = iter(drafts)
+        """Enqueue drafts, 500 in a round trip. Each of `jobs` that is a double becomes a handle on the first job."""
+        rest, start = iter(drafts), 0
         while chunk := list(islice(rest, CHUNK)):
+            some = None if jobs is None else jobs[start : start + CHUNK]
+            start += CHUNK
             if self.middleware.enqueue_hooks:
-                yield from self._enqueue_chunk_with_hooks(chunk, durable, on_double)
+                given = [JobDraft(self.name, key, record) for key, record in chunk]
+                with self.middleware.around_enqueue(EnqueueContext(self.name, given)):
+                    yield from self._enqueue_chunk([(one.key, one.record) for one in given], durable, some)
             else:
-                parts = [part for draft in chunk for part in draft]
-                yield self.bindings.enqueue(parts, durable=durable, on_double=on_double)
+                yield from self._enqueue_chunk(chunk, durable, some)
+
+    def _enqueue_chunk(
+        self, chunk: Sequence[tuple[str, bytes]], durable: bool, jobs: Sequence[Job[Any]] | None
+    ) -> Operation[None]:
+        if self.shards is not None:
+            return (yield from self.shards.enqueue(chunk, durable=durable, jobs=jobs))
+        parts = [part for draft in chunk for part in draft]
+        yield self.bindings.enqueue(parts, durable=durable, on_double=None if jobs is None else becomes_double_of(jobs))
 
     def send_drafts(
         self,
         drafts: Sequence[tuple[str, bytes]],
-        sent: Unanswered | None,
+        sent: SentDrafts | None,
         *,
         durable: bool,
-        on_double: OnDouble | None = None,
-    ) -> Operation[Unanswered | None]:
+        jobs: Sequence[Job[Any]],
+        known: TenantMap[Queue] | None = None,
+    ) -> Operation[SentDrafts | None]:
         """Send one chunk after the reply to the chunk `sent` before. Returns what the next call has to receive.
 
         So the caller prepares the next chunk while the server works, and the chunks keep their order whatever fails.
+        `known`: where tenants belong, by which this shard was chosen; None: this queue has no shards.
         """
         if sent is not None:
-            yield Receive(sent)
-        if durable or self.middleware.enqueue_hooks or self._is_unchecked:
-            yield from self.enqueue_drafts(drafts, durable=durable, on_double=on_double)
+            yield from sent.receive()
+        if durable or self.middleware.enqueue_hooks or (known is not None and not known.is_settled):
+            yield from self.enqueue_drafts(drafts, durable=durable, jobs=jobs)
             return None
         parts = [part for draft in drafts for part in draft]
-        unanswered: Unanswered = yield Send(self.bindings.enqueue(parts, on_double=on_double))
-        return unanswered
+        call: RoundTrip[Any]
+        if known is None:
+            call = self.bindings.enqueue(parts, on_double=becomes_double_of(jobs))
+        else:
+            from penstock.jobs.shard_bindings import ShardBindings
 
-    @property
-    def _is_unchecked(self) -> bool:
-        """Whether the server has yet to be asked for its number of shards."""
-        return self.shards is not None and not self.shards.is_checked
+            call = ShardBindings(self.bindings).enqueue(parts, known.table.text, on_double=becomes_double_of(jobs))
+        return SentDrafts((yield Send(call)), self, known, [] if known is None else [*drafts], jobs)
 
     def enqueue_job(
         self, key: str, record: bytes, job: Job[R], options: Options
     ) -> RoundTrip[Job[R]] | Operation[Job[R]]:
-        """Enqueue one job of this queue or shard. If it is a double, `job` becomes the first one."""
-        if self.middleware.enqueue_hooks or self._is_unchecked:
-            return self._enqueue_as_draft(key, record, job, durable=options.durable)
+        """Enqueue one job. If it is a double, `job` becomes the first one."""
+        if self.middleware.enqueue_hooks:
+            return self._enqueue_as_draft(key, record, job, options)
+        if self.shards is not None:
+            return self._enqueue_in_shard(key, record, job, options)
         if options.is_plain and not has_powers(record):
             return self.bindings.enqueue_plain(key, record).then(lambda _: job)
         sent = self.bindings.enqueue((key, record), durable=options.durable, on_double=becomes_double_of([job]))
         return sent.then(lambda _: job)
 
-    def _enqueue_as_draft(self, key: str, record: bytes, job: Job[R], *, durable: bool) -> Operation[Job[R]]:
-        yield from self.enqueue_drafts([(key, record)], durable=durable, on_double=becomes_double_of([job]))
+    def _enqueue_as_draft(self, key: str, record: bytes, job: Job[R], options: Options) -> Operation[Job[R]]:
+        yield from self.enqueue_drafts([(key, record)], durable=options.durable, jobs=[job])
         return job
 
-    def _enqueue_chunk_with_hooks(
-        self, drafts: Iterable[tuple[str, bytes]], durable: bool, on_double: OnDouble | None = None
-    ) -> Operation[None]:
-        jobs = [JobDraft(self.name, key, record) for key, record in drafts]
-        with self.middleware.around_enqueue(EnqueueContext(self.name, jobs)):
-            parts = [part for job in jobs for part in (job.key, job.record)]
-            yield self.bindings.enqueue(parts, durable=durable, on_double=on_double)
+    def _enqueue_in_shard(self, key: str, record: bytes, job: Job[R], options: Options) -> Operation[Job[R]]:
+        assert self.shards is not None
+        yield from self.shards.enqueue_one(
+            key, record, job, options.tenant, durable=options.durable, plain=options.is_plain and not has_powers(record)
+        )
+        return job
 
     def add_to_pipeline(self, pipeline: Any, key: str, record: bytes) -> None:
         """Add an enqueue to a pipeline, inside the `enqueue` hooks.
 
         Raises BadCall for a unique job, and ConfigurationError for shards that are not checked yet.
         """
-        if self._is_unchecked:
+        if self.shards is not None and not self.shards.is_checked:
             raise ConfigurationError(
                 f"queue {self.name}: ask the server once for the number of its shards, by queue.check_shards(), before "
                 "you enqueue in a pipeline"
@@ -358,10 +343,10 @@ class Queue(OperatedQueue):
 
     def claim_from_parts(self, n: int, lease: float | None) -> Operation[list[Item]]:
         """Claim without waiting, from each shard in turn, each time with another one first."""
-        parts = self.parts
-        if self.shards is not None:
-            yield from self.shards.check()
-            parts = self.shards.rotated() if self.is_split else parts
+        parts: tuple[Queue, ...] = (self,)
+        if self.shards is not None and self.is_split:
+            yield from self.shards.refresh()
+            parts = self.shards.rotated()
         items: list[Item] = []
         for part in parts:
             items += yield from part.claim_now(n - len(items), lease)

@@ -229,7 +229,7 @@ class Record(msgspec.Struct, eq=False, gc=False):
         start = _trace_start(self.body)
         at = start + _byte(self.body, start - 1)
         size = int.from_bytes(self.body[at : at + 2])
-        key, mode, ms = msgspec.msgpack.decode(self.body[at + 2 : at + 2 + size])["u"]
+        key, mode, ms, *_ = msgspec.msgpack.decode(self.body[at + 2 : at + 2 + size])["u"]
         return key, mode, ms
 
     @property

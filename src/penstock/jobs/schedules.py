@@ -114,7 +114,7 @@ def add_schedule(name: str, call: Call[Any], timing: Timing) -> Operation[Schedu
     if options.id is not None or options.at is not None or options.durable:
         raise ConfigurationError(f"schedule {name!r}: its jobs cannot share an id or a date, nor be durable")
     definition = ScheduleDefinition(check_name(name), timing.check(), call.draft()[1])
-    queue = call.task.home
+    queue = yield from _settled_home(name, call)
     bindings = ScheduleBindings(queue.bindings)
     now, _ = yield bindings.show(name)
     (word,) = yield bindings.define("put", [(definition, timing.following(now))])
@@ -122,10 +122,28 @@ def add_schedule(name: str, call: Call[Any], timing: Timing) -> Operation[Schedu
         raise ConfigurationError(
             f"schedule {name!r} of queue {queue.name} is declared by the code of live workers: choose another name"
         )
+    if queue.shards is not None and (yield from _settled_home(name, call)) is not queue:
+        yield bindings.remove(name)
+        raise ConfigurationError(f"schedule {name!r}: shards were added to queue {queue.name} meanwhile: add it again")
     now, stored = yield bindings.show(name)
     if stored is None:
         raise ScheduleNotFound(f"schedule {queue.name}:{name} was removed at the same time")
     return ScheduleInfo.of(queue.name, stored, now)
+
+
+def _settled_home(name: str, call: Call[Any]) -> Operation[Queue]:
+    """The queue or shard of a schedule. Raises ConfigurationError while its tenant moves to another shard."""
+    shards, tenant = call.task.home.shards, call.task.options.tenant
+    if shards is None:
+        return call.task.home
+    yield from shards.refresh()
+    homes = shards.tenants.homes(tenant)
+    if len(homes) > 1:
+        raise ConfigurationError(
+            f"schedule {name!r}: tenant {tenant!r} of queue {shards.all[0].name} moves to another shard at present: "
+            "add the schedule when that is done"
+        )
+    return homes[0]
 
 
 def find_schedule(queues: Iterable[Queue], name: str) -> Operation[tuple[Queue, int, StoredSchedule]]:
@@ -154,5 +172,6 @@ def schedules_of(queue: Queue) -> Operation[list[ScheduleInfo]]:
 def trigger(queue: Queue, stored: StoredSchedule) -> Operation[Job[Any]]:
     """Enqueue the call of a schedule now."""
     key = stored.job_id(mint_id())
-    yield from queue.enqueue_drafts([(key, stored.draft)], durable=False)
-    return Job(queue, key)
+    job: Job[Any] = Job(queue, key)
+    yield from queue.enqueue_drafts([(key, stored.draft)], durable=False, jobs=[job])
+    return job

@@ -1,25 +1,40 @@
 """The shards of one queue: which queue of its own, under a hash tag of its own, holds the jobs of which tenant.
 
-    queue "mail" with 3 shards      {penstock:mail}      shard 0, and the number of shards
+    queue "mail" with 3 shards      {penstock:mail}      shard 0; the table: version, shards, shards before
                                     {penstock:mail~1}    shard 1
                                     {penstock:mail~2}    shard 2
 
-Each shard is a queue as any other, with all its keys in one slot, and so has a slot, a node and a CPU of its own.
+Each shard is a queue as any other, with all its keys in one slot, and so has a slot, a node and a CPU of its own. While
+shards are added, a tenant that is to move stays in its old shard until that has nothing of it (see shards.lua).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 from zlib import crc32
 
-from penstock.core.operations import Operation
+from penstock.core.operations import Operation, Parallel
 from penstock.errors import ConfigurationError
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.keys import MOST_SHARDS
+from penstock.jobs.record import Record
+from penstock.jobs.shard_bindings import Elsewhere, ShardBindings
 
 if TYPE_CHECKING:
+    from penstock.jobs.job import Job
     from penstock.jobs.unique import Unique
+
+log = logging.getLogger("penstock.queue")
+
+_SENT_TOGETHER: Final = 250
+"""Jobs that one round trip to a shard brings while a change of shards is open."""
+
+_REMEMBERED: Final = 10_000
+"""Tenants whose shard a program remembers."""
+
+_TENANTS_PER_PAGE: Final = 1000
 
 
 class Shard(Protocol):
@@ -33,6 +48,23 @@ class Shard(Protocol):
 
 
 S = TypeVar("S", bound=Shard)
+
+
+class Table(NamedTuple):
+    """How the tenants are spread. `before`: the number of shards before the change that is open; 0: none is."""
+
+    version: int
+    number: int
+    before: int
+
+    @classmethod
+    def read(cls, text: str) -> Table:
+        version, number, before = map(int, text.split())
+        return cls(version, number, before)
+
+    @property
+    def text(self) -> str:
+        return f"{self.version} {self.number} {self.before}"
 
 
 def shard_name(queue: str, number: int) -> str:
@@ -57,60 +89,316 @@ def shard_number(tenant: str, shards: int) -> int:
     return number
 
 
+class TenantMap(Generic[S]):
+    """Where the tenants belong by one table."""
+
+    def __init__(self, shards: Sequence[S], table: Table) -> None:
+        self._shards = shards
+        self.table = table
+        self._places: dict[str, tuple[S, bool]] = {}
+        self._moved: set[str] = set()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the table is the server's, and no change was open when it was read."""
+        return self.table.version > 0 and not self.table.before
+
+    def place(self, tenant: str) -> tuple[S, bool]:
+        """The shard to which a tenant's next job is sent, and whether that may have handed the tenant over by now."""
+        found = self._places.get(tenant)
+        if found is None:
+            if len(self._places) >= _REMEMBERED:
+                self._places.clear()
+            new = shard_number(tenant, self.table.number)
+            old = shard_number(tenant, self.table.before) if self.table.before else new
+            stays = old == new or tenant in self._moved
+            found = self._places[tenant] = (self._shards[new if stays else old], not stays)
+        return found
+
+    def homes(self, tenant: str) -> tuple[S, ...]:
+        """The shards that may hold jobs of a tenant: while a change is open, its old and its new one."""
+        numbers = {shard_number(tenant, n) for n in (self.table.before or self.table.number, self.table.number)}
+        return tuple(self._shards[n] for n in sorted(numbers))
+
+    def note_moved(self, tenants: Iterable[str]) -> None:
+        """These tenants belong to their new shard for good."""
+        for tenant in tenants:
+            self._moved.add(tenant)
+            self._places.pop(tenant, None)
+
+
 class Shards(Generic[S]):
-    """The shards of one queue, as many as this program names. All of its shards share this object."""
+    """The shards of one queue, as this program knows them. All of its shards share this object."""
 
-    def __init__(self, queues: Sequence[S]) -> None:
-        self.queues = tuple(queues)
+    def __init__(self, first: S, named: int, queue_named: Callable[[str], S]) -> None:
+        self.all: tuple[S, ...] = (first, *(queue_named(shard_name(first.name, n)) for n in range(1, MOST_SHARDS)))
+        """As many as a queue may have. `queues` are those that it has."""
+        self.named = named
+        self.tenants = TenantMap(self.all, Table(0, named, 0))
+        """Version 0: the server was not asked yet."""
         self._next_first = 0
-        self.is_checked = False
-        """Whether the server has the same number of shards."""
-        self.is_used = False
-        """Whether a job was already given to a shard, so that the number is fixed."""
+        self._searched: tuple[int, str] = (0, "0")
 
-    def of(self, tenant: str) -> S:
-        """The shard that holds the jobs of a tenant."""
-        self.is_used = True
-        return self.queues[shard_number(tenant, len(self.queues))]
+    @property
+    def table(self) -> Table:
+        return self.tenants.table
+
+    @property
+    def queues(self) -> tuple[S, ...]:
+        return self.all[: self.table.number]
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the server was asked for the table."""
+        return self.table.version > 0
 
     def rotated(self) -> tuple[S, ...]:
         """All shards, each time with another one first."""
-        first = self._next_first
-        self._next_first = (first + 1) % len(self.queues)
+        first = self._next_first % self.table.number
+        self._next_first = first + 1
         return self.queues[first:] + self.queues[:first]
 
-    def named(self, job_id: str) -> S:
+    def named_in(self, job_id: str) -> S:
         """The shard of a job. Raises ConfigurationError for an id without its queue."""
         name, colon, _ = job_id.partition(":")
-        for queue in self.queues if colon else ():
+        for queue in self.all if colon else ():
             if queue.name == name:
                 return queue
         raise ConfigurationError(
-            f"job id {job_id!r}: queue {self.queues[0].name} has {len(self.queues)} shards, so write the whole id, "
-            "as in job.id"
+            f"job id {job_id!r}: queue {self.all[0].name} has shards, so write the whole id, as in job.id"
         )
 
+    # --- the table ---
+
+    def adopt(self, text: str) -> None:
+        """Use a table of the server from now on, unless it is older than the present one."""
+        table = Table.read(text)
+        if table.version > self.table.version:
+            self.tenants = TenantMap(self.all, table)
+            self._searched = (0, "0")
+
     def check(self) -> Operation[None]:
-        """Agree with the server on the number of shards, once. One round trip."""
+        """Ask the server for the table, once. The first program of all stores its number. One round trip."""
         if not self.is_checked:
-            yield from agree_with_server(self.queues[0], len(self.queues))
-            self.is_checked = True
+            yield from self.refresh()
+            if self.table.number < self.named:
+                log.warning(
+                    "queue %s has %d shards in the server, and this program names %d: add them with "
+                    "`penstock queue split %s --shards %d`",
+                    self.all[0].name, self.table.number, self.named, self.all[0].name, self.named,
+                )  # fmt: skip
+
+    def refresh(self) -> Operation[tuple[S, ...]]:
+        """Ask the server for the table. Returns the shards. One round trip."""
+        self.adopt((yield ShardBindings(self.all[0].bindings).table(self.named)))
+        return self.queues
+
+    # --- enqueue ---
+
+    def enqueue(
+        self, drafts: Sequence[tuple[str, bytes]], *, durable: bool, jobs: Sequence[Job[Any]] | None = None
+    ) -> Operation[None]:
+        """Enqueue each draft in the shard of its tenant. Each of `jobs` gets its shard and, if it is a double, its id.
+
+        One round trip for each shard and 250 jobs; after a change of the shards, one or two more.
+        """
+        yield from self.check()
+        names = [Record(record).tenant for _, record in drafts]
+        left: Sequence[int] = range(len(drafts))
+        while left:
+            known, groups = self.tenants, dict[tuple[S, bool], list[int]]()
+            for position in left:
+                groups.setdefault(known.place(names[position]), []).append(position)
+            refused: list[int] = []
+            for (home, moving), members in groups.items():
+                for start in range(0, len(members), _SENT_TOGETHER):
+                    some = members[start : start + _SENT_TOGETHER]
+                    chosen = None if jobs is None else [jobs[position] for position in some]
+                    pairs = [drafts[position] for position in some]
+                    if not (yield from self._enqueue_in(home, known, moving, pairs, durable, chosen)):
+                        refused += members[start:]  # nothing more is sent there now: a tenant's jobs keep their order
+                        break
+            left = sorted(refused)
+
+    def enqueue_one(
+        self, key: str, record: bytes, job: Job[Any], tenant: str, *, durable: bool, plain: bool
+    ) -> Operation[None]:
+        """Enqueue one job in the shard of its tenant, in one round trip unless the shards have changed."""
+        known = self.tenants
+        if not known.is_settled:
+            return (yield from self.enqueue([(key, record)], durable=durable, jobs=[job]))
+        home, _ = known.place(tenant)
+        job._queue = home  # type: ignore[assignment]
+        answer = yield ShardBindings(home.bindings).enqueue(
+            (key, record), known.table.text, plain=plain, durable=durable, on_double=renamed([job])
+        )
+        if isinstance(answer, Elsewhere):
+            self.learn(answer, known)
+            yield from self.enqueue([(key, record)], durable=durable, jobs=[job])
+
+    def _enqueue_in(
+        self,
+        home: S,
+        known: TenantMap[S],
+        moving: bool,
+        drafts: Sequence[tuple[str, bytes]],
+        durable: bool,
+        jobs: Sequence[Job[Any]] | None,
+    ) -> Operation[bool]:
+        """Enqueue these drafts in one shard. Returns False if some of them belong elsewhere; then none is enqueued."""
+        parts = [part for draft in drafts for part in draft]
+        on_double = None if jobs is None else renamed(jobs)
+        answer = yield ShardBindings(home.bindings).enqueue(
+            parts, known.table.text, moving=moving, durable=durable, on_double=on_double
+        )
+        if isinstance(answer, Elsewhere):
+            self.learn(answer, known)
+            return False
+        for job in jobs or ():
+            job._queue = home  # type: ignore[assignment]
+        return True
+
+    def learn(self, refusal: Elsewhere, known: TenantMap[S]) -> None:
+        """`known`: what was known when the call was sent that was refused."""
+        if refusal.table:
+            self.adopt(refusal.table)
+        known.note_moved(refusal.tenants)
+
+    # --- adding shards ---
+
+    def add(self, number: int) -> Operation[None]:
+        """See `Queue.add_shards`."""
+        yield from self.refresh()
+        table, first = self.table, self.all[0]
+        if number not in range(table.number, MOST_SHARDS + 1):
+            raise ConfigurationError(
+                f"queue {first.name} has {table.number} shards: add_shards({number!r}) takes {table.number} to "
+                f"{MOST_SHARDS}"
+            )
+        if number == table.number:
+            return
+        if table.before:
+            raise ConfigurationError(
+                f"queue {first.name} grows from {table.before} to {table.number} shards already: add more when no old "
+                "shard has jobs of tenants that move; `penstock queue show` says so"
+            )
+        yield from refuse_moving_schedules(self.queues, number)
+        opened = Table(table.version + 1, number, table.number)
+        stored = yield ShardBindings(first.bindings).change(table.text, opened.text)
+        if stored != opened.text:
+            raise ConfigurationError(f"queue {first.name}: another program changed its shards meanwhile: try again")
+        self.adopt(opened.text)
+        yield from self._spread()
+        yield from self._copy_settings(table.number)
+
+    def _spread(self) -> Operation[None]:
+        """Have all shards know the table."""
+        yield Parallel(tuple(ShardBindings(one.bindings).adopt(self.table.text) for one in self.queues[1:]))
+
+    def _copy_settings(self, before: int) -> Operation[None]:
+        """Give new shards the switches, the pauses and the weights of the first one."""
+        from penstock.jobs.pauses import part_name
+
+        first, added = self.all[0], self.queues[before:]
+        counts = yield first.bindings.counts()
+        names: tuple[Literal["paused", "due_first"], ...] = ("paused", "due_first")
+        for name in names:
+            if getattr(counts, name):
+                yield Parallel(tuple(one.bindings.set_switch(name, True) for one in added))
+        if counts.paused_parts:
+            for pause in (yield first.bindings.pauses()):
+                part = part_name(first.name, pause.task, pause.tenant)
+                if pause.paused and part is not None:
+                    yield Parallel(tuple(one.bindings.pause_part(part, True) for one in added))
+        cursor = "0"
+        while True:
+            cursor, weights = yield ShardBindings(first.bindings).scan_weights(cursor)
+            for tenant, weight in weights:
+                yield Parallel(tuple(one.bindings.set_weight(tenant, weight) for one in added))
+            if cursor == "0":
+                return
+
+    def finish_change(self) -> Operation[bool]:
+        """Close the change of shards if no old shard has jobs of a tenant that moves. Returns whether none is open.
+
+        Such tenants become fewer only, so a later call continues where this one found the first. One round trip for
+        each 1000 tenants that it passes, and a few more.
+        """
+        table = self.table
+        if not table.before:
+            return True
+        number, cursor = self._searched
+        if (number, cursor) == (0, "0"):
+            yield from self._spread()
+        while number < table.before:
+            following, page = yield self.all[number].bindings.scan_tenants(cursor, _TENANTS_PER_PAGE)
+            self._searched = (number, cursor)
+            if any(shard_number(tenant, table.number) != number for tenant, _ in page):
+                return False
+            number, cursor = (number + 1, "0") if following == "0" else (number, following)
+        for number in range(table.before):
+            cursor = "0"
+            while True:
+                cursor, tenants = yield ShardBindings(self.all[number].bindings).scan_windows(cursor)
+                if any(shard_number(tenant, table.number) != number for tenant in tenants):
+                    return False
+                if cursor == "0":
+                    break
+        closed = Table(table.version + 1, table.number, 0)
+        self.adopt((yield ShardBindings(self.all[0].bindings).change(table.text, closed.text)))
+        yield from self._spread()
+        return True
+
+
+def renamed(jobs: Sequence[Job[Any]]) -> Callable[[int, str], None]:
+    """Makes each of these handles that is a double a handle on the job that holds its unique key."""
+
+    def change(position: int, key: str) -> None:
+        jobs[position].key = key
+
+    return change
 
 
 def made_shards(queue: S, number: int, queue_named: Callable[[str], S]) -> Shards[S] | None:
-    """So many shards of a queue; None if it has as many. Raises ConfigurationError; see `Penstock.queue`."""
-    if number not in range(1, MOST_SHARDS + 1):
+    """The shards of a queue that begins with so many; None if the program has named that number before."""
+    if isinstance(number, bool) or number not in range(1, MOST_SHARDS + 1):
         raise ConfigurationError(f"shards={number!r} of queue {queue.name}: use 1 to {MOST_SHARDS}")
     if "~" in queue.name:
         raise ConfigurationError(f"queue {queue.name} is a shard, and cannot be split again")
     present = queue.shards
-    if number == (1 if present is None else len(present.queues)):
-        return None
-    if present is not None and present.is_used:
+    if present is not None and present.named != number:
         raise ConfigurationError(
-            f"shards={number} of queue {queue.name}: this program has used it with {len(present.queues)} already"
+            f"shards={number} of queue {queue.name}: this program has named {present.named} before; name it once"
         )
-    return Shards([queue, *(queue_named(shard_name(queue.name, each)) for each in range(1, number))])
+    return Shards(queue, number, queue_named) if present is None else None
+
+
+def refuse_moving_schedules(parts: Iterable[Shard], number: int) -> Operation[None]:
+    """Raise ConfigurationError if a tenant with a schedule would move to another of so many shards."""
+    from penstock.jobs.schedule_bindings import ScheduleBindings
+
+    for position, queue in enumerate(parts):
+        cursor, bindings = "0", ScheduleBindings(queue.bindings)
+        while True:
+            _, cursor, page = yield bindings.scan(cursor)
+            for one in page:
+                if shard_number(Record(one.draft).tenant, number) != position:
+                    raise ConfigurationError(
+                        f"schedule {queue.name}:{one.name} belongs to a tenant that would move to another shard: "
+                        "remove it, and add it again afterwards"
+                    )
+            if cursor == "0":
+                break
+
+
+def check_unsplit(queue: Shard) -> Operation[None]:
+    """Raise ConfigurationError if the queue, whose shards this program does not name, has some. One round trip."""
+    text = yield ShardBindings(queue.bindings).table(0)
+    if text and (number := Table.read(text).number) > 1:
+        raise ConfigurationError(
+            f"queue {queue.name} has {number} shards in the server, and this program names none: write "
+            f"app.queue({queue.name!r}, shards={number}) where the app is defined, or use another name"
+        )
 
 
 def check_unique_key(what: str, unique: Unique, tenant: str, *, uses_tenant: bool) -> None:
@@ -136,22 +424,4 @@ def check_limit_key(what: str, key: str, *, uses_tenant: bool) -> None:
         raise ConfigurationError(
             f"{what}: its queue has shards, which count only the jobs of their own tenants: write the tenant into the "
             f"key, as in key={'{tenant}' + (':' + key if key else '')!r}"
-        )
-
-
-def agree_with_server(queue: Shard, shards: int) -> Operation[None]:
-    """Have the server store the number of shards of a queue, unless it has one. One round trip.
-
-    Raises ConfigurationError if the server has another number, or if the queue already has jobs and no shards.
-    """
-    stored = yield queue.bindings.agree_on_shards(shards)
-    if stored == 0:
-        raise ConfigurationError(
-            f"queue {queue.name} has jobs in one slot already: it can be split when these and "
-            "their dead letters are gone; or use another name"
-        )
-    if stored != shards:
-        raise ConfigurationError(
-            f"queue {queue.name} has {stored} shards in the server, and this program says {shards}: write "
-            f"app.queue({queue.name!r}, shards={stored}) where the app is defined, or use another name"
         )

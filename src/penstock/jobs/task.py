@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
@@ -11,15 +11,16 @@ import msgspec
 
 from penstock.core.cached import cached_property
 from penstock.core.ids import mint_id
-from penstock.core.operations import Driver, Operation, Receive, RoundTrip, Unanswered, verb
+from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.constants import CALL, LIMITED, LIMITS, UNIQUE, UNIQUE_KEY
 from penstock.jobs.definition import Definition
 from penstock.jobs.job import Job
 from penstock.jobs.options import EnqueueOptions, Options
-from penstock.jobs.queue import CHUNK, CHUNK_TENANTS, Queue, becomes_double_of
+from penstock.jobs.queue import CHUNK, CHUNK_TENANTS, Queue, SentDrafts
 
 if TYPE_CHECKING:
+    from penstock.jobs.shards import TenantMap
     from penstock.jobs.unique import TaskKey, Unique
 
 P = ParamSpec("P")
@@ -67,11 +68,15 @@ class Task(Generic[P, R]):
 
     @property
     def home(self) -> Queue:
-        """The queue of its jobs; of a queue with shards, the shard of its tenant."""
-        return self._queue if self._queue.shards is None else self._shard
+        """The queue of its jobs; of a queue with shards, the shard of its tenant as far as this program knows."""
+        if self._queue.shards is None:
+            return self._queue
+        self._check_keys  # noqa: B018
+        return self._queue.shard_of(self.options.tenant)
 
     @cached_property
-    def _shard(self) -> Queue:
+    def _check_keys(self) -> None:
+        """Raises ConfigurationError for keys that cannot hold in a queue with shards."""
         from penstock.jobs.shards import check_limit_key, check_unique_key
 
         if self.unique is not None and self._task_key is not None:
@@ -79,7 +84,6 @@ class Task(Generic[P, R]):
             check_unique_key(f"task {self.name}", self.unique, self.options.tenant, uses_tenant=uses_tenant)
         for name, limit, template in self.definition.limits.limits if self.definition.limits else ():
             check_limit_key(f"task {self.name}: limit {name[2:]}", limit.key, uses_tenant=template.uses_tenant)
-        return self._queue.shard_of(self.options.tenant)
 
     @cached_property
     def result_ttl(self) -> float | None:
@@ -135,7 +139,7 @@ class Task(Generic[P, R]):
         payload = signature.encode(args, kwargs, self.home.settings.max_payload)
         if self._task_key is None and limits is None:
             return Call(self, payload)
-        from penstock.jobs.unique import encode_powers
+        from penstock.jobs.unique import encode_powers, mark_keys
 
         value_of, tenant = partial(signature.value, signature.decode(payload)), self.options.tenant
         fields: dict[str, Any] = {}
@@ -143,6 +147,8 @@ class Task(Generic[P, R]):
             fields["u"] = self._task_key.field(payload, value_of, tenant)
         if limits is not None:
             fields["l"] = limits.rows(value_of, tenant)
+        if self._queue.shards is not None:
+            fields = mark_keys(fields)
         return Call(self, payload, encode_powers(**fields))
 
     @verb
@@ -168,34 +174,47 @@ def enqueue_all(calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
     """Enqueue calls of any tasks, 500 of at most 250 tenants per round trip, as the iterable yields them."""
     jobs: list[Job[R]] = []
     chunks: dict[tuple[Queue, bool], tuple[list[tuple[str, bytes]], list[Job[R]], set[str]]] = {}
-    sent: Unanswered | None = None
+    known: dict[Queue, TenantMap[Queue]] = {}
+    """Of each shard. The same map is used for all calls: a newer one would let a tenant's jobs pass each other."""
+    sent: SentDrafts | None = None
     try:
         for call in calls:
             if not isinstance(call, Call):
                 raise BadCall(f"enqueue_many takes calls, as in task.call(…), not {type(call).__name__}")
             key, record = call.draft()
             job = call.job(key)
+            queue, tenant, durable = call.task.home, call.task.options.tenant, call.task.options.durable
+            if (shards := queue.shards) is not None:
+                if shards.all[0] not in known:
+                    yield from shards.check()
+                    known[shards.all[0]] = shards.tenants
+                places = known[shards.all[0]]
+                queue = places.place(tenant)[0] if places.is_settled else shards.all[0]
+                job._queue = queue
             jobs.append(job)
-            queue, durable = call.task.home, call.task.options.durable
             chunk, handles, tenants = chunks.setdefault((queue, durable), ([], [], set()))
             chunk.append((key, record))
             handles.append(job)
-            tenants.add(call.task.options.tenant)
+            tenants.add(tenant)
             if len(chunk) == CHUNK or len(tenants) == CHUNK_TENANTS:
                 receive, sent = sent, None
-                on_double = becomes_double_of([*handles])
-                sent = yield from queue.send_drafts(chunk, receive, durable=durable, on_double=on_double)
+                sent = yield from queue.send_drafts(
+                    chunk, receive, durable=durable, jobs=[*handles], known=_map_of(queue, known)
+                )
                 chunk.clear()
                 handles.clear()
                 tenants.clear()
     except Exception:
         if sent is not None:  # the iterable has failed: what was sent before is enqueued, or its error raised
-            yield Receive(sent)
+            yield from sent.receive()
         raise
     for (queue, durable), (chunk, handles, _) in chunks.items():
         if chunk:
-            on_double = becomes_double_of(handles)
-            sent = yield from queue.send_drafts(chunk, sent, durable=durable, on_double=on_double)
+            sent = yield from queue.send_drafts(chunk, sent, durable=durable, jobs=handles, known=_map_of(queue, known))
     if sent is not None:
-        yield Receive(sent)
+        yield from sent.receive()
     return jobs
+
+
+def _map_of(queue: Queue, known: Mapping[Queue, TenantMap[Queue]]) -> TenantMap[Queue] | None:
+    return None if queue.shards is None else known[queue.shards.all[0]]

@@ -59,10 +59,11 @@ function unique.holder(s, one)
   return known or nil
 end
 
---- (s: table, one: table, id: str)
+--- (s: table, one: table, id: str, body: str)
 --- uses: base
-function unique.hold(s, one, id)
+function unique.hold(s, one, id, body)
   if one[2] == keeping.THROTTLE then
+    if one[4] then shards.keep(record.tenant(body), s.now, s.now + one[3]) end
     redis.call("SET", base .. "throttle:" .. one[1], struct.pack(">I6", s.now + one[3]) .. id, "PX", one[3])
   else
     s.taken, s.holders = s.taken or {}, s.holders or {}

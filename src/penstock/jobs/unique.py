@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -114,6 +114,16 @@ def exact_field(unique: Unique) -> UniqueField:
     if unique.exact is None:
         raise ValueError("put(unique=…): a value has no arguments: give the key as Unique(exact=…)")
     return unique.field(unique.exact)
+
+
+def mark_keys(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The powers of a job in a queue with shards: `shards.keep` looks at the last value of each key."""
+    marked = dict(fields)
+    if "u" in fields:
+        marked["u"] = (*fields["u"], 1)
+    if "l" in fields:
+        marked["l"] = [(*one, 1) for one in fields["l"]]
+    return marked
 
 
 def encode_powers(**fields: Any) -> bytes:

@@ -56,8 +56,15 @@ class QueueDetail:
     """Those found among the first `jobs_examined` delayed jobs."""
 
     jobs_examined: int
+    """In each shard."""
+
     pauses: list[PausedPart]
     """The tasks and tenants that are paused, or that still have parked jobs after a pause."""
+
+    shards: int = 1
+
+    growing_from: int = 0
+    """The number of shards before the change that is open; 0: none is."""
 
 
 @dataclass(frozen=True, slots=True)

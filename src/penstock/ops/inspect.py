@@ -7,20 +7,14 @@ of them, or the server. All results are frozen dataclasses.
 from __future__ import annotations
 
 import contextlib
-import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock.completion.directory import Directory
-from penstock.core.operations import Operation, RoundTrip, verb
-from penstock.errors import CancelTimeout, ChannelError, ChatGone, JobNotFound, PenstockError
+from penstock.core.operations import Operation, verb
+from penstock.errors import CancelTimeout, ChannelError, ChatGone, JobNotFound
 from penstock.files.bindings import ChannelInfo
 from penstock.files.channel import Channel
-from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo, total_counts
-from penstock.jobs.dead_letters import DeadLetter
-from penstock.jobs.job import Failure, JobInfo, Status, cancel_job, info_of, status_of
-from penstock.jobs.limits import Limit, LimitInfo
-from penstock.jobs.operating import limits_of, set_limit, switch_pause
-from penstock.jobs.queue import CHUNK, Queue
+from penstock.jobs.job import JobInfo, Status, cancel_job, info_of, status_of
 from penstock.locks.answers import LockInfo
 from penstock.messages.bindings import default_on
 from penstock.messages.dead_messages import DeadMessages
@@ -29,40 +23,24 @@ from penstock.messages.mailbox import MailboxInfo
 from penstock.ops.answers import (
     ActionOutcome,
     ChatView,
-    DeadLetterCount,
-    DeadLetterPage,
     DirectoryView,
-    QueueDetail,
-    QueueView,
-    TenantView,
-    UnknownTaskJob,
 )
 from penstock.ops.checks.result import CheckResult
 from penstock.ops.doctor import diagnose, prove_locks
-from penstock.ops.health import workers_here
 from penstock.ops.inventory import Inventory, take_inventory
-from penstock.ops.job_search import WORKERS_PER_QUEUE, JobSearchInspector
 from penstock.ops.probe import (
     ServerFacts,
     instance_names,
     lock_names,
     primaries,
-    queue_names,
     read_facts,
     server_time,
 )
+from penstock.ops.queues import QueueInspector
 from penstock.ops.schedules import ScheduleInspector
 
-JOBS_EXAMINED = 200
-"""How many delayed jobs, earliest first, `queue` searches for tasks that no worker knows."""
 
-TENANTS_EXAMINED = 10_000
-"""How many tenants `queue` searches for those with the most jobs: ten round trips."""
-
-TENANTS_PER_ROUND_TRIP = 1000
-
-
-class Inspector(ScheduleInspector, JobSearchInspector):
+class Inspector(QueueInspector, ScheduleInspector):
     """Inspects and operates the server of an app. Making one is cheap and sends nothing."""
 
     @property
@@ -120,109 +98,6 @@ class Inspector(ScheduleInspector, JobSearchInspector):
             ):
                 broken.append(lock)
         return broken
-
-    # --- queues ---
-
-    @verb
-    def queue_names(self) -> Operation[list[str]]:
-        """The queues that were ever used, sorted. One round trip for each 1000 keys of the server."""
-        return queue_names(self._app.settings.prefix)
-
-    @verb
-    def queues(self, names: Sequence[str] | None = None) -> Operation[list[QueueView]]:
-        """Every queue that was ever used, sorted by name; or those of these names, with one round trip for each.
-
-        Without `names`, one round trip more for each 1000 keys of the server, whichever app they belong to: too much
-        for a path that serves work (docs/decisions/0010).
-        """
-        views = []
-        for name in (yield from queue_names(self._app.settings.prefix)) if names is None else names:
-            views.append(QueueView(name, (yield self._app.queue(name).bindings.counts())))
-        return views
-
-    @verb
-    def queue(self, name: str, *, tenants: int = 10) -> Operation[QueueDetail]:
-        """One queue: its counts, its `tenants` largest tenants, and jobs whose task no worker knows.
-
-        A few round trips, and one for each 1000 of the first 10,000 tenants. Raises PenstockError for a queue that was
-        never used.
-        """
-        queue = self._app.queue(name)
-        overview = yield queue.bindings.overview(JOBS_EXAMINED)
-        if not overview.used:
-            yield from self._raise_no_such_queue(name)
-        counts = yield queue.bindings.counts()
-        examined, largest = yield from self._largest_tenants(queue, tenants)
-        unknown = [
-            UnknownTaskJob(f"{name}:{key}", Failure.read(why).reason) for key, why in overview.unknown_tasks.items()
-        ]
-        pauses = (yield queue.bindings.pauses()) if counts.paused_parts else []
-        return QueueDetail(
-            name, counts, overview.due_in, max(overview.tenants, examined), largest, examined, unknown,
-            overview.scanned, pauses,
-        )  # fmt: skip
-
-    def _largest_tenants(self, queue: Queue, n: int) -> Operation[tuple[int, list[TenantView]]]:
-        """How many tenants were examined, and the `n` largest of them."""
-        examined: dict[str, TenantCounts] = {}
-        cursor = "0"
-        while True:
-            cursor, some = yield queue.bindings.scan_tenants(cursor, TENANTS_PER_ROUND_TRIP)
-            examined |= some
-            if cursor == "0" or len(examined) >= TENANTS_EXAMINED:
-                break
-        largest = heapq.nlargest(n, examined.items(), key=lambda pair: (pair[1].waiting, pair[1].running, pair[1].dead))
-        return len(examined), [TenantView(*pair) for pair in largest]
-
-    @verb
-    def pause(
-        self, name: str, on: bool = True, *, task: str | None = None, tenant: str | None = None
-    ) -> Operation[Counts]:
-        """Pause or resume a queue, or one of its tasks or tenants; returns the queue's counts.
-
-        Raises PenstockError for a queue that was never used.
-        """
-        queue = self._app.queue(name)
-        yield from self._check_used(queue)
-        shards = yield from self._shards(name)
-        yield from switch_pause(shards, on, task, tenant)
-        counts = []
-        for shard in shards:
-            counts.append((yield shard.bindings.counts()))
-        return total_counts(counts)
-
-    @verb
-    def limits(self, name: str) -> Operation[list[LimitInfo]]:
-        """The limits of a queue. Raises PenstockError for a queue that was never used."""
-        yield from self._check_used(self._app.queue(name))
-        return (yield from limits_of((yield from self._shards(name)), 100))
-
-    @verb
-    def set_limit(self, name: str, limit: str, numbers: Limit) -> Operation[None]:
-        """Change the numbers of a limit; see `Queue.set_limit`."""
-        yield from set_limit((yield from self._shards(name)), limit, numbers)
-
-    @verb
-    def waiting(self, name: str, tenant: str | None = None) -> Operation[int]:
-        """How many jobs a purge would cancel. Raises PenstockError for a queue that was never used."""
-        queue = self._app.queue(name)
-        yield from self._check_used(queue)
-        total = 0
-        for shard in (yield from self._shards(name)):
-            total += yield from shard.count_waiting(tenant)
-        return total
-
-    @verb
-    def purge(self, name: str, tenant: str | None = None, *, most: int | None = None) -> Operation[int]:
-        """Cancel the waiting jobs of a queue, or of one tenant: at most `most`, the number that `waiting` returned.
-
-        Returns how many were cancelled. One round trip for each 250.
-        """
-        total = 0
-        for shard in (yield from self._shards(name)):
-            left = None if most is None else most - total
-            total += yield from shard.purge_operation(tenant, left)
-        return total
 
     # --- mailboxes ---
 
@@ -335,28 +210,6 @@ class Inspector(ScheduleInspector, JobSearchInspector):
             name, accents=accents, words=words, equivalents=equivalents, pinyin=pinyin, shards=shards
         )
 
-    # --- workers ---
-
-    @verb
-    def workers(self, queue: str | None = None) -> Operation[list[WorkerInfo]]:
-        """The workers of one queue, or of every queue, at most 1000 of each.
-
-        Two round trips for one queue; without `queue`, the cost of `queues`.
-
-        Raises PenstockError for a queue that was never used.
-        """
-        if queue is not None:
-            yield from self._check_used(self._app.queue(queue))
-        workers: list[WorkerInfo] = []
-        for name in [queue] if queue else (yield from queue_names(self._app.settings.prefix)):
-            workers += yield self._app.queue(name).bindings.workers(WORKERS_PER_QUEUE)
-        return workers
-
-    @verb
-    def workers_here(self, queue: str) -> Operation[list[str]]:
-        """The workers of a queue that are alive on this machine, as `host:pid` (see `health.py`)."""
-        return workers_here(self._app, queue)
-
     # --- jobs ---
 
     @verb
@@ -389,77 +242,6 @@ class Inspector(ScheduleInspector, JobSearchInspector):
                     status = status_of((yield queue.bindings.show(key)))
             outcomes.append(ActionOutcome(f"{queue.name}:{key}", done, status))
         return outcomes
-
-    # --- dead letters ---
-
-    @verb
-    def count_dead(self, name: str, older: float = 0.0) -> Operation[DeadLetterCount]:
-        """How many jobs of a queue died more than `older` seconds ago, or at any time.
-
-        Two round trips. Raises PenstockError for a queue that was never used.
-        """
-        queue = self._app.queue(name)
-        yield from self._check_used(queue)
-        until, count = yield queue.bindings.count_dead(older)
-        return DeadLetterCount(count, until)
-
-    @verb
-    def list_dead(self, name: str, limit: int = 50, offset: int = 0) -> Operation[DeadLetterPage]:
-        """Some of a queue's dead letters, the latest first. Raises PenstockError for a queue that was never used."""
-        queue = self._app.queue(name)
-        yield from self._check_used(queue)
-        counts = yield queue.bindings.counts()
-        return DeadLetterPage(counts.dead, offset, (yield from queue.dead.page(limit, offset)))
-
-    @verb
-    def show_dead(self, job_id: str) -> Operation[DeadLetter]:
-        """One dead letter. One round trip. Raises PenstockError for a job that is not a dead letter."""
-        queue, key = self._split(job_id)
-        found = yield queue.bindings.show(key)
-        status = status_of(found)
-        if status is not Status.DEAD or found.record is None:
-            raise PenstockError(f"job {job_id} is not a dead letter: it is {status}")
-        return queue.dead.letter(key, found.record.since / 1000, found.record, found.failure)
-
-    @verb
-    def requeue_dead(self, *ids: str) -> Operation[list[ActionOutcome]]:
-        """Run dead letters again, with their attempts at zero. Two round trips for each."""
-        return self._each(ids, lambda queue, key: queue.bindings.requeue([key]).then(bool))
-
-    @verb
-    def remove_dead(self, *ids: str) -> Operation[list[ActionOutcome]]:
-        """Delete dead letters for good. Two round trips for each."""
-        return self._each(ids, lambda queue, key: queue.bindings.remove_dead([key]).then(bool))
-
-    @verb
-    def requeue_all_dead(self, name: str, until: int = 0) -> Operation[int]:
-        """Run again every dead letter of a queue that died up to `until` (milliseconds since 1970; 0: now).
-
-        Returns how many. Two round trips for each 500.
-        """
-        return self._all_dead(name, until, lambda queue, keys: queue.bindings.requeue(keys))
-
-    @verb
-    def remove_all_dead(self, name: str, until: int = 0) -> Operation[int]:
-        """Delete every dead letter of a queue that died up to `until` (milliseconds since 1970; 0: now).
-
-        Returns how many. Two round trips for each 500.
-        """
-        return self._all_dead(name, until, lambda queue, keys: queue.bindings.remove_dead(keys))
-
-    def _all_dead(
-        self, name: str, until: int, act: Callable[[Queue, Sequence[bytes]], RoundTrip[int]]
-    ) -> Operation[int]:
-        queue = self._app.queue(name)
-        yield from self._check_used(queue)
-        total = 0
-        previous: list[bytes] = []
-        while True:
-            until, keys = yield queue.bindings.dead_until(until, CHUNK)
-            if not keys or keys == previous:  # no dead letters are left, or the action does not work on the rest
-                return total
-            total += yield act(queue, keys)
-            previous = keys
 
     # --- the server ---
 

@@ -70,8 +70,9 @@ class JobSearchInspector(WaitingJobsInspector):
         return self._target(name)
 
     def _target(self, name: str) -> Operation[Queue]:
-        shards = yield self._app.queue(name).bindings.agree_on_shards(1)
-        return self._app.queue(name, shards=shards or None)
+        table, _ = yield from self._table_and_shards(name)
+        known = self._app.queue(name).shards
+        return self._app.queue(name, shards=table.number if table is not None and known is None else None)
 
     @verb
     def move(self, *ids: str, to: str) -> Operation[list[ActionOutcome]]:

@@ -9,7 +9,8 @@ from penstock.core.operations import Operation, RoundTrip, verb
 from penstock.jobs.job import status_of
 from penstock.jobs.options import Options
 from penstock.jobs.queue import Queue
-from penstock.jobs.shards import shard_name
+from penstock.jobs.shard_bindings import ShardBindings
+from penstock.jobs.shards import Table, shard_name, whole_name
 from penstock.ops.answers import ActionOutcome
 from penstock.ops.history import HistoryInspector
 from penstock.ops.probe import queue_names
@@ -41,11 +42,20 @@ class WaitingJobsInspector(HistoryInspector):
 
     def _shards(self, name: str) -> Operation[list[Queue]]:
         """The shards of a queue, as the server knows them. One round trip."""
-        number = 1 if "~" in name else (yield self._app.queue(name).bindings.agree_on_shards(1))
+        return (yield from self._table_and_shards(name))[1]
+
+    def _table_and_shards(self, name: str) -> Operation[tuple[Table | None, list[Queue]]]:
+        """The table of shards, if the queue has one, and its shards. One round trip."""
+        text = yield ShardBindings(self._app.queue(name).bindings).table(0)
+        return Table.read(text) if text else None, self._shards_of(name, text)
+
+    def _shards_of(self, name: str, text: str) -> list[Queue]:
+        number = Table.read(text).number if text and name == whole_name(name) else 1
         return [self._app.queue(shard_name(name, each)) for each in range(number)]
 
     def _raise_no_such_queue(self, name: str) -> Operation[None]:
-        raise self._not_found("queue", name, (yield from queue_names(self._app.settings.prefix)))
+        names = yield from queue_names(self._app.settings.prefix)
+        raise self._not_found("queue", name, sorted({*map(whole_name, names)}))
 
     def _split(self, job_id: str) -> tuple[Queue, str]:
         """The queue and the key of a job id."""

@@ -6,10 +6,14 @@ from typing import Protocol
 
 from penstock.core.operations import Driver
 from penstock.errors import ConfigurationError
+from penstock.jobs.keys import MOST_SHARDS
 from penstock.jobs.middleware import MiddlewareStack
 from penstock.jobs.queue import Queue
 from penstock.jobs.registry import Registry
 from penstock.settings import Settings, WorkerSettings
+
+MOST_QUEUES = 254
+"""The shared status of a process keeps the queue of a running job in one byte."""
 
 
 class App(Protocol):
@@ -24,15 +28,32 @@ class App(Protocol):
     def queue(self, name: str) -> Queue: ...
 
 
-def queues_of(app: App, settings: WorkerSettings) -> tuple[str, ...]:
-    """The names of the queues that a worker serves, in order; of a queue with shards, the names of its shards.
-
-    Raises ConfigurationError if it serves no queue.
-    """
+def named_queues(app: App, settings: WorkerSettings) -> tuple[str, ...]:
+    """The names of the queues that a worker serves, in order. Raises ConfigurationError if it serves no queue."""
     names = settings.queues or app.registry.queues()
     if not names:
         raise ConfigurationError("nothing to do: no task is registered, and no queue was named")
-    return tuple(dict.fromkeys(part.name for name in names for part in app.queue(name).parts))
+    return tuple(dict.fromkeys(names))
+
+
+def queues_of(app: App, settings: WorkerSettings) -> tuple[str, ...]:
+    """As `named_queues`, with the names of all shards that a queue may ever have. It is the same in each process.
+
+    Raises ConfigurationError also for more of them than the supervisor could keep apart.
+    """
+    found = tuple(
+        dict.fromkeys(part.name for name in named_queues(app, settings) for part in _all_parts(app.queue(name)))
+    )
+    if len(found) > MOST_QUEUES:
+        raise ConfigurationError(
+            f"{len(found)} queues, where each with shards counts as {MOST_SHARDS}: a worker serves {MOST_QUEUES}; "
+            "name fewer with queues="
+        )
+    return found
+
+
+def _all_parts(queue: Queue) -> tuple[Queue, ...]:
+    return queue.shards.all if queue.shards is not None and queue.is_split else (queue,)
 
 
 def check_settings(settings: WorkerSettings) -> None:

@@ -30,12 +30,14 @@ class Feed:
     jobs, and settles nothing twice.
     """
 
-    def __init__(self, queue: Queue, lease: float, sleep: float, registration: Registration) -> None:
+    def __init__(self, queue: Queue, lease: float, sleep: float, registration: Registration, slot: int = 0) -> None:
         """
         sleep         seconds after which an idle worker registers again
         registration  what the worker reports about itself in its first turn
+        slot          the position of the queue among all that the process may serve
         """
         self.queue = queue
+        self.slot = slot
         self._worker = self._registration = registration
         self._publish: Callable[[QueueStatus], None] = lambda _: None
         self.lease = lease

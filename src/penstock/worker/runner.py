@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 from penstock.jobs.claims import Settlement
 from penstock.settings import WorkerSettings
 from penstock.worker.execution import Execution
-from penstock.worker.feed import Feed
 from penstock.worker.isolation import Isolation
 from penstock.worker.running import Inflight, JobRun
 from penstock.worker.shared_status import SharedStatus
@@ -28,7 +27,6 @@ class JobRunner:
         isolation: Isolation,
         settings: WorkerSettings,
         *,
-        feeds: Sequence[Feed],
         shared_status: SharedStatus | None,
         take_next: Callable[[], JobRun | None],
         finished: Callable[[JobRun, Settlement | None], None],
@@ -36,7 +34,7 @@ class JobRunner:
         broken: Callable[[BaseException], None],
     ) -> None:
         """
-        shared_status  shows the supervisor which jobs run in this process, by the indexes of `feeds`
+        shared_status  shows the supervisor which jobs run in this process
         take_next      starts waiting jobs, and returns the next one that belongs into the streak
         finished       is called with each job that has ended, and with None for one that the worker has cancelled
         go_on          is called after one or several calls of `finished`
@@ -46,7 +44,6 @@ class JobRunner:
         self._inflight = inflight
         self._isolation = isolation
         self._settings = settings
-        self._feeds = feeds
         self._shared_status = shared_status
         self._take_next = take_next
         self._finished = finished
@@ -76,7 +73,7 @@ class JobRunner:
             self._streaks.start_isolated(run, self._isolation.run)
             return True
         if self._shared_status and run.feed:  # only jobs that run in this process can be the reason for its death
-            self._shared_status.job_started(self._feeds.index(run.feed), run.claim.token)
+            self._shared_status.job_started(run.feed.slot, run.claim.token)
         if definition.is_async:
             if self._streaks.admit(run):
                 return False

@@ -1,25 +1,82 @@
-"""The order in which a worker takes turns in its queues: queue after queue, and the shards of one queue by rotation."""
+"""The queues of a worker and the order of its turns: queue after queue, and the shards of one queue by rotation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
 
+from penstock.errors import ServerError
+from penstock.jobs.queue import Queue
 from penstock.worker.feed import Feed
+
+log = logging.getLogger("penstock.worker")
+
+_LOOK_EVERY: Final = 10.0
+"""Seconds between two looks at the number of shards."""
 
 
 class TurnOrder:
     """The feeds of a worker, grouped by queue. A queue with shards has a feed for each of them."""
 
-    def __init__(self, feeds: Iterable[Feed]) -> None:
-        groups: dict[object, list[Feed]] = {}
-        for feed in feeds:
-            groups.setdefault(feed.queue.family, []).append(feed)
-        self._groups = list(groups.values())
+    def __init__(self, queues: Sequence[Queue], sleep: float, make: Callable[[Queue, int], Feed]) -> None:
+        """
+        queues  all that the worker may ever serve (see `queues_of`)
+        sleep   seconds after which an idle worker with one queue registers again
+        make    makes the feed of a queue, with its position in `queues`
+        """
+        self._queues = queues
+        self._sleep = sleep
+        self._make = make
+        self.feeds: list[Feed] = []
+        """Those that the worker serves now."""
+        self._groups: dict[object, list[Feed]] = {}
+
+    def begin(self) -> None:
+        """Make the feeds that are known without the server: the first shard of each queue."""
+        for slot, queue in enumerate(self._queues):
+            if queue.shards is None or queue.is_split:
+                self._add(queue, slot)
+
+    def _add(self, queue: Queue, slot: int) -> Feed:
+        feed = self._make(queue, slot)
+        self.feeds.append(feed)
+        self._groups.setdefault(queue.shards or queue, []).append(feed)
+        # An idle worker renews its registration in each queue every `sleep` seconds. The interval grows with the
+        # number of queues, so that an idle process sends the same number of commands for one queue as for many.
+        for one in self.feeds:
+            one.sleep = self._sleep * len(self.feeds)
+        return feed
+
+    def _add_missing(self) -> list[Feed]:
+        served = {feed.queue for feed in self.feeds}
+        return [
+            self._add(queue, slot)
+            for slot, queue in enumerate(self._queues)
+            if queue not in served and queue.shards is not None and queue in queue.shards.queues
+        ]
 
     async def check_shards(self) -> None:
-        """Agree with the server on the number of shards of each queue. Raises ConfigurationError, ServerError."""
-        for feeds in self._groups:
+        """Ask the server for the shards of each queue. Raises ConfigurationError, ServerError."""
+        for feeds in self._groups.values():
             await feeds[0].queue.check_shards.aio()
+        self._add_missing()
+
+    async def watch_shards(self, opened: Callable[[Feed], None]) -> None:
+        """Serve shards that are added, and close the change when it is done. Calls `opened` with each new feed."""
+        sharded = [queue for queue in self._queues if queue.is_split]
+        while sharded:
+            await asyncio.sleep(_LOOK_EVERY)
+            for queue in sharded:
+                try:
+                    await queue.finish_adding_shards.aio()
+                except ServerError as error:
+                    log.warning("the shards of queue %s could not be read, trying again: %s", queue.name, error)
+            for feed in self._add_missing():
+                log.info("serving a new shard, %s", feed.queue.name)
+                opened(feed)
+        await asyncio.get_running_loop().create_future()
 
     def next_round(self) -> list[tuple[Feed, bool]]:
         """All feeds, and whether each is the first of its queue.
@@ -28,7 +85,7 @@ class TurnOrder:
         shard, however much is ready there.
         """
         ordered = []
-        for feeds in self._groups:
+        for feeds in self._groups.values():
             ordered += [(feed, place == 0) for place, feed in enumerate(feeds)]
             if len(feeds) > 1:
                 feeds.append(feeds.pop(0))

@@ -20,19 +20,19 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from penstock.core.operations import AsyncListener
 from penstock.jobs.claims import Claim, Registration, Settlement
 from penstock.jobs.dependencies import ProcessScope
 from penstock.jobs.middleware import JobContext, JobOutcome
+from penstock.jobs.queue import Queue
 from penstock.settings import WorkerSettings
 from penstock.worker.app import App, check_settings, queues_of
-from penstock.worker.cancelling import MESSAGE as CANCEL
 from penstock.worker.cancelling import Cancelling
 from penstock.worker.execution import Execution
 from penstock.worker.feed import Feed
-from penstock.worker.heartbeat import Heartbeat, MemoryLimit, PeriodicThread, Watchdog
+from penstock.worker.heartbeat import MemoryLimit, PeriodicThread, Watchdog
 from penstock.worker.isolation import Isolation
 from penstock.worker.job_log import JobLog
+from penstock.worker.open_feeds import OpenFeeds
 from penstock.worker.runner import JobRunner
 from penstock.worker.running import DOUBLING, STALL, Inflight, JobRun
 from penstock.worker.shared_status import RETIRING, SOLE, SharedStatus
@@ -90,13 +90,13 @@ class Worker:
             definition.signature.check()
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._driver = app._driver
-        # An idle worker renews its registration in each queue every `sleep` seconds. The interval grows with the
-        # number of queues, so that an idle process sends the same number of commands for one queue as for many.
-        sleep = app.settings.sleep * len(names)
-        registration = Registration(self.name, self.settings.concurrency)
-        self._feeds = [Feed(app.queue(name), app.settings.lease, sleep, registration) for name in names]
-        self._turn_order = TurnOrder(self._feeds)
+        self._lease = app.settings.lease
         self._shared_status: SharedStatus | None = None
+        self._trial_host_deaths: int | None = None
+        queues = [app.queue(name) for name in names]
+        self._turn_order = TurnOrder(queues, app.settings.sleep, self._make_feed)
+        self._feeds = self._turn_order.feeds
+        self._turn_order.begin()
         needed = (one for definition in app.registry for one in definition.signature.dependencies.values()
                   if definition.queue in names and not definition.isolate)  # fmt: skip
         self._scope = ProcessScope(app.middleware.lifecycle, needed)
@@ -109,11 +109,11 @@ class Worker:
         self._job_log = JobLog(self.name)
         self._round_due = asyncio.Event()
         self._suspects = SuspectWatch(
-            self._feeds, self._turn, partial(command_for, app, self.settings, start_logging), self.settings,
+            self._feeds, queues, self._turn, partial(command_for, app, self.settings, start_logging), self.settings,
             self._round_due.set,
         )  # fmt: skip
         self._inflight = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
-        self._ticks = TickServer(app, [feed.queue for feed in self._feeds])
+        self._ticks = TickServer(app, queues)
         self._slow_turns: dict[Feed, asyncio.Task[None]] = {}
         self._settle_timer: asyncio.TimerHandle | None = None
         self._runners_timer: asyncio.TimerHandle | None = None
@@ -134,9 +134,8 @@ class Worker:
         self._suspects.status = status
         if status.begins_slowly:
             self._inflight.begin_slowly()
-        for index, feed in enumerate(self._feeds):
-            feed.publish_status(partial(status.update_queue, index))
-            feed.has_supervisor()
+        for feed in self._feeds:
+            self._prepare(feed)
 
     def _try_suspects(self, host_deaths: int, is_sole: bool) -> None:
         """Run suspects, one at a time, and nothing else. Call it before `run()`, which ends when none waits.
@@ -146,8 +145,21 @@ class Worker:
         """
         self._isolation.spawns_only = True
         self._is_sole = is_sole
+        self._trial_host_deaths = host_deaths
         for feed in self._feeds:
             feed.begin_trials(host_deaths)
+
+    def _make_feed(self, queue: Queue, slot: int) -> Feed:
+        feed = Feed(queue, self._lease, 0.0, Registration(self.name, self.settings.concurrency), slot)
+        self._prepare(feed)
+        if self._trial_host_deaths is not None:
+            feed.begin_trials(self._trial_host_deaths)
+        return feed
+
+    def _prepare(self, feed: Feed) -> None:
+        if self._shared_status:
+            feed.publish_status(partial(self._shared_status.update_queue, feed.slot))
+            feed.has_supervisor()
 
     async def run(self) -> None:
         """Work until `stop()` is called or, with `burst`, until no job is ready.
@@ -165,7 +177,7 @@ class Worker:
         self._broken: asyncio.Future[None] = self._loop.create_future()
         self._runner = JobRunner(
             self._execution, self._inflight, self._isolation, self.settings,
-            feeds=self._feeds, shared_status=self._shared_status, take_next=self._next_in_streak,
+            shared_status=self._shared_status, take_next=self._next_in_streak,
             finished=self._finished, go_on=self._go_on, broken=self._break,
         )  # fmt: skip
         self._cancelling = Cancelling(self._driver, self._inflight, self._runner, self._settle_soon)
@@ -173,23 +185,17 @@ class Worker:
         await self._turn_order.check_shards()
         if not self._feeds[0].trial:
             await self._ticks.declare()
-        listeners = [self._driver.aio.listen(feed.queue.bindings.keys.base) for feed in self._feeds]
-        for feed, listener in zip(self._feeds, listeners, strict=True):
-            feed.address = listener.address
-        parts: list[asyncio.Future[None]] = [self._broken, asyncio.create_task(self._serve())]
-        parts += (asyncio.create_task(self._listen(f, one)) for f, one in zip(self._feeds, listeners, strict=True))
-        parts.append(asyncio.create_task(self._ticks.renew()))
+        opened = OpenFeeds(self._driver, self._cancelling, self._round_due.set, self._lease_lost, self._break)
+        for feed in self._feeds:
+            opened.open(feed)
+        watch = self._turn_order.watch_shards(opened.open)
+        work = map(asyncio.create_task, (self._serve(), self._ticks.renew(), watch))
+        parts: list[asyncio.Future[None]] = [self._broken, *work]
         busy, name_of = lambda: any(feed.held for feed in self._feeds), self._name_of
         watchdog = Watchdog(self._loop, self.settings.blocked_warning, busy=busy, name_of=name_of)
-        heartbeats = [
-            Heartbeat(self._driver.blocking, feed, self._loop, self._lease_lost, self._cancelling.cancel)
-            for feed in self._feeds
-        ]
-        threads: list[PeriodicThread] = [watchdog, *heartbeats]
+        threads: list[PeriodicThread] = [watchdog]
         if self.settings.max_memory is not None:
             threads.append(MemoryLimit(self._loop, self.settings.max_memory, self._retire))
-        for feed in self._feeds:
-            feed.notes.start(self._loop, self._round_due.set)
         for thread in threads:
             thread.start()
         try:
@@ -201,19 +207,18 @@ class Worker:
             self._has_left = True
         finally:
             self._suspects.kill()
-            for thread in threads:
+            for thread in (*threads, *opened.heartbeats):
                 thread.stop()
             self._stop_calls, self._stop_deadline = 2, 0.0  # what follows hands back and never retries
             self._hand_back(self._inflight.take_waiting())
             self._hand_back(self._inflight.take_running())
-            remaining = [*parts, *self._slow_turns.values(), *self._cancelling.tasks]
+            remaining = [*parts, *opened.tasks, *self._slow_turns.values(), *self._cancelling.tasks]
             for task in remaining:
                 task.cancel()
             await asyncio.gather(*remaining, self._runner.close(), self._ticks.close(), return_exceptions=True)
             if not self._has_left:
                 await asyncio.gather(*map(self._leave, self._feeds))
-            for listener in listeners:
-                listener.close()
+            opened.close_listeners()
 
     async def _leave(self, feed: Feed) -> None:
         """End the incarnation after an error or a cancellation: settle finished jobs, hand back the others, deregister.
@@ -270,15 +275,6 @@ class Worker:
     def _break(self, error: BaseException) -> None:
         if not self._broken.done():
             self._broken.set_exception(error)
-
-    async def _listen(self, feed: Feed, listener: AsyncListener) -> None:
-        while True:
-            messages = await listener.wait(None)
-            if CANCEL in messages:
-                self._cancelling.read(feed)
-            if wake_ups := [message for message in messages if message != CANCEL]:
-                feed.wake_up(wake_ups)
-                self._round_due.set()
 
     # --- rounds ---
 

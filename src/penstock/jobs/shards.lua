@@ -1,0 +1,166 @@
+-- The shards of one queue. Each is a queue of its own; what these scripts add is which of them may take a tenant's jobs.
+--
+--   meta    HASH   shards: the table, "version number before": how many shards there are, and how many there were before the
+--                  change that is open now (0: none is)
+--   moved   SET    tenants that this shard has handed over to another one in the change that is open
+--   windows ZSET   tenant -> until when a window or a bucket of one of its keys is in use, server ms; TTL
+--
+-- The first shard has the table; a client computes a tenant's shard from it (shards.py). Every shard knows the table too, and
+-- the calls that bring a job carry it: a call with an older table is refused with the newer one, a newer one is adopted. So as
+-- soon as one call of a newer table was answered here, no call of an older one is accepted.
+--
+-- While a change is open, the jobs of a tenant that is to move go to its old shard first. That takes them while it has
+-- anything of the tenant (a job in any state, a window or bucket of a key), and else notes the tenant in `moved`, from when
+-- on it takes none of it. So the new shard gets the first job of a tenant when the old one has none any more: the tenant's
+-- jobs keep their order.
+
+-- Stores the table of a caller. Returns the table of the shard if that one is newer.
+--- (s: table, text: str) -> str | nil
+--- uses: base meta
+function shards.adopt(s, text)
+  local stored = redis.call("HGET", meta, "shards")
+  if stored == text then return end
+  if stored and tonumber(string.match(stored, "^%d+")) >= tonumber(string.match(text, "^%d+")) then return stored end
+  redis.call("HSET", meta, "shards", text)
+  redis.call("UNLINK", base .. "moved")
+  s.packed = nil -- a shard without jobs gets a row as well
+  row.store(s)
+end
+
+-- Keeps a tenant in this shard until `at`, because a window or a bucket of one of its keys is in use until then. Clients mark the
+-- keys of jobs in shards by a further value.
+--- (tenant: str, now: int, at: int)
+--- uses: base
+function shards.keep(tenant, now, at)
+  local windows = base .. "windows"
+  local over = redis.call("ZRANGEBYSCORE", windows, "-inf", now, "LIMIT", 0, 2)
+  if #over > 0 then redis.call("ZREM", windows, unpack(over)) end
+  redis.call("ZADD", windows, "GT", string.format("%d", at), tenant)
+  if redis.call("PTTL", windows) < at - now then redis.call("PEXPIRE", windows, string.format("%d", at - now)) end
+end
+
+-- Which tenants of these drafts (from ARGV[first] on: id, draft, …) the shard hands over. It notes them.
+--- (first: int, now: int) -> table
+--- uses: base
+function shards.handed_over(first, now)
+  local tenants, seen, gone = {}, {}, {}
+  for i = first, #ARGV, 2 do
+    local tenant = record.tenant(ARGV[i + 1])
+    if not seen[tenant] then
+      seen[tenant] = true
+      tenants[#tenants + 1] = tenant
+    end
+  end
+  local counts = redis.call("HMGET", base .. "tenants", unpack(tenants))
+  local windows = redis.call("ZMSCORE", base .. "windows", unpack(tenants))
+  local moved = redis.call("SMISMEMBER", base .. "moved", unpack(tenants))
+  for i = 1, #tenants do
+    if moved[i] == 1 or not counts[i] and (tonumber(windows[i] or 0) or 0) <= now then gone[#gone + 1] = tenants[i] end
+  end
+  if #gone > 0 then redis.call("SADD", base .. "moved", unpack(gone)) end
+  return gone
+end
+
+-- As `stage`, for a shard: it replies 0 also for another table.
+--- keys: base meta
+--- args: caller: str, number: str, given: int, shards_table: str, moving: int, id: str, body: str
+function script.stage_in_shard(base, meta, caller, number, given, shards_table, moving, id, body)
+  local known = redis.call("HMGET", meta, "row", "shards")
+  if not known[1] or known[2] ~= shards_table or moving == 1 then return _staged.NO end
+  local _, format, idle_until = cmsgpack.unpack_limit(known[1], 2, 0)
+  local now = given
+  if now == 0 then
+    local time = redis.call("TIME")
+    now = math.floor(time[1] * 1000 + time[2] / 1000)
+  end
+  if format ~= record.FORMAT then return row.wrong_format(format) end
+  if idle_until > now or #body > intake.MOST_BYTES then return _staged.NO end
+  if redis.call("RPUSH", base .. "intake", caller, number, id, body, string.format("%d", now)) > _intake.VALUES then
+    redis.call("RPOP", base .. "intake", _intake.FIELDS)
+    return _staged.NO
+  end
+  return _staged.YES
+end
+
+-- As `enqueue`, for a shard. Returns { "TABLE", table } if the shard knows a newer table, and with `moving` 1, which means that
+-- all tenants of these jobs are to move, { "MOVED", tenants that another shard has … } if there are some. Then no job was
+-- enqueued.
+--- keys: base meta
+--- args: caller: str, number: int, given: int, shards_table: str, moving: int, jobs: *
+function script.enqueue_in_shard(base, meta, caller, number, given, shards_table, moving, jobs, ...)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local known = idempotency.replay(caller, number)
+  if known then return known end
+  local other = shards.adopt(s, shards_table)
+  if other then return { "TABLE", other } end
+  if moving == 1 then
+    local gone = shards.handed_over(jobs, s.now)
+    if #gone > 0 then return { "MOVED", unpack(gone) } end
+  end
+  return queue.add_jobs(s, caller, number, jobs)
+end
+
+-- Returns the table. A missing one is stored with `number` shards, or with one if the queue has jobs; 0: it returns "" instead.
+--- keys: base meta
+--- args: given: int, number: int
+--- flags: allow-oom
+function script.shards(base, meta, given, number)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local stored = redis.call("HGET", meta, "shards")
+  if stored or number == 0 then return stored or "" end
+  if redis.call("EXISTS", base .. "jobs") == 1 then number = 1 end
+  s.packed = nil -- a queue without jobs gets a row as well
+  row.store(s)
+  stored = string.format("1 %d 0", number)
+  redis.call("HSET", meta, "shards", stored)
+  return stored
+end
+
+-- Replaces the table in the first shard. Returns the table that is stored then: another one if it was not `expected`.
+--- keys: base meta
+--- args: given: int, expected: str, shards_table: str
+--- flags: allow-oom
+function script.change_shards(base, meta, given, expected, shards_table)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local stored = redis.call("HGET", meta, "shards")
+  if stored ~= expected then return stored or "" end
+  shards.adopt(s, shards_table)
+  return shards_table
+end
+
+-- Stores the table in a further shard, unless that knows a newer one. Returns the table that is stored then.
+--- keys: base meta
+--- args: given: int, shards_table: str
+--- flags: allow-oom
+function script.adopt_shards(base, meta, given, shards_table)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  return shards.adopt(s, shards_table) or shards_table
+end
+
+-- A page of the tenants that have a weight: { next cursor, { tenant, weight, … } }.
+--- keys: base meta
+--- args: given: int, cursor: str
+--- flags: allow-oom
+function script.scan_weights(base, meta, given, cursor)
+  local _, newer = job.begin(given)
+  if newer then return newer end
+  return redis.call("HSCAN", base .. "weights", cursor, "COUNT", 500)
+end
+
+-- A page of the tenants that a window or a bucket keeps in this shard, by their names.
+--- keys: base meta
+--- args: given: int, cursor: str
+--- flags: allow-oom
+function script.scan_windows(base, meta, given, cursor)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local found, tenants = redis.call("ZSCAN", base .. "windows", cursor, "COUNT", 500), {}
+  for i = 1, #found[2], 2 do
+    if tonumber(found[2][i + 1]) > s.now then tenants[#tenants + 1] = found[2][i] end
+  end
+  return { found[1], tenants }
+end

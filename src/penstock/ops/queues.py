@@ -1,0 +1,264 @@
+"""The part of the inspector that is about queues as a whole: their counts, tenants, workers, limits and dead letters.
+
+A queue with shards counts as one: each answer is that of all its shards together. The name of a shard, such as
+`mail~1`, selects that shard alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from penstock.core.operations import Operation, Parallel, RoundTrip, verb
+from penstock.errors import PenstockError
+from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo, total_counts, total_tenant_counts
+from penstock.jobs.dead_letters import DeadLetter, DeadLetters
+from penstock.jobs.job import Failure, Status, status_of
+from penstock.jobs.limits import Limit, LimitInfo
+from penstock.jobs.operating import count_parts, limits_of, pauses_of, set_limit, switch_pause
+from penstock.jobs.queue import CHUNK, Queue
+from penstock.jobs.shard_bindings import ShardBindings
+from penstock.jobs.shards import whole_name
+from penstock.ops.answers import (
+    ActionOutcome,
+    DeadLetterCount,
+    DeadLetterPage,
+    QueueDetail,
+    QueueView,
+    TenantView,
+    UnknownTaskJob,
+)
+from penstock.ops.health import workers_here
+from penstock.ops.job_search import WORKERS_PER_QUEUE, JobSearchInspector
+from penstock.ops.probe import queue_names
+
+JOBS_EXAMINED = 200
+"""How many delayed jobs, earliest first, `queue` searches in each shard for tasks that no worker knows."""
+
+TENANTS_EXAMINED = 10_000
+"""How many tenants `queue` searches for those with the most jobs: ten round trips."""
+
+TENANTS_PER_ROUND_TRIP = 1000
+
+
+class QueueInspector(JobSearchInspector):
+    """Queries and actions on whole queues; see `Inspector`. With shards, each costs its round trips for each shard."""
+
+    @verb
+    def queue_names(self) -> Operation[list[str]]:
+        """The queues that were ever used, sorted. One round trip for each 1000 keys of the server."""
+        return sorted({whole_name(name) for name in (yield from queue_names(self._app.settings.prefix))})
+
+    @verb
+    def queues(self, names: Sequence[str] | None = None) -> Operation[list[QueueView]]:
+        """Every queue that was ever used, sorted by name; or those of these names, with one round trip for each.
+
+        Without `names`, one round trip more for each 1000 keys of the server, whichever app they belong to: too much
+        for a path that serves work (docs/decisions/0010).
+        """
+        views = []
+        for name in (yield from QueueInspector.queue_names.operation(self)) if names is None else names:  # type: ignore[misc]
+            first = self._app.queue(name)
+            asked = yield Parallel((first.bindings.counts(), ShardBindings(first.bindings).table(0)))
+            further = self._shards_of(name, asked[1])[1:]
+            counts = (yield Parallel(tuple(one.bindings.counts() for one in further))) if further else []
+            views.append(QueueView(name, total_counts([asked[0], *counts])))
+        return views
+
+    @verb
+    def queue(self, name: str, *, tenants: int = 10) -> Operation[QueueDetail]:
+        """One queue: its counts, its `tenants` largest tenants, and jobs whose task no worker knows.
+
+        A few round trips, and one for each 1000 of the first 10,000 tenants. Raises PenstockError for a queue that was
+        never used.
+        """
+        yield from self._check_used(self._app.queue(name))
+        table, shards = yield from self._table_and_shards(name)
+        overviews = yield Parallel(tuple(one.bindings.overview(JOBS_EXAMINED) for one in shards))
+        counts = yield from count_parts(shards)
+        examined, largest = yield from self._largest_tenants(shards, tenants)
+        unknown = [
+            UnknownTaskJob(f"{shard.name}:{key}", Failure.read(why).reason)
+            for shard, overview in zip(shards, overviews, strict=True)
+            for key, why in overview.unknown_tasks.items()
+        ]
+        pauses = (yield from pauses_of(shards)) if counts.paused_parts else []
+        due = [overview.due_in for overview in overviews if overview.due_in is not None]
+        known = sum(overview.tenants for overview in overviews)
+        return QueueDetail(
+            name, counts, min(due, default=None), max(known, examined), largest, examined, unknown,
+            sum(overview.scanned for overview in overviews), pauses, len(shards), table.before if table else 0,
+        )  # fmt: skip
+
+    def _largest_tenants(self, shards: Sequence[Queue], n: int) -> Operation[tuple[int, list[TenantView]]]:
+        """How many tenants were examined, and the `n` largest of them."""
+        examined: dict[str, TenantCounts] = {}
+        for shard in shards:
+            cursor, seen = "0", dict[str, TenantCounts]()
+            while True:
+                cursor, some = yield shard.bindings.scan_tenants(cursor, TENANTS_PER_ROUND_TRIP)
+                seen |= some
+                if cursor == "0" or len(seen) >= TENANTS_EXAMINED / len(shards):
+                    break
+            for tenant, counts in seen.items():  # one that moves may have jobs in two shards
+                examined[tenant] = total_tenant_counts([examined[tenant], counts]) if tenant in examined else counts
+        largest = heapq.nlargest(n, examined.items(), key=lambda pair: (pair[1].waiting, pair[1].running, pair[1].dead))
+        return len(examined), [TenantView(*pair) for pair in largest]
+
+    @verb
+    def split(self, name: str, shards: int) -> Operation[bool]:
+        """Give a queue more shards; see `Queue.add_shards`. Raises PenstockError for a queue that was never used."""
+        yield from self._check_used(self._app.queue(name))
+        queue = self._app.queue(name)
+        if queue.shards is None:
+            queue = self._app.queue(name, shards=1)
+        return (yield from queue.add_shards_operation(shards))
+
+    @verb
+    def pause(
+        self, name: str, on: bool = True, *, task: str | None = None, tenant: str | None = None
+    ) -> Operation[Counts]:
+        """Pause or resume a queue, or one of its tasks or tenants; returns the queue's counts.
+
+        Raises PenstockError for a queue that was never used.
+        """
+        yield from self._check_used(self._app.queue(name))
+        yield from switch_pause(lambda: self._shards(name), name, on, task, tenant)
+        return (yield from count_parts((yield from self._shards(name))))
+
+    @verb
+    def limits(self, name: str) -> Operation[list[LimitInfo]]:
+        """The limits of a queue. Raises PenstockError for a queue that was never used."""
+        yield from self._check_used(self._app.queue(name))
+        return (yield from limits_of((yield from self._shards(name)), 100))
+
+    @verb
+    def set_limit(self, name: str, limit: str, numbers: Limit) -> Operation[None]:
+        """Change the numbers of a limit; see `Queue.set_limit`."""
+        yield from set_limit((yield from self._shards(name)), limit, numbers)
+
+    @verb
+    def waiting(self, name: str, tenant: str | None = None) -> Operation[int]:
+        """How many jobs a purge would cancel. Raises PenstockError for a queue that was never used."""
+        yield from self._check_used(self._app.queue(name))
+        total = 0
+        for shard in (yield from self._shards(name)):
+            total += yield from shard.count_waiting(tenant)
+        return total
+
+    @verb
+    def purge(self, name: str, tenant: str | None = None, *, most: int | None = None) -> Operation[int]:
+        """Cancel the waiting jobs of a queue, or of one tenant: at most `most`, the number that `waiting` returned.
+
+        Returns how many were cancelled. One round trip for each 250.
+        """
+        total = 0
+        for shard in (yield from self._shards(name)):
+            left = None if most is None else most - total
+            total += yield from shard.purge_operation(tenant, left)
+        return total
+
+    # --- workers ---
+
+    @verb
+    def workers(self, queue: str | None = None) -> Operation[list[WorkerInfo]]:
+        """The workers of one queue, or of every queue, at most 1000 of each; with shards, each worker once.
+
+        Two round trips for one queue; without `queue`, the cost of `queues`.
+
+        Raises PenstockError for a queue that was never used.
+        """
+        if queue is not None:
+            yield from self._check_used(self._app.queue(queue))
+        workers: list[WorkerInfo] = []
+        for name in [queue] if queue else (yield from QueueInspector.queue_names.operation(self)):  # type: ignore[misc]
+            found: dict[str, WorkerInfo] = {}
+            for shard in (yield from self._shards(name)):
+                for one in (yield shard.bindings.workers(WORKERS_PER_QUEUE)):
+                    if not one.name:
+                        workers.append(replace(one, queue=name))
+                    elif known := found.get(one.name):
+                        found[one.name] = replace(known, held=known.held + one.held, lease=max(known.lease, one.lease))
+                    else:
+                        found[one.name] = replace(one, queue=name)
+            workers += found.values()
+        return workers
+
+    @verb
+    def workers_here(self, queue: str) -> Operation[list[str]]:
+        """The workers of a queue that are alive on this machine, as `host:pid` (see `health.py`)."""
+        return workers_here(self._app, queue)
+
+    # --- dead letters ---
+
+    @verb
+    def count_dead(self, name: str, older: float = 0.0) -> Operation[DeadLetterCount]:
+        """How many jobs of a queue died more than `older` seconds ago, or at any time.
+
+        Two round trips. Raises PenstockError for a queue that was never used.
+        """
+        yield from self._check_used(self._app.queue(name))
+        shards = yield from self._shards(name)
+        found = yield Parallel(tuple(one.bindings.count_dead(older) for one in shards))
+        return DeadLetterCount(sum(count for _, count in found), max(until for until, _ in found))
+
+    @verb
+    def list_dead(self, name: str, limit: int = 50, offset: int = 0) -> Operation[DeadLetterPage]:
+        """Some of a queue's dead letters, the latest first. Raises PenstockError for a queue that was never used."""
+        yield from self._check_used(self._app.queue(name))
+        shards = yield from self._shards(name)
+        counts = yield from count_parts(shards)
+        return DeadLetterPage(counts.dead, offset, (yield from DeadLetters.page_of(shards, limit, offset)))
+
+    @verb
+    def show_dead(self, job_id: str) -> Operation[DeadLetter]:
+        """One dead letter. One round trip. Raises PenstockError for a job that is not a dead letter."""
+        queue, key = self._split(job_id)
+        found = yield queue.bindings.show(key)
+        status = status_of(found)
+        if status is not Status.DEAD or found.record is None:
+            raise PenstockError(f"job {job_id} is not a dead letter: it is {status}")
+        return queue.dead.letter(key, found.record.since / 1000, found.record, found.failure)
+
+    @verb
+    def requeue_dead(self, *ids: str) -> Operation[list[ActionOutcome]]:
+        """Run dead letters again, with their attempts at zero. Two round trips for each."""
+        return self._each(ids, lambda queue, key: queue.bindings.requeue([key]).then(bool))
+
+    @verb
+    def remove_dead(self, *ids: str) -> Operation[list[ActionOutcome]]:
+        """Delete dead letters for good. Two round trips for each."""
+        return self._each(ids, lambda queue, key: queue.bindings.remove_dead([key]).then(bool))
+
+    @verb
+    def requeue_all_dead(self, name: str, until: int = 0) -> Operation[int]:
+        """Run again every dead letter of a queue that died up to `until` (milliseconds since 1970; 0: now).
+
+        Returns how many. Two round trips for each 500.
+        """
+        return self._all_dead(name, until, lambda queue, keys: queue.bindings.requeue(keys))
+
+    @verb
+    def remove_all_dead(self, name: str, until: int = 0) -> Operation[int]:
+        """Delete every dead letter of a queue that died up to `until` (milliseconds since 1970; 0: now).
+
+        Returns how many. Two round trips for each 500.
+        """
+        return self._all_dead(name, until, lambda queue, keys: queue.bindings.remove_dead(keys))
+
+    def _all_dead(
+        self, name: str, until: int, act: Callable[[Queue, Sequence[bytes]], RoundTrip[int]]
+    ) -> Operation[int]:
+        yield from self._check_used(self._app.queue(name))
+        total = 0
+        for queue in (yield from self._shards(name)):
+            latest = until
+            previous: list[bytes] = []
+            while True:
+                latest, keys = yield queue.bindings.dead_until(latest, CHUNK)
+                if not keys or keys == previous:  # no dead letters are left, or the action does not work on the rest
+                    break
+                total += yield act(queue, keys)
+                previous = keys
+        return total

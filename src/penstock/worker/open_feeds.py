@@ -1,0 +1,74 @@
+"""What a worker runs for each feed beside its turns: a listener for wake-ups and cancellations, and a heartbeat."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.core.operations import Driver
+from penstock.worker.cancelling import MESSAGE as CANCEL
+from penstock.worker.cancelling import Cancelling
+from penstock.worker.feed import Feed
+from penstock.worker.heartbeat import Heartbeat
+
+if TYPE_CHECKING:
+    from penstock.core.operations import AsyncListener
+
+
+class OpenFeeds:
+    """The listeners and heartbeats of the feeds that a worker serves."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        cancelling: Cancelling,
+        round_due: Callable[[], None],
+        lease_lost: Callable[[Feed, str], None],
+        broken: Callable[[BaseException], None],
+    ) -> None:
+        """
+        round_due   begins a round of the worker
+        lease_lost  called with a feed and its incarnation, if the server refuses a heartbeat
+        broken      called with an error that a retry would not fix, such as a missing permission
+        """
+        self._driver = driver
+        self._cancelling = cancelling
+        self._round_due = round_due
+        self._lease_lost = lease_lost
+        self._broken = broken
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[AsyncListener] = []
+        self.heartbeats: list[Heartbeat] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        """They never end by themselves; the worker cancels them."""
+
+    def open(self, feed: Feed) -> None:
+        """Let the feed receive wake-ups, and keep its lease. Call it before the feed's first turn."""
+        listener = self._driver.aio.listen(feed.queue.bindings.keys.base)
+        feed.address = listener.address
+        self._listeners.append(listener)
+        task = asyncio.create_task(self._listen(feed, listener))
+        task.add_done_callback(self._listening_ended)
+        self.tasks.append(task)
+        feed.notes.start(self._loop, self._round_due)
+        heartbeat = Heartbeat(self._driver.blocking, feed, self._loop, self._lease_lost, self._cancelling.cancel)
+        self.heartbeats.append(heartbeat)
+        heartbeat.start()
+
+    def close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+
+    async def _listen(self, feed: Feed, listener: AsyncListener) -> None:
+        while True:
+            messages = await listener.wait(None)
+            if CANCEL in messages:
+                self._cancelling.read(feed)
+            if wake_ups := [message for message in messages if message != CANCEL]:
+                feed.wake_up(wake_ups)
+                self._round_due()
+
+    def _listening_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken(error)
