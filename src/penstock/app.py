@@ -210,20 +210,17 @@ class Penstock(CoordinationFactory):
         """The queue of this name, always the same object. No round trip.
 
         shards  spread its tenants over this many slots of a cluster, each with a part of the queue under a name such as
-                `mail~1`. Say it once, in the module that defines the app; the queue's tasks and workers follow it. The
-                first program of all stores the number in the server; from then on that counts, and `queue.add_shards`
-                makes it larger. None: as the settings say, else one slot
+                `mail~1`. Name it once, in the module that defines the app. The first program of all stores it in the
+                server; from then on that counts, and `queue.add_shards` makes it larger. None: as the settings say
 
         Raises ConfigurationError for a bad name or number, and for another number than this program has named.
         """
         if name not in self._queues:
             self._queues[name] = Queue(name, self._driver, self.settings, self.clock, self.middleware)
-            if name in self.settings.shards:
-                self._queues[name].split(self.settings.shards[name], self.queue)
-        queue = self._queues[name]
+            shards = self.settings.shards.get(name) if shards is None else shards
         if shards is not None:
-            queue.split(shards, self.queue)
-        return queue
+            self._queues[name].split(shards, self.queue)
+        return self._queues[name]
 
     @property
     def schedules(self) -> Schedules:
