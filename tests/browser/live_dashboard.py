@@ -11,7 +11,7 @@ import threading
 
 import uvicorn
 
-from penstock import Penstock, Worker
+from penstock import Concurrency, Penstock, Worker
 from penstock.errors import LeaseLost
 from penstock.ops.inspect import Inspector
 from penstock.settings import WorkerSettings
@@ -43,13 +43,20 @@ async def flood(app: Penstock) -> None:
 def main() -> None:
     with TemporaryServer() as server, Penstock(server.address) as app:
         prepare(app)
+        app.queue("bulk").put_many(range(1500), tenant="acme")
+        app.queue("bulk").put_many(range(20), tenant="bo", delay=3600)
 
-        @app.task(queue="tasks")
+        @app.task(queue="tasks", schedule="0 7 * * mon-fri", timezone="Europe/Berlin")
         async def nothing() -> None: ...
+
+        @app.task(queue="tasks", limit=Concurrency(1, key="{account}"))
+        async def charge(account: str) -> None:
+            await asyncio.sleep(3600)
 
         async def at_work() -> None:
             await asyncio.gather(Worker(app, WorkerSettings(queues=("tasks",))).run(), flood(app))
 
+        app.enqueue_many(charge.call("ada") for _ in range(3))
         threading.Thread(target=asyncio.run, args=(at_work(),), daemon=True).start()
         held = app.lock("invoice:7").acquire(), app.semaphore("market:17", limit=5).acquire()
         listener = socket.create_server(("127.0.0.1", 0))

@@ -23,7 +23,8 @@ LIVE = Path(__file__).with_name("live_dashboard.py")
 PAGES = {
     "overview": "Queues", "queue/reports": "Who waits and who is served", "dead/mail": "Dead letters of mail",
     "workers": "Workers", "locks": "invoice:7", "messages": "Mailboxes", "files": "Files", "directories": "guild:9",
-    "health": "Finding",
+    "health": "Finding", "jobs/bulk": "searched", "jobs/tasks?state=running": "charge",
+    "schedules": "Monday to Friday at 07:00", "queue/tasks": "1 at a time",
 }  # fmt: skip
 
 
@@ -93,7 +94,7 @@ def test_every_page_is_shown_without_a_fault(page: Any, look: dict[str, Any], re
         # Wide tables scroll by themselves, so that the page does not.
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), to
         if folder := os.environ.get("PENSTOCK_SCREENSHOTS"):
-            page.screenshot(path=f"{folder}/{to.replace('/', '-')}-{request.node.callspec.id}.png")
+            page.screenshot(path=f"{folder}/{re.sub('[^a-z]+', '-', to)}-{request.node.callspec.id}.png")
 
 
 def test_numbers_change_while_it_is_open(page: Any):
@@ -128,6 +129,51 @@ def test_a_dead_letter_is_looked_at_and_run_again(page: Any):
     sync_api.expect(page.locator("main")).to_contain_text("<img src=x")
     page.get_by_role("button", name="Run again").click()
     page.get_by_text("1 job requeued").wait_for()
+
+
+def test_jobs_are_found_by_a_filter_that_the_address_holds(page: Any):
+    go(page, "jobs/bulk")
+    page.get_by_label("Tenant").fill("bo")
+    page.get_by_role("button", name="Search", exact=True).click()
+    page.get_by_text("Found: 20").wait_for()
+    assert page.evaluate("location.hash").endswith("?tenant=bo")
+    page.reload()
+    page.get_by_text("Found: 20").wait_for()
+    go(page, "jobs/bulk?state=ready&tenant=acme")
+    page.get_by_role("button", name="Search on").click()
+    page.get_by_text("Found: 100").wait_for()
+
+
+def test_jobs_that_match_are_counted_and_then_moved_and_cancelled(page: Any):
+    go(page, "jobs/bulk?tenant=bo")
+    page.get_by_role("button", name="Move all that match").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text("20 jobs of the queue bulk match").wait_for()
+    dialog.get_by_label("Move to the queue").fill("elsewhere")
+    dialog.get_by_role("button", name="Move all that match").click()
+    dialog.get_by_text("20 of 20 jobs changed").wait_for()
+    dialog.get_by_role("button", name="Close").click()
+    go(page, "jobs/bulk?state=ready&tenant=acme")
+    page.get_by_role("button", name="Cancel all that match").click()
+    dialog.get_by_text("1,500 jobs of the queue bulk match").wait_for()
+    dialog.get_by_role("button", name="Cancel all that match").click()
+    dialog.get_by_text("1,500 of 1,500 jobs changed").wait_for()
+
+
+def test_a_run_again_is_undone_before_it_begins(page: Any):
+    go(page, "dead/mail")
+    page.get_by_role("button", name="Run all again").click()
+    page.get_by_role("button", name="Undo").click()
+    page.wait_for_timeout(4500)
+    assert page.locator("tbody tr").count() > 0
+
+
+def test_a_schedule_is_paused_and_that_is_undone(page: Any):
+    go(page, "schedules")
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("cell", name="paused").wait_for()
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_role("cell", name="active").wait_for()
 
 
 def test_a_lock_is_broken_after_a_question(page: Any):

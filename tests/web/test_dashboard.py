@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 import penstock.web
-from penstock import Penstock
+from penstock import Concurrency, Penstock
 from penstock.ops.inspect import Inspector
 from penstock.testing import TemporaryServer
 from penstock.web import dashboard
@@ -340,3 +340,64 @@ def test_a_used_port_is_one_clear_error(server: TemporaryServer):
         with process:
             _, said = process.communicate(timeout=scaled(30))
     assert (process.returncode, "port 0 takes any free one" in said) == (2, True)
+
+
+# --- jobs by filter ---
+
+
+def test_jobs_are_found_by_a_filter(app: Penstock):
+    app.queue("mail").put_many(["a", "b"], tenant="acme")
+    app.queue("mail").put("c", tenant="globex", delay=60)
+    found = ask(dashboard(app), "/api/find?queue=mail&tenant=acme").json()
+    assert [job["tenant"] for job in found["jobs"]] == ["acme", "acme"]
+    assert (found["cursor"], found["examined"], found["of"]) == (None, 3, 3)
+    assert len(ask(dashboard(app), "/api/find?state=delayed&older_than=0").json()["jobs"]) == 1
+    for query in ("state=gone", "older_than=x", "colour=red", "cursor=x"):
+        assert ask(dashboard(app), f"/api/find?{query}").status_code in {400, 502}, query
+    assert ask(dashboard(app), "/api/find?queue=nothing").status_code == 404
+
+
+def test_schedules_and_limits_are_shown(app: Penstock):
+    @app.task(queue="tasks", limit=Concurrency(1, key="{account}"))
+    def charge(account: str) -> None: ...
+
+    app.schedules.add("hourly", charge.call("ada"), every=3600)
+    app.enqueue_many(charge.call("ada") for _ in range(3))
+    (schedule,) = ask(dashboard(app), "/api/schedules").json()["schedules"]
+    assert (schedule["id"], schedule["every"], schedule["state"]) == ("tasks:hourly", 3600, "active")
+    (limit,) = ask(dashboard(app), "/api/limits/tasks").json()["limits"]
+    assert [(key["key"], key["used"], key["parked"]) for key in limit["keys"]] == [("ada", 1, 2)]
+    assert act(acting(app), action="pause_schedule", names=["tasks:hourly"]).json() == {"done": "tasks:hourly paused"}
+
+
+async def bulk(asgi: Any, action: str, **order: Any) -> dict[str, Any]:
+    """Begin an action on all jobs that match, and follow it to its end."""
+    transport = httpx.ASGITransport(asgi, client=("127.0.0.1", 5))
+    async with httpx.AsyncClient(transport=transport, base_url=LOCAL) as http:
+        order |= {"action": f"{action}_matching", "queue": "mail"}
+        begun = await http.post("/api/act", content=json.dumps(order), headers=JSON)
+        if begun.status_code != 200:
+            return {"status": begun.status_code}
+        while True:
+            run = (await http.get(f"/api/runs/{begun.json()['run']}")).json()
+            if run["ended"]:
+                return dict(run)
+            await asyncio.sleep(0.01)
+
+
+def test_jobs_that_match_are_counted_moved_and_cancelled(app: Penstock, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "penstock.audit")
+    app.queue("mail").put_many(range(7), tenant="acme")
+    app.queue("mail").put_many(range(5), tenant="globex")
+    asgi, acme = acting(app), {"tenant": "acme"}
+    assert asyncio.run(bulk(asgi, "count", filter=acme))["found"] == 7
+    assert caplog.records == []
+    assert asyncio.run(bulk(asgi, "move", filter=acme, to="other"))["done"] == 7
+    assert asyncio.run(bulk(asgi, "cancel")) == {"status": 409}
+    assert asyncio.run(bulk(asgi, "cancel", confirmed=True))["done"] == 5
+    assert [record.message for record in caplog.records] == [
+        "local: move_matching mail: 7 of 7 jobs", "local: cancel_matching mail: 5 of 5 jobs",
+    ]  # fmt: skip
+    assert (app.queue("other").count().ready, app.queue("mail").count().waiting) == (7, 0)
+    assert asyncio.run(bulk(dashboard(app), "count")) == {"status": 403}
+    assert ask(asgi, "/api/runs/99").status_code == 400

@@ -15,6 +15,7 @@ from penstock.errors import PenstockError
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import many, terminal_safe
 from penstock.web.answers import Json, reporting_errors
+from penstock.web.bulk import BulkRuns, Filter
 
 audit = logging.getLogger("penstock.audit")
 
@@ -32,13 +33,17 @@ class Order(msgspec.Struct):
     reason: str = ""
     most: int | None = None
     until: int = 0
+    filter: Filter = msgspec.field(default_factory=Filter)
+    to: str = ""
     confirmed: bool = False
 
 
-DESTROYS = {"purge", "cancel", "remove", "remove_all", "break"}
+DESTROYS = {"purge", "cancel", "remove", "remove_all", "break", "cancel_matching", "remove_matching"}
 """Actions that nothing undoes. The page asks before it sends them."""
 
 MOST_IDS = 1000
+
+_BULK = {f"{action}_matching" for action in ("count", "cancel", "requeue", "remove", "move")}
 
 
 class Actions:
@@ -49,11 +54,21 @@ class Actions:
         self._actions: dict[str, Action] = {
             "pause": self.pause, "resume": self.resume, "purge": self.purge, "cancel": self.cancel,
             "requeue": self.requeue, "requeue_all": self.requeue_all, "remove": self.remove,
-            "remove_all": self.remove_all, "break": self.break_locks,
+            "remove_all": self.remove_all, "break": self.break_locks, "move": self.move,
+            "pause_schedule": self.pause_schedule, "resume_schedule": self.resume_schedule,
+            "run_schedule": self.run_schedule,
         }  # fmt: skip
+        self.runs = BulkRuns(inspector)
 
     def routes(self) -> list[Route]:
-        return [Route("/act", reporting_errors(self.act), methods=["POST"])]
+        return [
+            Route("/act", reporting_errors(self.act), methods=["POST"]),
+            Route("/runs/{number:int}", reporting_errors(self.run), methods=["GET"]),
+        ]
+
+    async def run(self, request: Request) -> Response:
+        """How far an action on all jobs that match is."""
+        return Json(self.runs.find(request.path_params["number"]))
 
     async def act(self, request: Request) -> Response:
         try:
@@ -61,10 +76,16 @@ class Actions:
         except msgspec.MsgspecError as error:
             raise ValueError(f"this is no order: {error}") from None
         action = self._actions.get(order.action)
-        if action is None or len(order.ids) > MOST_IDS:
-            raise ValueError(f"no action {order.action!r}" if action is None else f"at most {MOST_IDS} jobs at once")
+        bulk = order.action.removesuffix("_matching") if order.action in _BULK else ""
+        if (action is None and not bulk) or len(order.ids) > MOST_IDS:
+            raise ValueError(
+                f"no action {order.action!r}" if len(order.ids) <= MOST_IDS else f"at most {MOST_IDS} jobs at once"
+            )
         if order.action in DESTROYS and not order.confirmed:
             return Json({"error": f"{order.action} destroys: ask first, and send confirmed"}, 409)
+        if bulk:
+            return await self._begin(bulk, order, request.state.visitor.name)
+        assert action is not None
         outcome = "failed"
         try:
             outcome = await action(order)
@@ -72,12 +93,17 @@ class Actions:
             outcome = f"failed: {error}"
             raise
         finally:
-            what = order.queue or ", ".join(order.ids[:5] + order.names[:5])
-            audit.info(
-                "%s: %s %s: %s", terminal_safe(request.state.visitor.name), order.action, terminal_safe(what),
-                terminal_safe(outcome), extra={"user": request.state.visitor.name, "order": msgspec.to_builtins(order)},
-            )  # fmt: skip
+            _log(request.state.visitor.name, order, outcome)
         return Json({"done": outcome})
+
+    async def _begin(self, bulk: str, order: Order, user: str) -> Response:
+        """Begin an action on all jobs that match. Its audit line is written at the end; that of a count is not."""
+
+        def end(outcome: str) -> None:
+            if bulk != "count":
+                _log(user, order, outcome)
+
+        return Json({"run": await self.runs.begin(bulk, order.queue, order.filter, order.to, end)})
 
     async def pause(self, order: Order) -> str:
         await self._ask.pause.aio(order.queue, True)
@@ -106,10 +132,30 @@ class Actions:
     async def remove_all(self, order: Order) -> str:
         return many(await self._ask.remove_all_dead.aio(order.queue, order.until), "job") + " removed"
 
+    async def move(self, order: Order) -> str:
+        return _summary(await self._ask.move.aio(*order.ids, to=order.to), f"moved to {order.to}")
+
+    async def pause_schedule(self, order: Order) -> str:
+        return f"{(await self._ask.pause_schedule.aio(order.names[0])).id} paused"
+
+    async def resume_schedule(self, order: Order) -> str:
+        return f"{(await self._ask.resume_schedule.aio(order.names[0])).id} resumed"
+
+    async def run_schedule(self, order: Order) -> str:
+        return f"{(await self._ask.trigger_schedule.aio(order.names[0])).id} enqueued"
+
     async def break_locks(self, order: Order) -> str:
         held = await self._ask.held_locks.aio(order.names)
         broken = await self._ask.break_locks.aio(held, order.reason or "broken from the dashboard")
         return many(len(broken), "lock") + " broken"
+
+
+def _log(user: str, order: Order, outcome: str) -> None:
+    what = order.queue or ", ".join(order.ids[:5] + order.names[:5])
+    audit.info(
+        "%s: %s %s: %s", terminal_safe(user), order.action, terminal_safe(what), terminal_safe(outcome),
+        extra={"user": user, "order": msgspec.to_builtins(order)},
+    )  # fmt: skip
 
 
 def _summary(outcomes: list[Any], done: str) -> str:

@@ -14,12 +14,16 @@ from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.history import Interval
 from penstock.ops.inspect import Inspector
 from penstock.web.answers import Json, Mask, body_text, cut_text, fields, reporting_errors
+from penstock.web.bulk import read_filter
 from penstock.web.sampler import Sampler, history_of
 
 PAGE = 50
 """Dead letters on a page."""
 
 MOST_TENANTS = 50
+
+MOST_SEARCHED = 5000
+"""Jobs that one search examines, so that the page is there within 200 ms."""
 
 COMPLETIONS = 20
 
@@ -38,7 +42,8 @@ class Questions:
             "/queues/{queue:path}": self.queue,
             "/dead/{queue:path}": self.dead, "/jobs/{id:path}": self.job, "/workers": self.workers,
             "/locks": self.locks, "/messages": self.messages, "/files": self.files, "/directories": self.directories,
-            "/complete/{name:path}": self.complete, "/doctor": self.doctor,
+            "/complete/{name:path}": self.complete, "/doctor": self.doctor, "/find": self.find,
+            "/schedules": self.schedules, "/limits/{queue:path}": self.limits,
         }  # fmt: skip
         return [Route(path, reporting_errors(ask), methods=["GET"]) for path, ask in questions.items()]
 
@@ -84,6 +89,21 @@ class Questions:
         body = body_text(info.body, self._mask) if info.body is not None else None
         now = await self._ask.now.aio()
         return Json(fields(info, body=body, result=result, traceback=cut_text(info.traceback), now=now))
+
+    async def find(self, request: Request) -> Response:
+        """Jobs that match the filter in the query; see `Queue.jobs`."""
+        query = dict(request.query_params)
+        queue, cursor = query.pop("queue", None), query.pop("cursor", None)
+        chosen = read_filter(query)
+        page = await self._ask.find_jobs.aio(queue, limit=PAGE, cursor=cursor, most=MOST_SEARCHED, **chosen.wanted())
+        return Json(fields(page, now=await self._ask.now.aio()))
+
+    async def schedules(self, request: Request) -> Response:
+        found = [fields(one, body=body_text(one.body, self._mask)) for one in await self._ask.schedules.aio()]
+        return Json({"schedules": found, "now": await self._ask.now.aio()})
+
+    async def limits(self, request: Request) -> Response:
+        return Json({"limits": await self._ask.limits.aio(request.path_params["queue"])})
 
     async def workers(self, request: Request) -> Response:
         return Json({"workers": await self._ask.workers.aio(), "now": await self._ask.now.aio()})

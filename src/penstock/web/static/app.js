@@ -5,7 +5,7 @@ import { PAGES } from "./pages.js";
 import { Toasts } from "./parts.js";
 import { LANGUAGES, chooseLanguage, language, number, t } from "./text.js";
 
-const NAVIGATION = ["overview", "dead", "workers", "locks", "messages", "files", "directories", "health"];
+const NAVIGATION = ["overview", "jobs", "dead", "schedules", "workers", "locks", "messages", "files", "directories", "health"];
 
 /** The page, its argument and its filters: #/queue/mail?offset=50 */
 function address() {
@@ -82,7 +82,7 @@ function Side({ page, live }) {
     <a class="brand" href="#/overview"><img src="static/icon.svg" alt="" />Penstock</a>
     <nav aria-label=${t("pages")}>${NAVIGATION.map((name) => html`
       <a href=${`#/${name}`} aria-current=${page === name || (name === "overview" && page === "queue") ? "page" : undefined}>
-        <span>${t(`page.${name}`)}</span><span class="quiet">${counts[name]}</span></a>`)}
+        <span>${t(`page.${name === "jobs" ? "find" : name}`)}</span><span class="quiet">${counts[name]}</span></a>`)}
     </nav>
     <div class="end">
       <div class="switches">
@@ -100,7 +100,7 @@ function Side({ page, live }) {
 function App() {
   const where = useAddress(), live = useLive();
   useKeys();
-  useEffect(() => { document.title = `${where.name || t(`page.${where.page}`)} · Penstock`; }, [where]);
+  useEffect(() => { document.title = `${where.name || t(`page.${where.page === "jobs" ? "find" : where.page}`)} · Penstock`; }, [where]);
   const Page = PAGES[where.page];
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector("main").focus(); }}>${t("skip")}</a>
     <div class="frame"><${Side} page=${where.page} live=${live} />

@@ -1,7 +1,8 @@
 // The pages. Each shows what one or two questions to the server answer.
 
 import { html, useEffect, useState } from "./ui.js";
-import { Careful, Chart, Fact, Loading, Problem, Table, Tag, act, ask, useAnswer } from "./parts.js";
+import { Jobs, Limits, STATES, Schedules } from "./jobs.js";
+import { Careful, Chart, Fact, Loading, Problem, Table, Tag, act, ask, later, useAnswer } from "./parts.js";
 import { age, number, rate, size, t, time } from "./text.js";
 
 const OLD = 60; // seconds after which a ready job has waited long
@@ -93,19 +94,20 @@ function Overview({ live }) {
 // --- a queue ---
 
 function Tenants({ queue, mayAct, again }) {
-  const most = Math.max(1, ...queue.largest.map((tenant) => tenant.counts.ready + tenant.counts.delayed));
+  const waits = ({ counts }) => counts.ready + counts.delayed + counts.parked;
+  const most = Math.max(1, ...queue.largest.map(waits));
   const columns = [
     [t("tenant"), (tenant) => html`<span class="mono">${tenant.name || t("no-tenant")}</span>`],
-    [t("waits"), (tenant) => html`<div class="bar" aria-hidden="true"><i style=${{ width: `${(100 * (tenant.counts.ready + tenant.counts.delayed)) / most}%` }}></i></div>`],
+    [t("waits"), (tenant) => html`<div class="bar" aria-hidden="true"><i style=${{ width: `${(100 * waits(tenant)) / most}%` }}></i></div>`],
     [t("ready"), (tenant) => number(tenant.counts.ready), "n"],
     [t("delayed"), (tenant) => number(tenant.counts.delayed), "n"],
     [t("served"), (tenant) => number(tenant.counts.running), "n"],
     [t("dead"), (tenant) => number(tenant.counts.dead), "n"],
   ];
   if (mayAct) {
-    columns.push([t("actions"), (tenant) => html`<${Careful} label=${t("purge")} then=${again} disabled=${!tenant.counts.ready && !tenant.counts.delayed}
-      question=${t("purge.tenant", { tenant: tenant.name, queue: queue.name, n: number(tenant.counts.ready + tenant.counts.delayed) })}
-      order=${{ action: "purge", queue: queue.name, tenant: tenant.name, most: tenant.counts.ready + tenant.counts.delayed }} />`, "n"]);
+    columns.push([t("actions"), (tenant) => html`<${Careful} label=${t("purge")} then=${again} disabled=${!waits(tenant)}
+      question=${t("purge.tenant", { tenant: tenant.name, queue: queue.name, n: number(waits(tenant)) })}
+      order=${{ action: "purge", queue: queue.name, tenant: tenant.name, most: waits(tenant) }} />`, "n"]);
   }
   const shown = t("tenants.shown", { shown: number(queue.largest.length), all: number(queue.tenants) });
   return html`<div class="card"><h2>${t("tenants")} <span class="quiet">${shown}</span></h2>
@@ -116,10 +118,10 @@ function Queue({ name, live, mayAct }) {
   const [queue, error, again] = useAnswer(`queues/${encodeURIComponent(name)}`);
   if (!queue) return html`<h1>${name}</h1><${Problem} error=${error} /><${Loading} answer=${queue} error=${error} />`;
   const { counts } = queue, flow = (live.queues || []).find((one) => one.name === name) || {};
-  const waiting = counts.ready + counts.delayed;
+  const waiting = counts.ready + counts.delayed + counts.parked;
   const pause = counts.paused ? ["resume", "pause"] : ["pause", "resume"];
   return html`
-    <div class="head"><h1>${name}</h1><${State} queue=${{ ...counts, workers: queue.workers.length }} />
+    <div class="head"><h1>${name}</h1><${State} queue=${{ ...counts, workers: queue.workers.length }} />${link("jobs", name, t("page.find"))}
       ${mayAct && html`<div class="rest">
         <button onClick=${() => act({ action: pause[0], queue: name }, { undo: { action: pause[1], queue: name }, then: again })}>${t(pause[0])}</button>
         <${Careful} label=${t("purge")} disabled=${!waiting} then=${again} question=${t("purge.queue", { queue: name, n: number(waiting) })}
@@ -136,6 +138,7 @@ function Queue({ name, live, mayAct }) {
     </div>
     <${Past} name=${name} flow=${flow} at=${live.at} />
     <${Tenants} queue=${queue} mayAct=${mayAct} again=${again} />
+    <${Limits} queue=${name} />
     <div class="two">
       <div class="card"><h2>${t("workers")}</h2><${WorkerTable} workers=${queue.workers} now=${live.at} /></div>
       <div class="card"><h2>${t("totals")}</h2><dl>
@@ -148,8 +151,6 @@ function Queue({ name, live, mayAct }) {
 
 // --- a job ---
 
-const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", ready: "", running: "good", completed: "good", dropped: "" };
-
 function Job({ name, mayAct }) {
   const [job, error, again] = useAnswer(`jobs/${encodeURIComponent(name)}`);
   if (!job) return html`<h1>${t("job")}</h1><${Problem} error=${error} /><${Loading} answer=${job} error=${error} />`;
@@ -157,14 +158,15 @@ function Job({ name, mayAct }) {
     ["queue", link("queue", job.id.split(":")[0])], ["tenant", job.tenant], ["priority", job.priority],
     ["enqueued", job.enqueued && t("ago", { time: time(job.enqueued), age: age(job.now - job.enqueued) })],
     ["since", job.since && t("ago", { time: time(job.since), age: age(job.now - job.since) })],
+    ["worker", job.worker], ["claimed", job.claimed && t("ago", { time: time(job.claimed), age: age(job.now - job.claimed) })],
     ["expires", time(job.expires)], ["attempts", job.attempts], ["deliveries", job.deliveries], ["crashes", job.crashes],
   ];
   return html`
     <div class="head"><h1 class="mono">${job.id}</h1><${Tag} state=${STATES[job.status]}>${t(`status.${job.status}`)}<//>
       ${mayAct && html`<div class="rest">
-        ${job.status === "dead" && html`<button class="main" onClick=${() => act({ action: "requeue", ids: [job.id] }, { then: again })}>${t("requeue")}</button>
+        ${job.status === "dead" && html`<button class="main" onClick=${() => later({ action: "requeue", ids: [job.id] }, t("requeue.soon", { n: 1 }), { then: again })}>${t("requeue")}</button>
           <${Careful} label=${t("remove")} question=${t("remove.job", { id: job.id })} order=${{ action: "remove", ids: [job.id] }} then=${again} />`}
-        ${["ready", "delayed", "running"].includes(job.status) && html`
+        ${["ready", "delayed", "parked", "running"].includes(job.status) && html`
           <${Careful} label=${t("cancel")} question=${t("cancel.job", { id: job.id })} order=${{ action: "cancel", ids: [job.id] }} then=${again} />`}
       </div>`}</div>
     <${Problem} error=${error} />
@@ -206,9 +208,9 @@ function DeadOf({ name, offset, mayAct }) {
     <div class="head"><h1>${t("dead-of", { queue: name })}</h1><span class="quiet">${number(page.total)}</span>
       ${mayAct && html`<div class="rest">
         ${ids.length > 0 ? html`
-          <button class="main" onClick=${() => act({ action: "requeue", ids }, { then })}>${t("requeue.n", { n: ids.length })}</button>
+          <button class="main" onClick=${() => later({ action: "requeue", ids }, t("requeue.soon", { n: ids.length }), { then })}>${t("requeue.n", { n: ids.length })}</button>
           <${Careful} label=${t("remove.n", { n: ids.length })} question=${t("remove.chosen", { n: ids.length })} order=${{ action: "remove", ids }} then=${then} />` : html`
-          <button disabled=${!page.total} onClick=${() => act({ action: "requeue_all", queue: name, until }, { then })}>${t("requeue-all")}</button>
+          <button disabled=${!page.total} onClick=${() => later({ action: "requeue_all", queue: name, until }, t("requeue.soon", { n: number(page.total) }), { then })}>${t("requeue-all")}</button>
           <${Careful} label=${t("remove-all")} disabled=${!page.total} question=${t("remove.all", { n: number(page.total), queue: name })} order=${{ action: "remove_all", queue: name, until }} then=${then} />`}
       </div>`}</div>
     <${Problem} error=${error} />
@@ -351,5 +353,5 @@ function Health() {
 
 export const PAGES = {
   overview: Overview, queue: Queue, job: Job, dead: Dead, workers: Workers, locks: Locks, messages: Messages, files: Files,
-  directories: Directories, health: Health,
+  directories: Directories, health: Health, jobs: Jobs, schedules: Schedules,
 };

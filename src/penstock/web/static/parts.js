@@ -48,16 +48,36 @@ export function Toasts() {
     </div>`}</div>`;
 }
 
+/** Send an order, and return the answer. */
+export async function send(order) {
+  const answer = await fetch("api/act", {
+    method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(order), keepalive: true,
+  });
+  const text = await answer.text();
+  let found;
+  try { found = JSON.parse(text); } catch { found = { error: text }; }
+  if (!answer.ok) throw new Error(found.error || answer.statusText);
+  return found;
+}
+
+let waiting = null;
+
+/** Act after some seconds, in which it can be undone: for what nothing takes back. Leaving the page acts at once. */
+export function later(order, text, { then } = {}) {
+  waiting?.();
+  let timer;
+  const done = () => { clearTimeout(timer); removeEventListener("pagehide", go); waiting = null; };
+  const go = () => { done(); act(order, { then }); };
+  waiting = go;
+  timer = setTimeout(go, 4000);
+  addEventListener("pagehide", go);
+  toast({ text, undo: done });
+}
+
 /** Act on the server, and tell how it went. `undo`: the order that takes it back. */
 export async function act(order, { undo, then } = {}) {
   try {
-    const answer = await fetch("api/act", {
-      method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(order),
-    });
-    const text = await answer.text();
-    let found;
-    try { found = JSON.parse(text); } catch { found = { error: text }; }
-    if (!answer.ok) throw new Error(found.error || answer.statusText);
+    const found = await send(order);
     toast({ text: found.done, undo: undo && (() => act(undo, { then })) });
   } catch (error) {
     toast({ text: error.message, bad: true });

@@ -1,0 +1,163 @@
+// The pages of jobs by filter, and of schedules.
+
+import { html, useEffect, useRef, useState } from "./ui.js";
+import { Loading, Problem, Table, Tag, act, ask, later, send, useAnswer } from "./parts.js";
+import { age, number, t, time } from "./text.js";
+
+export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", ready: "", parked: "", running: "good", completed: "good", dropped: "" };
+const FILTERS = ["state", "task", "tenant", "worker", "id_prefix", "older_than"];
+const SEARCHED = ["ready", "delayed", "parked", "running", "dead"];
+
+const job = (id) => html`<a class="mono" href=${`#/job/${encodeURIComponent(id)}`}>${id}</a>`;
+
+/** The filter of an address: only what is set. An empty task or tenant that is set is a filter, too. */
+function chosen(filter) {
+  return Object.fromEntries(FILTERS.filter((name) => filter.get(name)).map((name) => [name, filter.get(name)]));
+}
+
+function Form({ queue, queues, filter }) {
+  const search = (event) => {
+    event.preventDefault();
+    const fields = new FormData(event.target), next = new URLSearchParams();
+    for (const name of FILTERS) if (fields.get(name)) next.set(name, fields.get(name));
+    const to = `#/jobs/${encodeURIComponent(fields.get("queue"))}?${next}`;
+    if (location.hash === to) dispatchEvent(new Event("hashchange")); else location.hash = to;
+  };
+  const field = (name, kind = "text") => html`<label>${t(`filter.${name}`)}<input name=${name} type=${kind} min="0" value=${filter.get(name) || ""} /></label>`;
+  return html`<form class="card filter" onSubmit=${search} role="search" key=${queue + filter}>
+    <label>${t("queue")}<select name="queue">
+      <option value="" selected=${!queue}>${t("all-queues")}</option>
+      ${[...new Set([...queues.map((one) => one.name), queue])].filter(Boolean).map((name) => html`<option value=${name} selected=${name === queue}>${name}</option>`)}</select></label>
+    <label>${t("state")}<select name="state"><option value="">${t("any-state")}</option>
+      ${SEARCHED.map((state) => html`<option value=${state} selected=${filter.get("state") === state}>${t(`status.${state}`)}</option>`)}</select></label>
+    ${field("task")}${field("tenant")}${field("id_prefix")}${field("older_than", "number")}${field("worker")}
+    <button class="main">${t("search")}</button></form>`;
+}
+
+/** Search, and continue where the last search ended: [found or nothing, error, search on, search again]. */
+function useSearch(path) {
+  const [state, set] = useState({}), [turn, again] = useState(0), current = useRef();
+  const look = async (cursor, jobs) => {
+    const mine = current.current = {};
+    try {
+      const page = await ask(`find?${path}${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`);
+      if (current.current === mine) set({ path, found: { ...page, jobs: [...jobs, ...page.jobs] } });
+    } catch (error) {
+      if (current.current === mine) set({ path, error: error.message });
+    }
+  };
+  useEffect(() => { look("", []); return () => { current.current = null; }; }, [path, turn]);
+  const fits = state.path === path ? state : {};
+  return [fits.found, fits.error, () => look(fits.found.cursor, fits.found.jobs), () => again((n) => n + 1)];
+}
+
+/** A button that counts the jobs that match, asks, and acts on those that still do. */
+function Bulk({ action, queue, filter, dangerous, target, then }) {
+  const dialog = useRef(), closed = useRef(true);
+  const [run, set] = useState(null), [to, choose] = useState("");
+  const title = useRef(`bulk-${Math.random().toString(36).slice(2)}`).current;
+  const order = { queue, filter: { ...filter, older_than: Number(filter.older_than || 0) } };
+  const follow = async (what, more) => {
+    try {
+      const { run: id } = await send({ ...order, ...more, action: `${what}_matching` });
+      let one;
+      do {
+        one = { ...(await ask(`runs/${id}`)), what };
+        if (closed.current) return;
+        set(one);
+        await new Promise((done) => setTimeout(done, one.ended ? 0 : 300));
+      } while (!one.ended);
+      if (what !== "count") then();
+    } catch (error) { set({ error: error.message, ended: true, what }); }
+  };
+  const open = () => { closed.current = false; set(null); dialog.current.showModal(); follow("count"); };
+  const name = t(`bulk.${action}`), counted = run?.what === "count" && run.ended && !run.error, acting = run && run.what !== "count";
+  return html`<button class=${dangerous ? "danger" : ""} onClick=${open}>${name}</button>
+    <dialog ref=${dialog} aria-labelledby=${title} onClose=${() => { closed.current = true; }}>
+      <h2 id=${title}>${name}</h2>
+      <p role="status">${!run ? t("loading") : run.error || t(acting ? "bulk.acted" : counted ? `bulk.ask.${action}` : "bulk.counting", { done: number(run.done), found: number(run.found), examined: number(run.examined), of: number(run.of), queue, to })}</p>
+      ${run?.of > 0 && !run.ended && html`<div class="bar"><i style=${{ width: `${Math.min(100, (100 * run.examined) / run.of)}%` }}></i></div>`}
+      ${target && counted && html`<p><label>${t("move-to")} <input value=${to} onInput=${(event) => choose(event.target.value)} /></label></p>`}
+      <div class="row"><button onClick=${() => dialog.current.close()}>${t(acting ? "close" : "keep")}</button>
+        ${counted && run.found > 0 && html`<button class=${dangerous ? "danger" : "main"} disabled=${target && !to} onClick=${() => follow(action, { to, confirmed: true })}>${name}</button>`}</div>
+    </dialog>`;
+}
+
+export function Jobs({ name, live, filter, mayAct }) {
+  const wanted = chosen(filter);
+  const query = new URLSearchParams(name ? { queue: name, ...wanted } : wanted);
+  const [found, error, more, again] = useSearch(query.toString());
+  const columns = [
+    [t("job"), (row) => job(row.id)], [t("state"), (row) => html`<${Tag} state=${STATES[row.status]}>${t(`status.${row.status}`)}<//>`, "tight"],
+    [t("for"), (row) => html`<span title=${time(row.since)}>${row.since > found.now ? t("due-in", { age: age(row.since - found.now) }) : age(found.now - row.since)}</span>`, "n"],
+    [t("task"), (row) => html`<span class="mono">${row.task}</span>`], [t("tenant"), (row) => row.tenant],
+    [t("attempts"), (row) => number(row.attempts), "n"],
+    [t("worker"), (row) => (row.worker ? html`<a class="mono" href=${`#/jobs/${encodeURIComponent(name)}?state=running&worker=${encodeURIComponent(row.worker)}`}>${row.worker}</a>` : "")],
+  ];
+  const bulk = { queue: name, filter: wanted, then: again };
+  return html`<div class="head"><h1>${t("page.find")}</h1>
+      ${mayAct && name && html`<div class="rest">
+        <${Bulk} action="requeue" ...${bulk} /><${Bulk} action="move" target=${true} ...${bulk} />
+        <${Bulk} action="cancel" dangerous=${true} ...${bulk} /><${Bulk} action="remove" dangerous=${true} ...${bulk} /></div>`}</div>
+    <${Form} queue=${name} queues=${live.queues || []} filter=${filter} />
+    <${Problem} error=${error} /><${Loading} answer=${found} error=${error} />
+    ${found && html`<div class="card"><h2>${t("jobs.found", { n: number(found.jobs.length) })} <span class="quiet">${t("searched", { examined: number(found.examined), of: number(found.of) })}</span></h2>
+      <${Table} label=${t("page.find")} columns=${columns} rows=${found.jobs} none=${t(found.cursor ? "none.so-far" : "none.jobs")} />
+      ${found.cursor && html`<p><button onClick=${more}>${t("search-on")}</button></p>`}</div>`}`;
+}
+
+// --- schedules ---
+
+const DAYS = [0, 1, 2, 3, 4, 5, 6];
+
+/** A schedule in plain words, for the common cron lines; else the line itself. */
+function inWords(row) {
+  if (row.every) return t("every", { age: age(row.every) });
+  const [minute, hour, day, month, weekday] = row.cron.split(" ");
+  const at = /^\d+$/.test(hour) && /^\d+$/.test(minute) ? `${hour.padStart(2, "0")}:${minute.padStart(2, "0")}` : "";
+  if (row.cron === "* * * * *") return t("every-minute");
+  if (/^\*\/\d+$/.test(minute) && [hour, day, month, weekday].every((one) => one === "*")) return t("every", { age: age(60 * minute.slice(2)) });
+  if (hour === "*" && /^\d+$/.test(minute) && [day, month, weekday].every((one) => one === "*")) return t("hourly-at", { minute });
+  if (at && [day, month, weekday].every((one) => one === "*")) return t("daily-at", { at });
+  if (at && day === "*" && month === "*" && /^(mon-fri|1-5)$/i.test(weekday)) return t("workdays-at", { at });
+  if (at && day === "*" && month === "*" && DAYS.includes(Number(weekday))) return t("weekly-at", { at, day: t(`day.${weekday}`) });
+  if (at && /^\d+$/.test(day) && month === "*" && weekday === "*") return t("monthly-at", { at, day });
+  return row.cron;
+}
+
+export function Schedules({ mayAct }) {
+  const [answer, error, again] = useAnswer("schedules");
+  const state = { active: "good", paused: "warn", orphaned: "bad" };
+  const columns = answer && [
+    [t("schedule"), (row) => html`<div class="mono">${row.id}</div><span class="quiet">${row.declared ? t("declared") : t("added")}</span>`],
+    [t("when"), (row) => html`${inWords(row)}<div class="quiet mono">${row.cron} ${row.cron && row.timezone}</div>`],
+    [t("state"), (row) => html`<${Tag} state=${state[row.state]}>${t(`schedule.${row.state}`)}<//>`, "tight"],
+    [t("next"), (row) => (row.next ? html`<span title=${time(row.next)}>${t("due-in", { age: age(Math.max(0, row.next - answer.now)) })}</span>` : ""), "n"],
+    [t("last"), (row) => (row.last ? html`<span title=${time(row.last)}>${t("seen-ago", { age: age(Math.max(0, answer.now - row.last)) })}</span>` : t("never")), "n"],
+    [t("jobs-so-far"), (row) => number(row.count), "n"],
+    [t("task"), (row) => html`<details><summary class="mono">${JSON.parse(row.body)[0]}</summary><pre tabindex="0">${row.body}</pre></details>`],
+  ];
+  if (columns && mayAct) {
+    columns.push([t("actions"), (row) => {
+      const now = row.state === "paused" ? "resume" : "pause", back = now === "pause" ? "resume" : "pause";
+      const order = (action) => ({ action: `${action}_schedule`, names: [row.id] });
+      return html`<div class="row"><button onClick=${() => act(order(now), { undo: order(back), then: again })}>${t(now)}</button>
+        <button onClick=${() => later(order("run"), t("run-now-soon", { name: row.name }), { then: again })}>${t("run-now")}</button></div>`;
+    }, "n"]);
+  }
+  return html`<h1>${t("page.schedules")}</h1><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
+    ${answer && html`<div class="card"><${Table} label=${t("page.schedules")} columns=${columns} rows=${answer.schedules} none=${t("none.schedules")} /></div>`}`;
+}
+
+// --- limits of a queue ---
+
+export function Limits({ queue }) {
+  const [answer] = useAnswer(`limits/${encodeURIComponent(queue)}`);
+  if (!answer?.limits.length) return null;
+  const rows = answer.limits.flatMap((limit) => (limit.keys.length ? limit.keys : [{}]).map((key) => ({ ...limit, ...key, limit: limit.name })));
+  return html`<div class="card"><h2>${t("limits")}</h2><${Table} label=${t("limits")} rows=${rows} columns=${[
+    [t("limit"), (row) => html`<span class="mono">${row.limit}</span>`],
+    [t("at-most"), (row) => (row.per === null ? t("at-a-time", { n: number(row.most) }) : t("per-time", { n: number(row.most), age: age(row.per) }))],
+    [t("key"), (row) => html`<span class="mono">${row.key ?? ""}</span>`],
+    [t("used"), (row) => (row.used === undefined ? "" : number(row.used)), "n"], [t("parked"), (row) => number(row.parked), "n"]]} /></div>`;
+}
