@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.counting.kinds import Count, First, Last, Max, Min, Sum, TimeWindow, Uniques
     from penstock.counting.request import Request
     from penstock.counting.snapshot import Snapshot
+    from penstock.counting.dead_batches import DeadBatch
     from penstock.counting.tally import Tally
     from penstock.errors import (
         BadCall,
@@ -157,6 +158,7 @@ else:
         "counting.kinds": "Count First Last Max Min Sum TimeWindow Uniques",
         "counting.request": "Request",
         "counting.snapshot": "Snapshot",
+        "counting.dead_batches": "DeadBatch",
         "counting.tally": "Tally",
         "files.channel": "Channel",
         "files.lines": "CutLine",
@@ -272,6 +274,7 @@ __all__ = [
     "CountsRefused",
     "CurrentJob",
     "CutLine",
+    "DeadBatch",
     "DeadLetter",
     "DeadMessage",
     "Directory",

@@ -455,18 +455,22 @@ class Penstock(CoordinationFactory):
         return Channel(channel, self._driver, self._renewer, self.settings, self.clock)
 
     def aggregate(
-        self, channel: str, *, receiver: str | None = None, tables: Declared | None = None
-    ) -> Callable[[Function], Aggregate]:
+        self, channel: str, *, receiver: str | None = None, tables: Declared | None = None,
+        max_attempts: int | None = None,
+    ) -> Callable[[Function], Aggregate]:  # fmt: skip
         """A decorator for a function that counts a batch of lines. It turns the function into an Aggregate, whose `run`
         applies the function to all lines of the channel and counts each line exactly once. No round trip.
 
         receiver  the name under which it receives; None: the name of the function
         tables    the kinds of its tables, such as {"revenue": Sum(places=2), "visitors": Uniques()}. Other tables have
                   integers, which are added up
+        max_attempts  how often the function is called for a batch for which it raises. Then the batch is stored as a
+                  dead batch, with the error, and the next batches are counted; `dead` of the Aggregate lists, retries
+                  and removes them. None: `run` raises what the function raises
         """
         from penstock.counting.aggregate import Aggregate
 
-        return lambda function: Aggregate(function, self.files(channel), receiver, tables)
+        return lambda function: Aggregate(function, self.files(channel), receiver, tables, max_attempts)
 
     # --- closing ---
 

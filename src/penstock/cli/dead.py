@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter
 
-from penstock.cli import dead_messages
+from penstock.cli import dead_batches, dead_messages
 from penstock.cli.ages import Age
 from penstock.cli.exits import Exit
 from penstock.cli.job import value_text
@@ -22,12 +22,12 @@ AllOf: TypeAlias = Annotated[str | None, Parameter(name="--all")]
 
 
 def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = HERE, as_json: AsJson = False) -> None:
-    """List the dead letters of a queue or of a mailbox, newest first.
+    """List the dead letters of a queue or of a mailbox, newest first, or the batches that an aggregate could not count.
 
     Parameters
     ----------
     queue
-        The name of the queue, or mailbox:NAME.
+        The name of the queue, or mailbox:NAME, or counts:CHANNEL:RECEIVER for the dead batches of an aggregate.
     limit
         How many to list, up to 1000.
     offset
@@ -37,6 +37,8 @@ def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = H
     """
     if dead_messages.is_mailbox(queue):
         return dead_messages.list_page(queue, limit, offset, where, as_json=as_json)
+    if dead_batches.is_counts(queue):
+        return dead_batches.list_page(queue, limit, offset, where, as_json=as_json)
     with where.open() as inspector:
         page, now = inspector.list_dead(queue, limit, offset), inspector.now()
     if as_json:
@@ -55,12 +57,14 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
     Parameters
     ----------
     id
-        The id as it was printed: queue:key, or mailbox:NAME:ID.
+        The id as it was printed: queue:key, mailbox:NAME:ID, or counts:CHANNEL:RECEIVER:ID.
     as_json
         Print one JSON document.
     """
     if dead_messages.is_mailbox(id):
         return dead_messages.show_letter(id, where, as_json=as_json)
+    if dead_batches.is_counts(id):
+        return dead_batches.show_batch(id, where, as_json=as_json)
     with where.open() as inspector:
         letter, now = inspector.show_dead(id), inspector.now()
     if as_json:
@@ -82,20 +86,23 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
 
 
 def retry(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE) -> Exit:
-    """Run dead letters again, with their attempts reset to zero. Exit code 1 if one is not a dead letter.
+    """Run dead letters again, with their attempts reset to zero. The dead batches of an aggregate are counted by its next
+    run. Exit code 1 if one is not a dead letter.
 
     Parameters
     ----------
     ids
-        Ids as they were printed: queue:key, or mailbox:NAME:ID.
+        Ids as they were printed: queue:key, mailbox:NAME:ID, or counts:CHANNEL:RECEIVER:ID.
     all_of
-        Instead of ids: all present dead letters of this queue, or of mailbox:NAME.
+        Instead of ids: all present dead letters of this queue, of mailbox:NAME, or of counts:CHANNEL:RECEIVER.
     yes
         Do not ask; required with --all unless at a terminal.
     """
     queue = _queue_of_all(ids, all_of)
     if dead_messages.is_mailbox(queue or ids[0]):
         return dead_messages.retry(ids, queue, where, yes=yes)
+    if dead_batches.is_counts(queue or ids[0]):
+        return dead_batches.retry(ids, queue, where, yes=yes)
     with where.open() as inspector:
         if queue is None:
             return report_outcomes(inspector.requeue_dead(*ids), "requeued", "only a dead letter can be retried")
@@ -110,19 +117,21 @@ def rm(*ids: str, all_of: AllOf = None, older: Age | None = None, yes: Yes = Fal
     Parameters
     ----------
     ids
-        Ids as they were printed: queue:key, or mailbox:NAME:ID.
+        Ids as they were printed: queue:key, mailbox:NAME:ID, or counts:CHANNEL:RECEIVER:ID.
     all_of
-        Instead of ids: all present dead letters of this queue, or of mailbox:NAME.
+        Instead of ids: all present dead letters of this queue, of mailbox:NAME, or of counts:CHANNEL:RECEIVER.
     older
         With --all QUEUE: only jobs that died longer ago than this: 90s, 15m, 12h, 7d or 2w.
     yes
         Do not ask; required unless at a terminal.
     """
     queue = _queue_of_all(ids, all_of)
-    if older is not None and (queue is None or dead_messages.is_mailbox(queue)):
+    if older is not None and (queue is None or ":" in queue):
         raise ConfigurationError("--older selects dead letters of a queue: name that with --all")
     if dead_messages.is_mailbox(queue or ids[0]):
         return dead_messages.rm(ids, queue, where, yes=yes)
+    if dead_batches.is_counts(queue or ids[0]):
+        return dead_batches.rm(ids, queue, where, yes=yes)
     with where.open() as inspector:
         if queue is None:
             confirm(f"This deletes {many(len(ids), 'dead letter')} for good, at {inspector.location}.", yes=yes)
@@ -147,6 +156,6 @@ def _queue_of_all(ids: Sequence[str], queue: str | None) -> str | None:
     """The queue of --all, or None if there are ids. Raises ConfigurationError unless there is one of the two."""
     if bool(ids) == (queue is not None):
         raise ConfigurationError("name dead letters by id, or a queue with --all, but not both")
-    if len({dead_messages.is_mailbox(id) for id in ids}) > 1:
-        raise ConfigurationError("name dead letters of queues, or of mailboxes, but not both at once")
+    if len({(dead_messages.is_mailbox(id), dead_batches.is_counts(id)) for id in ids}) > 1:
+        raise ConfigurationError("name dead letters of queues, of mailboxes or of aggregates, but not several at once")
     return queue

@@ -365,6 +365,7 @@ _CHANNELS: dict[str, Kind] = {
 }  # fmt: skip
 _RECEIVERS: dict[str, Kind] = {
     "receiver": "name", "behind": "number", "seen": "number", "state": "text", "held by": "text",
+    "dead": "number",
 }  # fmt: skip
 
 
@@ -424,13 +425,17 @@ def _describe(one: ChannelInfo, now: float) -> None:
     if one.receivers:
         show("")
         show_table(_RECEIVERS, (_receiver(receiver, now) for receiver in one.receivers))
+    for receiver in one.receivers:
+        if receiver.dead:
+            batches = many(receiver.dead, "dead batch", "dead batches")
+            note(f"{receiver.name} has {batches}: penstock dead ls counts:{one.name}:{receiver.name}")
 
 
 def _receiver(one: ReceiverInfo, now: float) -> tuple[object, ...]:
     seen = ago(one.seen, now) if one.seen else ""
     meaning = {"reading": "up to date" if not one.behind else "behind", "gone": "passed over", "done": "has everything"}
     held = f"{one.holder}, ended" if one.holder and _has_ended(one) else one.holder
-    return one.name, f"{one.behind:,}", seen, meaning[one.state], held
+    return one.name, f"{one.behind:,}", seen, meaning[one.state], held, f"{one.dead:,}" if one.dead else ""
 
 
 def close(channel: str, /, *, where: Where = HERE) -> None:

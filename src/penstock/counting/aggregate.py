@@ -7,17 +7,19 @@ which can be read while it runs.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import iscoroutinefunction
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeAlias, cast
 
 import msgspec
 
 from penstock.core.keys import check_name
 from penstock.core.operations import Operation, RoundTrip, RunInThread, verb
+from penstock.counting.dead_batches import DeadBatches, Failure, encode_failure, pack_lines, unpack_batch
 from penstock.counting.kinds import EXACT, Count, Declared, Kind, TimeWindow, Uniques, is_text, read_stored, stored_name
 from penstock.counting.snapshot import Snapshot
 from penstock.counting.tally import Tally
@@ -28,6 +30,8 @@ from penstock.files.count_bindings import Totals, UncountedLine
 from penstock.files.lines import CutLine
 from penstock.files.stream import ReceiverStream
 
+log = logging.getLogger("penstock")
+
 Tables: TypeAlias = Mapping[str, Mapping[Any, Any]]
 Function: TypeAlias = Callable[[Batch], Tables | Tally]
 
@@ -37,6 +41,19 @@ about twenty milliseconds of server time."""
 
 MAX_LINES = 500_000
 """Lines after which counts are settled: after a crash it takes a second or two to count so many again."""
+
+MAX_DEAD = 4
+"""Dead batches after which counts are settled: a megabyte of lines."""
+
+MAX_DELIVERIES = 20
+"""With `max_attempts`: a shared block that was delivered so often and never counted is a dead batch. Its processes have
+died, perhaps of it."""
+
+MAX_ERROR = 1000
+"""Characters of the error of a dead batch."""
+
+RETRY_PAUSE = 0.1
+"""Seconds before the second attempt to count a batch; the pause doubles each time, up to a second."""
 
 MAX_REJECTED = 1000
 """Rejected lines that are kept for `rejected`; further ones are only counted."""
@@ -61,18 +78,19 @@ class UnsettledCounts:
         self.keys = self.lines = self._rejected = 0
         self._tables: dict[str, _Table] = {}
         self._rejected_rows: list[str] = []
+        self._dead: list[tuple[int, str, str]] = []
 
     @property
     def is_enough(self) -> bool:
         """Whether there are so many counts that they must be settled now."""
-        return self.keys > MAX_KEYS or self.lines > MAX_LINES
+        return self.keys > MAX_KEYS or self.lines > MAX_LINES or len(self._dead) >= MAX_DEAD
 
     def take(self) -> bytes:
         """Return the counts, packed for `counts.lua`, and begin again at zero."""
         packed = b""
-        if self.lines or self._rejected_rows:
+        if self.lines or self._rejected_rows or self._dead:
             tables = {name: table.packed() for name, table in self._tables.items()}
-            packed = _pack((self.lines, self._rejected, tables, self._rejected_rows))
+            packed = _pack((self.lines, self._rejected, tables, self._rejected_rows, self._dead))
         self._clear()
         return packed
 
@@ -91,6 +109,11 @@ class UnsettledCounts:
         if (table := self._tables.get(name)) is None:
             table = self._tables[name] = _Table(kind, keep)
         self.keys += table.add(rows)
+
+    def add_dead(self, lines: Batch, numbers: Sequence[int], failure: Failure) -> None:
+        """Add a batch that could not be counted. Its lines that were rejected stay rejected."""
+        packed = pack_lines(lines, () if isinstance(numbers, range) else numbers)
+        self._dead.append((len(lines), encode_failure(failure), packed))
 
     def reject(self, file: str, number: int, reason: str, source: str) -> None:
         self._rejected += 1
@@ -136,8 +159,9 @@ class Aggregate:
     """
 
     def __init__(
-        self, function: Function, channel: Channel, receiver: str | None, tables: Declared | None = None
-    ) -> None:
+        self, function: Function, channel: Channel, receiver: str | None, tables: Declared | None = None,
+        max_attempts: int | None = None,
+    ) -> None:  # fmt: skip
         self.__wrapped__ = function
         self.__name__ = getattr(function, "__name__", "aggregate")
         if iscoroutinefunction(function):
@@ -146,6 +170,11 @@ class Aggregate:
         self.receiver = channel.receiver(receiver or self.__name__)
         self._channel = channel.bindings
         self._driver = channel._driver
+        if max_attempts is not None and not 1 <= max_attempts <= 100:
+            raise ConfigurationError(f"max_attempts={max_attempts}: 1 to 100; None raises what the function raises")
+        self._max_attempts = max_attempts
+        self.dead = DeadBatches(self._channel, self.receiver.name, self._driver)
+        """The batches that the function could not count, with `max_attempts`."""
         self._declared = dict(tables or {})
         for name, kind in self._declared.items():
             check_name("table", name)
@@ -176,16 +205,18 @@ class Aggregate:
         again after a crash. A line longer than a megabyte is rejected. `rejected` also lists a file that is damaged, or
         that its sender gave up.
 
-        If the function raises, so does `run`. Nothing of that batch is counted, and the next run begins with it. Also
-        raises:
+        If the function raises, so does `run`. Nothing of that batch is counted, and the next run begins with it. With
+        `max_attempts` of the aggregate it is called so many times, and then the batch becomes a dead batch and the
+        others are counted; see `dead`. Also raises:
 
         BlocksMissed  the receiver was silent for longer than the channel's `patience`; the next run continues after
                       the gap
         LeaseLost     another process took over; it counts everything that was not settled here
         BadCall       the function returned something other than counts
         FilesError    with `share`: a file was not sent with `send_lines`
+        CountsRefused  a number would not be exact, or there would be more than 256 dead batches
 
-        One round trip for each megabyte.
+        One round trip for each megabyte; with `max_attempts` two more, and two for each batch that is retried.
         """
         unsettled = UnsettledCounts(self._declared)
         stream = self.receiver.batches(wait=wait, share=share, lease=lease)
@@ -193,6 +224,7 @@ class Aggregate:
         return self._run(stream, unsettled)
 
     def _run(self, stream: ReceiverStream[Batch], unsettled: UnsettledCounts) -> Operation[Totals]:
+        yield from self._count_retried()
         try:
             while True:
                 yield from stream.fill()
@@ -211,8 +243,31 @@ class Aggregate:
         except BaseException:
             yield from stream.leave()
             raise
+        yield from self._count_retried()
         totals: Totals = yield self._channel.totals(self.receiver.name)
         return totals
+
+    def _count_retried(self) -> Operation[None]:
+        """Count the dead batches that `dead.retry` has marked."""
+        if self._max_attempts is None:
+            return
+        for batch in (yield self.dead.all()):
+            if not batch.is_retried:
+                continue
+            packed: bytes = yield self._channel.dead_lines(self.receiver.name, batch.id)
+            if not packed:  # another process was faster
+                continue
+            lines, numbers = unpack_batch(batch, packed)
+            unsettled = UnsettledCounts(self._declared)
+            known = ""
+            try:
+                tally: Tally = yield RunInThread(partial(self._tally, lines))
+                self._add(unsettled, lines, numbers, tally)
+            except Exception as error:
+                known = encode_failure(
+                    Failure(batch.file, batch.first, batch.source, batch.attempts + 1, _description(error))
+                )
+            yield self._channel.settle_dead_batch(self.receiver.name, batch.id, unsettled.take(), known)
 
     def _count(self, stream: ReceiverStream[Batch], unsettled: UnsettledCounts) -> bool:
         """Count the batches that are ready, up to the limits of one script call. Returns False if no batch was
@@ -220,26 +275,54 @@ class Aggregate:
         counted_any = False
         for batch in stream.take_ready():
             counted_any = True
-            lines = len(batch)
-            numbers: Sequence[int] = range(batch.first, batch.first + lines)
+            numbers: Sequence[int] = range(batch.first, batch.first + len(batch))
             whole_lines = batch
             if any(type(line) is CutLine for line in batch):
                 whole_lines, numbers = _without_cut_lines(batch, unsettled)
-            try:
-                result = self.__wrapped__(whole_lines)
-            except Exception as error:
-                error.add_note(
-                    f"raised by {self.__name__} for lines {batch.first:,} to {batch.first + lines - 1:,} of "
-                    f"{batch.file}. The next run gets them again: to skip a bad line, return Tally(tables, rejected=…)"
-                )
-                raise
-            tally = self._checked(result, len(numbers))
-            unsettled.add(lines, tally)
-            for index, reason in tally.rejected.items():
-                unsettled.reject(batch.file, numbers[index], reason, batch.source)
+            tally = self._attempted(batch, whole_lines, numbers, unsettled, stream.deliveries)
+            if tally is not None:
+                self._add(unsettled, whole_lines, numbers, tally)
             if unsettled.is_enough:
                 break
         return counted_any
+
+    def _add(self, unsettled: UnsettledCounts, lines: Batch, numbers: Sequence[int], tally: Tally) -> None:
+        unsettled.add(len(lines), tally)
+        for index, reason in tally.rejected.items():
+            unsettled.reject(lines.file, numbers[index], reason, lines.source)
+
+    def _attempted(
+        self, batch: Batch, lines: Batch, numbers: Sequence[int], unsettled: UnsettledCounts, deliveries: int
+    ) -> Tally | None:
+        """The counts of these lines of a batch. With `max_attempts`, a batch that cannot be counted becomes a dead
+        batch, and None is returned."""
+        most = self._max_attempts
+        if most is not None and deliveries > MAX_DELIVERIES:
+            attempts, reason = deliveries - 1, f"delivered {deliveries - 1} times, and never counted"
+        else:
+            for attempts in range(1, (most or 1) + 1):
+                try:
+                    return self._tally(lines)
+                except Exception as error:
+                    reason = _description(error)
+                    if most is None:
+                        error.add_note(
+                            f"raised by {self.__name__} for lines {batch.first:,} to {batch.first + len(batch) - 1:,} "
+                            f"of {batch.file}. The next run gets them again: to skip a bad line, return "
+                            "Tally(tables, rejected=…)"
+                        )
+                        raise
+                    if attempts < most:
+                        sleep(min(1.0, RETRY_PAUSE * 2 ** (attempts - 1)))
+        log.warning(
+            "%s cannot count lines %d to %d of %s, which are a dead batch now: %s", self.__name__, batch.first,
+            batch.first + len(batch) - 1, batch.file, reason,
+        )  # fmt: skip
+        unsettled.add_dead(lines, numbers, Failure(batch.file, batch.first, batch.source, attempts, reason))
+        return None
+
+    def _tally(self, lines: Batch) -> Tally:
+        return self._checked(self.__wrapped__(lines), len(lines))
 
     def _checked(self, result: object, lines: int) -> Tally:
         if (fault := _fault(result, lines, self._declared)) is not None:
@@ -411,11 +494,17 @@ def _fault_of_rows(name: str, rows: Mapping[Any, Any], kind: Kind) -> str | None
     return None
 
 
+def _description(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}"
+    return text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR - 1]}…"
+
+
 def _without_cut_lines(batch: Batch, unsettled: UnsettledCounts) -> tuple[Batch, list[int]]:
     """The lines that were not cut, and their numbers; cut lines are rejected."""
     whole, numbers = list[bytes](), list[int]()
     for number, line in enumerate(batch, batch.first):
         if type(line) is CutLine:
+            unsettled.lines += 1
             unsettled.reject(batch.file, number, f"longer than {len(line):,} bytes", batch.source)
         else:
             whole.append(line)

@@ -37,6 +37,7 @@ def channel_scripts() -> Library:
         "messages/log.lua", "messages/post.lua", "messages/waking.lua", "messages/readers.lua",
         "messages/shared_reader.lua", "messages/dead_letters.lua", "messages/history.lua", "messages/own.lua",
         "files/channel.lua", "files/upload.lua", "files/download.lua", "files/counts.lua",
+        "files/uncounted.lua",
     )  # fmt: skip
 
 
@@ -174,6 +175,7 @@ class ReceiverInfo:
     behind  records (blocks, and beginnings and ends of files) that it has not acknowledged
     seen    when it was last heard of, in seconds since 1970 by the server's clock
     holder  the process that receives, or the last one that did: host and pid
+    dead    batches of lines that its aggregate could not count
     """
 
     name: str
@@ -181,6 +183,7 @@ class ReceiverInfo:
     behind: int
     seen: float
     holder: str
+    dead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +249,11 @@ class ChannelBindings(CountBindings):
             case b"UNIQUES":
                 return CountsRefused(
                     f"table {reply[1].decode()!r} of {who!r} would have more than 1,000 keys of Uniques()"
+                )
+            case b"DEAD":
+                return CountsRefused(
+                    f"{who!r} has {reply[2]} dead batches already, and no room for more: retry or remove some "
+                    f"(penstock dead ls counts:{self.keys.name}:{who})"
                 )
             case b"LARGE":
                 return ChannelError(f"{self.label} has a limit that no block fits into: raise it to 2 MiB or more")
@@ -408,12 +416,14 @@ class ChannelBindings(CountBindings):
         def read(reply: Sequence[Any]) -> ChannelInfo:
             _, _, last, first, size, limit, peak, patience, close_number, sending, rows = reply
             receivers = []
-            for name, cursor, seen, owner in zip(rows[0::4], rows[1::4], rows[2::4], rows[3::4], strict=True):
+            for name, cursor, seen, owner, dead in zip(*(rows[n::5] for n in range(5)), strict=True):
                 state = "done" if cursor == -1 else "gone" if cursor < 0 else "reading"
                 behind = 0 if cursor == -1 else last - max(first - 1, cursor if cursor >= 0 else -2 - cursor)
                 holder = owner.decode().rpartition(" ")[2].split("/")
                 receivers.append(
-                    ReceiverInfo(name.decode(), state, behind, seen / 1000, ":".join(holder[1:3]) if owner else "")
+                    ReceiverInfo(
+                        name.decode(), state, behind, seen / 1000, ":".join(holder[1:3]) if owner else "", dead
+                    )  # fmt: skip
                 )
             return ChannelInfo(
                 self.keys.name, size, limit, peak, last, sending, close_number > 0, patience / 1000 or None,

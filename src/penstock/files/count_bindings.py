@@ -27,6 +27,8 @@ class Totals:
     """The tables of windows, as `<table>@<start>`."""
     version: int = field(default=0, compare=False)
     """Changes whenever counts are added."""
+    dead: int = 0
+    """Lines of dead batches, which the function could not count. They are not among `lines`."""
 
 
 def read_number(kind: str, reply: Any) -> int:
@@ -51,16 +53,27 @@ class UncountedLine(_Rejected):
         return row
 
 
+class StoredBatch(NamedTuple):
+    """A dead batch as it is stored. `lines`: how many; `known`: JSON, see `DeadBatch`; `is_retried`: the next run tries
+    it again."""
+
+    id: str
+    died: float
+    lines: int
+    known: bytes
+    is_retried: bool
+
+
 class CountBindings(LogBindings):
     """The counts of a channel's aggregates, each of which belongs to a receiver."""
 
     def totals(self, receiver: str) -> RoundTrip[Totals]:
         def read(reply: Sequence[Any]) -> Totals:
-            lines, rejected, version, kinds = reply
+            lines, rejected, version, kinds, dead = reply
             names = sorted(name.decode() for name in kinds[::2])
             windows = tuple(name for name in names if "@" in name)
             tables = tuple(name for name in names if "@" not in name)
-            return Totals(lines, lines - rejected, rejected, tables, windows, version)
+            return Totals(lines, lines - rejected, rejected, tables, windows, version, dead)
 
         return RoundTrip(self._scripts["totals"], self._declared, (receiver,), read)
 
@@ -92,6 +105,36 @@ class CountBindings(LogBindings):
             return [UncountedLine(*_decode_rejected(row)) for row in reply]
 
         return RoundTrip(self._scripts["rejected"], self._declared, (receiver, offset, n), read)
+
+    # --- dead batches ---
+
+    def dead_batches(self, receiver: str) -> RoundTrip[list[StoredBatch]]:
+        """The dead batches, the first that died first."""
+
+        def read(reply: Sequence[Any]) -> list[StoredBatch]:
+            rows = []
+            for id, stored, is_retried in zip(reply[::3], reply[1::3], reply[2::3], strict=True):
+                died, lines, known = stored.split(b" ", 2)
+                rows.append(StoredBatch(id.decode(), int(died) / 1000, int(lines), known, bool(is_retried)))
+            return sorted(rows, key=lambda row: int(row.id))
+
+        return RoundTrip(self._scripts["dead_batches"], self._declared, (receiver,), read)
+
+    def dead_lines(self, receiver: str, id: str) -> RoundTrip[bytes]:
+        """The packed lines of a dead batch, or b""."""
+        return RoundTrip(self._scripts["dead_lines"], self._declared, (receiver, id), bytes)
+
+    def settle_dead_batch(self, receiver: str, id: str, counts: bytes, known: str) -> RoundTrip[bool]:
+        """Count a dead batch and remove it; or without counts, store what is known of it by now. Returns whether it was
+        there."""
+        args = (self.clock.now_ms, receiver, id, counts, known)
+        return self._call("settle_dead_batch", args, lambda reply: bool(reply[1]), receiver)
+
+    def retry_dead_batches(self, receiver: str, ids: Sequence[str]) -> RoundTrip[int]:
+        return RoundTrip(self._scripts["retry_dead_batches"], self._declared, (receiver, *ids), int)
+
+    def remove_dead_batches(self, receiver: str, ids: Sequence[str]) -> RoundTrip[int]:
+        return RoundTrip(self._scripts["remove_dead_batches"], self._declared, (receiver, *ids), int)
 
     def forget_counts(self, receiver: str) -> RoundTrip[bool]:
         return RoundTrip(self._scripts["forget_counts"], self._declared, (receiver,), bool)

@@ -1,6 +1,7 @@
 -- The counts of the aggregate that receives as r, stored beside the channel (channel.lua) that it receives from.
 --
 --   totals:<r>           HASH  lines: how many were counted or rejected; rejected: how many were rejected
+--                              version: changes whenever counts are added; dead, dead_id: see uncounted.lua
 --                              table:<t>: the kind of table t; sum:<t>: the magnitudes of all its numbers, added up
 --   counts:<r>:<t>       ZSET  key -> number, of table t; of kind "last" the order of the value; of "uniques" 0
 --   values:<r>:<t>       HASH  key -> exact number of kind "sum", or the value of kind "last" or "first"
@@ -17,20 +18,21 @@
 _most = { REJECTED = 1000, EXACT = 9007199254740992, INTEGER = 4611686018427387904, UNIQUES = 1000, EXPIRED = 100 }
 
 -- Unpacks counts: { lines, how many rejected, { table = { kind, ms that it is kept or 0, { key = number } } },
--- { rejected line, … } }; {} for "". A number of kind "sum" is a text, one of "first" and "last" is { order, value },
+-- { rejected line, … }, { dead batch, … } or nil }; {} for "". A number of kind "sum" is a text, one of "first" and "last" is { order, value },
 -- and one of "uniques" is { text, … }.
 --- (packed: str) -> table
 function counts.decode(packed)
   return packed == "" and {} or cmsgpack.unpack(packed)
 end
 
--- Returns { "OVERFLOW" | "KIND" | "UNIQUES", table, key or kind } if these counts, each as `counts.decode` returns it,
+-- Returns { "OVERFLOW" | "KIND" | "UNIQUES" | "DEAD", table, key or kind } if these counts, each as `counts.decode` returns it,
 -- cannot be added to those of a receiver, else nil. Writes nothing.
 --- (receiver: str, all: table) -> table | nil
 --- uses: base
 function counts.refusal(receiver, all)
-  local totals, added, by_key = base .. "totals:" .. receiver, {}, {}
+  local totals, added, by_key, dead = base .. "totals:" .. receiver, {}, {}, 0
   for _, found in ipairs(all) do
+    dead = dead + #(found[5] or {})
     for name, one in pairs(found[3] or {}) do
       local kind = redis.call("HGET", totals, "table:" .. name)
       if kind and kind ~= one[1] then return { "KIND", name, kind } end
@@ -60,6 +62,7 @@ function counts.refusal(receiver, all)
       end
     end
   end
+  return uncounted.refusal(receiver, dead)
 end
 
 -- Returns the number of a key in a table; 0 for a key without one.
@@ -73,7 +76,7 @@ end
 --- (receiver: str, found: table, now: int)
 --- uses: base state
 function counts.add(receiver, found, now)
-  local lines, bad, tables, rejected = unpack(found)
+  local lines, bad, tables, rejected, dead = unpack(found)
   if not lines then return end
   local totals, list = base .. "totals:" .. receiver, base .. "rejected:" .. receiver
   redis.call("HSET", state, "counted", 1, "counts:" .. receiver, 1)
@@ -83,6 +86,7 @@ function counts.add(receiver, found, now)
   for name, one in pairs(tables) do counts.add_table(receiver, name, one[1], one[2], one[3], now) end
   local room = _most.REJECTED - redis.call("LLEN", list)
   for i = 1, math.min(#rejected, room) do redis.call("RPUSH", list, rejected[i]) end
+  for _, batch in ipairs(dead or {}) do uncounted.add(receiver, batch, now) end
 end
 
 -- Adds numbers to a table of this kind. A table that is kept for `keep` ms only is the table of a window.
@@ -162,10 +166,11 @@ function counts.delete(receiver)
     end
   end
   redis.call("UNLINK", totals, base .. "rejected:" .. receiver, base .. "windows:" .. receiver)
+  uncounted.delete(receiver)
   redis.call("HDEL", state, "counts:" .. receiver)
 end
 
--- Returns { lines, rejected, version, { table, kind, … } }. The version changes whenever counts are added.
+-- Returns { lines, rejected, version, { table, kind, … }, lines of dead batches }. The version changes whenever counts are added.
 --- keys: base state
 --- args: receiver: str
 --- flags: no-writes
@@ -173,7 +178,7 @@ function script.totals(base, state, receiver)
   local fault = log.open()
   if fault then return fault end
   local found = redis.call("HGETALL", base .. "totals:" .. receiver)
-  local numbers, tables = { lines = 0, rejected = 0, version = 0 }, {}
+  local numbers, tables = { lines = 0, rejected = 0, version = 0, dead = 0 }, {}
   for i = 1, #found, 2 do
     local field, value = found[i], found[i + 1]
     local name = string.match(field, "^table:(.*)$")
@@ -184,7 +189,7 @@ function script.totals(base, state, receiver)
       numbers[field] = tonumber(value)
     end
   end
-  return { numbers.lines, numbers.rejected, numbers.version, tables }
+  return { numbers.lines, numbers.rejected, numbers.version, tables, numbers.dead }
 end
 
 -- Returns { kind, key, number, … }, the highest numbers first. A value of kind "first" or "last" takes the place of its

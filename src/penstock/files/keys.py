@@ -21,6 +21,9 @@ FILES = {
     "uniques:": ("STRING", "different texts (HyperLogLog); one key a table and key", "the deletion of counts"),
     "windows:": ("ZSET", "table of a window -> when it expires; one key a receiver", "the deletion of counts"),
     "rejected:": ("LIST", "rejected lines; one key a receiver", "the deletion of the channel or counts"),
+    "uncounted:": ("HASH", "id -> a dead batch; one key a receiver", "its removal, or the deletion of counts"),
+    "uncounted_lines:": ("HASH", "id -> its lines; one key a receiver", "its removal, or the deletion of counts"),
+    "retries:": ("SET", "dead batches that the next run tries again", "that run, or the deletion of counts"),
 }
 """A channel of files: a log, and what its sender, receivers and aggregates keep beside it."""
 

@@ -108,6 +108,11 @@ class SharedStream(ReceiverStream[T]):
             self._ready.extend((item, len(self._claims)) for item in items[-1:])
             self._reached = len(self._claims)
 
+    @property
+    def deliveries(self) -> int:
+        """How often the block of the item that was given last has been delivered."""
+        return int(self._claims[self._given - 1].split(b":")[1]) if self._given else 1
+
     def _next(self, stop: type[Exception]) -> T:
         self._collect(self._given)
         return super()._next(stop)

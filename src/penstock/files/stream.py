@@ -40,6 +40,12 @@ class ReceiverStream(Generic[T]):
         self._reached: Any = None
         """Checkpoint of everything that was made ready."""
 
+    @property
+    def deliveries(self) -> int:
+        """How often the block of the item that was given last has been delivered, as far as that is known: 1 for a
+        process that receives alone."""
+        return 1
+
     def fill(self) -> Operation[None]:
         """Return when an item is ready, an error has occurred, or the stream has ended. If this takes a call to the
         server, everything that was given is settled with it."""

@@ -13,6 +13,7 @@ from penstock.completion.directory import Directory
 from penstock.core.operations import Operation, verb
 from penstock.errors import CancelTimeout, ChannelError, ChatGone, JobNotFound
 from penstock.files.bindings import ChannelInfo
+from penstock.counting.dead_batches import DeadBatches
 from penstock.files.channel import Channel
 from penstock.jobs.job import JobInfo, Status, cancel_job, info_of, status_of
 from penstock.locks.answers import LockInfo
@@ -177,6 +178,10 @@ class Inspector(QueueInspector, ScheduleInspector):
     def files(self, name: str) -> Channel:
         """One channel, to send and to receive, as `app.files` returns it. No round trip."""
         return self._app.files(name)
+
+    def dead_batches(self, channel: str, receiver: str) -> DeadBatches:
+        """The batches that the aggregate which receives under this name could not count. No round trip."""
+        return DeadBatches(self._app.files(channel).bindings, self._app.files(channel).receiver(receiver).name, self._driver)
 
     def _channel_names(self) -> Operation[list[str]]:
         names = yield from instance_names(self._app.settings.prefix, "files", "state")

@@ -1,0 +1,130 @@
+"""The part of `penstock dead …` that acts on dead batches: lines that the function of an aggregate could not count. Those
+of an aggregate are named `counts:CHANNEL:RECEIVER`, and one of them `counts:CHANNEL:RECEIVER:ID`. No queue has such a
+name, because the name of a queue has no colon."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from penstock.cli.exits import Exit
+from penstock.cli.where import Where, confirm
+from penstock.counting.dead_batches import DeadBatch, DeadBatches
+from penstock.errors import ConfigurationError, PenstockError
+from penstock.ops.inspect import Inspector
+from penstock.ops.wording import ago, many
+from penstock.terminal.tables import show, show_facts, show_json, show_table
+
+PREFIX = "counts:"
+
+FIRST = 10
+"""Lines of a batch that `dead show` prints."""
+
+
+def is_counts(name: str) -> bool:
+    return name.startswith(PREFIX)
+
+
+def _of(inspector: Inspector, name: str) -> DeadBatches:
+    channel, _, receiver = name.removeprefix(PREFIX).rpartition(":")
+    if not channel:
+        raise ConfigurationError(f"{name}: name the dead batches of an aggregate as counts:CHANNEL:RECEIVER")
+    inspector.channel(channel)
+    return inspector.dead_batches(channel, receiver)
+
+
+def _split(id: str) -> tuple[str, str]:
+    """The name of the aggregate, and the id of the batch."""
+    name, _, number = id.rpartition(":")
+    if not number.isdigit():
+        raise ConfigurationError(f"{id}: name a dead batch as it was printed, counts:CHANNEL:RECEIVER:ID")
+    return name, number
+
+
+def _lines_of(batch: DeadBatch) -> str:
+    return f"{batch.first:,} to {batch.first + batch.lines - 1:,}"
+
+
+def list_page(name: str, limit: int, offset: int, where: Where, *, as_json: bool) -> None:
+    with where.open() as inspector:
+        found, now = _of(inspector, name).list()[::-1], inspector.now()
+    page = found[offset : offset + limit]
+    if as_json:
+        return show_json({"total": len(found), "offset": offset, "batches": page})
+    if not page:
+        return show(f"No dead batches in {name}." if not found else f"{name} has only {len(found):,}.")
+    rows = [
+        (
+            f"{name}:{one.id}", ago(one.died, now), one.file, _lines_of(one), f"{one.attempts}",
+            "retried by the next run" if one.is_retried else one.error,
+        )
+        for one in page
+    ]  # fmt: skip
+    show_table(
+        {"batch": "name", "died": "number", "file": "name", "lines": "number", "attempts": "number", "error": "text"},
+        rows,
+    )
+    if len(found) > len(page):
+        show(f"{offset + 1:,} to {offset + len(page):,} of {len(found):,}; --limit and --offset select others.")
+
+
+def show_batch(id: str, where: Where, *, as_json: bool) -> None:
+    name, number = _split(id)
+    with where.open() as inspector:
+        dead, now = _of(inspector, name), inspector.now()
+        batch = next((batch for batch in dead.list() if batch.id == number), None)
+        lines = [line.decode(errors="replace") for line in dead.lines(number)]
+    if batch is None:
+        raise PenstockError(f"{id} is not a dead batch")
+    if as_json:
+        return show_json({"batch": batch, "lines": lines})
+    show_facts(
+        {
+            "batch": id,
+            "died": ago(batch.died, now),
+            "file": f"{batch.file} of {batch.source}" if batch.source else batch.file,
+            "lines": _lines_of(batch),
+            "attempts": f"{batch.attempts}",
+            "state": "the next run of the aggregate tries it again" if batch.is_retried else "dead",
+            "error": batch.error,
+        }
+    )
+    show("", *(repr(line)[1:-1] for line in lines[:FIRST]))
+    if len(lines) > FIRST:
+        show(f"and {many(len(lines) - FIRST, 'more line', 'more lines')}; --json prints all of them")
+
+
+def retry(ids: Sequence[str], all_of: str | None, where: Where, *, yes: bool) -> Exit:
+    return _act(ids, all_of, where, "has the next run count {}", "{} will be retried", lambda dead: dead.retry, yes=yes)
+
+
+def rm(ids: Sequence[str], all_of: str | None, where: Where, *, yes: bool) -> Exit:
+    what = "deletes {}, so that their lines are never counted"
+    return _act(ids, all_of, where, what, "{} removed", lambda dead: dead.remove, yes=yes, ask=True)
+
+
+def _act(
+    ids: Sequence[str], all_of: str | None, where: Where, what: str, done: str,
+    act: Callable[[DeadBatches], Callable[..., int]], *, yes: bool, ask: bool = False,
+) -> Exit:  # fmt: skip
+    """Apply `act` to these dead batches, or to all of an aggregate after a confirmation. `ask`: confirm ids, too."""
+    with where.open() as inspector:
+        if all_of is not None:
+            dead = _of(inspector, all_of)
+            present = [batch.id for batch in dead.list()]
+            batches = f"{many(len(present), 'dead batch', 'dead batches')} of {all_of}"
+            confirm(f"This {what.format(batches)}, at {inspector.location}.", yes=yes)
+            show(f"{done.format(many(act(dead)(*present), 'batch', 'batches'))}.")
+            return Exit.OK
+        if ask:
+            batches = many(len(ids), "dead batch", "dead batches")
+            confirm(f"This {what.format(batches)}, at {inspector.location}.", yes=yes)
+        failed = False
+        for id in ids:
+            name, number = _split(id)
+            if act(_of(inspector, name))(number):
+                show(done.format(id))
+            else:
+                failed = True
+                print(f"penstock: {id} is not a dead batch", file=sys.stderr)
+        return Exit.FAILED if failed else Exit.OK
