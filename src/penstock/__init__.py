@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from penstock.counting.access_log import parse, requests_per
     from penstock.counting.aggregate import Aggregate
     from penstock.counting.countries import mmdb
+    from penstock.counting.dead_batches import DeadBatch
     from penstock.counting.kinds import Count, First, Last, Max, Min, Sum, TimeWindow, Uniques
     from penstock.counting.request import Request
     from penstock.counting.snapshot import Snapshot
-    from penstock.counting.dead_batches import DeadBatch
     from penstock.counting.tally import Tally
     from penstock.errors import (
         BadCall,

@@ -144,7 +144,7 @@ async def test_the_number_of_dead_batches_is_bounded_and_nothing_is_lost(
     await do(channel.send_lines, written(tmp_path, lines), receivers=["letters"], close=True)
     function = Function()
     aggregate = app.aggregate("access", receiver="letters", max_attempts=1)(function)
-    with pytest.raises(CountsRefused, match="has 256 dead batches already.*penstock dead ls counts:access:letters"):
+    with pytest.raises(CountsRefused, match=r"has 256 dead batches already.*penstock dead ls counts:access:letters"):
         await do(aggregate.run)
     dead = await do(aggregate.dead.list)
     assert len(dead) == 256

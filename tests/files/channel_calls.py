@@ -24,7 +24,7 @@ TABLES = {
     "visitors": ("uniques 0", 0, {"all": ["x", "y"]}),
     "hours@3600": ("count 0", 60_000, {"all": 3}),
 }
-COUNTED: bytes = msgspec.msgpack.encode((3, 1, TABLES, ['["a",1,"bad"]']))
+COUNTED: bytes = msgspec.msgpack.encode((3, 1, TABLES, ['["a",1,"bad"]'], [(2, "{}", "lines")]))
 SENT_ENTRY: bytes = msgspec.msgpack.encode(("", "", "m", "whole", ["i:inodef0", "p:pathf0", "h:alike"]))
 """As `fill` leaves it for the file f0."""
 HELD = "penstock/h/1/x"
@@ -93,6 +93,11 @@ OTHERS: dict[str, RoundTrip[Any]] = {
     "top_counts": LOG.top_counts("ada", "days", 0, 9),
     "counts_of": LOG.counts_of("ada", "days", ["mon", "tue"]),
     "rejected": LOG.rejected("ada", 0, 9),
+    "dead_batches": LOG.dead_batches("ada"),
+    "dead_lines": LOG.dead_lines("ada", "1"),
+    "settle_dead_batch": LOG.settle_dead_batch("ada", "1", COUNTED, ""),
+    "retry_dead_batches": LOG.retry_dead_batches("ada", ["1"]),
+    "remove_dead_batches": LOG.remove_dead_batches("ada", ["9"]),
     "forget_counts": LOG.forget_counts("ada"),
 }
 EVERY = {**NUMBERED, **OTHERS}

@@ -86,6 +86,7 @@ def fill(client: Any) -> None:
 
 
 _READ: dict[bytes, Callable[[Any, bytes], Any]] = {
+    b"set": lambda client, key: client.smembers(key),
     b"hash": lambda client, key: client.hgetall(key),
     b"zset": lambda client, key: client.zrange(key, 0, -1, withscores=True),
     b"stream": lambda client, key: client.xrange(key),

@@ -86,8 +86,9 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
 
 
 def retry(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE) -> Exit:
-    """Run dead letters again, with their attempts reset to zero. The dead batches of an aggregate are counted by its next
-    run. Exit code 1 if one is not a dead letter.
+    """Run dead letters again, with their attempts reset to zero. Exit code 1 if one is not a dead letter.
+
+    The dead batches of an aggregate are counted by its next run.
 
     Parameters
     ----------

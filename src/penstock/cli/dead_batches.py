@@ -1,6 +1,8 @@
-"""The part of `penstock dead …` that acts on dead batches: lines that the function of an aggregate could not count. Those
-of an aggregate are named `counts:CHANNEL:RECEIVER`, and one of them `counts:CHANNEL:RECEIVER:ID`. No queue has such a
-name, because the name of a queue has no colon."""
+"""The part of `penstock dead …` that acts on dead batches: lines that the function of an aggregate could not count.
+
+Those of an aggregate are named `counts:CHANNEL:RECEIVER`, and one of them `counts:CHANNEL:RECEIVER:ID`. No queue has
+such a name, because the name of a queue has no colon.
+"""
 
 from __future__ import annotations
 

@@ -80,8 +80,8 @@ def _read(stored: StoredBatch) -> DeadBatch:
 
 
 class DeadBatches:
-    """The dead batches of one aggregate: at most 256. They are kept until they are counted or removed, or the counts are
-    reset."""
+    """The dead batches of one aggregate: at most 256. They are kept until they are counted or removed, or the counts
+    are reset."""
 
     def __init__(self, channel: CountBindings, receiver: str, driver: Driver) -> None:
         self._channel = channel

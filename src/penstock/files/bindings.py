@@ -423,7 +423,7 @@ class ChannelBindings(CountBindings):
                 receivers.append(
                     ReceiverInfo(
                         name.decode(), state, behind, seen / 1000, ":".join(holder[1:3]) if owner else "", dead
-                    )  # fmt: skip
+                    )
                 )
             return ChannelInfo(
                 self.keys.name, size, limit, peak, last, sending, close_number > 0, patience / 1000 or None,

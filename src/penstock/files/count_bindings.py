@@ -124,11 +124,11 @@ class CountBindings(LogBindings):
         """The packed lines of a dead batch, or b""."""
         return RoundTrip(self._scripts["dead_lines"], self._declared, (receiver, id), bytes)
 
-    def settle_dead_batch(self, receiver: str, id: str, counts: bytes, known: str) -> RoundTrip[bool]:
-        """Count a dead batch and remove it; or without counts, store what is known of it by now. Returns whether it was
-        there."""
+    def settle_dead_batch(self, receiver: str, id: str, counts: bytes, known: str) -> RoundTrip[None]:
+        """Count a dead batch and remove it; or without counts, store what is known of it by now. Does nothing if it is
+        not there."""
         args = (self.clock.now_ms, receiver, id, counts, known)
-        return self._call("settle_dead_batch", args, lambda reply: bool(reply[1]), receiver)
+        return self._call("settle_dead_batch", args, lambda _: None, receiver)
 
     def retry_dead_batches(self, receiver: str, ids: Sequence[str]) -> RoundTrip[int]:
         return RoundTrip(self._scripts["retry_dead_batches"], self._declared, (receiver, *ids), int)

@@ -76,30 +76,32 @@ function script.dead_lines(base, state, receiver, id)
 end
 
 -- Removes a dead batch and adds its counts. Or, without counts, stores what is known of it after one more failure.
--- Returns { "OK", 1 if there was such a batch } or a refusal of `counts.refusal`.
+-- Returns { "OK" }, also if there is no such batch by now, or a refusal of `counts.refusal`.
 --- keys: base state
 --- args: given: int, receiver: str, id: str, packed_counts: str, json: str
+--- flags: allow-oom
 function script.settle_dead_batch(base, state, given, receiver, id, packed_counts, json)
   local fault = log.open()
   if fault then return fault end
   local stored, now = redis.call("HGET", base .. "uncounted:" .. receiver, id), clock.now(given)
-  if not stored then return { "OK", 0 } end
+  if not stored then return { "OK" } end
   local found = counts.decode(packed_counts)
   if packed_counts == "" then
     redis.call("HSET", base .. "uncounted:" .. receiver, id, string.match(stored, "^%d+ %d+ ") .. json)
     redis.call("SREM", base .. "retries:" .. receiver, id)
-    return { "OK", 1 }
+    return { "OK" }
   end
   local refusal = counts.refusal(receiver, { found })
   if refusal then return refusal end
   uncounted.remove(receiver, id)
   counts.add(receiver, found, now)
-  return { "OK", 1 }
+  return { "OK" }
 end
 
 -- Has the next run try these dead batches again. Returns how many there are.
 --- keys: base state
 --- args: receiver: str, ids: *
+--- flags: allow-oom
 function script.retry_dead_batches(base, state, receiver, ids, ...)
   local fault = log.open()
   if fault then return fault end

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from penstock.completion.directory import Directory
 from penstock.core.operations import Operation, verb
+from penstock.counting.dead_batches import DeadBatches
 from penstock.errors import CancelTimeout, ChannelError, ChatGone, JobNotFound
 from penstock.files.bindings import ChannelInfo
-from penstock.counting.dead_batches import DeadBatches
 from penstock.files.channel import Channel
 from penstock.jobs.job import JobInfo, Status, cancel_job, info_of, status_of
 from penstock.locks.answers import LockInfo
@@ -181,7 +181,9 @@ class Inspector(QueueInspector, ScheduleInspector):
 
     def dead_batches(self, channel: str, receiver: str) -> DeadBatches:
         """The batches that the aggregate which receives under this name could not count. No round trip."""
-        return DeadBatches(self._app.files(channel).bindings, self._app.files(channel).receiver(receiver).name, self._driver)
+        return DeadBatches(
+            self._app.files(channel).bindings, self._app.files(channel).receiver(receiver).name, self._driver
+        )
 
     def _channel_names(self) -> Operation[list[str]]:
         names = yield from instance_names(self._app.settings.prefix, "files", "state")
