@@ -462,11 +462,9 @@ class Penstock(CoordinationFactory):
         applies the function to all lines of the channel and counts each line exactly once. No round trip.
 
         receiver  the name under which it receives; None: the name of the function
-        tables    the kinds of its tables, such as {"revenue": Sum(places=2), "visitors": Uniques()}. Other tables have
-                  integers, which are added up
-        max_attempts  how often the function is called for a batch for which it raises. Then the batch is stored as a
-                  dead batch, with the error, and the next batches are counted; `dead` of the Aggregate lists, retries
-                  and removes them. None: `run` raises what the function raises
+        tables    the kinds of its tables, such as {"visitors": Uniques()}; other tables add up integers
+        max_attempts  after so many errors for one batch, it is stored as a dead batch (see `dead` of the Aggregate)
+                  and the rest is counted. None: `run` raises what the function raises
         """
         from penstock.counting.aggregate import Aggregate
 

@@ -19,10 +19,10 @@ import msgspec
 
 from penstock.core.keys import check_name
 from penstock.core.operations import Operation, RoundTrip, RunInThread, verb
-from penstock.counting.dead_batches import DeadBatches, Failure, encode_failure, pack_lines, unpack_batch
-from penstock.counting.kinds import EXACT, Count, Declared, Kind, TimeWindow, Uniques, is_text, read_stored, stored_name
+from penstock.counting.dead_batches import CountingFailure, DeadBatches, encode_failure, pack_lines, unpack_batch
+from penstock.counting.kinds import Count, Declared, Kind, TimeWindow, Uniques, check_kind, read_stored, stored_name
 from penstock.counting.snapshot import Snapshot
-from penstock.counting.tally import Tally
+from penstock.counting.tally import Tally, fault_of
 from penstock.errors import BadCall, BlocksMissed, ChannelError, ConfigurationError, FileDamaged
 from penstock.files.batches import Batch
 from penstock.files.channel import Channel
@@ -110,7 +110,7 @@ class UnsettledCounts:
             table = self._tables[name] = _Table(kind, keep)
         self.keys += table.add(rows)
 
-    def add_dead(self, lines: Batch, numbers: Sequence[int], failure: Failure) -> None:
+    def add_dead(self, lines: Batch, numbers: Sequence[int], failure: CountingFailure) -> None:
         """Add a batch that could not be counted. Its lines that were rejected stay rejected."""
         packed = pack_lines(lines, () if isinstance(numbers, range) else numbers)
         self._dead.append((len(lines), encode_failure(failure), packed))
@@ -178,7 +178,7 @@ class Aggregate:
         self._declared = dict(tables or {})
         for name, kind in self._declared.items():
             check_name("table", name)
-            _check_kind(name, kind)
+            check_kind(name, kind)
 
     def __call__(self, batch: Batch) -> Tables | Tally:
         return self.__wrapped__(batch)
@@ -265,7 +265,7 @@ class Aggregate:
                 self._add(unsettled, lines, numbers, tally)
             except Exception as error:
                 known = encode_failure(
-                    Failure(batch.file, batch.first, batch.source, batch.attempts + 1, _description(error))
+                    CountingFailure(batch.file, batch.first, batch.source, batch.attempts + 1, _description(error))
                 )
             yield self._channel.settle_dead_batch(self.receiver.name, batch.id, unsettled.take(), known)
 
@@ -318,14 +318,14 @@ class Aggregate:
             "%s cannot count lines %d to %d of %s, which are a dead batch now: %s", self.__name__, batch.first,
             batch.first + len(batch) - 1, batch.file, reason,
         )  # fmt: skip
-        unsettled.add_dead(lines, numbers, Failure(batch.file, batch.first, batch.source, attempts, reason))
+        unsettled.add_dead(lines, numbers, CountingFailure(batch.file, batch.first, batch.source, attempts, reason))
         return None
 
     def _tally(self, lines: Batch) -> Tally:
         return self._checked(self.__wrapped__(lines), len(lines))
 
     def _checked(self, result: object, lines: int) -> Tally:
-        if (fault := _fault(result, lines, self._declared)) is not None:
+        if (fault := fault_of(result, lines, self._declared)) is not None:
             raise BadCall(f"{self.__name__} must return counts, as {{'table': {{'key': 1}}}}, or a Tally: {fault}")
         tally = result if isinstance(result, Tally) else Tally(result)  # type: ignore[arg-type]
         for name in tally.tables:
@@ -445,53 +445,6 @@ class Aggregate:
 
 
 _WINDOW_HINT = "window= names a moment in the window of such a table, and of no other"
-
-
-def _check_kind(name: str, kind: Kind | TimeWindow) -> None:
-    """Raise ConfigurationError for a kind that cannot be stored."""
-    if isinstance(kind, TimeWindow):
-        if not (kind.every >= 1 and kind.keep >= 1) or isinstance(kind.of, Uniques):
-            raise ConfigurationError(
-                f"table {name!r}: TimeWindow(every, keep) are seconds, 1 or more, and its numbers cannot be Uniques()"
-            )
-        kind = kind.of
-    if not isinstance(kind, Count) or not 0 <= kind.places <= 12:
-        raise ConfigurationError(
-            f"table {name!r}: declare Count(), Sum(), Min(), Max(), First(), Last(), Uniques() or a TimeWindow() of "
-            "one, with 0 to 12 places"
-        )
-
-
-def _fault(result: object, lines: int, declared: Declared) -> str | None:
-    """The reason why this cannot be the result of a counting function for this many lines, or None."""
-    tables, rejected = result if isinstance(result, Tally) else (result, {})
-    if not isinstance(tables, Mapping) or not isinstance(rejected, Mapping):
-        return f"{result!r} is neither"
-    for name, rows in tables.items():
-        if not is_text(name) or not isinstance(rows, Mapping):
-            return f"{name!r}: {rows!r} is not the name of a table with its counts"
-        kind = declared.get(name, _COUNT)
-        if not isinstance(kind, TimeWindow):
-            if fault := _fault_of_rows(name, rows, kind):
-                return fault
-            continue
-        for moment, of_window in rows.items():
-            if type(moment) not in {int, float} or abs(moment) >= EXACT or not isinstance(of_window, Mapping):
-                return f"{moment!r}: {of_window!r} in table {name!r} is not seconds since 1970 with their counts"
-            if fault := _fault_of_rows(name, of_window, kind.of):
-                return fault
-    for index, reason in rejected.items():
-        if type(index) is not int or not 0 <= index < lines or not is_text(reason):
-            return f"{index!r}: {reason!r} is not the index of one of {lines:,} lines with the reason for rejecting it"
-    return None
-
-
-def _fault_of_rows(name: str, rows: Mapping[Any, Any], kind: Kind) -> str | None:
-    for key, value in rows.items():
-        fault = kind.fault(value) if is_text(key) else "is not a text with its count"
-        if fault:
-            return f"{key!r}: {value!r} in table {name!r} {fault}"
-    return None
 
 
 def _description(error: Exception) -> str:

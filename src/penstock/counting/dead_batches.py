@@ -39,7 +39,7 @@ class DeadBatch:
     is_retried: bool
 
 
-class Failure(NamedTuple):
+class CountingFailure(NamedTuple):
     """What is known of a dead batch, beside its lines."""
 
     file: str
@@ -51,10 +51,10 @@ class Failure(NamedTuple):
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack: Any = msgspec.msgpack.Decoder(tuple[list[bytes], list[int]]).decode
-_decode_failure: Any = msgspec.json.Decoder(Failure).decode
+_decode_failure: Any = msgspec.json.Decoder(CountingFailure).decode
 
 
-def encode_failure(failure: Failure) -> str:
+def encode_failure(failure: CountingFailure) -> str:
     return msgspec.json.encode(failure).decode()
 
 
@@ -72,7 +72,7 @@ def unpack_batch(batch: DeadBatch, packed: bytes) -> tuple[Batch, Sequence[int]]
 
 
 def _read(stored: StoredBatch) -> DeadBatch:
-    failure: Failure = _decode_failure(stored.known)
+    failure: CountingFailure = _decode_failure(stored.known)
     return DeadBatch(
         stored.id, failure.file, failure.first, stored.lines, failure.source, failure.attempts, failure.error,
         stored.died, stored.is_retried,

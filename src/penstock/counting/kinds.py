@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeAlias
 
+from penstock.errors import ConfigurationError
+
 Number: TypeAlias = int | Decimal
 Ordered: TypeAlias = tuple[int | float, str]
 
@@ -205,3 +207,18 @@ def _units(value: Number, places: int) -> int:
 
 def _number(units: int, places: int) -> Number:
     return Decimal(units).scaleb(-places) if places else units
+
+
+def check_kind(name: str, kind: Kind | TimeWindow) -> None:
+    """Raise ConfigurationError for a kind that cannot be stored."""
+    if isinstance(kind, TimeWindow):
+        if not (kind.every >= 1 and kind.keep >= 1) or isinstance(kind.of, Uniques):
+            raise ConfigurationError(
+                f"table {name!r}: TimeWindow(every, keep) are seconds, 1 or more, and its numbers cannot be Uniques()"
+            )
+        kind = kind.of
+    if not isinstance(kind, Count) or not 0 <= kind.places <= 12:
+        raise ConfigurationError(
+            f"table {name!r}: declare Count(), Sum(), Min(), Max(), First(), Last(), Uniques() or a TimeWindow() of "
+            "one, with 0 to 12 places"
+        )
