@@ -458,13 +458,11 @@ class Penstock(CoordinationFactory):
         self, channel: str, *, receiver: str | None = None, tables: Declared | None = None,
         max_attempts: int | None = None,
     ) -> Callable[[Function], Aggregate]:  # fmt: skip
-        """A decorator for a function that counts a batch of lines. It turns the function into an Aggregate, whose `run`
-        applies the function to all lines of the channel and counts each line exactly once. No round trip.
+        """A decorator that makes an Aggregate of a function, and counts each line exactly once. No round trip.
 
         receiver  the name under which it receives; None: the name of the function
         tables    the kinds of its tables, such as {"visitors": Uniques()}; other tables add up integers
-        max_attempts  after so many errors for one batch, it is stored as a dead batch (see `dead` of the Aggregate)
-                  and the rest is counted. None: `run` raises what the function raises
+        max_attempts  errors after which a batch becomes a dead batch (`Aggregate.dead`) and the rest is counted
         """
         from penstock.counting.aggregate import Aggregate
 
