@@ -4,7 +4,8 @@ Each test process has a mark in its environment, which every process that it sta
 its own. A sweeper, a small process that waits for the end of the test process, kills the processes that still have
 the mark and deletes the folder: also after Ctrl-C, SIGKILL, or pytest's `faulthandler_timeout`.
 
-Processes are found in /proc. Without one (macOS) only the folder is deleted.
+Processes are found in /proc, where a server that has changed its title shows no environment: it is known by its working
+directory. Without a /proc (macOS) only the folder is deleted.
 
     python leftovers.py PARENT FOLDER GRACE < PIPE      a sweeper; the pipe ends with the test process
 """
@@ -72,11 +73,12 @@ def left_behind(mark: str, grace: float, besides: tuple[int, ...]) -> dict[int, 
 
 
 def marked(mark: str) -> Iterator[tuple[int, str]]:
-    """Pid and command of each process that has the mark."""
+    """Pid and command of each process that has the mark, or works in the folder of this name."""
     sign = f"{MARK}={mark}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if sign in (entry / "environ").read_bytes().split(b"\0"):
+            works_there = (entry / "cwd").readlink().is_relative_to(mark)
+            if works_there or sign in (entry / "environ").read_bytes().split(b"\0"):
                 yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 

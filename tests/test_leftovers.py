@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.leftovers import MARK, marked, swept
+from tests.leftovers import MARK, swept
 from tests.servers import eventually
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
@@ -17,20 +17,25 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 KILLED = """
 import os, signal, subprocess, tempfile
 from tests.leftovers import swept
+from tests.servers import Server
 
 with swept(grace=0):
-    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    child = {child}
     print(child.pid, tempfile.mkdtemp(), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_nothing_outlives_a_killed_test_process():
-    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("child", ["subprocess.Popen(['sleep', '600'], start_new_session=True)", "Server()"])
+def test_nothing_outlives_a_killed_test_process(child: str):
+    """A server shows no environment in /proc after it has changed its title."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED.format(child=child)], capture_output=True, text=True, check=False
+    )
     pid, folder = done.stdout.split()
     assert done.returncode == -signal.SIGKILL
     eventually(lambda: not Path(folder).parent.exists())
-    eventually(lambda: int(pid) not in dict(marked(str(Path(folder).parent))))
+    eventually(lambda: not Path(f"/proc/{pid}/cwd").exists())
 
 
 def test_a_process_that_outlives_the_session_is_killed_and_an_error():
