@@ -1,9 +1,12 @@
 """One queue over several slots: where jobs are stored, and verbs on the whole."""
 
+from collections import Counter
+
 import pytest
 
 from penstock import Concurrency, ConfigurationError, Penstock, Queue, Status, Unique
 from penstock.core.slots import slot
+from penstock.jobs.keys import QueueKeys
 from penstock.jobs.shards import shard_number
 from penstock.ops.inspect import Inspector
 from tests.conftest import Do, MakeApp
@@ -25,6 +28,17 @@ def test_a_further_shard_takes_tenants_and_no_other_tenant_changes():
 
 async def test_each_shard_has_a_slot_of_its_own(queue: Queue):
     assert len({slot(part.bindings.keys.base) for part in queue.parts}) == 3
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 6])
+@pytest.mark.parametrize("shards", [12, 24])
+def test_equal_nodes_have_equally_many_shards(nodes: int, shards: int):
+    for queue in ("mail", "raw", "a.b"):
+        names = [queue, *(f"{queue}~{n}" for n in range(1, shards))]
+        slots = [slot(QueueKeys("penstock", name).base) for name in names]
+        first = slots[0]
+        found = Counter((one - first + 100) * nodes // 16384 % nodes for one in slots)
+        assert max(found.values()) - min(found.values()) <= 1
 
 
 async def test_a_tenants_jobs_keep_their_order_and_are_claimed_from_all_shards(queue: Queue, do: Do):

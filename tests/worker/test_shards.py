@@ -1,6 +1,7 @@
 """A worker serves all shards of a queue."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -58,15 +59,19 @@ async def test_a_worker_that_names_no_shards_does_not_start(make_app: MakeApp):
 @pytest.mark.parametrize("place", ["cluster"])
 async def test_the_nodes_of_a_cluster_share_the_jobs_of_one_queue(make_app: MakeApp, cluster: Cluster):
     app = make_app()
-    queue = app.queue("mail", shards=8)
+    queue = app.queue("mail", shards=12)
 
     @app.task(queue="mail")
     async def nothing() -> None: ...
 
-    await app.enqueue_many.aio(nothing.using(tenant=f"t{n % 100}").call() for n in range(1000))
-    assert len({cluster.owner(part.bindings.keys.base) for part in queue.parts}) > 1
-    await run_burst(app, concurrency=50)
-    assert (await queue.count.aio()).completed == 1000
+    await app.enqueue_many.aio(nothing.using(tenant=f"t{n}").call() for n in range(2000))
+    await run_burst(app, concurrency=100)
+    shares = Counter[object]()
+    for part in queue.parts:
+        shares[cluster.owner(part.bindings.keys.base)] += (await app._driver.aio.run(part.bindings.counts())).completed
+    assert sum(shares.values()) == 2000
+    assert len(shares) == 3
+    assert max(shares.values()) <= 1.1 * min(shares.values())
 
 
 async def test_a_worker_serves_shards_that_are_added_while_it_runs(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final
 
 from penstock.core.cached import cached_property
 from penstock.core.keys import REPLAY, TABLES, check_name
+from penstock.core.slots import SLOTS, slot
 
 OWNED = "the queue"
 """The owner of keys that are kept as long as the queue has settings, counts or jobs."""
 
 MOST_SHARDS: Final = 32
 """A worker takes a turn in each shard that has jobs, so more would only add round trips."""
+
+_TOLERANCE: Final = 64
+"""Slots by which a shard may be away from its place."""
 
 QUEUE = {
     "meta": ("HASH", "the row of counts, switches and times; who watches the clock; the table of shards", OWNED),
@@ -80,6 +85,30 @@ def check_queue_name(name: Any) -> str:
     return str(name)
 
 
+def shard_tag(prefix: str, name: str) -> str:
+    """The hash tag of a further shard, such as `penstock:mail~3.57`. The last number is chosen for its slot.
+
+    Nodes that each have an equal range of slots get equally many shards, if the number allows it. Left to chance, one
+    node of three had half of them.
+    """
+    queue, _, number = name.partition("~")
+    wanted = slot(f"{{{prefix}:{queue}}}") + round(_position(int(number)) * SLOTS)
+    for attempt in count():
+        tag = f"{prefix}:{name}.{attempt}"
+        if (slot(f"{{{tag}}}") - wanted + _TOLERANCE) % SLOTS <= 2 * _TOLERANCE:
+            return tag
+    raise AssertionError("unreachable")
+
+
+def _position(number: int) -> float:
+    """The place of a shard on the circle of slots, from 0 to 1: a third each, then halves of the thirds, and so on."""
+    block, third = divmod(number, 3)
+    place, part = 0.0, 0.5
+    while block:
+        place, part, block = place + part * (block % 2), part / 2, block // 2
+    return (third + place) / 3
+
+
 @dataclass(frozen=True)
 class QueueKeys:
     """The names of one queue's keys."""
@@ -89,7 +118,8 @@ class QueueKeys:
 
     @cached_property
     def base(self) -> str:
-        return f"{{{self.prefix}:{self.queue}}}:"
+        tag = shard_tag(self.prefix, self.queue) if "~" in self.queue else f"{self.prefix}:{self.queue}"
+        return f"{{{tag}}}:"
 
     @cached_property
     def declared(self) -> tuple[str, str]:

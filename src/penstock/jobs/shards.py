@@ -1,8 +1,8 @@
 """The shards of one queue: which queue of its own, under a hash tag of its own, holds the jobs of which tenant.
 
     queue "mail" with 3 shards      {penstock:mail}      shard 0; the table: version, shards, shards before
-                                    {penstock:mail~1}    shard 1
-                                    {penstock:mail~2}    shard 2
+                                    {penstock:mail~1.9}  shard 1; the last number makes its slot fit (`shard_tag`)
+                                    {penstock:mail~2.4}  shard 2
 
 Each shard is a queue as any other, with all its keys in one slot, and so has a slot, a node and a CPU of its own. While
 shards are added, a tenant that is to move stays in its old shard until that has nothing of it (see shards.lua).

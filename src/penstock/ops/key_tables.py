@@ -33,6 +33,7 @@ HELD_LOCKS = "penstock:*:fence"
 """A SCAN pattern with one match for each lock that was held within the last hour."""
 
 _APP_KEY = re.compile(r"\{([^:}]+):([^}]+)\}:(.+)", re.DOTALL)
+_SHARD_TAG = re.compile(r"^([^:~]+~\d+)\.\d+$")  # see `shard_tag` in jobs/keys.py
 # penstock:{invoice:7}:lock:fence; penstock:lock:{user:7}:invoice:fence for a name with a hash tag
 _LOCK_KEY = re.compile(r"penstock:(?:\{([^}]+)\}:lock:|lock:(.+):)([^:]+)", re.DOTALL)
 _TRANSACTION_KEY = re.compile(r"penstock:\{([^}]+)\}:transaction:(replay:.+)", re.DOTALL)
@@ -49,7 +50,7 @@ class KeyParts(NamedTuple):
 def split_key(key: str) -> KeyParts | None:
     """The parts of a key that Penstock may have written; None for any other key."""
     if found := _APP_KEY.fullmatch(key):
-        return KeyParts(found[1], found[2], found[3])
+        return KeyParts(found[1], _SHARD_TAG.sub(r"\1", found[2]), found[3])
     if found := _TRANSACTION_KEY.fullmatch(key):
         return KeyParts("", f"transaction:{found[1]}", found[2])
     if found := _LOCK_KEY.fullmatch(key):
