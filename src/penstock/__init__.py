@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     from penstock.jobs.pauses import PausedPart
     from penstock.jobs.queue import Queue
     from penstock.jobs.reporting import ErrorReports, JobFields
+    from penstock.jobs.retention import Retention
     from penstock.jobs.retry import Drop, Retry, RetryLater
     from penstock.jobs.schedule import ScheduleInfo
     from penstock.jobs.schedules import Schedules
@@ -213,6 +214,7 @@ else:
         "jobs.pauses": "PausedPart",
         "jobs.limits": "Concurrency KeyUsage LimitInfo Rate",
         "jobs.reporting": "ErrorReports JobFields",
+        "jobs.retention": "Retention",
         "jobs.retry": "Drop Retry RetryLater",
         "worker.worker": "Worker",
     }
@@ -363,6 +365,7 @@ __all__ = [
     "Request",
     "ResultNotKept",
     "ResultTimeout",
+    "Retention",
     "Retry",
     "RetryLater",
     "Saved",

@@ -9,7 +9,7 @@ import unicodedata
 
 import pytest
 
-from penstock import Penstock
+from penstock import Penstock, Retention
 from penstock.cli import COMMANDS
 from penstock.cli.exits import Exit
 from penstock.jobs.claims import Registration
@@ -106,6 +106,15 @@ def test_a_tenant_is_paused_shown_and_resumed(shop, penstock):
     code, _, err = penstock("queue", "pause", "mail", "--tenant", "ada", "--task", "send")
     assert code != 0
     assert "one at a time" in err
+
+
+def test_what_a_queue_keeps_is_set_and_shown(shop, penstock):
+    shop.queue("mail").put(1)
+    assert "keeps    all dead letters" in penstock("queue", "show", "mail")[1]
+    _, out, _ = penstock("queue", "keep", "mail", "--dead-letters", "1000", "--dead-age", "30d")
+    assert out == "mail keeps 1,000 dead letters, dead letters for 30 d.\n"
+    assert shop.queue("mail").kept() == Retention(dead_letters=1000, dead_age=30 * 86400)
+    assert penstock("queue", "keep", "mail", "--results", "-1")[0] != 0
 
 
 def test_a_queue_shows_jobs_that_no_worker_knows(shop, penstock):

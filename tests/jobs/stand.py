@@ -18,6 +18,7 @@ from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, LIMITED, LIMIT
 from penstock.jobs.keys import QUEUE, QueueKeys
 from penstock.jobs.listing import FoundJob, JobFilter, ListingBindings
 from penstock.jobs.record import Record, draft
+from penstock.jobs.retention import Retention
 from penstock.jobs.row import read_row
 from penstock.jobs.schedule import ScheduleDefinition, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
@@ -377,6 +378,8 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "set_limit": bindings.set_limit("c:n", 2, 0, 0),
         "show_limits": bindings.limits(10),
         "purge_parked": bindings.purge_parked(None, 0, 100),
+        "set_retention": bindings.set_retention(Retention(dead_letters=1)),
+        "show_retention": bindings.retention(),
         "set_weight": bindings.set_weight("ada", 3),
         "scan_workers": bindings.workers(10),
         "counts": bindings.counts(),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from penstock.cli.ages import Age
 from penstock.cli.where import HERE, AsJson, Where, Yes, confirm
 from penstock.jobs.counts import Counts
 from penstock.jobs.pauses import PausedPart
+from penstock.jobs.retention import Retention
 from penstock.ops.answers import QueueDetail
 from penstock.ops.wording import age, many
 from penstock.terminal.tables import Kind, cell, show, show_facts, show_json, show_list, show_table
@@ -85,6 +87,7 @@ def _describe(queue: QueueDetail) -> None:
             "parked": f"{counts.parked:,}",
             "running": f"{counts.running:,}",
             "dead": _dead(counts),
+            "keeps": _kept(queue.kept),
             "so far": _totals(counts),
         }
     )
@@ -132,6 +135,43 @@ def _totals(counts: Counts) -> str:
         "cancelled": counts.cancelled, "expired": counts.expired, "taken back": counts.lost,
     }  # fmt: skip
     return ", ".join(f"{number:,} {name}" for name, number in totals.items() if number) or "nothing"
+
+
+def _kept(kept: Retention) -> str:
+    limits = [
+        f"{kept.dead_letters:,} dead letters" if kept.dead_letters is not None else "",
+        f"dead letters for {age(kept.dead_age)}" if kept.dead_age is not None else "",
+        f"{kept.results:,} results" if kept.results is not None else "",
+    ]
+    return ", ".join(filter(None, limits)) or "all dead letters, and each result for its time"
+
+
+def keep(
+    name: str,
+    /,
+    *,
+    dead_letters: int | None = None,
+    dead_age: Age | None = None,
+    results: int | None = None,
+    where: Where = HERE,
+) -> None:
+    """Limit what a queue keeps of jobs that have ended. An option that is not given means no limit.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    dead_letters
+        How many dead letters; the oldest are removed first.
+    dead_age
+        For how long a dead letter is kept, as in 12h or 30d.
+    results
+        How many results; those whose time ends first are removed first.
+    """
+    kept = Retention(dead_letters=dead_letters, dead_age=dead_age, results=results)
+    with where.open() as inspector:
+        inspector.keep(name, kept)
+    show(f"{name} keeps {_kept(kept)}.")
 
 
 def pause(name: str, /, *, task: str | None = None, tenant: str | None = None, where: Where = HERE) -> None:

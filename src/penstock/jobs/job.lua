@@ -36,6 +36,7 @@ end
 --- (s: table)
 --- uses: base meta
 function job.commit(s)
+  if s.row[_row.RESULT_CLASSES] >= _retention.SET then retention.apply(s) end
   if s.outbox then outbox.write(s) end
   admission.admit(s)
   limits.write(s)

@@ -16,6 +16,7 @@ from penstock.jobs.options import Options
 if TYPE_CHECKING:
     from penstock.jobs.limits import Limit, LimitInfo
     from penstock.jobs.pauses import Named, PausedPart
+    from penstock.jobs.retention import Retention
 
 
 class OperatedQueue:
@@ -159,6 +160,29 @@ class OperatedQueue:
 
     def _pauses(self) -> Operation[list[PausedPart]]:
         return (yield from pauses_of((yield from self.fresh_parts())))
+
+    @verb
+    def keep(
+        self, *, dead_letters: int | None = None, dead_age: float | None = None, results: int | None = None
+    ) -> Operation[None]:
+        """Limit what the queue keeps of jobs that have ended; see `Retention`. None: no limit.
+
+        The server keeps these settings. The next turns of workers, and other scripts that settle jobs, remove what is
+        beyond the limits, some hundred at a time. Raises BadCall for numbers out of range. One round trip; with shards,
+        for each, and the numbers hold for each shard.
+        """
+        from penstock.jobs.retention import Retention
+
+        return self._keep(Retention(dead_letters=dead_letters, dead_age=dead_age, results=results))
+
+    def _keep(self, kept: Retention) -> Operation[None]:
+        for part in self.parts:
+            yield part.bindings.set_retention(kept)
+
+    @verb
+    def kept(self) -> RoundTrip[Retention]:
+        """The limits that `keep` has set. One round trip."""
+        return self.bindings.retention()
 
     @verb
     def due_first(self, on: bool = True) -> Operation[None]:

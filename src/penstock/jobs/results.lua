@@ -103,3 +103,37 @@ function results.trim_class(s, class, limit)
   end
   return heads[n + 1] and struct.unpack(">I6", heads[n + 1]) or nil
 end
+
+-- Removes `n` stored results: of the classes in use, those that were stored first of the one whose first result ends first.
+-- Entries of ids that were used again count as results.
+--- (s: table, n: int)
+--- uses: base
+--- seldom
+function results.drop(s, n)
+  local lists, ids, ends = {}, {}, {}
+  for class = 0, 47 do
+    if s.row[_row.RESULT_CLASSES] % 2 ^ (class + 1) >= 2 ^ class then
+      lists[#lists + 1] = { entries = redis.call("LRANGE", base .. "ends:" .. class, 0, n - 1), class = class, at = 1 }
+    end
+  end
+  while #ids < n do
+    local first
+    for i = 1, #lists do
+      local entry = lists[i].entries[lists[i].at]
+      if entry and (not first or entry < first.entries[first.at]) then first = lists[i] end
+    end
+    if not first then break end
+    local entry = first.entries[first.at]
+    ids[#ids + 1], ends[#ends + 1] = string.sub(entry, 7), string.sub(entry, 1, 6)
+    first.at = first.at + 1
+  end
+  if #ids == 0 then return end
+  local kept, gone = batch.read(base .. "results", ids), {}
+  for i = 1, #ids do
+    if kept[i] and string.sub(kept[i], 1, 6) == ends[i] then gone[#gone + 1] = ids[i] end
+  end
+  batch.write("HDEL", base .. "results", gone)
+  for i = 1, #lists do
+    if lists[i].at > 1 then redis.call("LPOP", base .. "ends:" .. lists[i].class, lists[i].at - 1) end
+  end
+end

@@ -9,6 +9,7 @@ from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.job import Status
 from penstock.jobs.job_list import JobPage
 from penstock.jobs.pauses import PausedPart
+from penstock.jobs.retention import Retention
 from penstock.messages.chat import ChatInfo, Member
 
 
@@ -65,6 +66,8 @@ class QueueDetail:
 
     growing_from: int = 0
     """The number of shards before the change that is open; 0: none is."""
+
+    kept: Retention = Retention()
 
 
 @dataclass(frozen=True, slots=True)

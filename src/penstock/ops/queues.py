@@ -18,6 +18,7 @@ from penstock.jobs.job import Failure, Status, status_of
 from penstock.jobs.limits import Limit, LimitInfo
 from penstock.jobs.operating import count_parts, limits_of, pauses_of, set_limit, switch_pause
 from penstock.jobs.queue import CHUNK, Queue
+from penstock.jobs.retention import Retention
 from penstock.jobs.shard_bindings import ShardBindings
 from penstock.jobs.shards import whole_name
 from penstock.ops.answers import (
@@ -89,6 +90,7 @@ class QueueInspector(JobSearchInspector):
         return QueueDetail(
             name, counts, min(due, default=None), max(known, examined), largest, examined, unknown,
             sum(overview.scanned for overview in overviews), pauses, len(shards), table.before if table else 0,
+            (yield Retention.of(queue.bindings)),
         )  # fmt: skip
 
     def _largest_tenants(self, shards: Sequence[Queue], n: int) -> Operation[tuple[int, list[TenantView]]]:
@@ -126,6 +128,13 @@ class QueueInspector(JobSearchInspector):
         yield from self._check_used(self._app.queue(name))
         yield from switch_pause(lambda: self._shards(name), name, on, task, tenant)
         return (yield from count_parts((yield from self._shards(name))))
+
+    @verb
+    def keep(self, name: str, kept: Retention) -> Operation[None]:
+        """Limit what a queue keeps of jobs that have ended. Raises PenstockError for a queue that was never used."""
+        yield from self._check_used(self._app.queue(name))
+        for shard in (yield from self._shards(name)):
+            yield kept.store(shard.bindings)
 
     @verb
     def limits(self, name: str) -> Operation[list[LimitInfo]]:

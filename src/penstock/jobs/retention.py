@@ -1,0 +1,61 @@
+"""Retention: how many dead letters and results a queue keeps. `retention.lua` applies it in the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Final
+
+from penstock.core.clock import milliseconds
+from penstock.errors import BadCall
+
+MOST: Final = 1_000_000_000
+LONGEST: Final = 10 * 366 * 86400.0
+"""Seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How much a queue keeps of what has ended. None: no limit.
+
+        app.queue("mail").keep(dead_letters=1000, dead_age=30 * 86400)
+
+    dead_letters  how many; the oldest are removed first
+    dead_age      for how many seconds a dead letter is kept
+    results       how many results are kept; those that end first are removed first. For how long each is kept is the
+                  `result_ttl` of its job, of its task, or of the app
+
+    Raises BadCall for numbers out of range.
+    """
+
+    dead_letters: int | None = None
+    dead_age: float | None = None
+    results: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("dead_letters", "results"):
+            number = getattr(self, name)
+            if number is not None and (
+                isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MOST
+            ):
+                raise BadCall(f"keep({name}={number!r}): a number from 0 to {MOST:,}, or None for no limit")
+        age = self.dead_age
+        if age is not None and (
+            isinstance(age, bool) or not isinstance(age, int | float) or not 0.001 <= age <= LONGEST
+        ):
+            raise BadCall(f"keep(dead_age={age!r}): seconds from 0.001 to ten years, or None for no limit")
+
+    def stored(self) -> tuple[int, int, int]:
+        """The arguments of `set_retention`: -1 stands for no limit."""
+        age = None if self.dead_age is None else milliseconds(self.dead_age)
+        return tuple(-1 if n is None else n for n in (self.dead_letters, age, self.results))  # type: ignore[return-value]
+
+    @classmethod
+    def read(cls, reply: Sequence[int]) -> Retention:
+        """The reply of `show_retention`."""
+        dead, age, results = (None if n < 0 else n for n in reply or (-1, -1, -1))
+        return cls(dead_letters=dead, dead_age=None if age is None else age / 1000, results=results)
+
+    def __bool__(self) -> bool:
+        """Whether it limits anything."""
+        return any(getattr(self, one.name) is not None for one in fields(self))
