@@ -22,7 +22,7 @@ def queue(app: Penstock) -> Queue:
 
 
 def keep(stand: Stand, **limits: float) -> None:
-    stand.run(stand.bindings.set_retention(Retention(**limits)))  # type: ignore[arg-type]
+    stand.run(Retention(**limits).store(stand.bindings))  # type: ignore[arg-type]
 
 
 def end(stand: Stand, worker: FakeWorker, *ids: str, ending: str | None = None, **options: float) -> None:

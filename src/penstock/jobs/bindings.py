@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from penstock.jobs.history import Moment
     from penstock.jobs.limits import LimitInfo
     from penstock.jobs.pauses import PausedPart
-    from penstock.jobs.retention import Retention
 
 OnDouble: TypeAlias = Callable[[int, str], None]
 
@@ -350,14 +349,6 @@ class QueueBindings:
 
     def set_switch(self, name: Literal["paused", "due_first"], on: bool) -> RoundTrip[None]:
         return self._call("set_switch", (self.clock.now_ms, name, int(on)), _nothing)
-
-    def set_retention(self, kept: Retention) -> RoundTrip[None]:
-        return self._call("set_retention", (self.clock.now_ms, *kept.stored()), _nothing)
-
-    def retention(self) -> RoundTrip[Retention]:
-        from penstock.jobs.retention import Retention
-
-        return self._call("show_retention", (), Retention.read)
 
     def set_weight(self, tenant: str, weight: float) -> RoundTrip[None]:
         return self._call("set_weight", (self.clock.now_ms, tenant, f"{weight:.9g}"), _nothing)

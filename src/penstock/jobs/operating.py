@@ -177,12 +177,14 @@ class OperatedQueue:
 
     def _keep(self, kept: Retention) -> Operation[None]:
         for part in self.parts:
-            yield part.bindings.set_retention(kept)
+            yield kept.store(part.bindings)
 
     @verb
     def kept(self) -> RoundTrip[Retention]:
         """The limits that `keep` has set. One round trip."""
-        return self.bindings.retention()
+        from penstock.jobs.retention import Retention
+
+        return Retention.of(self.bindings)
 
     @verb
     def due_first(self, on: bool = True) -> Operation[None]:

@@ -7,7 +7,9 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from penstock.core.clock import milliseconds
+from penstock.core.operations import RoundTrip
 from penstock.errors import BadCall
+from penstock.jobs.bindings import QueueBindings, scripts
 
 MOST: Final = 1_000_000_000
 LONGEST: Final = 10 * 366 * 86400.0
@@ -55,6 +57,15 @@ class Retention:
         """The reply of `show_retention`."""
         dead, age, results = (None if n < 0 else n for n in reply or (-1, -1, -1))
         return cls(dead_letters=dead, dead_age=None if age is None else age / 1000, results=results)
+
+    @classmethod
+    def of(cls, bindings: QueueBindings) -> RoundTrip[Retention]:
+        """What the server keeps for a queue."""
+        return RoundTrip(scripts()["show_retention"], bindings.keys.declared, (), cls.read)
+
+    def store(self, bindings: QueueBindings) -> RoundTrip[None]:
+        args = (bindings.clock.now_ms, *self.stored())
+        return RoundTrip(scripts()["set_retention"], bindings.keys.declared, args, lambda _: None)
 
     def __bool__(self) -> bool:
         """Whether it limits anything."""
