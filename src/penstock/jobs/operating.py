@@ -176,8 +176,7 @@ class OperatedQueue:
         return self._keep(Retention(dead_letters=dead_letters, dead_age=dead_age, results=results))
 
     def _keep(self, kept: Retention) -> Operation[None]:
-        for part in self.parts:
-            yield kept.store(part.bindings)
+        yield from in_each_part(self.fresh_parts, lambda part: kept.store(part.bindings))
 
     @verb
     def kept(self) -> RoundTrip[Retention]:

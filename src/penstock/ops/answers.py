@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
 from penstock.jobs.dead_letters import DeadLetter
@@ -67,7 +67,7 @@ class QueueDetail:
     growing_from: int = 0
     """The number of shards before the change that is open; 0: none is."""
 
-    kept: Retention = Retention()
+    kept: Retention = field(default_factory=Retention)
 
 
 @dataclass(frozen=True, slots=True)

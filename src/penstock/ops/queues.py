@@ -90,7 +90,7 @@ class QueueInspector(JobSearchInspector):
         return QueueDetail(
             name, counts, min(due, default=None), max(known, examined), largest, examined, unknown,
             sum(overview.scanned for overview in overviews), pauses, len(shards), table.before if table else 0,
-            (yield Retention.of(queue.bindings)),
+            (yield Retention.of(shards[0].bindings)),
         )  # fmt: skip
 
     def _largest_tenants(self, shards: Sequence[Queue], n: int) -> Operation[tuple[int, list[TenantView]]]:
