@@ -60,7 +60,7 @@ class Retention:
 
     @classmethod
     def of(cls, bindings: QueueBindings) -> RoundTrip[Retention]:
-        """What the server keeps for a queue."""
+        """Read the limits of a queue."""
         return RoundTrip(scripts()["show_retention"], bindings.keys.declared, (), cls.read)
 
     def store(self, bindings: QueueBindings) -> RoundTrip[None]:
