@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         PayloadTooLarge,
         PenstockError,
         PermitTimeout,
+        ProgramChanged,
         RateLimited,
         ResultNotKept,
         ResultTimeout,
@@ -77,8 +78,10 @@ if TYPE_CHECKING:
         ServerRefused,
         ServerTooOld,
         ServerUnavailable,
+        SignalTimeout,
         StateDamaged,
         StateLost,
+        StepError,
         TooManyIds,
         TransactionRefused,
         UniqueKeyHeld,
@@ -98,6 +101,8 @@ if TYPE_CHECKING:
     from penstock.jobs.current import CurrentJob, current
     from penstock.jobs.dead_letters import DeadLetter
     from penstock.jobs.dependencies import per_job, per_process
+    from penstock.jobs.durable import sleep, step, wait_for
+    from penstock.jobs.durable_bindings import StepInfo
     from penstock.jobs.item import Item
     from penstock.jobs.job import Job, JobInfo, Status
     from penstock.jobs.job_list import BulkProgress, JobPage, Jobs, JobSummary
@@ -186,6 +191,8 @@ else:
         "messages.mailbox": "Claimed Mailbox MailboxInfo",
         "jobs.current": "CurrentJob current",
         "jobs.stage": "Stage",
+        "jobs.durable": "sleep step wait_for",
+        "jobs.durable_bindings": "StepInfo",
         "jobs.dead_letters": "DeadLetter",
         "jobs.dependencies": "per_job per_process",
         "jobs.item": "Item",
@@ -206,7 +213,8 @@ else:
         "JobFailed JobNotFound LatchTimeout LeaseLost LockTimeout MessageError NewBeginning NoCurrentJob NoReceiver "
         "NoSpace NotAMember NotDurable PayloadTooLarge PenstockError PermitTimeout RateLimited ResultNotKept "
         "ResultTimeout ScheduleNotFound SelfDeadlock SentElsewhere ServerError ServerFull ServerRefused ServerTooOld "
-        "ServerUnavailable StateDamaged StateLost TooManyIds TransactionRefused UniqueKeyHeld UnknownTask",
+        "ServerUnavailable SignalTimeout StateDamaged StateLost StepError ProgramChanged TooManyIds "
+        "TransactionRefused UniqueKeyHeld UnknownTask",
         "settings": "Settings WorkerSettings",
         "jobs.middleware": "EnqueueContext JobContext JobDraft JobOutcome Middleware",
         "jobs.notes": "JobProgress LogLine",
@@ -415,4 +423,11 @@ __all__ = [
     "per_job",
     "per_process",
     "requests_per",
+    "ProgramChanged",
+    "SignalTimeout",
+    "StepError",
+    "StepInfo",
+    "sleep",
+    "step",
+    "wait_for",
 ]

@@ -42,6 +42,9 @@
     │       ├── SentElsewhere             another process sends this file now
     │       ├── BlocksMissed              this receiver was away for too long and has a gap
     │       └── ChannelRestarted          it was deleted and created again, or restored, while this process received
+    ├── StepError                 a durable step could not be repeated like this        (fix the task)
+    │   └── ProgramChanged            its job has recorded other steps
+    ├── SignalTimeout             no signal came to `wait_for` in time; also a TimeoutError
     └── JobError                  a job has no result
         ├── JobFailed                 it is a dead letter
         ├── JobCancelled              it was cancelled, or dropped by its task
@@ -356,6 +359,18 @@ class JobFailed(JobError):
 
 class JobCancelled(JobError):
     """The job was cancelled or purged before it ran, or its task raised `Drop`."""
+
+
+class StepError(PenstockError):
+    """A durable step is used so that it could not be repeated. Fix the task: its job becomes a dead letter at once."""
+
+
+class ProgramChanged(StepError):
+    """A durable job has recorded other steps than its task calls now; the text says which, and what can be done."""
+
+
+class SignalTimeout(PenstockError, TimeoutError):
+    """`wait_for` got no signal within its timeout. It raises this in every later run of the job, too."""
 
 
 class NoCurrentJob(PenstockError, LookupError):

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import sys
 import time
 import unicodedata
@@ -13,6 +14,7 @@ from penstock import Penstock, Retention
 from penstock.cli import COMMANDS
 from penstock.cli.exits import Exit
 from penstock.jobs.claims import Registration
+from penstock.jobs.durable_bindings import StepBindings
 from penstock.settings import WorkerSettings
 from penstock.worker.worker import Worker
 from tests.servers import Server
@@ -528,3 +530,19 @@ def test_jobs_are_moved_by_id_and_by_filter(shop, penstock):
 def test_a_bulk_action_needs_ids_or_a_queue(shop, penstock, words):
     shop.queue("mail").put(1)
     assert penstock("job", *words, "--yes")[0] == Exit.USAGE
+
+
+def test_the_steps_of_a_job_are_shown_and_it_gets_signals(shop, penstock):
+    job = shop.queue("mail").put("x")
+    (item,) = shop.queue("mail").claim()
+    bindings = StepBindings(shop.queue("mail").bindings)
+    shop._driver.blocking.run(bindings.record(item._incarnation, item._claim.token, "1", "charge", b"7"))
+    code, out, _ = penstock("job", "show", job.id)
+    assert code == Exit.OK
+    assert re.search(r"1 +charge +done", out)
+    assert json.loads(penstock("job", "show", job.id, "--json")[1])["steps"][0]["does"] == "charge"
+    assert penstock("job", "signal", job.id, "go", '{"by": "ada"}')[:2] == (Exit.OK, f"{job.id} has got signal go\n")
+    code, _, err = penstock("job", "signal", job.id, "go", "text")
+    assert (code, '"text"' in err) == (Exit.USAGE, True)
+    item.complete()
+    assert penstock("job", "signal", job.id, "go")[0] == Exit.FAILED

@@ -15,6 +15,7 @@ from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Claim, Ending, Settlement, TurnReply
 from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, LIMITED, LIMITS, OWN_ID, UNIQUE, UNIQUE_KEY
+from penstock.jobs.durable_bindings import StepBindings
 from penstock.jobs.keys import QUEUE, QueueKeys
 from penstock.jobs.listing import FoundJob, JobFilter, ListingBindings
 from penstock.jobs.record import Record, draft
@@ -350,6 +351,11 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "abandon": bindings.abandon("w"),
         "deliver": bindings.deliver("other", [b"1", b"enqueue", b"new", record("ada")]),
         "delivered": bindings.delivered("other", 1),
+        "load_steps": StepBindings(bindings).load("w", token),
+        "record_step": StepBindings(bindings).record("w", token, "1", "f", b"1"),
+        "receive_signal": StepBindings(bindings).receive("w", token, "1", "go"),
+        "signal": StepBindings(bindings).signal("j", "go", b"1"),
+        "show_steps": StepBindings(bindings).show("j"),
         "cancel": bindings.cancel(["j"]),
         "edit": bindings.edit("j", due=5, priority=1, payload=b"1"),
         "purge": bindings.purge(None, 0, 100),

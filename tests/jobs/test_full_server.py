@@ -11,7 +11,10 @@ from penstock.driver.retrying import error_code
 from tests.jobs.stand import FakeWorker, Stand, every_script, ids, record, settlement
 from tests.servers import Server
 
-ADDS_WORK = {"stage", "enqueue", "stage_in_shard", "enqueue_in_shard", "requeue", "define_schedules", "tick", "deliver"}
+ADDS_WORK = {
+    "stage", "enqueue", "stage_in_shard", "enqueue_in_shard", "requeue", "define_schedules", "tick", "deliver", "signal",
+    "requeue_jobs",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

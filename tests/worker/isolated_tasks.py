@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from penstock import Drop, JobContext, Middleware, Penstock, Retry, current, per_process
+from penstock import Drop, JobContext, Middleware, Penstock, Retry, current, per_process, step
 
 app = Penstock("unix:///nowhere", prefix="nowhere")
 
@@ -28,6 +28,17 @@ def add(a: int, b: int = 1) -> int:
 def stage_one(result: int) -> int:
     current().stage.incrby(app.queue("q").key("n"))
     return result
+
+
+@app.task(isolate=True, queue="q", retry=Retry(1, base=0))
+def steps_and_failure(address: str) -> list[int]:
+    # The app of this module has no server; that of the test has one.
+    there = Penstock(address, prefix="nowhere")
+    current()._run.home._driver = there._driver
+    first = step.run(os.getpid)
+    if current().attempt == 1:
+        raise OSError
+    return [first, os.getpid()]
 
 
 @app.task(isolate=True)

@@ -44,6 +44,7 @@ COMMANDS = (
     Command("job ls", "penstock.cli.job_list:ls", "list jobs by state, task, tenant, worker, id or age"),
     Command("job show", "penstock.cli.job:show_one", "show everything known about a job"),
     Command("job cancel", "penstock.cli.job_actions:cancel", "cancel jobs, by id or by filter"),
+    Command("job signal", "penstock.cli.job:signal", "send a job a signal that it waits for"),
     Command("job promote", "penstock.cli.job:promote", "make delayed jobs ready now"),
     Command("job edit", "penstock.cli.job:edit", "change when waiting jobs are due, or their priority"),
     Command("job retry", "penstock.cli.job_actions:retry", "run dead letters again, by id or by filter"),

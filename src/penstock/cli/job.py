@@ -7,6 +7,8 @@ import time
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from penstock.cli.ages import Age
 from penstock.cli.exits import Exit
 from penstock.cli.job_outcomes import report_outcomes
@@ -28,15 +30,27 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
         Print one JSON document.
     """
     with where.open() as inspector:
-        job, now = inspector.job(id), inspector.now()
+        job, steps, now = inspector.job(id), inspector.steps(id), inspector.now()
     if as_json:
-        return show_json(job)
+        return show_json(msgspec.to_builtins(job) | {"steps": steps} if steps else job)
     show_facts(facts(job, now))
+    if steps:
+        show("")
+        rows = [
+            (one.step, one.does, one.state if one.ends is None else f"{one.state}, ends {_when(one.ends, now)}",
+             ago(one.at, now))
+            for one in steps
+        ]  # fmt: skip
+        show_table({"step": "text", "does": "text", "state": "text", "recorded": "number"}, rows)
     if job.log:
         show("")
         show_table({"logged": "number", "": "text"}, [(ago(line.at, now), line.text) for line in job.log])
     if job.traceback:
         show("", job.traceback.rstrip())
+
+
+_FOREVER = 100_000_000_000
+"""Seconds since 1970 beyond which nothing is due: a job that waits for a signal without a time-out."""
 
 
 def facts(job: JobInfo, now: float) -> dict[str, object]:
@@ -45,7 +59,8 @@ def facts(job: JobInfo, now: float) -> dict[str, object]:
     if job.enqueued is not None and job.since is not None:
         known |= {"tenant": job.tenant or "(none)", "priority": job.priority, "enqueued": _when(job.enqueued, now)}
         is_or_was = "ready" if job.status == "running" else job.status
-        known["due" if job.status == "delayed" else f"{is_or_was} since"] = _when(job.since, now)
+        due = "when its signal comes" if job.since > _FOREVER else _when(job.since, now)
+        known["due" if job.status == "delayed" else f"{is_or_was} since"] = due
         if job.claimed is not None:
             known |= {"worker": job.worker or "(a program)", "claimed": _when(job.claimed, now)}
         known |= {
@@ -73,6 +88,29 @@ def _when(at: float, now: float) -> str:
 def value_text(value: Any) -> str:
     """A body or a result: a string as it is, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def signal(id: str, name: str, payload: str = "null", /, *, where: Where = HERE) -> None:
+    """Send a job a signal, for which it waits or will wait with `wait_for`.
+
+    Parameters
+    ----------
+    id
+        The id as it was printed: queue:key.
+    name
+        Of the signal.
+    payload
+        JSON: 3, '"text"' or '{"by": "ada"}'.
+    """
+    try:
+        value = msgspec.json.decode(payload)
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(
+            f"payload {payload[:60]!r} is not JSON ({error}): write a text as {json.dumps(payload[:60])!r}"
+        ) from None
+    with where.open() as inspector:
+        inspector.signal(id, name, value)
+        show(f"{id} has got signal {name}")
 
 
 _WAITING = "only a waiting job can be changed"

@@ -65,6 +65,8 @@ def scripts() -> Library:
         "jobs/outbox.lua",
         "jobs/effects.lua",
         "jobs/job.lua",
+        "jobs/durable.lua",
+        "jobs/settling.lua",
         "jobs/admission.lua",
         "jobs/queue.lua",
         "jobs/shards.lua",

@@ -16,7 +16,18 @@ from penstock.jobs.constants import NUMBER_BYTES
 from penstock.jobs.record import Record
 
 Ending: TypeAlias = Literal[
-    "retry", "later", "until", "unknown", "release", "bury", "drop", "cancel", "crash", "loss", "contained"
+    "retry",
+    "later",
+    "until",
+    "unknown",
+    "release",
+    "bury",
+    "drop",
+    "cancel",
+    "crash",
+    "loss",
+    "contained",
+    "suspend",
 ]
 """How a claim can end without completing its job:
 
@@ -30,6 +41,7 @@ drop     it leaves the queue without a result
 cancel   it was cancelled while it ran, and leaves the queue
 crash    its supervised process died, and no other job ran there
 loss     its process died, and several jobs ran there
+suspend  it sleeps or waits for a signal (`durable.lua`); the delay 0: until the signal
 contained  its own process died, in which it was isolated
 """
 

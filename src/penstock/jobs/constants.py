@@ -2,6 +2,12 @@
 
 from typing import Final
 
+# recorded, in durable.lua
+RESULT: Final = b"r"
+WAITS: Final = b"w"
+SIGNAL: Final = b"s"
+TIMEOUT: Final = b"t"
+
 # history, in history.lua
 ROWS_OF_10_S: Final = 360
 ROWS_OF_A_MINUTE: Final = 1440

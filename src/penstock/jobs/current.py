@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.errors import NoCurrentJob
+from penstock.errors import NoCurrentJob, StepError
 from penstock.jobs.claims import Claim
 from penstock.jobs.definition import Definition
 from penstock.jobs.notes import encode_line, encode_progress
@@ -18,6 +18,7 @@ from penstock.jobs.notes import encode_line, encode_progress
 if TYPE_CHECKING:
     from penstock.jobs.queue import Queue
     from penstock.jobs.stage import Stage
+    from penstock.jobs.steps import Steps
 
 
 class NoteSink(Protocol):
@@ -44,7 +45,11 @@ class Run(Protocol):
     @property
     def home(self) -> Queue: ...
 
+    @property
+    def incarnation(self) -> str: ...
+
     stage: Stage | None
+    steps: Steps | None
 
 
 running: ContextVar[Run] = ContextVar("penstock_job")
@@ -116,7 +121,18 @@ class CurrentJob:
 
     @property
     def stage(self) -> Stage:
-        """Writes and calls that are applied in the step that completes this job, or not at all. See `Stage`."""
+        """Writes and calls that are applied in the step that completes this job, or not at all. See `Stage`.
+
+        Raises StepError inside a durable step, whose function a later run does not call again.
+        """
+        if self._run.steps is not None:
+            from penstock.jobs.steps import in_step
+
+            if in_step.get():
+                raise StepError(
+                    f"stage: step {in_step.get()!r} is not called again when the job runs again, so what it stages "
+                    "would be lost: stage in the task itself, from the step's result"
+                )
         if self._run.stage is None:
             from penstock.jobs.stage import Stage
 

@@ -111,6 +111,7 @@ function script.remove_dead(base, meta, given, ids, ...)
       redis.call("HDEL", base .. "jobs", id)
       redis.call("HDEL", base .. "reasons", id)
       redis.call("HDEL", base .. "notes", id)
+      redis.call("UNLINK", base .. "steps:" .. id)
       s.row[_row.DEAD] = s.row[_row.DEAD] - 1
     end
   end

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ from penstock.errors import (
     JobExpired,
     JobFailed,
     JobNotFound,
+    PayloadTooLarge,
     PenstockError,
     ResultNotKept,
     ResultTimeout,
@@ -29,7 +30,10 @@ from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.editing import EncodedCall, edit_job
 from penstock.jobs.notes import JobProgress, LogLine, read_notes, read_progress
 from penstock.jobs.record import StoredJob
-from penstock.settings import Settings
+from penstock.settings import MiB, Settings
+
+if TYPE_CHECKING:
+    from penstock.jobs.durable_bindings import StepInfo
 
 R = TypeVar("R")
 
@@ -315,6 +319,24 @@ class Job(QueueHandle[JobQueue], Generic[R]):
         return cancel_job(self._queue, self.key, wait)
 
     @verb
+    def signal(self, name: str, payload: Any = None) -> RoundTrip[None]:
+        """Send the job a signal, which its task receives with `wait_for(name)`: now, or when it comes to that.
+
+        payload  anything JSON can hold
+
+        Raises JobNotFound if the job does not exist, or has ended, and PayloadTooLarge if its steps and signals would
+        take more than 1 MiB. One round trip.
+        """
+        return signal_job(self._queue.bindings, self.key, name, payload)
+
+    @verb
+    def steps(self) -> RoundTrip[list[StepInfo]]:
+        """The durable steps that the job has recorded, in their order; none once it is done. One round trip."""
+        from penstock.jobs.durable_bindings import StepBindings
+
+        return StepBindings(self._queue.bindings).show(self.key)
+
+    @verb
     def promote(self) -> Operation[bool]:
         """Make a delayed job ready now. Returns whether it waits for a worker now: False once it has started or ended.
 
@@ -367,6 +389,26 @@ class _ProgressReports:
             self._shown = progress
             self._show(progress)
 
+
+def signal_job(bindings: QueueBindings, key: str, name: str, payload: Any) -> RoundTrip[None]:
+    """See `Job.signal`."""
+    from penstock.jobs.durable import check_signal
+    from penstock.jobs.durable_bindings import StepBindings
+
+    def check(word: str) -> None:
+        if word == "full":
+            raise PayloadTooLarge(
+                f"job {bindings.keys.queue}:{key}: with this signal its steps and signals take more than 1 MiB: send "
+                "the address of the data"
+            )
+        if word != "sent":
+            raise JobNotFound(f"no job {bindings.keys.queue}:{key} waits or runs: {_NOT_SIGNALLED[word]}")
+
+    encoded = codec.encode(payload, limit=MiB, what=f"the payload of signal {name!r}")
+    return StepBindings(bindings).signal(key, check_signal(name), encoded).then(check)
+
+
+_NOT_SIGNALLED: Final = {"done": "it has ended", "none": "never enqueued here, or it has ended"}
 
 _ASK_AGAIN = 1.0
 """Seconds after which a caller that waits for the end of a cancelled job asks again: a retry may have come between."""

@@ -42,6 +42,7 @@ QUEUE = {
     "unique": ("HASH", "key -> the job that holds it", "the job"),
     "throttle:": ("STRING", "until when no other job of this key is enqueued, and the first job", "TTL"),
     "reasons": ("HASH", "id -> why it failed last", "the job"),
+    "steps:": ("HASH", "what a durable job has recorded, and its signals; one key for each job", "the job"),
     "notes": ("HASH", "id -> progress and log lines", "the job"),
     "listeners": ("HASH", "id -> addresses to notify", "the job"),
     "listeners:": ("SET", "further addresses of a job with many", "the job"),

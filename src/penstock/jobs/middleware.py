@@ -144,7 +144,8 @@ class JobOutcome:
 
     ending     completed  the task returned
                retried    it failed, and runs again
-               postponed  it runs again, and the attempt is not counted: it raised RetryLater, or could not be started
+               postponed  it runs again, and the attempt is not counted: it raised RetryLater, sleeps, waits for a
+                          signal, or could not be started
                unknown    this worker does not know the task; the job goes back for another worker
                dead       it failed for good: the job is a dead letter
                dropped    it raised Drop
@@ -168,6 +169,8 @@ class JobOutcome:
         if settlement.ending is None:
             return cls("completed", duration=duration)
         ending = _ENDINGS[settlement.ending]
+        if settlement.ending == "suspend":
+            return cls(ending, "it sleeps, or waits for a signal", delay=settlement.delay, duration=duration)
         if settlement.ending == "drop":
             return cls(ending, settlement.data.decode(errors="replace"), duration=duration)
         failure = Failure.read(settlement.data)
@@ -181,6 +184,7 @@ _ENDINGS: Final[dict[str, OutcomeEnding]] = {
     "retry": "retried",
     "later": "postponed",
     "until": "postponed",
+    "suspend": "postponed",
     "unknown": "unknown",
     "bury": "dead",
     "drop": "dropped",

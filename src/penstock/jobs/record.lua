@@ -40,7 +40,7 @@ flag = {
   CALL = 1, -- of a task; else a bare value
   SUSPECT = 2, -- see recovery.lua
   REASON = 4, -- `reasons` has an entry for the job
-  NOTES = 8, -- `notes` has an entry for the job; a running job may have it in its claim alone (notes.lua)
+  NOTES = 8, -- `notes` or `steps:` has something of the job; a running job may have it in its claim alone (notes.lua)
   LIMITED = 16, -- it has limits; the next two bits say how many of them it has passed (limits.lua)
   UNIQUE = 128, -- it has a unique key (unique.lua). The highest bit, so that flags with it are 128 or more
 }
@@ -99,7 +99,8 @@ end
 --- (body: str, drafted: str, generation: int, since: int, expires: int) -> str
 function record.replaced(body, drafted, generation, since, expires)
   return string.sub(body, 1, 2) .. struct.pack(">I6", generation) .. string.sub(body, 9, 14)
-    .. struct.pack(">I6I6", since, expires) .. string.sub(drafted, 27, 27) .. string.sub(body, 28, 35)
+    .. struct.pack(">I6I6", since, expires)
+    .. string.char(bit.bor(string.byte(drafted, 27), bit.band(string.byte(body, 27), flag.NOTES))) .. string.sub(body, 28, 35)
     .. string.sub(drafted, 36, 41) .. string.sub(body, 42, 42 + string.byte(body, 42))
     .. string.sub(drafted, 43 + string.byte(drafted, 42))
 end

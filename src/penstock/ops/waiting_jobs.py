@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from typing import Any
 
 from penstock.core.operations import Operation, RoundTrip, verb
-from penstock.jobs.job import status_of
+from penstock.jobs.durable_bindings import StepBindings, StepInfo
+from penstock.jobs.job import signal_job, status_of
 from penstock.jobs.options import Options
 from penstock.jobs.queue import Queue
 from penstock.jobs.shard_bindings import ShardBindings
@@ -34,6 +36,18 @@ class WaitingJobsInspector(HistoryInspector):
         """Give waiting jobs another priority. Two round trips for each."""
         Options(priority=priority)  # checks it
         return self._each(ids, lambda queue, key: queue.bindings.edit(key, priority=priority).then(_is_edited))
+
+    @verb
+    def steps(self, job_id: str) -> RoundTrip[list[StepInfo]]:
+        """The durable steps that a job has recorded, in their order. One round trip."""
+        queue, key = self._split(job_id)
+        return StepBindings(queue.bindings).show(key)
+
+    @verb
+    def signal(self, job_id: str, name: str, payload: Any = None) -> RoundTrip[None]:
+        """Send a job a signal; see `Job.signal`. One round trip."""
+        queue, key = self._split(job_id)
+        return signal_job(queue.bindings, key, name, payload)
 
     def _check_used(self, queue: Queue) -> Operation[None]:
         """Raises PenstockError for a queue that was never used."""

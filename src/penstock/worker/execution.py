@@ -17,10 +17,11 @@ from msgspec import structs
 
 from penstock import codec
 from penstock.core.clock import milliseconds
-from penstock.errors import BadCall
+from penstock.errors import BadCall, StepError
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.current import running
 from penstock.jobs.dependencies import ProcessScope
+from penstock.jobs.durable_bindings import suspension
 from penstock.jobs.job import Failure
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Drop, Retry, RetryLater
@@ -213,6 +214,14 @@ class Execution:
 
     def completed(self, run: JobRun, result: Any) -> Settlement:
         """The run returned `result`."""
+        if run.steps is not None and run.steps.suspension is not None:
+            return self.failed(
+                run,
+                StepError(
+                    "the task has caught the exception by which sleep() and wait_for() end a run: catch Exception, not "
+                    "BaseException, and use no bare `except:`"
+                ),
+            )
         if run.stage is not None:
             return self._completed_with_effects(run, run.stage, result)
         if result is None or run.claim.record.ttl == 0:
@@ -272,6 +281,9 @@ class Execution:
         If the decision itself fails, for example because the error's `__str__` raises, the job becomes a dead letter.
         """
         try:
+            if run.steps is not None and run.steps.suspension is not None and not isinstance(error, StepError):
+                step, signal, seconds = run.steps.suspension
+                return Settlement(run.claim.token, suspension(step, signal), "suspend", seconds)
             return self._decide(run, error)
         except Exception as own:
             return self._dead_letter(run.claim, f"{type(error).__name__}, which cannot be handled: {_describe(own)}")
@@ -285,6 +297,9 @@ class Execution:
             if error.date is not None:
                 return Settlement(claim.token, self._reason(str(error)), "until", error.date)
             return Settlement(claim.token, self._reason(str(error)), "later", error.seconds or 0.0)
+        if isinstance(error, StepError):
+            text = "".join(traceback.format_exception(error))[-_MAX_TRACEBACK:]
+            return self._dead_letter(claim, _describe(error), text)
         policy = run.definition.retry
         attempt = claim.record.attempts + 1
         if isinstance(error, Retry):

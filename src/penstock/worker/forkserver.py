@@ -89,6 +89,7 @@ class RunRequest(msgspec.Struct, array_like=True, frozen=True):
     queue: str
     max_payload: int
     worker: str
+    incarnation: str = ""
 
 
 def find_task(module: Any, name: str) -> Definition | None:
@@ -365,6 +366,7 @@ def _run(request: RunRequest, loaded: LoadedModules, notes: ChannelNotes) -> Set
         return run
     run.own_notes, run.started_at = notes, time.monotonic()
     task = reduce(getattr, request.name.split("."), loaded.modules[request.module])
+    run.own_incarnation = request.incarnation
     run.own_home = next((one for one in task.home.family if one.name == request.queue), task.home)
     if scope.is_empty and not definition.is_async:
         return _run_blocking(execution, run)

@@ -239,7 +239,9 @@ class Isolation:
     def _request(self, run: JobRun) -> bytes:
         where, claim = run.definition.import_path, run.claim
         assert where is not None
-        request = RunRequest(*where, claim.token, claim.record.body, run.queue, self._max_payload, self._worker)
+        request = RunRequest(
+            *where, claim.token, claim.record.body, run.queue, self._max_payload, self._worker, run.incarnation
+        )
         return msgspec.msgpack.encode(request)
 
     def _settlement(self, run: JobRun, answer: bytes) -> Settlement | str:

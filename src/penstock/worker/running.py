@@ -16,6 +16,7 @@ from penstock.jobs.definition import Definition
 from penstock.jobs.middleware import JobContext
 from penstock.jobs.queue import Queue
 from penstock.jobs.stage import Stage
+from penstock.jobs.steps import Steps
 from penstock.worker.feed import Feed
 from penstock.worker.thread_timeout import ThreadTimeout
 
@@ -45,6 +46,8 @@ class JobRun(msgspec.Struct, eq=False):
     own_notes     in the process of an isolated run: takes what the job reports
     own_home      there: the job's queue
     stage         what the job has staged, if it has
+    steps         its durable steps, if it has some
+    own_incarnation  in the process of an isolated run: the incarnation that holds the job
     """
 
     claim: Claim
@@ -60,6 +63,8 @@ class JobRun(msgspec.Struct, eq=False):
     own_notes: NoteSink | None = None
     own_home: Queue | None = None
     stage: Stage | None = None
+    steps: Steps | None = None
+    own_incarnation: str = ""
 
     @property
     def note_sink(self) -> NoteSink:
@@ -76,6 +81,11 @@ class JobRun(msgspec.Struct, eq=False):
             return self.feed.queue
         assert self.own_home is not None
         return self.own_home
+
+    @property
+    def incarnation(self) -> str:
+        """The incarnation of the worker that holds the job."""
+        return self.own_incarnation if self.feed is None else self.feed.incarnation
 
     @property
     def deadline(self) -> float | None:

@@ -51,8 +51,10 @@ class QueueAudit:
         if set(self.keys.get("reasons", {})) != {id for id, record in self.jobs.items() if record.has_reason}:
             yield f"reasons: {self.keys.get('reasons')}"
         noted = {id for id, record in self.jobs.items() if record.has_notes}
-        if not noted <= set(self.keys.get("notes", {})) <= noted | set(self.owners):
-            yield f"notes: {self.keys.get('notes')}, and the records of {noted} say so"
+        notes = set(self.keys.get("notes", {}))
+        steps = {name.removeprefix("steps:").encode() for name in self.keys if name.startswith("steps:")}
+        if not noted <= notes | steps <= noted | set(self.owners):
+            yield f"notes: {self.keys.get('notes')}, steps of {steps}, and the records of {noted} say so"
 
     def _schedules(self) -> Iterator[str]:
         """Planned are active schedules with a next tick, and the outbox. The row has the earliest time."""

@@ -1,0 +1,210 @@
+-- Durable steps: what a job has recorded while it ran, so that it is not done again when the job runs again.
+--
+--   steps:<id>  HASH  "=" and a step -> letter (`recorded`), server ms, length and name, and a value: see `steps.pack`
+--                     "!" and a signal -> its payloads that no step has received, in MessagePack, the first one first
+--                     "" -> the bytes of all values in 4 bytes, and the signal that the job waits for
+--
+-- A running job records steps under its claim, so a worker that has lost the job records nothing. A job that has anything here
+-- has the flag NOTES in its claim, or in its record: so the scripts that end a job look here only where it is needed.
+--
+-- `sleep` and `wait_for` end the run, with the verb `suspend`. The job is delayed until the time is over, and a
+-- signal makes it due at once. Then it runs again: it gets what it has recorded, and continues behind that. Of signal and
+-- time-out the first that is recorded counts.
+
+recorded = { RESULT = "r", WAITS = "w", SIGNAL = "s", TIMEOUT = "t" } -- WAITS: for a signal, or until a time
+
+_durable = { BYTES = 1048576, EACH = 256, FOREVER = 140737488355328 } -- of one job; counted for each value; a time in the year 6429
+
+--- (kind: str, now: int, name: str, value: str) -> str
+--- inline
+function steps.pack(kind, now, name, value)
+  return struct.pack(">c1I6Bc0", kind, now, #name, name) .. value
+end
+
+-- The letter of a recorded step, its name, and its value.
+--- (packed: str) -> str, str, str
+function steps.parse(packed)
+  local kind, name, at = struct.unpack(">c1xxxxxxBc0", packed)
+  return kind, name, string.sub(packed, at)
+end
+
+-- The bytes of all values of a job, and the signal that it waits for.
+--- (key: str) -> int, str
+function steps.own(key)
+  local own = redis.call("HGET", key, "")
+  if not own then return 0, "" end
+  return struct.unpack(">I4", own), string.sub(own, 5)
+end
+
+-- Records a step, and that the job waits for a signal (empty: for none).
+--- (key: str, step: str, packed: str, waits_for: str)
+function steps.record(key, step, packed, waits_for)
+  local bytes = steps.own(key)
+  redis.call("HSET", key, "=" .. step, packed, "", struct.pack(">I4", bytes + #packed + _durable.EACH) .. waits_for)
+end
+
+-- Takes the first signal of this name. Returns its payload, or nil.
+--- (key: str, name: str) -> str | nil
+function steps.take_signal(key, name)
+  local packed = redis.call("HGET", key, "!" .. name)
+  if not packed then return nil end
+  local payloads = cmsgpack.unpack(packed)
+  local first = table.remove(payloads, 1)
+  if #payloads == 0 then
+    redis.call("HDEL", key, "!" .. name)
+  else
+    redis.call("HSET", key, "!" .. name, cmsgpack.pack(payloads))
+  end
+  local bytes = steps.own(key)
+  redis.call("HSET", key, "", struct.pack(">I4", math.max(0, bytes - #first - _durable.EACH)))
+  return first
+end
+
+-- Marks the claim of a job that has something here.
+--- (incarnation: str, id: str, held: str)
+--- uses: base
+function steps.mark_claim(incarnation, id, held)
+  local number, flags, ttl, tenant, rest = lease.parse(held)
+  if record.has(flags, flag.NOTES) then return end
+  held = lease.held_claim(number, bit.bor(flags, flag.NOTES), ttl, tenant) .. string.sub(held, rest)
+  redis.call("HSET", base .. "held:" .. incarnation, id, held)
+end
+
+-- Records that a job waits from now on: `ms` long (0: for ever), at the step and for the signal in `text` (an empty one: only for
+-- the time). A wait that was recorded before keeps its end. Returns for how many ms the job is delayed.
+--- (s: table, id: str, ms: int, text: str) -> int
+--- uses: base
+--- seldom
+function steps.suspend(s, id, ms, text)
+  local key, step, name = base .. "steps:" .. id, struct.unpack(">Hc0Bc0", text)
+  local known, until_ = redis.call("HGET", key, "=" .. step), ms > 0 and s.now + ms or 0
+  if known then
+    local _, _, value = steps.parse(known)
+    until_ = tonumber(value) or 0
+  end
+  local arrived = name ~= "" and redis.call("HEXISTS", key, "!" .. name) == 1
+  steps.record(key, step, steps.pack(recorded.WAITS, s.now, name, string.format("%d", until_)), arrived and "" or name)
+  if arrived then return 0 end
+  return math.max(0, (until_ > 0 and until_ or _durable.FOREVER) - s.now)
+end
+
+-- What a running job has recorded: { server ms, step, recorded, … }, or an empty table if the incarnation does not hold it.
+--- keys: base meta
+--- args: given: int, incarnation: str, token: str
+--- flags: allow-oom
+function script.load_steps(base, meta, given, incarnation, token)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  if not lease.alive(incarnation, s.now) or not lease.held(incarnation, token) then return {} end
+  local found, reply = redis.call("HGETALL", base .. "steps:" .. lease.job_id(token)), { s.now }
+  for i = 1, #found, 2 do
+    if string.byte(found[i]) == 61 then reply[#reply + 1], reply[#reply + 2] = string.sub(found[i], 2), found[i + 1] end
+  end
+  return reply
+end
+
+-- Records the result of a step. Returns { 1 }; { 1, recorded } if the step was recorded before, which counts; { 0 } if the
+-- incarnation does not hold the job; { -1, bytes } if the job has no room for it. May be sent again.
+--- keys: base meta
+--- args: given: int, incarnation: str, token: str, step: str, name: str, value: str
+--- flags: allow-oom
+function script.record_step(base, meta, given, incarnation, token, step, name, value)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
+  if not held then return { 0 } end
+  local id = lease.job_id(token)
+  local key = base .. "steps:" .. id
+  local known = redis.call("HGET", key, "=" .. step)
+  if known then return { 1, known } end
+  local bytes = steps.own(key)
+  if bytes + #value + _durable.EACH > _durable.BYTES then return { -1, bytes } end
+  steps.record(key, step, steps.pack(recorded.RESULT, s.now, name, value), "")
+  steps.mark_claim(incarnation, id, held)
+  return { 1 }
+end
+
+-- Has a step of a running job receive the first signal of this name; or, if the step has waited until its end, the time-out. Returns
+-- { 1, recorded }; { 2 } if it has to wait; { 0 } if the incarnation does not hold the job. May be sent again.
+--- keys: base meta
+--- args: given: int, incarnation: str, token: str, step: str, name: str
+--- flags: allow-oom
+function script.receive_signal(base, meta, given, incarnation, token, step, name)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
+  if not held then return { 0 } end
+  local id = lease.job_id(token)
+  local key = base .. "steps:" .. id
+  local known = redis.call("HGET", key, "=" .. step)
+  local until_ = 0
+  if known then
+    local kind, _, value = steps.parse(known)
+    if kind ~= recorded.WAITS then return { 1, known } end
+    until_ = tonumber(value) or 0
+  end
+  local payload = steps.take_signal(key, name)
+  local packed
+  if payload then
+    packed = steps.pack(recorded.SIGNAL, s.now, name, payload)
+  elseif until_ > 0 and until_ <= s.now then
+    packed = steps.pack(recorded.TIMEOUT, s.now, name, "")
+  else
+    return { 2 }
+  end
+  steps.record(key, step, packed, "")
+  steps.mark_claim(incarnation, id, held)
+  return { 1, packed }
+end
+
+-- Keeps a signal for a job, and makes the job ready if it waits for that. Returns sent, full (the job keeps too much already),
+-- done or none.
+--- keys: base meta
+--- args: caller: str, number: int, given: int, id: str, name: str, payload: str
+function script.signal(base, meta, caller, number, given, id, name, payload)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local past = idempotency.replay(caller, number)
+  if past then return past end
+  local body = record.get(id)
+  if not body then return results.get(id, s.now) and "done" or "none" end
+  local key = base .. "steps:" .. id
+  local bytes, waits_for = steps.own(key)
+  if bytes + #payload + _durable.EACH > _durable.BYTES then return "full" end
+  local packed = redis.call("HGET", key, "!" .. name)
+  local payloads = packed and cmsgpack.unpack(packed) or {}
+  payloads[#payloads + 1] = payload
+  redis.call("HSET", key, "!" .. name, cmsgpack.pack(payloads))
+  local incarnation = redis.call("HGET", base .. "owners", id)
+  local wakes = waits_for == name and name ~= "" and not incarnation and record.state(body) == state.DELAYED
+  redis.call("HSET", key, "", struct.pack(">I4", bytes + #payload + _durable.EACH) .. (wakes and "" or waits_for))
+  if incarnation then
+    local held = redis.call("HGET", base .. "held:" .. incarnation, id)
+    if held then steps.mark_claim(incarnation, id, held) end
+  else
+    local was, generation, _, since, _, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)
+    flags = bit.bor(flags, flag.NOTES)
+    if wakes then
+      redis.call("ZREM", base .. "delayed", record.entry(generation, #body, id))
+      generation, since = row.mint(s.row, 1) + 1, s.now
+      was, flags =
+        job.make_ready(s, false, record.entry(generation, #body, id), flags, priority, tenant, since, _count.DELAYED, body)
+    end
+    body = record.moved(body, was, generation, since)
+    redis.call("HSET", base .. "jobs", id, record.flagged(body, flags))
+  end
+  job.commit(s)
+  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
+  row.store(s)
+  return idempotency.keep(caller, number, "sent")
+end
+
+-- What a job has recorded, and its signals, as stored: field, value, …
+--- keys: base meta
+--- args: id: str
+--- flags: no-writes
+function script.show_steps(base, meta, id)
+  local newer = row.load({})
+  if newer then return newer end
+  return redis.call("HGETALL", base .. "steps:" .. id)
+end

@@ -1,0 +1,266 @@
+"""Durable steps: what a task has done, and how long it has waited, survives the end of its run.
+
+    paid = await step(charge, order)
+    await sleep(days=3)
+    answer = await wait_for("approved", timeout=86400)
+
+A step records its result in the server. When the job runs again, because its worker died, because it failed or because
+it has slept, the task begins from the top, and the steps that were recorded return what they returned before. `sleep`
+and `wait_for` end the run, so they occupy no runner; the job runs again when the time is over or the signal arrives.
+
+A task that uses steps must call the same ones in each run. What differs from run to run (the time, a random number, the
+answer of another service) belongs into a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import lru_cache
+from typing import Any, Final, ParamSpec, TypeVar, overload
+
+from penstock import codec
+from penstock.core.keys import check_text
+from penstock.errors import ConfigurationError, ProgramChanged, SignalTimeout
+from penstock.jobs.retry import LONGEST_DELAY
+from penstock.jobs.steps import Steps, in_step, steps_of_run
+from penstock.settings import MiB
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LONGEST_NAME: Final = 200
+
+
+def _refuse_loop(what: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f"{what}.run() would block the event loop: write `await {what}(…)`")
+
+
+def _name_of(function: Any) -> str:
+    function = getattr(function, "func", function)
+    name = getattr(function, "__name__", None) or type(function).__name__
+    return str(name)[:_LONGEST_NAME]
+
+
+@lru_cache(1000)
+def _decoder(function: Any) -> Any:
+    """Reads the result of a function as its annotation says."""
+    try:
+        returns = typing.get_type_hints(inspect.unwrap(getattr(function, "func", function))).get("return")
+    except Exception:
+        return None
+    if returns is None or returns is Any:
+        return None
+    try:
+        return codec.decoder(returns)
+    except TypeError:
+        return None
+
+
+class _Results:
+    """Encodes and decodes the results of one function."""
+
+    def __init__(self, function: Any, key: str) -> None:
+        self.name = _name_of(function)
+        self._what = f"the result of step {key.removeprefix('@')} ({self.name})"
+        try:
+            self._decoder = _decoder(function)
+        except TypeError:  # the function cannot be hashed
+            self._decoder = None
+
+    def encode(self, result: Any) -> bytes:
+        return codec.encode(result, limit=MiB, what=self._what)
+
+    def decode(self, value: bytes) -> Any:
+        if self._decoder is None:
+            return codec.decode(value, what=self._what)
+        try:
+            return self._decoder.decode(value)
+        except ValueError as error:
+            raise ProgramChanged(f"{self._what} is not what {self.name} is annotated to return: {error}") from error
+
+
+class Step:
+    """`step`: calls a function once for a job, however often the job runs, and returns its recorded result.
+
+        paid = await step(charge, order)                  # in an `async def` task
+        paid = step.run(charge, order)                    # in a `def` task
+        paid = await step.named("deposit")(charge, order)
+
+    The result is recorded under the job's lease when the function has returned, and is decoded as its annotation
+    says: so the first run gets the same value as a later one. If the function raises, nothing is recorded, and
+    the task's retry policy decides. If the worker dies between the call and the record, the function is called again:
+    give what it calls an idempotency key, such as `current().id`.
+
+    Steps are numbered in the order of their calls. Steps that run at the same time need names, each its own. A `def`
+    function that an `async def` task calls runs in a thread. A job records at most 1 MiB, with 256 bytes for each step.
+
+    One round trip for each step that is called, and one for each run, which reads what was recorded before. Raises
+    StepError for a name that is used twice, ProgramChanged if the earlier run called something else here, LeaseLost
+    if another worker has the job now, BadCall and PayloadTooLarge for a result that cannot be recorded.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self._name = name
+
+    def named(self, name: str) -> Step:
+        """`step` with a name instead of a number."""
+        return Step(_checked(name))
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+    def __call__(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        what = f"step({_name_of(function)})"
+        steps = steps_of_run(what)
+        return self._awaited(steps, steps.begin(self._name), what, function, args, kwargs)
+
+    async def _awaited(self, steps: Steps, key: str, what: str, function: Any, args: Any, kwargs: Any) -> Any:
+        run = steps.driver.aio.run
+        with steps.running(key, what):
+            results = _Results(function, key)
+            one = await run(steps.find(key, results.name, ("result",), what))
+            if one is not None:
+                return results.decode(one.value)
+            token = in_step.set(key.removeprefix("@"))
+            try:
+                if inspect.iscoroutinefunction(inspect.unwrap(getattr(function, "func", function))):
+                    result = await function(*args, **kwargs)
+                else:
+                    result = await asyncio.to_thread(function, *args, **kwargs)
+                    if inspect.isawaitable(result):
+                        result = await result
+            finally:
+                in_step.reset(token)
+            return results.decode(await run(steps.record(key, results.name, results.encode(result))))
+
+    def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same in a `def` task. Raises RuntimeError on an event loop."""
+        what = f"step({_name_of(function)})"
+        _refuse_loop("step")
+        steps = steps_of_run(what)
+        key, run = steps.begin(self._name), steps.driver.blocking.run
+        with steps.running(key, what):
+            results = _Results(function, key)
+            one = run(steps.find(key, results.name, ("result",), what))
+            if one is None:
+                token = in_step.set(key.removeprefix("@"))
+                try:
+                    result = function(*args, **kwargs)
+                finally:
+                    in_step.reset(token)
+                value = run(steps.record(key, results.name, results.encode(result)))
+            answer: R = results.decode(value if one is None else one.value)
+            return answer
+
+
+class Sleep:
+    """`sleep`: continues the task after a time, without a runner in between.
+
+        await sleep(days=3)       # in an `async def` task
+        sleep.run(minutes=10)     # in a `def` task
+
+    The run ends, and the job is delayed. When the time is over, by the server's clock and whatever died meanwhile, it
+    runs again and continues behind the `sleep`. No attempt is counted, `expires` has no effect any more, and the task's
+    timeout counts running time only. The run ends by an exception that `except Exception` does not catch; a `finally`
+    is executed.
+    """
+
+    def __call__(
+        self, seconds: float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0, name: str | None = None
+    ) -> Awaitable[None]:
+        steps, total = steps_of_run("sleep()"), _total(seconds, minutes, hours, days)
+        return self._awaited(steps, steps.begin(None if name is None else _checked(name)), total)
+
+    async def _awaited(self, steps: Steps, key: str, seconds: float) -> None:
+        with steps.running(key, "sleep()"):
+            await steps.driver.aio.run(steps.sleep(key, seconds))
+
+    def run(
+        self, seconds: float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0, name: str | None = None
+    ) -> None:
+        """The same in a `def` task. Raises RuntimeError on an event loop."""
+        _refuse_loop("sleep")
+        steps, total = steps_of_run("sleep()"), _total(seconds, minutes, hours, days)
+        key = steps.begin(None if name is None else _checked(name))
+        with steps.running(key, "sleep()"):
+            steps.driver.blocking.run(steps.sleep(key, total))
+
+
+class WaitFor:
+    """`wait_for`: continues the task when somebody sends its job a signal, without a runner in between.
+
+        answer = await wait_for("approved", timeout=86400)    # in an `async def` task
+        answer = wait_for.run("approved")                     # in a `def` task
+        job.signal("approved", {"by": "ada"})                 # elsewhere
+
+    Returns the payload. A signal may come before the wait, or before the job runs: the server keeps it, and each wait
+    receives one, in the order in which they were sent. Without one the run ends as at a `sleep`.
+
+    timeout  seconds, from the first time that the job waits here; None: no limit
+
+    Raises SignalTimeout, also when the job runs again later: of signal and time-out the first that was recorded
+    counts. One round trip.
+    """
+
+    def __call__(self, signal: str, *, timeout: float | None = None, name: str | None = None) -> Awaitable[Any]:
+        steps, seconds = steps_of_run(f"wait_for({signal!r})"), _limit(signal, timeout)
+        return self._awaited(steps, steps.begin(None if name is None else _checked(name)), signal, seconds)
+
+    async def _awaited(self, steps: Steps, key: str, signal: str, seconds: float) -> Any:
+        with steps.running(key, f"wait_for({signal!r})"):
+            return self._received(await steps.driver.aio.run(steps.receive(key, signal, seconds)), signal)
+
+    def run(self, signal: str, *, timeout: float | None = None, name: str | None = None) -> Any:
+        """The same in a `def` task. Raises RuntimeError on an event loop."""
+        _refuse_loop("wait_for")
+        steps, seconds = steps_of_run(f"wait_for({signal!r})"), _limit(signal, timeout)
+        key = steps.begin(None if name is None else _checked(name))
+        with steps.running(key, f"wait_for({signal!r})"):
+            return self._received(steps.driver.blocking.run(steps.receive(key, signal, seconds)), signal)
+
+    def _received(self, payload: bytes | None, signal: str) -> Any:
+        if payload is None:
+            raise SignalTimeout(f"wait_for({signal!r}): no such signal arrived in time")
+        return codec.decode(payload, what=f"the payload of signal {signal!r}")
+
+
+def check_signal(name: str) -> str:
+    """The name of a signal. Raises ConfigurationError."""
+    return _checked(name, "signal")
+
+
+def _checked(name: str, kind: str = "step") -> str:
+    if len(check_text(kind, name).encode()) > _LONGEST_NAME:
+        raise ConfigurationError(f"{kind} name {name[:40]!r}…: at most {_LONGEST_NAME} bytes of UTF-8")
+    return name
+
+
+def _limit(signal: str, timeout: float | None) -> float:
+    check_signal(signal)
+    if timeout is None:
+        return 0.0
+    if not 0 < timeout <= LONGEST_DELAY:
+        raise ValueError(f"wait_for({signal!r}, timeout={timeout}): seconds above 0, at most 100 years; None: no limit")
+    return timeout
+
+
+def _total(seconds: float, minutes: float, hours: float, days: float) -> float:
+    total = seconds + 60 * minutes + 3600 * hours + 86400 * days
+    if not 0 < total <= LONGEST_DELAY:
+        raise ValueError(f"sleep() of {total} s: more than 0, at most 100 years")
+    return total
+
+
+step: Final = Step()
+sleep: Final = Sleep()
+wait_for: Final = WaitFor()

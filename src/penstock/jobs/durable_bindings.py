@@ -1,0 +1,152 @@
+"""The scripts of `durable.lua` as round trips, and what a job has recorded, as users read it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from penstock.core.idempotency import UNNUMBERED
+from penstock.core.operations import RoundTrip
+from penstock.jobs.constants import RESULT, SIGNAL, TIMEOUT, WAITS
+
+if TYPE_CHECKING:
+    from penstock.jobs.bindings import QueueBindings
+
+_HEADER: Final = struct.Struct(">cHIB")
+_STEP: Final = b"="
+_SIGNAL: Final = b"!"
+
+_KINDS: Final[dict[bytes, Literal["result", "waits", "signal", "timeout"]]] = {
+    RESULT: "result",
+    WAITS: "waits",
+    SIGNAL: "signal",
+    TIMEOUT: "timeout",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One recorded step, as the server stores it.
+
+    kind   result   of a function
+           waits    for a signal, or until a time: `value` is the server ms at which that ends, 0: never
+           signal   received, with its payload
+           timeout  no signal came in time
+    at     server ms
+    name   of the function or the signal; "" for a sleep
+    value  JSON
+    """
+
+    kind: Literal["result", "waits", "signal", "timeout"]
+    at: int
+    name: str
+    value: bytes
+
+    @classmethod
+    def read(cls, packed: bytes) -> Recorded:
+        """Raises ValueError for bytes that another program wrote."""
+        try:
+            letter, high, low, size = _HEADER.unpack_from(packed)
+            end = _HEADER.size + size
+            return cls(_KINDS[letter], (high << 32) + low, packed[_HEADER.size : end].decode(), packed[end:])
+        except (struct.error, KeyError, UnicodeDecodeError) as error:
+            raise ValueError(f"a recorded step is damaged: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """One recorded step of a job.
+
+    step   its number or its name
+    does   the function, `sleep`, or `wait_for NAME`
+    state  done, waiting (until `ends`), or timed out
+    at     seconds since 1970 by the server's clock, when this was recorded
+    ends   when a wait ends by itself; None: it has no end, or the step does not wait
+    """
+
+    step: str
+    does: str
+    state: Literal["done", "waiting", "timed out"]
+    at: float
+    ends: float | None = None
+
+    @classmethod
+    def of(cls, step: str, one: Recorded) -> StepInfo:
+        does = one.name if one.kind == "result" else f"wait_for {one.name}" if one.name else "sleep"
+        state: Literal["done", "waiting", "timed out"] = "waiting" if one.kind == "waits" else "done"
+        ends = int(one.value) / 1000 if one.kind == "waits" and int(one.value) else None
+        if ends is not None and not one.name and ends <= datetime.now(UTC).timestamp():
+            state = "done"
+        return cls(step, does, "timed out" if one.kind == "timeout" else state, one.at / 1000, ends)
+
+
+class StepBindings:
+    """Builds the round trips about the durable steps of one queue's jobs. Sends nothing itself."""
+
+    def __init__(self, queue: QueueBindings) -> None:
+        self._queue = queue
+
+    def load(self, incarnation: str, token: bytes) -> RoundTrip[tuple[int, dict[str, Recorded]] | None]:
+        """The server's time in ms, and what a running job has recorded. None: the incarnation does not hold it."""
+
+        def read(reply: Sequence[Any]) -> tuple[int, dict[str, Recorded]] | None:
+            if not reply:
+                return None
+            now, *rest = reply
+            pairs = zip(rest[0::2], rest[1::2], strict=True)
+            return now, {step.decode(): Recorded.read(packed) for step, packed in pairs}
+
+        return self._queue._call("load_steps", (self._queue.clock.now_ms, incarnation, token), read)
+
+    def record(
+        self, incarnation: str, token: bytes, step: str, name: str, value: bytes
+    ) -> RoundTrip[Recorded | int | None]:
+        """Record the result of a step.
+
+        None: done. A `Recorded`: that was recorded before, and counts. A number: the job has no room for it, and has
+        recorded so many bytes. -1: the incarnation does not hold the job.
+        """
+
+        def read(reply: Sequence[Any]) -> Recorded | int | None:
+            if reply[0] == 0:
+                return -1
+            if reply[0] == -1:
+                return int(reply[1])
+            return Recorded.read(reply[1]) if len(reply) > 1 else None
+
+        args = (self._queue.clock.now_ms, incarnation, token, step, name, value)
+        return self._queue._call("record_step", args, read)
+
+    def receive(self, incarnation: str, token: bytes, step: str, name: str) -> RoundTrip[Recorded | bool]:
+        """Have a step receive a signal or the time-out. True: it has to wait. False: the job is not held."""
+
+        def read(reply: Sequence[Any]) -> Recorded | bool:
+            return Recorded.read(reply[1]) if reply[0] == 1 else reply[0] == 2
+
+        args = (self._queue.clock.now_ms, incarnation, token, step, name)
+        return self._queue._call("receive_signal", args, read)
+
+    def signal(self, job_id: str, name: str, payload: bytes) -> RoundTrip[str]:
+        """Keep a signal for a job. Returns sent, full, done or none."""
+        args = (*UNNUMBERED, self._queue.clock.now_ms, job_id, name, payload)
+        return self._queue._call("signal", args, lambda reply: str(reply.decode()))
+
+    def show(self, job_id: str) -> RoundTrip[list[StepInfo]]:
+        """The recorded steps of a job in their order, and a line for each kind of signal that no step has received."""
+
+        def read(reply: Sequence[Any]) -> list[StepInfo]:
+            pairs = dict(zip(reply[0::2], reply[1::2], strict=True))
+            found = [StepInfo.of(k[1:].decode(), Recorded.read(v)) for k, v in pairs.items() if k[:1] == _STEP]
+            found.sort(key=lambda one: (one.at, (int(one.step), "") if one.step.isdigit() else (0, one.step)))
+            return found
+
+        return self._queue._call("show_steps", (job_id,), read)
+
+
+def suspension(step: str, name: str) -> bytes:
+    """The text of a settlement with the verb `suspend`: the step, and the signal that it waits for."""
+    encoded, signal = step.encode(), name.encode()
+    return len(encoded).to_bytes(2) + encoded + bytes([len(signal)]) + signal

@@ -1,0 +1,155 @@
+"""The durable steps of one run: which of them were recorded before, and what this run records. See `durable.lua`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.operations import Operation
+from penstock.errors import LeaseLost, NoCurrentJob, PayloadTooLarge, ProgramChanged, StepError
+from penstock.jobs import current
+from penstock.jobs.durable_bindings import Recorded, StepBindings
+
+if TYPE_CHECKING:
+    from penstock.jobs.current import Run
+
+in_step: ContextVar[str] = ContextVar("penstock_step", default="")
+"""The step whose function runs in this context."""
+
+
+class Suspended(BaseException):
+    """Ends a run that sleeps or waits for a signal. The worker then delays the job.
+
+    Not an Exception, so that a task which handles its errors does not catch it.
+    """
+
+
+class Steps:
+    """The steps of one run. Operations are run by the face of the task."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._bindings = StepBindings(run.home.bindings)
+        self._calls = 0
+        self._names: set[str] = set()
+        self._running = ""
+        """The step without a name that is running."""
+        self._recorded: dict[str, Recorded] | None = None
+        self._loaded_at = 0.0
+        self._now = 0
+        self.suspension: tuple[str, str, float] | None = None
+        """Step, signal and seconds, once the run has to end; 0 seconds: until the signal."""
+
+    @property
+    def driver(self) -> Any:
+        return self._run.home._driver
+
+    @property
+    def _claim(self) -> tuple[str, bytes]:
+        return self._run.incarnation, self._run.claim.token
+
+    def begin(self, name: str | None) -> str:
+        """The key of the step that the task calls now: its name, or its number. Raises StepError."""
+        if name is None:
+            self._calls += 1
+            return str(self._calls)
+        if name in self._names:
+            raise StepError(
+                f"step {name!r}: this run has another step of that name; give each its own, as in f'pay-{{n}}'"
+            )
+        self._names.add(name)
+        return f"@{name}"
+
+    @contextmanager
+    def running(self, key: str, what: str) -> Iterator[None]:
+        """Around a step. Raises StepError if it would run beside another one, and both are numbered."""
+        if in_step.get():
+            raise StepError(f"{what} is called inside step {in_step.get()!r}: call it in the task itself")
+        if key.startswith("@"):
+            yield
+            return
+        if self._running:
+            raise StepError(
+                f"{what} begins while {self._running} runs: which of them is the first could change from run to run. "
+                "Give names to steps that run at the same time: step.named('…')(function, …), or name='…'"
+            )
+        self._running = what
+        try:
+            yield
+        finally:
+            self._running = ""
+
+    def _lost(self) -> LeaseLost:
+        job = f"{self._run.home.name}:{self._run.claim.id}"
+        return LeaseLost(f"job {job}: this worker does not hold it any longer; it runs elsewhere")
+
+    def find(self, key: str, name: str, kinds: tuple[str, ...], what: str) -> Operation[Recorded | None]:
+        """What is recorded of a step. One round trip in each run. Raises ProgramChanged if it was another step."""
+        if self._recorded is None:
+            self._loaded_at = time.monotonic()
+            found = yield self._bindings.load(*self._claim)
+            if found is None:
+                raise self._lost()
+            self._now, self._recorded = found
+        one = self._recorded.get(key)
+        if one is None:
+            return None
+        if one.kind not in kinds or (one.name != name and not key.startswith("@")):
+            was = one.name if one.kind == "result" else f"wait_for({one.name!r})" if one.name else "sleep()"
+            raise ProgramChanged(
+                f"step {key.removeprefix('@')} was {was} when this job ran before, and now it is {what}: its task has "
+                "changed. Requeue the job with the earlier code, or remove it and enqueue it again. To change a task "
+                "while its jobs run, add steps behind all others, or give them names"
+            )
+        return one
+
+    def record(self, key: str, name: str, value: bytes) -> Operation[bytes]:
+        """Record the result of a function. Returns the value that counts. One round trip."""
+        answer = yield self._bindings.record(*self._claim, key, name, value)
+        if isinstance(answer, Recorded):
+            return answer.value
+        if answer is None:
+            return value
+        if answer < 0:
+            raise self._lost()
+        raise PayloadTooLarge(
+            f"step {key.removeprefix('@')} ({name}): a job records at most 1 MiB in all, and counts 256 bytes for each "
+            f"step; it has {answer:,} bytes already, and this result has {len(value):,}: store it elsewhere and return "
+            "its address"
+        )
+
+    def sleep(self, key: str, seconds: float) -> Operation[None]:
+        """Returns if the time is over, by the server's clock; else raises Suspended."""
+        one = yield from self.find(key, "", ("waits",), "sleep()")
+        now = self._now + (time.monotonic() - self._loaded_at) * 1000
+        if one is None or int(one.value) > now:
+            raise self._suspend(key, "", seconds)
+
+    def receive(self, key: str, signal: str, seconds: float) -> Operation[bytes | None]:
+        """The payload of a signal; None after the time-out. Raises Suspended if the job has to wait. One round trip."""
+        one = yield from self.find(key, signal, ("waits", "signal", "timeout"), f"wait_for({signal!r})")
+        if one is None or one.kind == "waits":
+            one = yield self._bindings.receive(*self._claim, key, signal)
+        if isinstance(one, Recorded):
+            return one.value if one.kind == "signal" else None
+        raise self._suspend(key, signal, seconds) if one else self._lost()
+
+    def _suspend(self, key: str, signal: str, seconds: float) -> Suspended:
+        self.suspension = self.suspension or (key, signal, seconds)
+        return Suspended("the run ends here, and the job continues later")
+
+
+def steps_of_run(what: str) -> Steps:
+    """The steps of the run that the calling code is a part of. Raises NoCurrentJob."""
+    run = current.running.get(None)
+    if run is None:
+        raise NoCurrentJob(
+            f"{what}: this code runs in no job, so there is nothing to record it with. A worker sets the job when it "
+            "runs a task; in a test, run the task with a worker, or call the function itself"
+        )
+    if run.steps is None:
+        run.steps = Steps(run)
+    return run.steps
