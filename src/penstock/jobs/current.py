@@ -55,6 +55,9 @@ class Run(Protocol):
 running: ContextVar[Run] = ContextVar("penstock_job")
 """The worker sets it to the run, before it calls the task."""
 
+in_step: ContextVar[str] = ContextVar("penstock_step", default="")
+"""The durable step whose function runs in this context."""
+
 
 class CurrentJob:
     """The job that the calling code runs in, from `current()`. Its attributes cost no round trip."""
@@ -125,14 +128,11 @@ class CurrentJob:
 
         Raises StepError inside a durable step, whose function a later run does not call again.
         """
-        if self._run.steps is not None:
-            from penstock.jobs.steps import in_step
-
-            if in_step.get():
-                raise StepError(
-                    f"stage: step {in_step.get()!r} is not called again when the job runs again, so what it stages "
-                    "would be lost: stage in the task itself, from the step's result"
-                )
+        if in_step.get():
+            raise StepError(
+                f"stage: step {in_step.get()!r} is not called again when the job runs again, so what it stages would "
+                "be lost: stage in the task itself, from the step's result"
+            )
         if self._run.stage is None:
             from penstock.jobs.stage import Stage
 

@@ -24,8 +24,9 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 from penstock import codec
 from penstock.core.keys import check_text
 from penstock.errors import ConfigurationError, ProgramChanged, SignalTimeout
+from penstock.jobs.current import in_step
 from penstock.jobs.retry import LONGEST_DELAY
-from penstock.jobs.steps import Steps, in_step, steps_of_run
+from penstock.jobs.steps import Steps, steps_of_run
 from penstock.settings import MiB
 
 P = ParamSpec("P")

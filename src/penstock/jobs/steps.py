@@ -5,20 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.operations import Operation
 from penstock.errors import LeaseLost, NoCurrentJob, PayloadTooLarge, ProgramChanged, StepError
-from penstock.jobs import current
+from penstock.jobs.current import in_step, running
 from penstock.jobs.durable_bindings import Recorded, StepBindings
 
 if TYPE_CHECKING:
     from penstock.jobs.current import Run
-
-in_step: ContextVar[str] = ContextVar("penstock_step", default="")
-"""The step whose function runs in this context."""
-
 
 class Suspended(BaseException):
     """Ends a run that sleeps or waits for a signal. The worker then delays the job.
@@ -144,7 +139,7 @@ class Steps:
 
 def steps_of_run(what: str) -> Steps:
     """The steps of the run that the calling code is a part of. Raises NoCurrentJob."""
-    run = current.running.get(None)
+    run = running.get(None)
     if run is None:
         raise NoCurrentJob(
             f"{what}: this code runs in no job, so there is nothing to record it with. A worker sets the job when it "
