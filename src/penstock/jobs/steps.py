@@ -15,6 +15,7 @@ from penstock.jobs.durable_bindings import Recorded, StepBindings
 if TYPE_CHECKING:
     from penstock.jobs.current import Run
 
+
 class Suspended(BaseException):
     """Ends a run that sleeps or waits for a signal. The worker then delays the job.
 
