@@ -8,7 +8,7 @@ context, as with `asyncio.to_thread`.
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import NoCurrentJob, StepError
 from penstock.jobs.claims import Claim
@@ -18,7 +18,6 @@ from penstock.jobs.notes import encode_line, encode_progress
 if TYPE_CHECKING:
     from penstock.jobs.queue import Queue
     from penstock.jobs.stage import Stage
-    from penstock.jobs.steps import Steps
 
 
 class NoteSink(Protocol):
@@ -49,7 +48,8 @@ class Run(Protocol):
     def incarnation(self) -> str: ...
 
     stage: Stage | None
-    steps: Steps | None
+    steps: Any
+    """A `Steps`, once the task has called a durable step."""
 
 
 running: ContextVar[Run] = ContextVar("penstock_job")

@@ -22,17 +22,15 @@ from functools import lru_cache
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from penstock import codec
-from penstock.core.keys import check_text
-from penstock.errors import ConfigurationError, ProgramChanged, SignalTimeout
+from penstock.errors import ProgramChanged, SignalTimeout
 from penstock.jobs.current import in_step
+from penstock.jobs.durable_bindings import LONGEST_NAME, check_name
 from penstock.jobs.retry import LONGEST_DELAY
 from penstock.jobs.steps import Steps, steps_of_run
 from penstock.settings import MiB
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_LONGEST_NAME: Final = 200
 
 
 def _refuse_loop(what: str) -> None:
@@ -46,7 +44,7 @@ def _refuse_loop(what: str) -> None:
 def _name_of(function: Any) -> str:
     function = getattr(function, "func", function)
     name = getattr(function, "__name__", None) or type(function).__name__
-    return str(name)[:_LONGEST_NAME]
+    return str(name)[:LONGEST_NAME]
 
 
 @lru_cache(1000)
@@ -112,7 +110,7 @@ class Step:
 
     def named(self, name: str) -> Step:
         """`step` with a name instead of a number."""
-        return Step(_checked(name))
+        return Step(check_name("step", name))
 
     @overload
     def __call__(
@@ -164,7 +162,7 @@ class Step:
             return answer
 
 
-class Sleep:
+class DurableSleep:
     """`sleep`: continues the task after a time, without a runner in between.
 
         await sleep(days=3)       # in an `async def` task
@@ -180,7 +178,7 @@ class Sleep:
         self, seconds: float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0, name: str | None = None
     ) -> Awaitable[None]:
         steps, total = steps_of_run("sleep()"), _total(seconds, minutes, hours, days)
-        return self._awaited(steps, steps.begin(None if name is None else _checked(name)), total)
+        return self._awaited(steps, steps.begin(None if name is None else check_name("step", name)), total)
 
     async def _awaited(self, steps: Steps, key: str, seconds: float) -> None:
         with steps.running(key, "sleep()"):
@@ -192,7 +190,7 @@ class Sleep:
         """The same in a `def` task. Raises RuntimeError on an event loop."""
         _refuse_loop("sleep")
         steps, total = steps_of_run("sleep()"), _total(seconds, minutes, hours, days)
-        key = steps.begin(None if name is None else _checked(name))
+        key = steps.begin(None if name is None else check_name("step", name))
         with steps.running(key, "sleep()"):
             steps.driver.blocking.run(steps.sleep(key, total))
 
@@ -215,7 +213,7 @@ class WaitFor:
 
     def __call__(self, signal: str, *, timeout: float | None = None, name: str | None = None) -> Awaitable[Any]:
         steps, seconds = steps_of_run(f"wait_for({signal!r})"), _limit(signal, timeout)
-        return self._awaited(steps, steps.begin(None if name is None else _checked(name)), signal, seconds)
+        return self._awaited(steps, steps.begin(None if name is None else check_name("step", name)), signal, seconds)
 
     async def _awaited(self, steps: Steps, key: str, signal: str, seconds: float) -> Any:
         with steps.running(key, f"wait_for({signal!r})"):
@@ -225,7 +223,7 @@ class WaitFor:
         """The same in a `def` task. Raises RuntimeError on an event loop."""
         _refuse_loop("wait_for")
         steps, seconds = steps_of_run(f"wait_for({signal!r})"), _limit(signal, timeout)
-        key = steps.begin(None if name is None else _checked(name))
+        key = steps.begin(None if name is None else check_name("step", name))
         with steps.running(key, f"wait_for({signal!r})"):
             return self._received(steps.driver.blocking.run(steps.receive(key, signal, seconds)), signal)
 
@@ -235,19 +233,8 @@ class WaitFor:
         return codec.decode(payload, what=f"the payload of signal {signal!r}")
 
 
-def check_signal(name: str) -> str:
-    """The name of a signal. Raises ConfigurationError."""
-    return _checked(name, "signal")
-
-
-def _checked(name: str, kind: str = "step") -> str:
-    if len(check_text(kind, name).encode()) > _LONGEST_NAME:
-        raise ConfigurationError(f"{kind} name {name[:40]!r}…: at most {_LONGEST_NAME} bytes of UTF-8")
-    return name
-
-
 def _limit(signal: str, timeout: float | None) -> float:
-    check_signal(signal)
+    check_name("signal", signal)
     if timeout is None:
         return 0.0
     if not 0 < timeout <= LONGEST_DELAY:
@@ -263,5 +250,5 @@ def _total(seconds: float, minutes: float, hours: float, days: float) -> float:
 
 
 step: Final = Step()
-sleep: Final = Sleep()
+sleep: Final = DurableSleep()
 wait_for: Final = WaitFor()

@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from penstock.core.idempotency import UNNUMBERED
+from penstock.core.keys import check_text
 from penstock.core.operations import RoundTrip
+from penstock.errors import ConfigurationError
 from penstock.jobs.constants import RESULT, SIGNAL, TIMEOUT, WAITS
 
 if TYPE_CHECKING:
@@ -25,6 +27,17 @@ _KINDS: Final[dict[bytes, Literal["result", "waits", "signal", "timeout"]]] = {
     SIGNAL: "signal",
     TIMEOUT: "timeout",
 }
+
+
+LONGEST_NAME: Final = 200
+"""Bytes of the name of a step or a signal."""
+
+
+def check_name(kind: str, name: str) -> str:
+    """The name of a step or a signal. Raises ConfigurationError."""
+    if len(check_text(kind, name).encode()) > LONGEST_NAME:
+        raise ConfigurationError(f"{kind} name {name[:40]!r}…: at most {LONGEST_NAME} bytes of UTF-8")
+    return name
 
 
 @dataclass(frozen=True, slots=True)

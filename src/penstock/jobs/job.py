@@ -392,8 +392,7 @@ class _ProgressReports:
 
 def signal_job(bindings: QueueBindings, key: str, name: str, payload: Any) -> RoundTrip[None]:
     """See `Job.signal`."""
-    from penstock.jobs.durable import check_signal
-    from penstock.jobs.durable_bindings import StepBindings
+    from penstock.jobs.durable_bindings import StepBindings, check_name
 
     def check(word: str) -> None:
         if word == "full":
@@ -405,7 +404,7 @@ def signal_job(bindings: QueueBindings, key: str, name: str, payload: Any) -> Ro
             raise JobNotFound(f"no job {bindings.keys.queue}:{key} waits or runs: {_NOT_SIGNALLED[word]}")
 
     encoded = codec.encode(payload, limit=MiB, what=f"the payload of signal {name!r}")
-    return StepBindings(bindings).signal(key, check_signal(name), encoded).then(check)
+    return StepBindings(bindings).signal(key, check_name("signal", name), encoded).then(check)
 
 
 _NOT_SIGNALLED: Final = {"done": "it has ended", "none": "never enqueued here, or it has ended"}

@@ -148,4 +148,5 @@ def steps_of_run(what: str) -> Steps:
         )
     if run.steps is None:
         run.steps = Steps(run)
-    return run.steps
+    steps: Steps = run.steps
+    return steps
