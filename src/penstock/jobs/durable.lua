@@ -88,7 +88,7 @@ function steps.suspend(s, id, ms, text)
   return math.max(0, (until_ > 0 and until_ or _durable.FOREVER) - s.now)
 end
 
--- What a running job has recorded: { server ms, step, recorded, … }, or an empty table if the incarnation does not hold it.
+-- The steps that a running job has recorded: { server ms, step, recorded, … }, or an empty table if the incarnation does not hold it.
 --- keys: base meta
 --- args: given: int, incarnation: str, token: str
 --- flags: allow-oom
@@ -199,7 +199,7 @@ function script.signal(base, meta, caller, number, given, id, name, payload)
   return idempotency.keep(caller, number, "sent")
 end
 
--- What a job has recorded, and its signals, as stored: field, value, …
+-- The steps and the signals of a job, as stored: field, value, …
 --- keys: base meta
 --- args: id: str
 --- flags: no-writes

@@ -8,8 +8,8 @@ A step records its result in the server. When the job runs again, because its wo
 it has slept, the task begins from the top, and the steps that were recorded return what they returned before. `sleep`
 and `wait_for` end the run, so they occupy no runner; the job runs again when the time is over or the signal arrives.
 
-A task that uses steps must call the same ones in each run. What differs from run to run (the time, a random number, the
-answer of another service) belongs into a step.
+A task that uses steps must call the same ones in each run. Calls whose results differ from run to run (the time, a random
+number, another service) belong into a step.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Step:
             return results.decode(await run(steps.record(key, results.name, results.encode(result))))
 
     def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The same in a `def` task. Raises RuntimeError on an event loop."""
+        """For a `def` task, in its thread. Raises RuntimeError on an event loop."""
         what = f"step({_name_of(function)})"
         _refuse_loop("step")
         steps = steps_of_run(what)
@@ -187,7 +187,7 @@ class DurableSleep:
     def run(
         self, seconds: float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0, name: str | None = None
     ) -> None:
-        """The same in a `def` task. Raises RuntimeError on an event loop."""
+        """For a `def` task, in its thread. Raises RuntimeError on an event loop."""
         _refuse_loop("sleep")
         steps, total = steps_of_run("sleep()"), _total(seconds, minutes, hours, days)
         key = steps.begin(None if name is None else check_name("step", name))
@@ -196,7 +196,7 @@ class DurableSleep:
 
 
 class WaitFor:
-    """`wait_for`: continues the task when somebody sends its job a signal, without a runner in between.
+    """`wait_for`: continues the task when its job gets a signal, without a runner in between.
 
         answer = await wait_for("approved", timeout=86400)    # in an `async def` task
         answer = wait_for.run("approved")                     # in a `def` task
@@ -220,7 +220,7 @@ class WaitFor:
             return self._received(await steps.driver.aio.run(steps.receive(key, signal, seconds)), signal)
 
     def run(self, signal: str, *, timeout: float | None = None, name: str | None = None) -> Any:
-        """The same in a `def` task. Raises RuntimeError on an event loop."""
+        """For a `def` task, in its thread. Raises RuntimeError on an event loop."""
         _refuse_loop("wait_for")
         steps, seconds = steps_of_run(f"wait_for({signal!r})"), _limit(signal, timeout)
         key = steps.begin(None if name is None else check_name("step", name))
