@@ -8,8 +8,8 @@ A step records its result in the server. When the job runs again, because its wo
 it has slept, the task begins from the top, and the steps that were recorded return what they returned before. `sleep`
 and `wait_for` end the run, so they occupy no runner; the job runs again when the time is over or the signal arrives.
 
-A task that uses steps must call the same ones in each run. Calls whose results differ from run to run (the time, a random
-number, another service) belong into a step.
+A task that uses steps must call the same ones in each run. Calls whose results differ from run to run (the time, a
+random number, another service) belong into a step.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Steps:
         return LeaseLost(f"job {job}: this worker does not hold it any longer; it runs elsewhere")
 
     def find(self, key: str, name: str, kinds: tuple[str, ...], what: str) -> Operation[Recorded | None]:
-        """The record of a step, if there is one. One round trip in each run. Raises ProgramChanged if it was another step."""
+        """The record of a step, or None. One round trip in each run. Raises ProgramChanged if it was another step."""
         if self._recorded is None:
             self._loaded_at = time.monotonic()
             found = yield self._bindings.load(*self._claim)
