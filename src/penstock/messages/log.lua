@@ -49,21 +49,23 @@ _before = { MS = 86400000 } -- a day
 _pull = { CURSOR = 4, MORE = 7, UNREAD = 10 } -- places in the reply to a pull
 
 -- Returns two values: an error if the log has a newer format than this code, else nil; and the fields of `state`, or
--- nil if there is no log.
+-- nil if there is no log. A script that no channel of files calls sets `is_messages`, so that `ends` is not looked up.
 --- () -> error | nil, table | nil
 --- uses: state
 function log.open()
   local s = redis.call("HMGET", state, "format", "top", "first", "begun", "ended", "messages", "bytes", "age", "refuse",
     "start", "at", "freed", "history")
-  local format, top, first, begun, ended, messages, bytes, age, refuse, start, at, freed = unpack(s)
+  local format, top, first, begun, ended, messages, bytes, age, refuse, start, at, freed, history = unpack(s)
   if not format then return nil, nil end
   if tonumber(format) > log.FORMAT then return redis.error_reply("PENSTOCKFORMAT " .. format) end
+  local history_messages, history_age, removed = 0, 0, "0"
+  if history then history_messages, history_age, removed = string.match(history, "^(%d+) (%d+) (%d+)$") end
   return nil, {
     top = tonumber(top), first = tonumber(first), begun = tonumber(begun), ended = tonumber(ended),
-    messages = tonumber(messages) or 0, bytes = tonumber(bytes) or 0, age = tonumber(age) or 0, refuse = refuse == "1",
-    start = tonumber(start) or 0, at = tonumber(at), freed = tonumber(freed), format = tonumber(format),
-    history_messages = tonumber(string.match(s[13] or "", "^%d+")) or 0,
-    history_age = tonumber(string.match(s[13] or "", " (%d+) ")) or 0, has_removed = string.sub(s[13] or "", -1) == "1",
+    messages = messages and tonumber(messages) or 0, bytes = bytes and tonumber(bytes) or 0,
+    age = age and tonumber(age) or 0, refuse = refuse == "1", start = tonumber(start) or 0, at = tonumber(at),
+    freed = tonumber(freed), format = tonumber(format), history_messages = tonumber(history_messages),
+    history_age = tonumber(history_age), has_removed = removed == "1",
   }
 end
 
@@ -123,7 +125,7 @@ end
 --- (l: table, number: int) -> int | nil
 --- uses: base
 function log.time_of(l, number)
-  local ends = redis.call("LINDEX", base .. "ends", number - l.first)
+  local ends = not l.is_messages and redis.call("LINDEX", base .. "ends", number - l.first)
   if ends then return tonumber(string.match(ends, " (%d+)$")) end
   local entry = log.entry(l, number)
   return entry and tonumber(string.match(entry[1], "%d+$"))
@@ -233,7 +235,7 @@ function log.free_to(l, to)
     redis.call("UNLINK", base .. "log", base .. "ends")
     l.begun, l.freed = l.ended, l.at
   else
-    local ends = redis.call("LINDEX", base .. "ends", to - l.first)
+    local ends = not l.is_messages and redis.call("LINDEX", base .. "ends", to - l.first)
     if ends then
       redis.call("LTRIM", base .. "ends", to - l.first + 1, -1)
       local ended, at = string.match(ends, "^(%d+) ?(%d*)$")
@@ -403,6 +405,7 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
     log.await_message(address, member == "" and wait_ms or 0)
     return log.refuse_gone()
   end
+  l.is_messages = true
   local name, cursor, devices = log.reader(member, device)
   if not cursor then return log.refuse() end
   if devices and #devices > log.MAX_DEVICES then return { "MANY" } end
@@ -416,9 +419,7 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
     cursor = acked_number
     redis.call("ZADD", base .. "readers", cursor, name)
     shared_reader.drop_below(name, cursor)
-    if member ~= "" and redis.call("HEXISTS", base .. "own", member) == 1 then
-      own.drop(member, log.lowest_cursor(member))
-    end
+    if member ~= "" then own.drop(member) end
     more = log.trim(l, now)
   elseif l.age + l.history_age > 0 or acked ~= "" then
     more = log.trim(l, now)

@@ -85,12 +85,14 @@ function own.above(member, after)
   return found + #chunk / own.BYTES - low
 end
 
--- Deletes chunks whose numbers are all at or below `upto`: some hundreds of them. Later calls delete the others.
---- (member: str, upto: int)
+-- Deletes chunks whose numbers all readers of the member have acknowledged: some hundreds of them. Later calls delete
+-- the others.
+--- (member: str)
 --- uses: base
-function own.drop(member, upto)
+function own.drop(member)
   local lo, hi, last = own.last(member)
   if not lo then return end
+  local upto = log.lowest_cursor(member)
   local fields, from = {}, lo
   while lo < hi and #fields < 500 do
     local chunk = redis.call("HGET", base .. "own", own.field(member, lo))

@@ -44,23 +44,25 @@ function ids.forget(now, limit)
   return true
 end
 
--- Makes room for `n` ids of a sender. Returns nil, or the refusal: IDS, or AGAIN if a second call may make room.
---- (by: str, n: int, now: int) -> table | nil
+-- Makes room for `n` ids of a sender. Returns nil, or the refusal: IDS, or AGAIN if a second call may make room. Without
+-- a refusal the second value is how many ids are kept.
+--- (by: str, n: int, now: int) -> table | nil, int | nil
 --- uses: base
 function ids.refuse(by, n, now)
   ids.forget(now, n + _forget.MORE)
   local own = tonumber(redis.call("HGET", base .. "sent_counts", by)) or 0
   local total = redis.call("HLEN", base .. "sent")
-  if own + n <= ids.PER_SENDER and total + n <= ids.PER_LOG then return nil end
+  if own + n <= ids.PER_SENDER and total + n <= ids.PER_LOG then return nil, total end
   if ids.forget(now, _forget.IDS) then return { "AGAIN" } end
   own, total = tonumber(redis.call("HGET", base .. "sent_counts", by)) or 0, redis.call("HLEN", base .. "sent")
-  if own + n <= ids.PER_SENDER and total + n <= ids.PER_LOG then return nil end
+  if own + n <= ids.PER_SENDER and total + n <= ids.PER_LOG then return nil, total end
   return { "IDS", own, total }
 end
 
---- (by: str, added: table)
+-- Keeps ids with their positions. `before`: how many were kept.
+--- (by: str, added: table, before: int)
 --- uses: base
-function ids.keep(by, added)
+function ids.keep(by, added, before)
   local fields, n = {}, 0
   for field, position in pairs(added) do
     n = n + 1
@@ -70,7 +72,7 @@ function ids.keep(by, added)
   for i = 1, n do fields[i] = fields[2 * i - 1] end
   redis.call("RPUSH", base .. "sent_order", unpack(fields, 1, n))
   redis.call("HINCRBY", base .. "sent_counts", by, n)
-  if redis.call("PTTL", base .. "sent") > ids.KEPT_MS and redis.call("HLEN", base .. "sent") > n then return end
+  if before > 0 and redis.call("PTTL", base .. "sent") > ids.KEPT_MS then return end
   for _, name in ipairs({ "sent", "sent_order", "sent_counts" }) do redis.call("PEXPIRE", base .. name, _forget.TTL) end
 end
 
@@ -109,6 +111,7 @@ function script.post(base, state, caller, number, given, create, by, ttl_ms, add
     return log.refuse_sender()
   end
   local now = clock.now(given)
+  if l then l.is_messages = true end
   -- `known`: id -> its position, false if it was never sent, true if it is new in this call.
   local known, fresh, fresh_ids, size = {}, 0, 0, 0
   for i = messages, #ARGV, 2 do
@@ -144,7 +147,8 @@ function script.post(base, state, caller, number, given, create, by, ttl_ms, add
       return { "FULL" }
     end
   end
-  local refused = fresh_ids > 0 and ids.refuse(by, fresh_ids, now)
+  local refused, kept
+  if fresh_ids > 0 then refused, kept = ids.refuse(by, fresh_ids, now) end
   if refused then return refused end
   if not l then
     redis.call("ZADD", base .. "readers", log.create(0, 0, 0, 0), "")
@@ -166,7 +170,7 @@ function script.post(base, state, caller, number, given, create, by, ttl_ms, add
     end
     positions[#positions + 1] = position
   end
-  if fresh_ids > 0 then ids.keep(by, added) end
+  if fresh_ids > 0 then ids.keep(by, added, kept) end
   local left, to_notify = 0, {}
   if fresh > 0 then
     if create == 0 then own.add(by, l.top - fresh + 1, l.top) end
