@@ -5,13 +5,13 @@ from collections import Counter
 from pathlib import Path
 from threading import Thread
 
-from penstock import Batch, Penstock
+from penstock import LineBatch, Penstock
 
 app = Penstock(prefix="example")
 
 
 @app.aggregate("access")
-def by_status(lines: Batch) -> dict[str, Counter[str]]:
+def by_status(lines: LineBatch) -> dict[str, Counter[str]]:
     return {"status": Counter(line.rsplit(b" ", 1)[-1].decode() for line in lines)}
 
 

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
         UniqueKeyHeld,
         UnknownTask,
     )
-    from penstock.files.batches import Batch
+    from penstock.files.batches import LineBatch
     from penstock.files.bindings import ChannelInfo, ReceiverInfo
     from penstock.files.channel import Channel
     from penstock.files.count_bindings import Totals
@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from penstock.files.sender import Progress, Sent
     from penstock.files.source_reader import file_digest
     from penstock.files.upload import SentFile
+    from penstock.jobs.batching import Batch
     from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
     from penstock.jobs.current import CurrentJob, current
     from penstock.jobs.dead_letters import DeadLetter
@@ -168,7 +169,7 @@ else:
         "counting.tally": "Tally",
         "files.channel": "Channel",
         "files.lines": "CutLine",
-        "files.batches": "Batch",
+        "files.batches": "LineBatch",
         "files.receiver": "Block Receiver",
         "files.saving": "Saved",
         "files.sender": "Progress Sent",
@@ -189,6 +190,7 @@ else:
         "messages.message": "DeadMessage Gap History Keep Mail Message",
         "messages.reader": "Follow",
         "messages.mailbox": "Claimed Mailbox MailboxInfo",
+        "jobs.batching": "Batch",
         "jobs.current": "CurrentJob current",
         "jobs.stage": "Stage",
         "jobs.durable": "sleep step wait_for",
@@ -335,6 +337,7 @@ __all__ = [
     "Lock",
     "LockInfo",
     "LockTimeout",
+    "LineBatch",
     "LogLine",
     "Mail",
     "Mailbox",

@@ -14,7 +14,7 @@ from penstock.core.keys import key_with_tag
 from penstock.core.operations import Operation, verb
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ConfigurationError
-from penstock.jobs.decorator import AsyncTask, PlainTask, TaskDecorator, TaskOptions
+from penstock.jobs.decorator import make_task, timing_of
 from penstock.jobs.definition import Definition
 from penstock.jobs.item import Item
 from penstock.jobs.job import Job
@@ -33,6 +33,8 @@ if TYPE_CHECKING:  # each component is imported when it is first used, so that a
     from penstock.counting.aggregate import Aggregate, Function
     from penstock.counting.kinds import Declared
     from penstock.files.channel import Channel
+    from penstock.jobs.batching import Batch
+    from penstock.jobs.decorator import AsyncTask, BatchDecorator, PlainTask, TaskDecorator, TaskOptions
     from penstock.jobs.limits import Limit
     from penstock.jobs.schedules import Schedules
     from penstock.jobs.timing import Missed
@@ -136,6 +138,8 @@ class Penstock(CoordinationFactory):
     @overload
     def task(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
     @overload
+    def task(self, /, *, batch: Batch, **options: Unpack[TaskOptions]) -> BatchDecorator: ...
+    @overload
     def task(self, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
     def task(
         self,
@@ -154,6 +158,7 @@ class Penstock(CoordinationFactory):
         missed: Missed = "one",
         unique: Unique | None = None,
         limit: Limit | Sequence[Limit] | None = None,
+        batch: Batch | None = None,
     ) -> Any:
         """Register a function as a task. Calling it still runs it here; `enqueue` makes a job that a worker runs.
 
@@ -172,26 +177,20 @@ class Penstock(CoordinationFactory):
         every       instead of a cron line: seconds between two ticks, from 1
         missed      when no worker was there for some ticks: "one" job for the latest of them, "skip" all that are more
                     than a minute late, or "all", a job for each
-
         unique      which calls are doubles, of which only the first is enqueued, and for how long (see `Unique`)
+        batch       the function takes a list, and a worker calls it for many jobs together (see `Batch`)
+
         Raises ConfigurationError for a function or an option that cannot work, and for a name that another task has.
         """
         policy = retry if isinstance(retry, Retry) else Retry(retry or 0)
-        is_scheduled = schedule or every is not None or timezone != "UTC" or missed != "one"
-        timing = None
-        if is_scheduled:
-            from penstock.jobs.timing import Timing
-
-            timing = Timing(schedule, timezone, every, missed)
+        timing = timing_of(schedule, timezone, every, missed)
+        rest: Any = {"timing": timing, "unique": unique, "limit": limit, "batch": batch}
 
         def register(chosen: Callable[..., Any]) -> Task[..., Any]:
             label = name or str(getattr(chosen, "__name__", chosen))
-            definition = Definition(
-                label, chosen, queue, policy, timeout, result_ttl, isolate, self.middleware, timing, unique, limit
-            )
+            definition = Definition(label, chosen, queue, policy, timeout, result_ttl, isolate, self.middleware, **rest)
             self.registry.add(definition)
-            kind = AsyncTask if definition.is_async else PlainTask
-            return kind(chosen, definition, self.queue(queue))
+            return make_task(definition, self.queue(queue))
 
         return register if function is None else register(function)
 

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock import Batch, Penstock, Settings, Tally
+from penstock import LineBatch, Penstock, Settings, Tally
 from penstock.counting.access_log import requests_per
 from penstock.counting.countries import registration
 
@@ -89,5 +89,5 @@ def count_shared(address: str) -> None:
         app.aggregate(ROTATED, receiver="shared")(each_line).run(share=True, lease=1)
 
 
-def each_line(lines: Batch) -> Tally:
+def each_line(lines: LineBatch) -> Tally:
     return Tally({"lines": Counter(line.decode() for line in lines)})

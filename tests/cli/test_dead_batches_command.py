@@ -5,7 +5,7 @@ from pathlib import Path
 
 from penstock import Penstock
 from penstock.cli.exits import Exit
-from penstock.files.batches import Batch
+from penstock.files.batches import LineBatch
 from tests.command_line import Command
 
 
@@ -15,7 +15,7 @@ def test_dead_batches_are_listed_shown_retried_and_removed(shop: Penstock, penst
     mended = False
 
     @shop.aggregate("logs", receiver="hits", max_attempts=1)
-    def hits(lines: Batch) -> dict[str, dict[str, int]]:
+    def hits(lines: LineBatch) -> dict[str, dict[str, int]]:
         if not mended:
             raise ValueError("a bad \x1b batch")
         return {"hits": {"all": len(lines)}}

@@ -16,7 +16,7 @@ from penstock import BadCall, BlocksMissed, ConfigurationError, FilesError, Pens
 from penstock.counting import aggregate as counting
 from penstock.counting.tally import Tally
 from penstock.files import source_reader
-from penstock.files.batches import Batch
+from penstock.files.batches import LineBatch
 from penstock.files.channel import Channel
 from penstock.files.count_bindings import Totals
 from penstock.files.sender import Progress
@@ -54,7 +54,7 @@ async def test_each_line_is_counted_or_rejected(app: Penstock, channel: Channel,
     assert await do(aggregate.count, "days", "2026-03-04", "never") == {"2026-03-04": days["2026-03-04"], "never": 0}
     assert await do(aggregate.rejected) == [(path.name, 1667, "no blank"), (path.name, 4999, "no blank")]
     assert await do(aggregate.rejected, 1, offset=1) == [(path.name, 4999, "no blank")]
-    assert aggregate(Batch(lines[:3])) == by_day(lines[:3])
+    assert aggregate(LineBatch(lines[:3])) == by_day(lines[:3])
 
 
 async def test_counts_can_be_read_during_a_run_and_reset(app: Penstock, channel: Channel, do: Do, tmp_path: Path):
@@ -131,7 +131,7 @@ async def test_a_function_cannot_take_lines_out_of_its_batch(
 ):
     await do(channel.send_lines, written(tmp_path, [b"x", b"y", b"z"]), receivers=["agg"], close=True)
 
-    def spoiling(lines: Batch) -> dict[str, dict[str, int]]:
+    def spoiling(lines: LineBatch) -> dict[str, dict[str, int]]:
         take_out(lines)
         return {"t": {"k": len(lines)}}
 
@@ -143,11 +143,11 @@ async def test_a_function_cannot_take_lines_out_of_its_batch(
 
 
 def test_a_batch_is_a_constant_sequence():
-    batch = Batch([b"x", b"y"], "a.log", 7)
+    batch = LineBatch([b"x", b"y"], "a.log", 7)
     assert (list(batch), batch.file, batch.first, len(batch)) == ([b"x", b"y"], "a.log", 7, 2)
     copied = pickle.loads(pickle.dumps(batch))
     assert (copied, copied.file, copied.first) == (batch, "a.log", 7)
-    assert (Batch().file, Batch().first, *Batch()) == ("", 1)
+    assert (LineBatch().file, LineBatch().first, *LineBatch()) == ("", 1)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from penstock import ConfigurationError, CountsRefused, Penstock
 from penstock.counting import aggregate as counting
 from penstock.counting.tally import Tally
-from penstock.files.batches import Batch
+from penstock.files.batches import LineBatch
 from penstock.files.channel import Channel
 from penstock.files.lines import LONGEST
 from tests.conftest import Do
@@ -44,7 +44,7 @@ class Function:
         self.mended = False
         self.failures = 0
 
-    def __call__(self, batch: Batch) -> Tally:
+    def __call__(self, batch: LineBatch) -> Tally:
         if b"bad" in batch and not self.mended:
             self.failures += 1
             raise LookupError("no such thing")

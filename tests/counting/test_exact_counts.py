@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Batch, LeaseLost, Penstock, PenstockError
+from penstock import LeaseLost, LineBatch, Penstock, PenstockError
 from penstock.core.operations import Listen, Operation, RoundTrip, Wait
 from penstock.counting.aggregate import Aggregate
 from penstock.counting.tally import Tally
@@ -211,7 +211,7 @@ def test_two_processes_that_need_longer_than_the_lease_for_a_block_share_the_wor
     with apps.make() as app:
         calls = list[int]()
 
-        def slow(batch: Batch) -> Tally:
+        def slow(batch: LineBatch) -> Tally:
             calls.append(batch.first)
             time.sleep(0.6)  # three blocks outlast the lease
             return by_day(batch)
@@ -235,7 +235,7 @@ def test_counts_of_blocks_before_an_exception_are_kept(apps: Apps, tmp_path: Pat
     with apps.make() as app:
         seen = Counter[int]()
 
-        def failing(batch: Batch) -> Tally:
+        def failing(batch: LineBatch) -> Tally:
             seen[batch.first] += 1
             if len(seen) == 3 and seen[batch.first] == 1:
                 raise KeyError("the third block")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Batch, FileDamaged, FilesError, Penstock
+from penstock import FileDamaged, FilesError, LineBatch, Penstock
 from tests.conftest import Apps
 from tests.speed import scaled
 
@@ -92,7 +92,7 @@ def received(app: Penstock, *, with_fragments: bool) -> Counter[int]:
     return found
 
 
-def _batches(app: Penstock) -> Iterator[Batch]:
+def _batches(app: Penstock) -> Iterator[LineBatch]:
     stream = app.files("access").receiver("r").batches(wait=0)
     while True:
         try:

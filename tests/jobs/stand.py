@@ -258,6 +258,8 @@ def readable(dump: Dump) -> Dump:
     if packed := dump.get("meta", {}).pop(b"row", None):
         fields = msgspec.structs.asdict(read_row(packed))
         levels = fields.pop("levels") or []
+        batch = fields.pop("batch") or []
+        fields |= {f"batch{place}": n for place, n in enumerate(batch) if n}
         fields |= {f"entries{int(level)}": n for level, n in zip(levels[::3], levels[1::3], strict=True)}
         fields |= {f"v{int(level)}": v for level, v in zip(levels[::3], levels[2::3], strict=True) if v}
         dump["meta"] |= {name.encode(): b"%d" % number for name, number in fields.items() if number}

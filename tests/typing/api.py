@@ -11,6 +11,7 @@ from penstock import (
     Allowance,
     BarrierInfo,
     BarrierPass,
+    Batch,
     Call,
     Chat,
     Claimed,
@@ -331,6 +332,25 @@ async def transactions(held: Held) -> None:
     assert_type(await held.transaction().delete("a").commit.aio(), tuple[int | float, ...])
     tx.incrby("{shop}:n", 1.5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     tx.set("{shop}:a", None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+# --- batches ---
+
+
+@app.task(queue="index", batch=Batch(10))
+async def index_many(docs: list[Settings]) -> list[str | Exception]:
+    return ["" for _ in docs]
+
+
+@app.task(queue="rows", batch=Batch(10))
+def store_many(rows: list[int]) -> None: ...
+
+
+async def batches(book: Settings) -> None:
+    assert_type(await index_many.enqueue.aio(book), Job[str])
+    assert_type(store_many.enqueue(1), Job[None])
+    index_many.enqueue([book])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    store_many.enqueue("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 # --- registration ---

@@ -16,7 +16,7 @@ from penstock.app import Penstock
 from penstock.bench.competitors import TIMEOUT, run_together
 from penstock.counting.access_log import requests_per
 from penstock.counting.tally import Tally
-from penstock.files.batches import Batch
+from penstock.files.batches import LineBatch
 from penstock.messages.keys import LogKeys
 
 Role = Literal["send", "send_lines", "receive", "count", "count_shared", "set", "get"]
@@ -87,7 +87,7 @@ def _receive(app: Penstock, transfer: Transfer) -> Callable[[], int]:
 def _count(app: Penstock, transfer: Transfer) -> Callable[[], int]:
     requests, lines = requests_per("day", "country"), [0]
 
-    def counting(batch: Batch) -> Tally:
+    def counting(batch: LineBatch) -> Tally:
         lines[0] += len(batch)
         return requests(batch)
 

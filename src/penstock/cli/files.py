@@ -30,7 +30,7 @@ from penstock.errors import (
     NoReceiver,
     PenstockError,
 )
-from penstock.files.batches import Batch
+from penstock.files.batches import LineBatch
 from penstock.files.bindings import ChannelInfo, ReceiverInfo
 from penstock.files.channel import Channel
 from penstock.files.saving import Saved, check_layout
@@ -328,7 +328,7 @@ def _save(folder: Path, stream: ReceiverStream[Saved], *, as_json: bool) -> int:
     return Exit.FAILED if faults else Exit.OK
 
 
-def _print(stream: ReceiverStream[Batch]) -> int:
+def _print(stream: ReceiverStream[LineBatch]) -> int:
     """Print lines until the pipe is closed. Printed lines are settled, and the others are received next time."""
     faults = list[FilesError]()
     with stream:

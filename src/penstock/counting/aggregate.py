@@ -24,7 +24,7 @@ from penstock.counting.kinds import Count, Declared, Kind, TimeWindow, Uniques, 
 from penstock.counting.snapshot import Snapshot
 from penstock.counting.tally import Tally, fault_of
 from penstock.errors import BadCall, BlocksMissed, ChannelError, ConfigurationError, FileDamaged
-from penstock.files.batches import Batch
+from penstock.files.batches import LineBatch
 from penstock.files.channel import Channel
 from penstock.files.count_bindings import Totals, UncountedLine
 from penstock.files.lines import CutLine
@@ -33,7 +33,7 @@ from penstock.files.stream import ReceiverStream
 log = logging.getLogger("penstock")
 
 Tables: TypeAlias = Mapping[str, Mapping[Any, Any]]
-Function: TypeAlias = Callable[[Batch], Tables | Tally]
+Function: TypeAlias = Callable[[LineBatch], Tables | Tally]
 
 MAX_KEYS = 20_000
 """Different keys after which counts are settled. A script call has at most that many, and those of one more batch:
@@ -110,7 +110,7 @@ class UnsettledCounts:
             table = self._tables[name] = _Table(kind, keep)
         self.keys += table.add(rows)
 
-    def add_dead(self, lines: Batch, numbers: Sequence[int], failure: CountingFailure) -> None:
+    def add_dead(self, lines: LineBatch, numbers: Sequence[int], failure: CountingFailure) -> None:
         """Add a batch that could not be counted. Its lines that were rejected stay rejected."""
         packed = pack_lines(lines, () if isinstance(numbers, range) else numbers)
         self._dead.append((len(lines), encode_failure(failure), packed))
@@ -180,7 +180,7 @@ class Aggregate:
             check_name("table", name)
             check_kind(name, kind)
 
-    def __call__(self, batch: Batch) -> Tables | Tally:
+    def __call__(self, batch: LineBatch) -> Tables | Tally:
         return self.__wrapped__(batch)
 
     def __repr__(self) -> str:
@@ -223,7 +223,7 @@ class Aggregate:
         stream.commit_with(unsettled.take)
         return self._run(stream, unsettled)
 
-    def _run(self, stream: ReceiverStream[Batch], unsettled: UnsettledCounts) -> Operation[Totals]:
+    def _run(self, stream: ReceiverStream[LineBatch], unsettled: UnsettledCounts) -> Operation[Totals]:
         yield from self._count_retried()
         try:
             while True:
@@ -269,7 +269,7 @@ class Aggregate:
                 )
             yield self._channel.settle_dead_batch(self.receiver.name, batch.id, unsettled.take(), known)
 
-    def _count(self, stream: ReceiverStream[Batch], unsettled: UnsettledCounts) -> bool:
+    def _count(self, stream: ReceiverStream[LineBatch], unsettled: UnsettledCounts) -> bool:
         """Count the batches that are ready, up to the limits of one script call. Returns False if no batch was
         ready."""
         counted_any = False
@@ -286,13 +286,13 @@ class Aggregate:
                 break
         return counted_any
 
-    def _add(self, unsettled: UnsettledCounts, lines: Batch, numbers: Sequence[int], tally: Tally) -> None:
+    def _add(self, unsettled: UnsettledCounts, lines: LineBatch, numbers: Sequence[int], tally: Tally) -> None:
         unsettled.add(len(lines), tally)
         for index, reason in tally.rejected.items():
             unsettled.reject(lines.file, numbers[index], reason, lines.source)
 
     def _attempted(
-        self, batch: Batch, lines: Batch, numbers: Sequence[int], unsettled: UnsettledCounts, deliveries: int
+        self, batch: LineBatch, lines: LineBatch, numbers: Sequence[int], unsettled: UnsettledCounts, deliveries: int
     ) -> Tally | None:
         """The counts of these lines of a batch. With `max_attempts`, a batch that cannot be counted becomes a dead
         batch, and None is returned."""
@@ -321,7 +321,7 @@ class Aggregate:
         unsettled.add_dead(lines, numbers, CountingFailure(batch.file, batch.first, batch.source, attempts, reason))
         return None
 
-    def _tally(self, lines: Batch) -> Tally:
+    def _tally(self, lines: LineBatch) -> Tally:
         return self._checked(self.__wrapped__(lines), len(lines))
 
     def _checked(self, result: object, lines: int) -> Tally:
@@ -452,7 +452,7 @@ def _description(error: Exception) -> str:
     return text if len(text) <= MAX_ERROR else f"{text[: MAX_ERROR - 1]}…"
 
 
-def _without_cut_lines(batch: Batch, unsettled: UnsettledCounts) -> tuple[Batch, list[int]]:
+def _without_cut_lines(batch: LineBatch, unsettled: UnsettledCounts) -> tuple[LineBatch, list[int]]:
     """The lines that were not cut, and their numbers; cut lines are rejected."""
     whole, numbers = list[bytes](), list[int]()
     for number, line in enumerate(batch, batch.first):
@@ -462,4 +462,4 @@ def _without_cut_lines(batch: Batch, unsettled: UnsettledCounts) -> tuple[Batch,
         else:
             whole.append(line)
             numbers.append(number)
-    return Batch(whole, batch.file, batch.first, batch.source), numbers
+    return LineBatch(whole, batch.file, batch.first, batch.source), numbers

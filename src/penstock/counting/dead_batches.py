@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
-from penstock.files.batches import Batch
+from penstock.files.batches import LineBatch
 from penstock.files.count_bindings import CountBindings, StoredBatch
 
 
@@ -20,7 +20,7 @@ from penstock.files.count_bindings import CountBindings, StoredBatch
 class DeadBatch:
     """A batch of lines that the function of an aggregate could not count.
 
-    file, first, source  as in Batch
+    file, first, source  as in LineBatch
     lines                how many lines it has
     attempts             how often the function was called for it
     error                what it raised the last time
@@ -64,10 +64,10 @@ def pack_lines(lines: Sequence[bytes], numbers: Sequence[int]) -> str:
     return b85encode(zlib.compress(_pack(([*lines], [*numbers])), 1)).decode()
 
 
-def unpack_batch(batch: DeadBatch, packed: bytes) -> tuple[Batch, Sequence[int]]:
+def unpack_batch(batch: DeadBatch, packed: bytes) -> tuple[LineBatch, Sequence[int]]:
     """The lines of a dead batch, and their numbers."""
     lines, numbers = _unpack(zlib.decompress(b85decode(packed)))
-    whole = Batch(lines, batch.file, batch.first, batch.source)
+    whole = LineBatch(lines, batch.file, batch.first, batch.source)
     return whole, numbers or range(batch.first, batch.first + len(lines))
 
 
@@ -97,17 +97,17 @@ class DeadBatches:
         return self._channel.dead_batches(self._receiver).then(lambda found: [_read(stored) for stored in found])
 
     @verb
-    def lines(self, id: str) -> Operation[Batch]:
+    def lines(self, id: str) -> Operation[LineBatch]:
         """The lines of a dead batch; none if there is no such batch. Two round trips."""
         return self._lines(id)
 
-    def _lines(self, id: str) -> Operation[Batch]:
+    def _lines(self, id: str) -> Operation[LineBatch]:
         found: builtins.list[DeadBatch] = yield self.all()
         packed: bytes = yield self._channel.dead_lines(self._receiver, id)
         for batch in found:
             if batch.id == id and packed:
                 return unpack_batch(batch, packed)[0]
-        return Batch()
+        return LineBatch()
 
     @verb
     def retry(self, *ids: str) -> RoundTrip[int]:

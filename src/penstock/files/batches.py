@@ -23,7 +23,7 @@ from penstock.files.unpack import HEAD, unpacker_for
 _CHUNK = 256 * 1024
 
 
-class Batch(tuple[bytes, ...]):
+class LineBatch(tuple[bytes, ...]):
     """Lines that follow one another, without their line ends.
 
     file    the name of their file
@@ -51,7 +51,7 @@ class Batch(tuple[bytes, ...]):
         )
 
 
-class BatchStream(ExclusiveStream[Batch]):
+class BatchStream(ExclusiveStream[LineBatch]):
     """The lines of each block.
 
     A packed file that was sent as bytes is received whole, into a spool, before its lines are read: no process could
@@ -77,7 +77,7 @@ class BatchStream(ExclusiveStream[Batch]):
     def _on_settled(self, number: int) -> None:
         self._spool.settled(number)
 
-    def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[Batch]:
+    def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[LineBatch]:
         download = self._downloads[record.upload_id]
         if not download.lines and header.offset == 0 and unpacker_for(data[:HEAD], Path(download.name)):
             download = self._downloads[record.upload_id] = replace(download, spooled=True)
@@ -99,14 +99,14 @@ class BatchStream(ExclusiveStream[Batch]):
             )
         return cutter
 
-    def _on_end(self, record: ChannelRecord, download: Download) -> Iterable[Batch]:
+    def _on_end(self, record: ChannelRecord, download: Download) -> Iterable[LineBatch]:
         if download.spooled:
             yield from self._batches_of_spooled(record.upload_id, download)
         else:
             yield from _batch(download, download.lines_given, self._cutter(record.upload_id, download).finish())
         self._on_dropped(record.number, record.upload_id)
 
-    def _batches_of_spooled(self, upload_id: str, download: Download) -> Iterator[Batch]:
+    def _batches_of_spooled(self, upload_id: str, download: Download) -> Iterator[LineBatch]:
         """The batches of a spooled file, without the lines that an earlier process has given."""
         for before, lines in _lines_of_packed(self._spool.open(upload_id, download), download.name, self._longest):
             after = before + len(lines)
@@ -120,13 +120,13 @@ class BatchStream(ExclusiveStream[Batch]):
         self._spool.remove_later(number, upload_id)
 
 
-def _batch(file: Download | BlockHeader, lines_before: int, lines: list[bytes]) -> Iterator[Batch]:
+def _batch(file: Download | BlockHeader, lines_before: int, lines: list[bytes]) -> Iterator[LineBatch]:
     """One batch, or nothing if there are no lines."""
     if lines:
-        yield Batch(lines, file.name, lines_before + 1, file.source)
+        yield LineBatch(lines, file.name, lines_before + 1, file.source)
 
 
-def batches_of_block(longest: int, header: BlockHeader, data: bytes) -> Iterator[Batch]:
+def batches_of_block(longest: int, header: BlockHeader, data: bytes) -> Iterator[LineBatch]:
     """The lines that end in this block. Of a line that is longer than a block only the last piece is given, as a
     CutLine."""
     if header.lines_before < 0:
@@ -166,12 +166,12 @@ class LineStream:
     lines are str; a line that cannot be decoded stays bytes.
     """
 
-    def __init__(self, batches: ReceiverStream[Batch], encoding: str | None) -> None:
+    def __init__(self, batches: ReceiverStream[LineBatch], encoding: str | None) -> None:
         self.file = self.source = ""
         self._batches = batches
         self._encoding = encoding
 
-    def _lines_of(self, batch: Batch) -> Sequence[Any]:
+    def _lines_of(self, batch: LineBatch) -> Sequence[Any]:
         self.file, self.source = batch.file, batch.source
         return batch if self._encoding is None else [_decoded(line, self._encoding) for line in batch]
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from penstock.core.keys import check_name
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.core.renewal import Renewer
-from penstock.files.batches import Batch, BatchStream, LineStream, batches_of_block
+from penstock.files.batches import BatchStream, LineBatch, LineStream, batches_of_block
 from penstock.files.bindings import ChannelBindings
 from penstock.files.exclusive_stream import ExclusiveStream
 from penstock.files.lines import LONGEST
@@ -106,7 +106,7 @@ class Receiver:
     def batches(
         self, *, wait: float | None = None, share: bool = False, lease: float | None = None, longest: int = LONGEST,
         spool: str | Path | None = None,
-    ) -> ReceiverStream[Batch]:  # fmt: skip
+    ) -> ReceiverStream[LineBatch]:  # fmt: skip
         """Iterate over the lines of each block, as lists with `file` and `first`, the number of the first line.
         Otherwise like `lines`."""
         if not 1 <= longest <= MAX_LONGEST:

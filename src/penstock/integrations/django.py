@@ -46,7 +46,7 @@ _apps: dict[str, Penstock] = {}
 
 
 class _Ended(msgspec.Struct):
-    """What the server keeps of a job that succeeded, from which Django's `TaskResult` is made."""
+    """The stored result of a job that succeeded, from which Django's `TaskResult` is made."""
 
     task: str
     queue: str

@@ -50,6 +50,7 @@ def scripts() -> Library:
         "jobs/counters.lua",
         "jobs/history.lua",
         "jobs/lane.lua",
+        "jobs/linger.lua",
         "jobs/lease.lua",
         "jobs/unique.lua",
         "jobs/recovery.lua",

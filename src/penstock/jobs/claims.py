@@ -127,6 +127,7 @@ class Registration(msgspec.Struct, omit_defaults=True):
     address      of its listener, for the message that a running job was cancelled
     supervised   another process watches it, and reports its death
     trial        it runs one suspect at a time, and nothing else
+    batch        where the queue has a batch handler: size, milliseconds to linger, and 1 if a batch is of one tenant
     host_deaths  of a trial that another process watches: after how many trials that ended with their host a suspect
                  becomes a dead letter; 0: never
     """
@@ -137,3 +138,4 @@ class Registration(msgspec.Struct, omit_defaults=True):
     supervised: bool = False
     trial: bool = False
     host_deaths: int | None = None
+    batch: tuple[int, int, int] | None = None

@@ -17,6 +17,7 @@ from penstock.jobs.retry import LONGEST_DELAY, Retry
 from penstock.jobs.signature import Signature
 
 if TYPE_CHECKING:
+    from penstock.jobs.batching import Batch
     from penstock.jobs.limits import Limit, TaskLimits
     from penstock.jobs.timing import Timing
     from penstock.jobs.unique import Unique
@@ -44,6 +45,7 @@ class Definition:
     """Of its schedule; None: it has none."""
     unique: Unique | None = None
     limit: Limit | Sequence[Limit] | None = None
+    batch: Batch | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name.encode(errors="replace")) <= _LONGEST_NAME:
@@ -67,6 +69,11 @@ class Definition:
                 "or a partial"
             )
 
+        if self.batch is not None:
+            from penstock.jobs.batching import check_definition
+
+            check_definition(self.name, isolate=self.isolate, limited=bool(self.limit))
+            _ = self.signature
         if self.timing is not None:
             from penstock.jobs.schedule import check_declared
 
@@ -89,6 +96,10 @@ class Definition:
 
     @cached_property
     def signature(self) -> Signature:
+        if self.batch is not None:
+            from penstock.jobs.batching import BatchSignature
+
+            return BatchSignature(self.name, self.function)
         return Signature(self.name, self.function)
 
     @cached_property

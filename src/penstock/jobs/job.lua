@@ -23,7 +23,7 @@ end
 --- (s: table)
 --- uses: base
 function job.push_ready(s)
-  lane.push(s.row, s.lists)
+  if s.row[_row.BATCH] then linger.push(s) else lane.push(s.row, s.lists) end
   if #s.suspects > 0 then
     batch.write("ZADD", base .. "suspects", s.suspects)
     s.row[_row.SUSPECTS] = s.row[_row.SUSPECTS] + #s.suspects / 2
@@ -238,6 +238,7 @@ function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from
     lane.collect(s.lists, is_front, priority, tenant, entry)
   end
   s.ready = true
+  if s.row[_row.BATCH] then s.oldest = math.min(s.oldest or since, since) end
   counters.move(s, tenant, from, _count.READY, 1)
   counters.add_ready_since(s, since, 1)
   return state.READY, flags
@@ -294,7 +295,7 @@ function job.claim(s, incarnation, want, trial)
   }
   if trial ~= "" and r[_row.SUSPECTS] > 0 and recovery.pick_suspect(r, room) then room.want = 0 end
   -- A level that is left without entries is removed from the row, and the next one takes its position.
-  local at = trial == "only" and #r[_row.LEVELS] + 1 or 1
+  local at = (trial == "only" or r[_row.BATCH] and not linger.serve(s, room)) and #r[_row.LEVELS] + 1 or 1
   while room.want > 0 and not room.full and r[_row.LEVELS][at] do
     local level, n, others = r[_row.LEVELS][at], room.want, true
     while others and room.want > 0 and not room.full do

@@ -52,6 +52,11 @@ QUEUE = {
     "heads:": ("HASH", "tenant -> first entry of its lane; one key for each level", "the job"),
     "lane:": ("LIST", "further entries; one key for each level and tenant", "the job"),
     "front:": ("LIST", "entries that are claimed before those of the lane", "the job"),
+    "lingering": (
+        "ZSET",
+        "level:tenant -> when its lane is offered although it has no whole batch, server ms",
+        "the job",
+    ),
     "suspects": ("ZSET", "entry -> ready since ms", "the job"),
     "limits": ("HASH", "name -> the numbers of a limit", OWNED),
     "places": ("HASH", "name=key -> places in use, and parked jobs", "the job"),

@@ -366,7 +366,10 @@ function lane.close(r, level, cursors, served)
     batch.leave_listpack(turns, #again / 2)
     redis.call("ZADD", turns, unpack(again))
   end
-  if #gone > 0 then redis.call("ZREM", turns, unpack(gone)) end
+  if #gone > 0 then
+    redis.call("ZREM", turns, unpack(gone))
+    if r[_row.BATCH] then linger.forget(level, gone) end
+  end
   r[_row.FRONT] = r[_row.FRONT] - from_fronts
   if served then
     -- The time always advances, even if the tenants served had equal times. So a tenant that returns now is placed

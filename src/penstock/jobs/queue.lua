@@ -165,6 +165,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   if own.turn == number then return { "OK", own.stale, -1, 1, -1, {}, own.first, unpack(lease.repeated(incarnation, own)) } end
   if own.turn + 1 ~= number then return { "STALE" } end
 
+  if registration ~= "" then linger.declare(s, registration) end
   local stale = {}
   if ARGV[at] == "note" then
     repeat
@@ -183,11 +184,16 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   local more_lost = recovery.take_back(s, _jobs_per_call.TAKEN_BACK)
   if #s.suspects > 0 then wake.many(r, now, #s.suspects / 2) end
   local more_places = r[_row.LIMITED] and limits.mark_due(s)
+  local more_batches = r[_row.BATCH] and linger.offer_due(s)
   admission.admit(s)
   job.push_ready(s)
 
   local room = { want = want, claimed = 0, reply = {}, number = 0 }
-  if want > 0 and r[_row.PAUSED] == 0 then room = job.claim(s, incarnation, want, trial) end
+  if want > 0 and r[_row.PAUSED] == 0 then
+    s.takes_all = idle_ms == 0 -- a program that does not wait, as in a burst, gets what there is of a batch
+    room = job.claim(s, incarnation, want, trial)
+    if r[_row.BATCH] then more_batches = linger.claimed(s, room.sinces) or more_batches end
+  end
   admission.admit(s)
   local more_ready = next(s.lists) ~= nil
   job.commit(s)
@@ -195,7 +201,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   local more_listeners = listeners.notify_rest(r, s.part)
   local ticks = r[_row.NEXT_TICK] > 0 and address ~= "" and once == 0 and trial ~= "only" and schedule.offer(s) or {}
 
-  local more = room.want > 0 and (room.full or more_due or more_lost or more_listeners or more_places or more_ready)
+  local more = room.want > 0 and (room.full or more_due or more_lost or more_listeners or more_places or more_batches or more_ready)
   local idle = idle_ms > 0 and room.want > 0 and not more and (once == 0 or room.claimed == 0)
   local empty = redis.call("HLEN", base .. "held:" .. incarnation) == (own.until_ and 1 or 0)
   if once == 1 and empty and not idle then

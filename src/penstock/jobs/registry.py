@@ -26,8 +26,19 @@ class Registry:
                 f"two tasks are named {definition.name!r} ({known.location} and {definition.location}): "
                 "give one a name=…"
             )
+        self._check_queue(definition)
         encoded = definition.name.encode(errors="backslashreplace")
         self._tasks[definition.name] = self._encoded[encoded] = definition
+
+    def _check_queue(self, definition: Definition) -> None:
+        """A task with batch=… lets the server collect the jobs of its whole queue."""
+        for other in self:
+            if other.queue == definition.queue and other.name != definition.name and (other.batch or definition.batch):
+                batch, rest = (other, definition) if other.batch else (definition, other)
+                raise ConfigurationError(
+                    f"task {batch.name} has batch=… and shares queue {batch.queue!r} with task {rest.name}: give it a "
+                    f"queue of its own, such as queue={batch.name!r}"
+                )
 
     def get(self, name: str) -> Definition | None:
         """The task of this name; None if it is unknown."""

@@ -45,6 +45,7 @@ _row = {
   NEXT_ADMISSION = 30, -- server ms: the earliest in `admissions`
   LIMITED = 31, -- mark: the queue has limits
   PAUSES = 32, -- fields of `pauses`; absent until the first one (pauses.lua)
+  BATCH = 33, -- settings and times of a queue of batches (linger.lua); absent in others
 }
 
 -- The error of a queue that another version has written.

@@ -37,10 +37,12 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     levels: list[float] | dict[str, int]
     """Level, entries and virtual time for each level. An empty array of Lua arrives as an empty map."""
     next_tick: float = 0
-    parked: int = 0
-    next_admission: float = 0
-    limited: int = 0
-    pauses: int = 0
+    # In the row of a queue of batches, the next four are False where they would be absent in another.
+    parked: int | bool = 0
+    next_admission: float | bool = 0
+    limited: int | bool = 0
+    pauses: int | bool = 0
+    batch: list[float] | None = None
 
     def entries(self) -> dict[int, int]:
         """Level -> entries in all of its lists."""

@@ -79,6 +79,9 @@ class Signature:
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
+        return self._annotations()
+
+    def _annotations(self) -> dict[str, Any]:
         try:
             return typing.get_type_hints(self._function, include_extras=True)
         except Exception as error:

@@ -16,7 +16,7 @@
 
 _delay = { DEPUTY = 300, CHECK = 1000 } -- ms
 
--- Wakes one idle worker, unless one was woken in the last 50 ms and has not taken its turn yet.
+-- Wakes one idle worker, unless one was woken in the last 50 ms and has not taken its turn yet, or a batch lingers.
 --- (r: table, now: int)
 --- uses: base meta
 function wake.one(r, now)
@@ -25,6 +25,7 @@ function wake.one(r, now)
     r[_row.IDLE_UNTIL] = 0
     return
   end
+  if r[_row.BATCH] and not linger.is_over(r, now) then return end
   wake.replace(sleepers.wake_one(base .. "sleepers", meta, "", now), r, now)
 end
 
@@ -82,6 +83,7 @@ function wake.next_event(r, now)
   if r[_row.NEXT_TICK] > 0 then at = math.min(at, r[_row.NEXT_TICK]) end
   local admission = r[_row.NEXT_ADMISSION]
   if admission and admission > 0 then at = math.min(at, admission) end
+  if r[_row.BATCH] then at = math.min(at, linger.due(r, now)) end
   local result = r[_row.NEXT_RESULT]
   if result > 0 then at = math.min(at, math.max(result, now + (result > now and _trim.PAUSE or _trim.BUSY_PAUSE))) end
   return at < math.huge and math.max(0, at - now) or -1

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from penstock.core.operations import Driver
 from penstock.errors import PenstockError
 from penstock.jobs.claims import Settlement
+from penstock.worker.batches import BatchRun
 from penstock.worker.feed import Feed
 from penstock.worker.runner import JobRunner
 from penstock.worker.running import Inflight
@@ -50,9 +51,13 @@ class Cancelling:
         """Cancel those of these jobs that the worker still holds."""
         wanted = set(tokens)
         for run in list(self._inflight.running):
-            if run.claim.token in wanted and not run.cancelled:
-                log.info("job %s (%s) is cancelled", run.context.id, run.definition.name)
-                self._runner.cancel(run)
+            for one in run.members or (run,):
+                if one.claim.token in wanted and not one.cancelled:
+                    log.info("job %s (%s) is cancelled", one.context.id, one.definition.name)
+                    if isinstance(run, BatchRun):
+                        run.cancel(one, self._runner.cancel)
+                    else:
+                        self._runner.cancel(run)
         for claim in self._inflight.take_claims(wanted):
             feed.to_settle.append(Settlement(claim.token, b"", "cancel"))
             self._settle_soon()

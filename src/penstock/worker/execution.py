@@ -8,7 +8,7 @@ import contextvars
 import inspect
 import logging
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from msgspec import structs
 from penstock import codec
 from penstock.core.clock import milliseconds
 from penstock.errors import BadCall, StepError
+from penstock.jobs.batching import wrong_outcomes
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.current import running
 from penstock.jobs.dependencies import ProcessScope
@@ -27,6 +28,7 @@ from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Drop, Retry, RetryLater
 from penstock.jobs.stage import Stage
 from penstock.settings import WorkerSettings
+from penstock.worker.batches import BatchRun
 from penstock.worker.running import JobRun
 from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp, run_cancellable
 
@@ -71,6 +73,17 @@ class Execution:
         except Exception as error:
             reason = str(error) if isinstance(error, BadCall) else _describe(error)
             return self._dead_letter(claim, reason)
+
+    def prepare_batch(self, claims: Iterable[Claim], queue: str) -> tuple[list[JobRun], list[tuple[Claim, Settlement]]]:
+        """The runs of the claims of a batch, and the settlements of those that this worker cannot run."""
+        runs, refused = [], []
+        for claim in claims:
+            run = self.prepare(claim, queue)
+            if isinstance(run, Settlement):
+                refused.append((claim, run))
+            else:
+                runs.append(run)
+        return runs, refused
 
     def _unknown(self, claim: Claim, reason: str) -> Settlement:
         """Hand the job back for a worker that knows its task, as in a rolling deploy.
@@ -222,6 +235,8 @@ class Execution:
                     "BaseException, and use no bare `except:`"
                 ),
             )
+        if isinstance(run, BatchRun):
+            return self._batch_completed(run, result)
         if run.stage is not None:
             return self._completed_with_effects(run, run.stage, result)
         if result is None or run.claim.record.ttl == 0:
@@ -232,6 +247,18 @@ class Execution:
         except Exception as error:
             reason = str(error) if isinstance(error, BadCall) else f"its result cannot be encoded: {_describe(error)}"
             return self._dead_letter(run.claim, reason)
+
+    def _batch_completed(self, run: BatchRun, outcomes: Any) -> Settlement:
+        """Settle each job of a batch by its own outcome. Wrong outcomes make all of them dead letters."""
+        if outcomes is None:
+            outcomes = [None] * len(run.members)
+        if why := wrong_outcomes(run.definition.name, outcomes, len(run.members)):
+            return self._dead_letter(run.claim, why)
+        run.outcomes = [
+            self.failed(one, outcome) if isinstance(outcome, BaseException) else self.completed(one, outcome)
+            for one, outcome in zip(run.members, outcomes, strict=True)
+        ]
+        return run.outcomes[0]
 
     def _completed_with_effects(self, run: JobRun, stage: Stage, result: Any) -> Settlement:
         run.stage = None
@@ -280,6 +307,9 @@ class Execution:
 
         If the decision itself fails, for example because the error's `__str__` raises, the job becomes a dead letter.
         """
+        if isinstance(run, BatchRun):
+            run.outcomes = [self.failed(one, error) for one in run.members]
+            return run.outcomes[0]
         try:
             if run.steps is not None and run.steps.suspension is not None and not isinstance(error, StepError):
                 step, signal, seconds = run.steps.suspension

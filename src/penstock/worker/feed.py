@@ -11,6 +11,7 @@ from msgspec import structs
 
 from penstock.core.ids import mint_id
 from penstock.core.operations import RoundTrip, recheck_delay
+from penstock.jobs.batching import Batch
 from penstock.jobs.claims import Claim, Registration, Settlement, TurnReply
 from penstock.jobs.queue import Queue
 from penstock.settings import SLEEPER_TTL_FACTOR, MiB
@@ -30,14 +31,30 @@ class Feed:
     jobs, and settles nothing twice.
     """
 
-    def __init__(self, queue: Queue, lease: float, sleep: float, registration: Registration, slot: int = 0) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        lease: float,
+        sleep: float,
+        registration: Registration,
+        slot: int = 0,
+        batch: Batch | None = None,
+        *,
+        burst: bool = False,
+    ) -> None:
         """
         sleep         seconds after which an idle worker registers again
         registration  what the worker reports about itself in its first turn
         slot          the position of the queue among all that the process may serve
+        batch         how the queue's task gets its jobs together; None: one by one
+        burst         do not wait for a batch to fill up
         """
         self.queue = queue
         self.slot = slot
+        self.batch = batch
+        self._waits = not (burst and batch)
+        if batch is not None:
+            registration = structs.replace(registration, batch=batch.declared)
         self._worker = self._registration = registration
         self._publish: Callable[[QueueStatus], None] = lambda _: None
         self.lease = lease
@@ -128,7 +145,7 @@ class Feed:
                 settlements=self._sent,
                 trial="only" if self.trial else "",
                 address=self.address,
-                sleep=self.sleep * SLEEPER_TTL_FACTOR if want and not self.trial else 0.0,
+                sleep=self.sleep * SLEEPER_TTL_FACTOR if want and self._waits and not self.trial else 0.0,
                 once=leave,
                 registration=structs.replace(self._registration, address=self.address) if self.turns == 1 else None,
                 notes=self.notes.take(s.token for s in self._sent) if self.notes else (),

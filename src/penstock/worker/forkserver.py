@@ -120,6 +120,8 @@ class LoadedModules:
     def load(self, module: str, name: str) -> None:
         """Import the module of a task. A run that needs a module with an error fails with that error."""
         if module not in self.modules and module not in self.errors:
+            # It registers hooks around forks. If the first fork imported it, its hooks after a fork would run alone.
+            import_module("concurrent.futures.thread")
             try:
                 self.modules[module] = import_module(module)
             except BaseException as error:

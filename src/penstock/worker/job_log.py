@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 
-from penstock.jobs.middleware import JobContext, JobOutcome, Middleware
+from penstock.jobs.claims import Settlement
+from penstock.jobs.middleware import JobContext, JobOutcome, Middleware, MiddlewareStack
 
 log = logging.getLogger("penstock.worker")
 
@@ -56,3 +58,21 @@ class JobLog(Middleware):
         # The exception may come from another process, so there is only its text. A formatter prints it like its own.
         record.exc_text = outcome.traceback.rstrip() or None
         log.handle(record)
+
+
+class RunReports:
+    """Reports how runs ended: to the log, and to the `finished` hooks."""
+
+    def __init__(self, worker: str, middleware: MiddlewareStack) -> None:
+        self._job_log = JobLog(worker)
+        self._middleware = middleware
+
+    @property
+    def wants_all(self) -> bool:
+        """Whether completed runs are reported, too."""
+        return bool(self._middleware.finished_hooks) or log.isEnabledFor(logging.DEBUG)
+
+    def add(self, context: JobContext, settlement: Settlement, started_at: float | None = None) -> None:
+        outcome = JobOutcome.of(settlement, 0.0 if started_at is None else time.monotonic() - started_at)
+        self._job_log.finished(context, outcome)
+        self._middleware.report(context, outcome)

@@ -73,9 +73,10 @@ class JobRunner:
             self._streaks.start_isolated(run, self._isolation.run)
             return True
         if self._shared_status and run.feed:  # only jobs that run in this process can be the reason for its death
-            self._shared_status.job_started(run.feed.slot, run.claim.token)
+            for one in run.members or (run,):
+                self._shared_status.job_started(run.feed.slot, one.claim.token)
         if definition.is_async:
-            if self._streaks.admit(run):
+            if not run.members and self._streaks.admit(run):
                 return False
             self._streaks.start(run)
         elif definition.middleware.async_hooks:
@@ -123,6 +124,11 @@ class JobRunner:
             self._inflight.note_duration(run)
             self._finished(run, settlement)
         self._go_on()
+
+    def name_of(self, task: asyncio.Task[object]) -> str:
+        """The job, or the batch, that runs in this asyncio task, for log lines. Any thread may ask."""
+        run = self.job_in(task)
+        return run.label() if run is not None else "a callback"
 
     def job_in(self, task: asyncio.Task[object]) -> JobRun | None:
         """The job that runs in this asyncio task. Any thread may ask."""

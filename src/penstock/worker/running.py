@@ -48,6 +48,7 @@ class JobRun(msgspec.Struct, eq=False):
     stage         what the job has staged, if it has
     steps         its durable steps, if it has some
     own_incarnation  in the process of an isolated run: the incarnation that holds the job
+    members       of a batch: the run of each of its jobs
     """
 
     claim: Claim
@@ -65,6 +66,7 @@ class JobRun(msgspec.Struct, eq=False):
     stage: Stage | None = None
     steps: Steps | None = None
     own_incarnation: str = ""
+    members: tuple[JobRun, ...] = ()
 
     @property
     def note_sink(self) -> NoteSink:
@@ -155,6 +157,10 @@ class Inflight:
     def _free_runners(self) -> int:
         return self._runners - len(self.running) - len(self.lost_in_threads)
 
+    def room_for(self, size: int) -> int:
+        """How many jobs to claim for a batch of `size`, which occupies one runner and is not prefetched."""
+        return size if self._free_runners > len(self.waiting) else 0
+
     @property
     def should_claim(self) -> bool:
         """Whether it is time to claim more: enough of the prefetched jobs have started."""
@@ -223,13 +229,20 @@ class Inflight:
 
     def take_running(self) -> list[tuple[Feed, Claim]]:
         """Remove and return the claims of all running jobs. The jobs may still run, and have no effect."""
-        taken, self.running = [(run.feed, run.claim) for run in self.running if run.feed is not None], {}
+        taken = [(run.feed, one.claim) for run in self.running if run.feed is not None for one in run.members or (run,)]
+        self.running = {}
         return taken
 
-    def drop(self, feed: Feed) -> list[JobRun]:
-        """Forget all claims of a feed whose incarnation has ended. Returns those that were running."""
+    def drop(self, feed: Feed) -> None:
+        """Forget all claims of a feed whose incarnation has ended, and cancel the running ones.
+
+        Those in threads keep running without effect.
+        """
         self.waiting = deque((other, claim) for other, claim in self.waiting if other is not feed)
         dropped = [run for run in self.running if run.feed is feed]
         for run in dropped:
             del self.running[run]
-        return dropped
+            if run.asyncio_task is not None:
+                run.asyncio_task.cancel("the lease was lost")
+            else:
+                self.lost_in_threads.add(run)

@@ -22,16 +22,17 @@ from functools import partial
 
 from penstock.jobs.claims import Claim, Registration, Settlement
 from penstock.jobs.dependencies import ProcessScope
-from penstock.jobs.middleware import JobContext, JobOutcome
+from penstock.jobs.middleware import JobContext
 from penstock.jobs.queue import Queue
 from penstock.settings import WorkerSettings
 from penstock.worker.app import App, check_settings, queues_of
+from penstock.worker.batches import BatchRun, batch_of, batch_run
 from penstock.worker.cancelling import Cancelling
 from penstock.worker.execution import Execution
 from penstock.worker.feed import Feed
 from penstock.worker.heartbeat import MemoryLimit, PeriodicThread, Watchdog
 from penstock.worker.isolation import Isolation
-from penstock.worker.job_log import JobLog
+from penstock.worker.job_log import RunReports
 from penstock.worker.open_feeds import OpenFeeds
 from penstock.worker.runner import JobRunner
 from penstock.worker.running import DOUBLING, STALL, Inflight, JobRun
@@ -90,7 +91,7 @@ class Worker:
             definition.signature.check()
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._driver = app._driver
-        self._lease = app.settings.lease
+        self._lease, self._registry = app.settings.lease, app.registry
         self._shared_status: SharedStatus | None = None
         self._trial_host_deaths: int | None = None
         queues = [app.queue(name) for name in names]
@@ -105,8 +106,7 @@ class Worker:
             isolated, self._execution, app.registry,
             max_payload=app.settings.max_payload, worker=self.name, start_logging=start_logging,
         )  # fmt: skip
-        self._middleware = app.middleware
-        self._job_log = JobLog(self.name)
+        self._reports = RunReports(self.name, app.middleware)
         self._round_due = asyncio.Event()
         self._suspects = SuspectWatch(
             self._feeds, queues, self._turn, partial(command_for, app, self.settings, start_logging), self.settings,
@@ -150,7 +150,8 @@ class Worker:
             feed.begin_trials(host_deaths)
 
     def _make_feed(self, queue: Queue, slot: int) -> Feed:
-        feed = Feed(queue, self._lease, 0.0, Registration(self.name, self.settings.concurrency), slot)
+        registration, batch = Registration(self.name, self.settings.concurrency), batch_of(self._registry, queue.name)
+        feed = Feed(queue, self._lease, 0.0, registration, slot, batch, burst=self.settings.burst)
         self._prepare(feed)
         if self._trial_host_deaths is not None:
             feed.begin_trials(self._trial_host_deaths)
@@ -191,7 +192,7 @@ class Worker:
         watch = self._turn_order.watch_shards(opened.open)
         work = map(asyncio.create_task, (self._serve(), self._ticks.renew(), watch))
         parts: list[asyncio.Future[None]] = [self._broken, *work]
-        busy, name_of = lambda: any(feed.held for feed in self._feeds), self._name_of
+        busy, name_of = lambda: any(feed.held for feed in self._feeds), self._runner.name_of
         watchdog = Watchdog(self._loop, self.settings.blocked_warning, busy=busy, name_of=name_of)
         threads: list[PeriodicThread] = [watchdog]
         if self.settings.max_memory is not None:
@@ -288,7 +289,9 @@ class Worker:
             if self.settings.burst and not self._takes_no_jobs and self._idle():
                 if self._rechecked:
                     self.stop()
-                self._recheck()
+                self._rechecked = True
+                for feed in self._feeds:  # the last job may have enqueued to a queue already found empty
+                    feed.wake_at = 0.0
                 continue
             if self._suspects.claims_are_blocked and self._is_empty:
                 await self._suspects.worker_is_empty()
@@ -307,7 +310,7 @@ class Worker:
         for feed, begins_queue in self._turn_order.next_round():
             if begins_queue:
                 may_claim = not earlier_has_more
-            room = self._room if may_claim else 0
+            room = self._room_for(feed) if may_claim else 0
             # A stopping worker deregisters as idle, so that wake-ups reach workers that can take a job.
             can_claim = room > 0 and self._inflight.should_claim
             if feed.must_send or (not feed.awake if self._takes_no_jobs else feed.wants_turn(can_claim)):
@@ -335,7 +338,7 @@ class Worker:
             self._driver, feed, want, leave, give_up=lambda: time.monotonic() >= self._stop_deadline
         )
         if not turn.alive:
-            self._drop_lost_jobs(feed)
+            self._inflight.drop(feed)
         claims = [(feed, claim) for claim in feed.answered(turn, sent_at)]
         self._suspects.turn_was_answered(feed)
         if self._must_be_sole(claims):
@@ -344,6 +347,8 @@ class Worker:
             self._ticks.serve(feed.queue, turn.ticks)
         if self._takes_no_jobs:  # stop() was called while the turn was unanswered
             self._hand_back(claims)
+        elif feed.batch is not None:
+            self._start_batch(feed, turn.claims)
         else:
             self._inflight.waiting.extend(claims)
             self._runner.start_waiting()
@@ -364,11 +369,15 @@ class Worker:
         room = 0 if self._takes_no_jobs or self._suspects.claims_are_blocked else self._inflight.room
         return room if self._jobs_left >= room else int(self._jobs_left)
 
+    def _room_for(self, feed: Feed) -> int:
+        room = self._room
+        return room if feed.batch is None or feed.trial else min(room, 1) * self._inflight.room_for(feed.batch.size)
+
     def _can_claim(self) -> bool:
         """Whether the next round can begin at once: runners are free, and a queue may have more jobs."""
         if self._room <= 0 or not self._inflight.should_claim:
             return False
-        return any(feed.awake and feed not in self._slow_turns for feed in self._feeds)
+        return any(feed.awake and feed not in self._slow_turns and self._room_for(feed) > 0 for feed in self._feeds)
 
     async def _sleep(self) -> None:
         """Sleep until the next round: a wake-up, a settlement, a due time of a queue, a stall, or the stop deadline."""
@@ -382,12 +391,6 @@ class Worker:
         await self._round_due.wait()
         timer.cancel()
 
-    def _recheck(self) -> None:
-        """Make a turn due in each queue, because the last job may have enqueued to a queue already found empty."""
-        self._rechecked = True
-        for feed in self._feeds:
-            feed.wake_at = 0.0
-
     def _idle(self) -> bool:
         return self._is_empty and not any(feed.awake for feed in self._feeds) and not self._suspects.work_is_left
 
@@ -399,22 +402,35 @@ class Worker:
             feed, claim = next_
             run = self._execution.prepare(claim, feed.queue.name)
             if isinstance(run, Settlement):
-                self._report(JobContext.of(claim, feed.queue.name, ""), run)
-                feed.to_settle.append(run)
-                self._settle_soon()
-                continue
-            run.feed = feed
-            self._inflight.start(run)
-            if self._runners_timer is None and not self._inflight.has_all_runners:
-                self._runners_timer = self._loop.call_later(DOUBLING, self._add_runners)
-            self._rechecked = False
-            self._jobs_left -= 1
-            has_started = self._runner.start(run)
-            if self._jobs_left <= 0:
-                self._retire(f"{self.settings.max_jobs} jobs have started")
-            if not has_started:
+                self._refuse(feed, claim, run)
+            elif not self._start(feed, run):
                 return run
         return None
+
+    def _refuse(self, feed: Feed, claim: Claim, settlement: Settlement) -> None:
+        self._reports.add(JobContext.of(claim, feed.queue.name, ""), settlement)
+        feed.to_settle.append(settlement)
+        self._settle_soon()
+
+    def _start(self, feed: Feed, run: JobRun) -> bool:
+        """Start a job, or a batch. False: it belongs into a streak."""
+        run.feed = feed
+        self._inflight.start(run)
+        if self._runners_timer is None and not self._inflight.has_all_runners:
+            self._runners_timer = self._loop.call_later(DOUBLING, self._add_runners)
+        self._rechecked = False
+        self._jobs_left -= len(run.members) or 1
+        has_started = self._runner.start(run)
+        if self._jobs_left <= 0:
+            self._retire(f"{self.settings.max_jobs} jobs have started")
+        return has_started
+
+    def _start_batch(self, feed: Feed, claims: Sequence[Claim]) -> None:
+        runs, refused = self._execution.prepare_batch(claims, feed.queue.name)
+        for claim, settlement in refused:
+            self._refuse(feed, claim, settlement)
+        if runs:
+            self._start(feed, batch_run(runs))
 
     def _add_runners(self) -> None:
         if not self._inflight.add_runners():
@@ -425,27 +441,29 @@ class Worker:
     def _finished(self, run: JobRun, settlement: Settlement | None) -> None:
         """A job has ended. `settlement` None: the worker had cancelled it."""
         if self._shared_status:
-            self._shared_status.job_ended(run.claim.token)
+            for one in run.members or (run,):
+                self._shared_status.job_ended(one.claim.token)
             self._shared_status.note_job_has_ended()
         if run.cancelled and settlement is not None:
             settlement = self._execution.cancelled(run)  # whatever its code has made of that
         if not self._inflight.finish(run) or settlement is None or run.feed is None:
             self._round_due.set()  # there is nothing to settle; but a runner is free again
             return
-        run.feed.to_settle.append(settlement)
-        if settlement.ending is not None or self._middleware.finished_hooks or log.isEnabledFor(logging.DEBUG):
-            self._report(run.context, settlement, run.started_at)
+        if isinstance(run, BatchRun):
+            for one, settled in zip(run.members, run.settlements(settlement), strict=True):
+                self._settled(run.feed, one, settled, run.started_at)
+        else:
+            self._settled(run.feed, run, settlement, run.started_at)
+
+    def _settled(self, feed: Feed, run: JobRun, settlement: Settlement, started_at: float) -> None:
+        feed.to_settle.append(settlement)
+        if settlement.ending is not None or self._reports.wants_all:
+            self._reports.add(run.context, settlement, started_at)
 
     def _go_on(self) -> None:
         """Jobs have ended: start others, and settle these."""
         self._runner.start_waiting()
         self._settle_soon()
-
-    def _report(self, context: JobContext, settlement: Settlement, started_at: float | None = None) -> None:
-        """Log how a run ended, and call the `finished` hooks."""
-        outcome = JobOutcome.of(settlement, 0.0 if started_at is None else time.monotonic() - started_at)
-        self._job_log.finished(context, outcome)
-        self._middleware.report(context, outcome)
 
     def _settle_soon(self) -> None:
         """Begin the next round: at once if it can also claim jobs, else within `settle_within` seconds."""
@@ -479,15 +497,3 @@ class Worker:
         if feed.incarnation == incarnation:
             feed.wake_at = 0.0
             self._round_due.set()
-
-    def _drop_lost_jobs(self, feed: Feed) -> None:
-        """Cancel the jobs of an incarnation that has ended. Those in threads keep running without effect."""
-        for run in self._inflight.drop(feed):
-            if run.asyncio_task is not None:
-                run.asyncio_task.cancel("the lease was lost")
-            else:
-                self._inflight.lost_in_threads.add(run)
-
-    def _name_of(self, task: asyncio.Task[object]) -> str:
-        run = self._runner.job_in(task)
-        return f"job {run.context.id} ({run.definition.name})" if run is not None else "a callback"

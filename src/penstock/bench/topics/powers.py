@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from statistics import median
 from typing import Any
 
-from penstock.bench.figures import Ratio, at_most, figure
-from penstock.bench.rig import Rig
+from penstock.bench.figures import Ratio, at_least, at_most, figure
+from penstock.bench.rig import Rig, timed
 from penstock.bench.topic import Figures, Topic
 from penstock.bench.usage import SENT
 from penstock.core.ids import mint_id
+from penstock.jobs.batching import Batch
 from penstock.jobs.claims import Settlement
-from penstock.jobs.task import Call
+from penstock.jobs.task import Call, Task
 from penstock.jobs.unique import Unique
 from penstock.ops.raw_client import raw_client
+from penstock.settings import WorkerSettings
+from penstock.worker.worker import Worker
 
 TOPIC = Topic()
 
@@ -29,6 +33,9 @@ STAGED = "plain"
 
 PLAIN = "without a power"
 """Jobs that expire, which are stored as those with a power are."""
+
+
+TOGETHER = "batch handler of 100"
 
 
 @TOPIC.scenario
@@ -124,3 +131,38 @@ def reading(rig: Rig) -> tuple[int, float]:
     apart = {f"cmdstat_{name}" for name in (*SENT, "info")}
     commands = sum(one["calls"] for name, one in stats.items() if name not in apart)
     return commands, cpu["used_cpu_user"] + cpu["used_cpu_sys"]
+
+
+@TOPIC.scenario
+def batch_handlers(rig: Rig) -> Figures:
+    """Jobs that do nothing, on one worker in this process: called one by one, and in batches of 100"""
+    jobs, rounds = rig.at_pace(2_000, 10_000, 40_000), rig.at_pace(3, 7, 15)
+    one_by_one: Task[[int], None] = rig.app.task(queue="one_by_one", result_ttl=0)(do_nothing)
+    together: Task[[int], None] = rig.app.task(queue="batches", result_ttl=0, batch=Batch(100))(do_nothing_for_all)
+    rates: dict[str, list[float]] = {PLAIN: [], TOGETHER: []}
+    for _ in range(rounds + 1):  # the first round warms up
+        for name, task in ((PLAIN, one_by_one), (TOGETHER, together)):
+            rig.fill(task.call(n) for n in range(jobs))
+            rates[name].append(jobs / timed(partial(run_to_end, rig, task.home.name)))
+    plain, batches = (values[1:] for values in rates.values())
+    ratio = Ratio(median(b / p for p, b in zip(plain, batches, strict=True)), PLAIN)
+    yield figure(f"{PLAIN}, drained", plain, "jobs/s")
+    yield figure(f"{TOGETHER}, drained", batches, "jobs/s", ratio=ratio, target=at_least(2.0, "ratio"))
+
+
+def run_to_end(rig: Rig, queue: str) -> None:
+    asyncio.run(run_worker(rig, queue))
+
+
+async def run_worker(rig: Rig, queue: str) -> None:
+    settings = WorkerSettings(queues=(queue,), burst=True, concurrency=100 if queue == "one_by_one" else 2)
+    try:
+        await Worker(rig.app, settings).run()
+    finally:
+        await rig.app._driver.aclose_loop()
+
+
+async def do_nothing(n: int) -> None: ...
+
+
+async def do_nothing_for_all(numbers: list[int]) -> None: ...

@@ -18,7 +18,7 @@ from penstock.counting.access_log import By
 from penstock.counting.formats import ANY
 from penstock.counting.tally import Tally
 from penstock.errors import ChannelError, FilesError, PenstockError
-from penstock.files.batches import Batch
+from penstock.files.batches import LineBatch
 from penstock.files.sender import Progress
 from penstock.settings import Settings
 from penstock.worker.parent_pipe import exit_with_parent
@@ -55,11 +55,11 @@ class Work(msgspec.Struct, frozen=True):
     formats: dict[str, tuple[str, list[tuple[int, str]]]] = {}
     """Names of the logs in the channel -> the format, and the layouts of a W3C log."""
 
-    def function(self) -> Callable[[Batch], Tally]:
+    def function(self) -> Callable[[LineBatch], Tally]:
         """A function that counts the requests in a batch, and for each file its lines and its rejected lines."""
         counter = FileCounter(self.by, utc=self.utc, mmdb_path=self.mmdb)
 
-        def count(lines: Batch) -> Tally:
+        def count(lines: LineBatch) -> Tally:
             format, layouts = self.formats.get(lines.file, (ANY.name, []))
             tally = counter.count(lines, format, lines.first, layouts)
             by_file = {LINES: {lines.file: len(lines)}}

@@ -6,6 +6,7 @@ counters must equal a recount, and an incarnation that ended must have left no k
 
 from __future__ import annotations
 
+import math
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -153,6 +154,14 @@ class QueueAudit:
                     and f"front:{level}:{tenant.decode()}" not in self.keys
                 ):
                     yield f"turns:{level}: {tenant!r} has a turn, but no entries"
+        lingering = {
+            f"{level}:{tenant.decode(errors='replace')}"
+            for level, tenants in self._named("turns:").items()
+            for tenant, time in tenants.items()
+            if time == math.inf
+        }
+        if lingering != {member.decode(errors="replace") for member in self.keys.get("lingering", {})}:
+            yield f"lingering: {self.keys.get('lingering')}, but these wait for a whole batch: {sorted(lingering)}"
         if self._row.front != sum(map(len, self._named("front:").values())):
             yield f"row: {self._row.front} entries in front lists"
         for lane in self._named("lane:"):

@@ -1,0 +1,79 @@
+"""A batch of jobs in a worker: one call of the task, in one runner, for several claims that are settled one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from msgspec import structs
+
+from penstock.errors import ConfigurationError
+from penstock.jobs.batching import Batch
+from penstock.jobs.claims import Settlement
+from penstock.jobs.current import NoteSink
+from penstock.jobs.registry import Registry
+from penstock.jobs.shards import whole_name
+from penstock.worker.running import JobRun
+
+
+class BatchRun(JobRun):
+    """One call of a task with the arguments of several jobs. `members` has the run of each.
+
+    outcomes  how each member ends, in their order, once the call has ended
+    """
+
+    outcomes: Sequence[Settlement] = ()
+
+    @property
+    def note_sink(self) -> NoteSink:
+        """Each job of the batch reports what the call reports."""
+        return _EachMember(super().note_sink, [one.claim.token for one in self.members])
+
+    @property
+    def home(self) -> NoReturn:
+        raise ConfigurationError(
+            f"task {self.definition.name}: a batch stages nothing and has no durable steps, because its jobs end one "
+            "by one: do that in a task without batch=…"
+        )
+
+    def label(self) -> str:
+        return f"a batch of {len(self.members)} jobs ({self.definition.name}), first {self.context.id}"
+
+    def settlements(self, settlement: Settlement) -> list[Settlement]:
+        """The settlement of each member, after the call has ended with `settlement`."""
+        all_alike = len(self.outcomes) != len(self.members)
+        return [
+            Settlement(one.claim.token, b"", "cancel")
+            if one.cancelled
+            else structs.replace(settlement, token=one.claim.token)
+            if all_alike
+            else self.outcomes[place]
+            for place, one in enumerate(self.members)
+        ]
+
+    def cancel(self, one: JobRun, cancel_all: Callable[[JobRun], None]) -> None:
+        """A member was cancelled: it ends so, whatever the call returns. The call ends with its last member."""
+        one.cancelled = True
+        if all(member.cancelled for member in self.members):
+            cancel_all(self)
+
+
+class _EachMember:
+    def __init__(self, sink: NoteSink, tokens: Sequence[bytes]) -> None:
+        self._sink, self._tokens = sink, tokens
+
+    def add(self, token: bytes, progress: bytes = b"", line: bytes | None = None) -> None:
+        for one in self._tokens:
+            self._sink.add(one, progress, line)
+
+
+def batch_run(members: Sequence[JobRun]) -> BatchRun:
+    """One call for all of these."""
+    first = members[0]
+    arguments: Any = [one.arguments for one in members]
+    return BatchRun(first.claim, first.definition, arguments, first.queue, members=tuple(members))
+
+
+def batch_of(registry: Registry, queue: str) -> Batch | None:
+    """How the task of this queue, or of this shard of a queue, gets its jobs; None: one by one."""
+    return next((one.batch for one in registry if one.batch is not None and one.queue == whole_name(queue)), None)
