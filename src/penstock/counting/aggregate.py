@@ -35,9 +35,9 @@ log = logging.getLogger("penstock")
 Tables: TypeAlias = Mapping[str, Mapping[Any, Any]]
 Function: TypeAlias = Callable[[LineBatch], Tables | Tally]
 
-MAX_KEYS = 20_000
-"""Different keys after which counts are settled. A script call has at most that many, and those of one more batch:
-about twenty milliseconds of server time."""
+MAX_KEYS = 4_000
+"""Different keys after which counts are settled. A script call has at most that many, and those of one more batch. Each
+takes some microseconds of the server, so that a batch with ten thousand keys holds it for tens of milliseconds."""
 
 MAX_LINES = 500_000
 """Lines after which counts are settled: after a crash it takes a second or two to count so many again."""
