@@ -38,6 +38,7 @@ MODULE = re.compile(r"`([\w/]+\.(?:py|lua))`")
 # The modules that users import from, besides `penstock` itself.
 PUBLIC_MODULES = {
     "penstock", "penstock.integrations.django", "penstock.integrations.fastapi", "penstock.integrations.flask",
+    "penstock.integrations.opentelemetry", "penstock.integrations.prometheus",
     "penstock.integrations.starlette",
     "penstock.testing", "penstock.testing.history", "penstock.web",
 }  # fmt: skip

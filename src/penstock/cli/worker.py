@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Annotated, Any, cast
 from cyclopts import Parameter
 
 from penstock.app import Penstock
-from penstock.cli import DEBUG, reload, version
+from penstock.cli import DEBUG, metrics, reload, version
 from penstock.cli.app_outline import AppOutline, supervised_app
 from penstock.cli.exits import Exit, exit_for
 from penstock.cli.loading import load_app
@@ -54,6 +55,8 @@ def worker(
     stop_timeout: float | None = None,
     max_jobs: int | None = None,
     max_memory: int | None = None,
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
 ) -> int:
     """Run the jobs of an app's queues.
 
@@ -90,6 +93,10 @@ def worker(
         Replace a worker process after this many jobs, gracefully. For code that leaks.
     max_memory
         Replace a worker process that uses more MiB of memory than this, gracefully.
+    metrics_port
+        Serve metrics of jobs and queues for Prometheus on this port. Needs the extra `prometheus`.
+    metrics_host
+        The address on which metrics are served.
     """
     configuration = Configuration()
     style = cast("LogFormat", configuration.text("log_format", log_format, ("plain", "json")) or "plain")
@@ -121,21 +128,42 @@ def worker(
             count = _PROCESSES
         if count < 0:
             raise ConfigurationError(f"--processes {count}: use 1 or more, or 0 for a worker without a supervisor")
-        if count and STATUS_VARIABLE not in os.environ:
+        at = None if metrics_port is None else (metrics_port, metrics_host)
+        return _run(app, settings, count, at, style, log_level)
+    except PenstockError as error:
+        if style == "plain":
+            raise
+        log.critical("%s", error, exc_info=bool(os.environ.get(DEBUG)))
+        return exit_for(error)
+
+
+def _run(
+    app: str,
+    settings: WorkerSettings,
+    processes: int,
+    metrics_at: tuple[int, str] | None,
+    style: LogFormat,
+    level: LogLevel,
+) -> int:
+    """Run as the supervisor of so many processes, as one of them, or as a worker without a supervisor (0)."""
+    is_child = STATUS_VARIABLE in os.environ
+    with contextlib.ExitStack() as stack:
+        if processes and not is_child:
+            if metrics_at:  # now, because the app may import the client of Prometheus
+                stack.enter_context(metrics.folder_of_processes())
             served, tasks = supervised_app(app)
             if not settings.queues:
                 settings = replace(settings, queues=tuple(tasks))
         else:
             served = load_app(app)
             tasks = AppOutline.of(served).tasks
-        command = _Command(served, tasks, settings, style, log_level)
+            if metrics_at:
+                metrics.measure_jobs(served)
+        if metrics_at and not is_child:
+            stack.enter_context(metrics.served(served, *metrics_at))
+        command = _Command(served, tasks, settings, style, level)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(command.run(count))
-    except PenstockError as error:
-        if style == "plain":
-            raise
-        log.critical("%s", error, exc_info=bool(os.environ.get(DEBUG)))
-        return exit_for(error)
+            return runner.run(command.run(processes))
 
 
 def check_health(app: Penstock, queues: Iterable[str]) -> bool:

@@ -23,6 +23,7 @@ from penstock.core.ids import mint_token
 from penstock.core.operations import Driver, Listen, Operation, verb
 from penstock.core.renewal import Renewer, now
 from penstock.errors import PenstockError, SelfDeadlock
+from penstock.locks import wait_times
 from penstock.locks.bindings import AcquireReply, LeaseBindings
 from penstock.locks.decorating import guard_calls
 from penstock.locks.last_tries import LastTries
@@ -82,6 +83,7 @@ class LeasedResource(Generic[L, B]):
         check_times(kind, lease, wait, max_hold, renew)
         check_callback(kind, "on_loss", on_loss)
         self.what = what
+        self._kind_of_request = kind
         self.lease = lease if max_hold is None else min(lease, max_hold)
         self.wait = wait
         self.max_hold = max_hold
@@ -121,7 +123,8 @@ class LeasedResource(Generic[L, B]):
         Raises LockTimeout or PermitTimeout. One round trip if it is free; a waiter sends one or two, and a command now
         and then.
         """
-        return self._acquire()
+        request = self._acquire()
+        return wait_times.observed(self._kind_of_request, request) if wait_times.observers else request
 
     def _acquire(self) -> Operation[L]:
         token = mint_token()

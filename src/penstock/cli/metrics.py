@@ -1,0 +1,71 @@
+"""`penstock worker --metrics-port`: serves the metrics of a worker and of its queues for Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.app import Penstock
+from penstock.errors import ConfigurationError
+
+FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""Where the processes of one program keep their metrics. The client of Prometheus reads this when it is imported."""
+
+
+@contextlib.contextmanager
+def folder_of_processes() -> Iterator[None]:
+    """A folder for the metrics of the processes that are started during the block, unless the environment names one."""
+    if FOLDER in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="penstock-metrics-", ignore_cleanup_errors=True) as folder:
+        os.environ[FOLDER] = folder
+        try:
+            yield
+        finally:
+            del os.environ[FOLDER]
+
+
+def measure_jobs(app: Penstock) -> None:
+    """Count and measure the jobs of this process. Raises ConfigurationError without the client of Prometheus."""
+    _check_installed()
+    from penstock.integrations.prometheus import JobMetrics
+
+    hooks = app.middleware.finished_hooks
+    if not any(isinstance(getattr(hook, "__self__", None), JobMetrics) for hook in hooks):
+        app.add_middleware(JobMetrics())
+
+
+@contextlib.contextmanager
+def served(app: Penstock, port: int, host: str) -> Iterator[None]:
+    """Serve the metrics of this process, or of the processes that it starts, and of the app's queues."""
+    _check_installed()
+    from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    from penstock.integrations.prometheus import Joined, QueueMetrics
+
+    state = CollectorRegistry()
+    state.register(QueueMetrics(app))
+    if FOLDER in os.environ:
+        MultiProcessCollector(state)  # type: ignore[no-untyped-call]
+    registries = (state,) if FOLDER in os.environ else (REGISTRY, state)
+    try:
+        server, _ = start_http_server(port, host, Joined(registries))
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(f"--metrics-port {port}: cannot listen on {host}: {error}") from None
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _check_installed() -> None:
+    try:
+        import prometheus_client  # noqa: F401
+    except ImportError:
+        raise ConfigurationError("--metrics-port needs prometheus-client: pip install 'penstock[prometheus]'") from None

@@ -1,0 +1,195 @@
+"""Metrics of jobs, queues and locks for Prometheus, by its own client. Needs the extra `prometheus`.
+
+    app = Penstock(middleware=[JobMetrics()])          # jobs and lock waits of this process
+    web.mount("/metrics", metrics(app))                # and the state of the queues, as one ASGI application
+
+`penstock worker --metrics-port 9464` does both. Units are seconds and jobs. The labels are names of queues, tasks and
+endings, of which an app has few; no label holds a tenant, a job or a lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+
+from penstock.app import Penstock
+from penstock.errors import PenstockError
+from penstock.jobs.middleware import EnqueueContext, JobContext, JobOutcome, Middleware
+from penstock.locks import wait_times
+from penstock.ops.inspect import Inspector
+
+__all__ = ["JobMetrics", "QueueMetrics", "metrics"]
+
+SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 1800)
+"""The buckets of durations and waits."""
+
+NAMES_KEPT: Final = 60.0
+"""Seconds for which the names of queues are kept. Finding them reads the names of all keys of the server."""
+
+_GONE: Final = ("completed", "retried", "failed", "dropped", "cancelled", "expired", "lost")
+
+
+class JobMetrics(Middleware):
+    """Counts the jobs that this process enqueues and runs, and measures runs, waits and locks.
+
+    penstock_enqueued_jobs_total         queue                jobs that this process has enqueued
+    penstock_runs_total                  queue, task, ending  runs of this process, by `JobOutcome.ending`
+    penstock_run_duration_seconds        queue, task          histogram of the durations of runs
+    penstock_start_delay_seconds         queue                histogram of the time from the enqueue of a job to its
+                                                              first start, by the clock of this host
+    penstock_lock_wait_seconds           kind, granted        histogram of the time that requests for locks and permits
+                                                              took
+
+    One object serves all apps of a process. Each event costs some microseconds and no round trip.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = REGISTRY) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=registry)
+
+        def histogram(name: str, text: str, *labels: str) -> Histogram:
+            return Histogram(name, text, labels, buckets=SECONDS, registry=registry)
+
+        self._enqueued = counter("penstock_enqueued_jobs", "Jobs that this process has enqueued", "queue")
+        self._runs = counter("penstock_runs", "Runs of jobs by their ending", "queue", "task", "ending")
+        self._durations = histogram("penstock_run_duration_seconds", "Duration of runs", "queue", "task")
+        self._delays = histogram("penstock_start_delay_seconds", "From the enqueue to the first start", "queue")
+        self._lock_waits = histogram("penstock_lock_wait_seconds", "Requests for locks and permits", "kind", "granted")
+        wait_times.observers.append(self._lock_waited)
+
+    def enqueue(self, context: EnqueueContext) -> Iterator[None]:
+        yield
+        self._enqueued.labels(context.queue).inc(len(context.jobs))
+
+    def finished(self, job: JobContext, outcome: JobOutcome) -> None:
+        self._runs.labels(job.queue, job.task, outcome.ending).inc()
+        if outcome.duration:
+            self._durations.labels(job.queue, job.task).observe(outcome.duration)
+            if job.deliveries == 1:
+                self._delays.labels(job.queue).observe(max(0.0, time.time() - outcome.duration - job.enqueued))
+
+    def _lock_waited(self, kind: str, seconds: float, granted: bool) -> None:
+        self._lock_waits.labels(kind, "true" if granted else "false").observe(seconds)
+
+
+class QueueMetrics:
+    """A collector for a registry of Prometheus: what the server knows about the queues, asked at each scrape.
+
+    penstock_up                          whether the server answered
+    penstock_queue_jobs                  queue, state    ready, delayed, running, dead and parked jobs
+    penstock_queue_oldest_seconds        queue           for how long the oldest ready job has waited
+    penstock_queue_entered_jobs_total    queue           jobs that ever entered the queue
+    penstock_queue_ended_runs_total      queue, ending   completed, retried, failed, dropped, cancelled, expired, lost
+    penstock_queue_paused                queue           1: no job is handed out
+    penstock_queue_workers               queue           registered worker processes
+    penstock_queue_tenants               queue           tenants with jobs
+    penstock_queue_largest_tenant_jobs   queue, state    the waiting and running jobs of the tenant that waits most: how
+                                                         fairly the queue is used
+
+    queues  the queues to report; by default all that were used, whose names are searched once a minute
+    """
+
+    def __init__(self, app: Penstock, queues: Sequence[str] | None = None) -> None:
+        self._inspector = Inspector(app)
+        self._given = queues
+        self._names: Sequence[str] = ()
+        self._searched_at = -NAMES_KEPT
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # so that adding it to a registry asks no server
+
+    def collect(self) -> Iterator[Metric]:
+        """Three round trips for each queue, four if it has thousands of tenants."""
+        up = GaugeMetricFamily("penstock_up", "Whether the server answered")
+        try:
+            families = self._families()
+        except PenstockError:
+            up.add_metric((), 0)
+            yield up
+            return
+        up.add_metric((), 1)
+        yield up
+        yield from families
+
+    def _queues(self) -> Sequence[str]:
+        if self._given is not None:
+            return self._given
+        if time.monotonic() - self._searched_at >= NAMES_KEPT:
+            self._names = self._inspector.queue_names()
+            self._searched_at = time.monotonic()
+        return self._names
+
+    def _families(self) -> list[Metric]:
+        def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"penstock_queue_{name}", text, labels=("queue", *labels))
+
+        jobs = gauge("jobs", "Jobs by state", "state")
+        oldest = gauge("oldest_seconds", "For how long the oldest ready job has waited")
+        paused = gauge("paused", "Whether no job is handed out")
+        workers = gauge("workers", "Registered worker processes")
+        tenants = gauge("tenants", "Tenants with jobs")
+        largest = gauge("largest_tenant_jobs", "Jobs of the tenant that waits most", "state")
+        entered = CounterMetricFamily("penstock_queue_entered_jobs", "Jobs that entered the queue", labels=("queue",))
+        ended = CounterMetricFamily("penstock_queue_ended_runs", "Ended runs", labels=("queue", "ending"))
+        for view in self._inspector.queues(self._queues()):
+            name, counts = view.name, view.counts
+            for state in ("ready", "delayed", "running", "dead", "parked"):
+                jobs.add_metric((name, state), getattr(counts, state))
+            for ending in _GONE:
+                ended.add_metric((name, ending), getattr(counts, ending))
+            oldest.add_metric((name,), counts.oldest)
+            paused.add_metric((name,), counts.paused)
+            entered.add_metric((name,), counts.entered)
+            usage = self._inspector.usage(name)
+            workers.add_metric((name,), usage.workers)
+            tenants.add_metric((name,), usage.tenants)
+            largest.add_metric((name, "waiting"), usage.largest.waiting)
+            largest.add_metric((name, "running"), usage.largest.running)
+        return [jobs, oldest, paused, workers, tenants, largest, entered, ended]
+
+
+def metrics(
+    app: Penstock, *, queues: Sequence[str] | None = None, registry: CollectorRegistry = REGISTRY
+) -> Callable[[Any, Any, Any], Any]:
+    """An ASGI application that answers each request with the metrics of this process and of the app's queues.
+
+    queues    the queues to report; by default all that were used
+    registry  with the metrics of this process
+
+    It answers anybody who can reach it, so mount it where only Prometheus can.
+    """
+    state = CollectorRegistry()
+    state.register(QueueMetrics(app, queues))
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        accept = next((value.decode() for name, value in scope["headers"] if name == b"accept"), "")
+        encode, kind = choose_encoder(accept)
+
+        def text() -> bytes:
+            return bytes(encode(Joined((registry, state))))
+
+        body = await asyncio.to_thread(text)
+        headers = [(b"content-type", kind.encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return answer
+
+
+class Joined:
+    """Several registries as one."""
+
+    def __init__(self, registries: Iterable[CollectorRegistry]) -> None:
+        self._registries = registries
+
+    def collect(self) -> Iterator[Metric]:
+        for registry in self._registries:
+            yield from registry.collect()
