@@ -33,6 +33,7 @@ COMMANDS = (
     Command("worker show", "penstock.cli.job_list:show_worker", "show one worker and the jobs that it runs"),
     Command("queue ls", "penstock.cli.queue:ls", "list the queues and their jobs by state"),
     Command("queue show", "penstock.cli.queue:show_one", "show one queue: counts, totals, tenants"),
+    Command("top", "penstock.cli.top:top", "show queues, tenants and workers live"),
     Command("queue history", "penstock.cli.history:history", "show what a queue did in the last hour or day"),
     Command("queue pause", "penstock.cli.queue:pause", "stop handing out jobs"),
     Command("queue resume", "penstock.cli.queue:resume", "hand out jobs again"),

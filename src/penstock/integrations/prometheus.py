@@ -162,7 +162,7 @@ def metrics(
     queues    the queues to report; by default all that were used
     registry  with the metrics of this process
 
-    It answers anybody who can reach it, so mount it where only Prometheus can.
+    It has no password, so mount it where only Prometheus can reach it.
     """
     state = CollectorRegistry()
     state.register(QueueMetrics(app, queues))

@@ -54,7 +54,7 @@ class Moment:
 
 
 def read_rows(rows: Sequence[bytes]) -> list[Moment]:
-    """What happened between each two rows. A clock that went backwards, or totals that did, begin anew."""
+    """The events between each two rows. After a clock or a total has gone backwards, counting begins anew."""
     numbers = (tuple(_numbers(row)) for row in rows)
     return [
         Moment(now[0] / 100, (now[0] - then[0]) / 100, *now[1:8], *map(_grown, then[8:], now[8:]))

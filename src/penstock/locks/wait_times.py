@@ -1,4 +1,4 @@
-"""Who measures how long requests for locks and permits wait. Empty unless an integration adds a function."""
+"""Measures how long requests for locks and permits wait, if an integration asks for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ observers: Final[list[Callable[[str, float, bool], None]]] = []
 
 
 def observed(kind: str, request: Operation[T]) -> Operation[T]:
-    """The same operation; the observers hear of its end."""
+    """The same operation. The observers are called at its end."""
     started, granted = time.perf_counter(), False
     try:
         found = yield from request
