@@ -65,3 +65,16 @@ def test_a_component_is_loaded_when_it_is_first_used(use: str, room: str):
     before = "from penstock import Penstock; app = Penstock('unix:///nowhere')"
     assert f"penstock.{room}" in loaded_by(f"{before}; app.{use}")
     assert {name for name in loaded_by(f"{before}; app.{use}") if name.startswith("valkey")} == set()
+
+
+def test_the_first_fork_of_a_program_prints_nothing():
+    # A module that registers hooks for a fork must not be imported by such a hook: its lock would be released unlocked.
+    program = """
+import os
+from penstock import Penstock
+app = Penstock("unix:///nowhere")
+if child := os.fork():
+    os.waitpid(child, 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

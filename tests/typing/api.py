@@ -120,6 +120,7 @@ assert_type(plain.using(delay=60, priority=2, tenant="acme").enqueue(1).result(t
 assert_type(nothing.using(at=datetime.now(), expires=5).enqueue(), Job[None])
 assert_type(plain.call(1), Call[float])
 assert_type(app.enqueue_many(plain.call(n) for n in range(3)), list[Job[float]])
+several = app.enqueue_many([plain.call(1), send.call("ada", subject="Hi")])
 
 plain.enqueue("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 plain.enqueue()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import FormatTooNew, JobFailed, Penstock, PenstockError, Status, Task
+from penstock import FormatTooNew, JobFailed, Penstock, PenstockError, ResultTimeout, Status, Task
 from penstock.jobs.constants import FORMAT
 from penstock.jobs.record import HEADER_SIZE, Record
 from tests.conftest import MakeApp, Time
@@ -138,11 +138,13 @@ async def test_a_job_of_an_unknown_task_is_handed_back_and_the_others_run(
         await run_burst(app)
         info = await unknown.info.aio()
         assert (info.status, info.attempts, info.deliveries) == (Status.DELAYED, 0, n + 1)
-        assert info.reason == "no task 'multiply' in this worker"
+        assert info.reason.startswith("no task 'multiply' in this worker; known are: ")
         assert (info.since or 0) - clock.now == pytest.approx(5 * 2**n, abs=0.01)
         clock.advance(5 * 2**n)
     assert await known.result.aio(0) == 2
-    assert "handed back: no task 'multiply' in this worker" in caplog.text
+    assert "handed back: no task 'multiply' in this worker; known are: " in caplog.text
+    with pytest.raises(ResultTimeout, match="knows its task: the last one handed it back"):
+        await unknown.result.aio(0)
     newer.clock.now_ms = app.clock.now_ms
     await run_burst(newer)
     assert await unknown.result.aio(0) == 42
@@ -166,7 +168,7 @@ async def test_a_job_whose_task_no_worker_knew_for_an_hour_is_a_dead_letter(
         await run_burst(app)
     assert 3600 <= clock.now - began < 3900
     (letter,) = await app.queue("q").dead.list.aio()
-    assert letter.reason == "no task 'lost' in this worker"
+    assert letter.reason.startswith("no task 'lost' in this worker; ")
 
 
 async def test_a_bare_value_in_a_workers_queue_is_handed_back(app: Penstock, add: Task[Any, int]):

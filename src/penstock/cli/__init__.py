@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cli.exits import Exit, exit_for
 from penstock.errors import PenstockError
-from penstock.worker.standard_streams import open_closed_streams
+from penstock.worker.standard_streams import open_closed_streams, print_any_text
 
 if TYPE_CHECKING:
     from cyclopts import App, CycloptsError
@@ -99,6 +99,9 @@ COMMANDS = (
     Command("doctor", "penstock.cli.doctor:doctor", "check the server's health"),
 )
 
+WITHOUT_CYCLOPTS = "penstock.cli.plain_worker"
+"""Runs `penstock worker` where cyclopts is missing."""
+
 HELP = ("help", "--help", "-h")
 VERSION = ("version", "--version", "-V")
 DEBUG = "PENSTOCK_DEBUG"
@@ -107,6 +110,7 @@ DEBUG = "PENSTOCK_DEBUG"
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (see `exits.py`)."""
     open_closed_streams()
+    print_any_text()
     words = list(sys.argv[1:] if words is None else words)
     if "--debug" in words:
         words.remove("--debug")
@@ -133,6 +137,8 @@ def _run(words: list[str]) -> int:
     try:
         from cyclopts import App, CycloptsError
     except ModuleNotFoundError as error:
+        if words[0] == "worker" and words[1:2] not in (["ls"], ["show"]):
+            return int(import_module(WITHOUT_CYCLOPTS).run_worker(words[1:]))
         print(f"penstock: the command line needs more packages ({error}): install penstock[cli]", file=sys.stderr)
         return Exit.USAGE
     # Errors are caught here, to be reported in one line like all others.

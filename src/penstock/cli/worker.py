@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, cast
 
-from cyclopts import Parameter
-
 from penstock.app import Penstock
 from penstock.cli import DEBUG, metrics, reload, version
 from penstock.cli.app_outline import AppOutline, supervised_app
 from penstock.cli.exits import Exit, exit_for
 from penstock.cli.loading import load_app
+from penstock.cli.parameter import Parameter
 from penstock.config import Configuration
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.settings import MiB, WorkerSettings

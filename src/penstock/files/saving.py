@@ -9,7 +9,6 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -240,6 +239,9 @@ def _sync_files(files: Sequence[BinaryIO]) -> None:
     """Write these files to disk, and close them."""
     try:
         if len(files) > 1:
+            # Imported here: it registers hooks for a fork, which fail if the first fork of a program imports it.
+            from concurrent.futures import ThreadPoolExecutor
+
             with ThreadPoolExecutor(min(_SYNCED_TOGETHER, len(files)), "penstock-sync") as threads:
                 for _ in threads.map(lambda file: os.fsync(file.fileno()), files):
                     pass  # raises what a thread has raised

@@ -35,7 +35,7 @@ from penstock.settings import MiB, Settings
 if TYPE_CHECKING:
     from penstock.jobs.durable_bindings import StepInfo
 
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
 class JobQueue(Protocol):
@@ -174,7 +174,7 @@ def status_of(stored: StoredJob) -> Status:
     return _ENDS.get(stored.done[:1], Status.UNKNOWN) if stored.done else Status.UNKNOWN
 
 
-class Job(QueueHandle[JobQueue], Generic[R]):
+class Job(QueueHandle[JobQueue], Generic[R_co]):
     """A handle on one job. Its `id` is all that another process needs to find the job again: `app.job(id)`."""
 
     __slots__ = ("_returns", "_ttl", "key")
@@ -209,7 +209,7 @@ class Job(QueueHandle[JobQueue], Generic[R]):
     @verb
     def result(
         self, timeout: float | None = None, *, on_progress: Callable[[JobProgress], object] | None = None
-    ) -> Operation[R]:
+    ) -> Operation[R_co]:
         """Wait until the job is done, and return what the task returned, decoded by its return annotation.
 
         timeout      seconds to wait; None: no limit, 0: do not wait
@@ -250,7 +250,7 @@ class Job(QueueHandle[JobQueue], Generic[R]):
                 yield bindings.forget(self.key, listener.address)
         return self._result_or_raise(stored, was_pending=was_pending)
 
-    def _result_or_raise(self, stored: StoredJob, *, was_pending: bool) -> R:
+    def _result_or_raise(self, stored: StoredJob, *, was_pending: bool) -> R_co:
         """Return the result, or raise the error that explains why there is no result.
 
         `was_pending`: the caller saw the job before it ended, so a job that is missing now has ended.
@@ -260,7 +260,9 @@ class Job(QueueHandle[JobQueue], Generic[R]):
         match status:
             case Status.COMPLETED:
                 try:
-                    answer: R = self._returns.decode(text) if self._returns else codec.decode(text, what="the result")
+                    answer: R_co = (
+                        self._returns.decode(text) if self._returns else codec.decode(text, what="the result")
+                    )
                 except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
                     raise PenstockError(f"the result of job {self.id} does not fit its annotation: {error}") from error
                 return answer
@@ -286,6 +288,12 @@ class Job(QueueHandle[JobQueue], Generic[R]):
                 raise ResultTimeout(
                     f"job {self.id} is ready, nobody has started it yet: does a worker serve queue {self._queue.name} "
                     "on this server (the same address, or the same folder's .penstock)?"
+                )
+            case Status.DELAYED if stored.failure and b'"unknown_since":' in stored.failure:
+                reason = Failure.read(stored.failure).reason
+                raise ResultTimeout(
+                    f"job {self.id} waits for a worker that knows its task: the last one handed it back ({reason}). "
+                    f"Does each worker of queue {self._queue.name} import the module that defines the task?"
                 )
             case _:
                 raise ResultTimeout(f"job {self.id} is {status}, not finished yet; ask again later")

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from penstock.errors import ConfigurationError, UnknownTask
 from penstock.jobs.definition import Definition
 
+MOST_NAMED = 20
+"""Tasks that a message about an unknown one names."""
+
 
 class Registry:
     """The tasks by name.
@@ -52,12 +55,18 @@ class Registry:
         """The task of this name. Raises UnknownTask, which suggests a similar name."""
         found = self._tasks.get(name)
         if found is None:
-            import difflib  # imported here, because most programs never need it
-
-            near = difflib.get_close_matches(name, self._tasks, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(sorted(self._tasks)) or 'none'}"
-            raise UnknownTask(f"no task is named {name!r}; {hint}")
+            raise UnknownTask(f"no task is named {name!r}; {self.hint(name)}")
         return found
+
+    def hint(self, name: str) -> str:
+        """What may help somebody who named a task that is unknown: a similar name, or some of those that are known."""
+        import difflib  # imported here, because most programs never need it
+
+        if near := difflib.get_close_matches(name, self._tasks, n=1):
+            return f"did you mean {near[0]!r}?"
+        names = sorted(self._tasks)
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        return f"known are: {', '.join(names[:MOST_NAMED]) or 'none'}{more}"
 
     def __iter__(self) -> Iterator[Definition]:
         return iter(self._tasks.values())

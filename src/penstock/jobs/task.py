@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
-class Call(msgspec.Struct, Generic[R], frozen=True):
+class Call(msgspec.Struct, Generic[R_co], frozen=True):
     """A task with its arguments, checked and encoded, but not enqueued yet. `app.enqueue_many` takes many of them."""
 
-    task: Task[..., R]
+    task: Task[..., R_co]
     payload: bytes
     powers: bytes = b""
     """The part of the record before the payload, of a task that is unique or has limits."""
@@ -39,7 +40,7 @@ class Call(msgspec.Struct, Generic[R], frozen=True):
         """The key and the record of a new job."""
         return self.task.options.id or mint_id(), self.task.record_start + self.powers + self.payload
 
-    def job(self, key: str) -> Job[R]:
+    def job(self, key: str) -> Job[R_co]:
         task = self.task
         return Job(task.home, key, returns=task.definition.signature.returns, ttl=task.result_ttl)
 

@@ -23,7 +23,7 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class TenantView:
-    """A tenant of a queue, and its jobs by state. `counts` leaves the age and the weight at their defaults."""
+    """A tenant of a queue, and its jobs by state."""
 
     name: str
     counts: TenantCounts

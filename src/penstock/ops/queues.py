@@ -106,7 +106,10 @@ class QueueInspector(JobSearchInspector):
             for tenant, counts in seen.items():  # one that moves may have jobs in two shards
                 examined[tenant] = total_tenant_counts([examined[tenant], counts]) if tenant in examined else counts
         largest = heapq.nlargest(n, examined.items(), key=lambda pair: (pair[1].waiting, pair[1].running, pair[1].dead))
-        return len(examined), [TenantView(*pair) for pair in largest]
+        names = [name for name, _ in largest]
+        parts = yield Parallel(tuple(shard.bindings.tenant_counts(name) for name in names for shard in shards))
+        found = [total_tenant_counts(parts[at : at + len(shards)]) for at in range(0, len(parts), len(shards))]
+        return len(examined), [TenantView(*pair) for pair in zip(names, found, strict=True)]
 
     @verb
     def split(self, name: str, shards: int) -> Operation[bool]:

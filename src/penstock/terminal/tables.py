@@ -26,7 +26,17 @@ NARROWEST = 12
 
 def show_json(answer: Any) -> None:
     """Print the answer, which may consist of dataclasses, as one JSON document."""
-    print(json.dumps(msgspec.to_builtins(answer), indent=2, ensure_ascii=False), flush=True)
+    text = json.dumps(msgspec.to_builtins(answer), indent=2, ensure_ascii=False)
+    print(text if can_print(text) else json.dumps(msgspec.to_builtins(answer), indent=2), flush=True)
+
+
+def can_print(text: str) -> bool:
+    """Whether the encoding of stdout has all of these characters."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def show(*lines: str | Text) -> None:
@@ -83,7 +93,7 @@ def show_table(columns: Mapping[str, Kind], lines: Iterable[Iterable[object]]) -
             widths[place] = max(min(widths[place], NARROWEST), widths[place] - excess)
     kinds = list(columns.values())
     show(_line([Text(heading, "bold") for heading in columns], kinds, widths))
-    show(Text("─" * (sum(widths) + GAP * (len(widths) - 1)), "dim"))
+    show(Text(("─" if can_print("─") else "-") * (sum(widths) + GAP * (len(widths) - 1)), "dim"))
     for row in rows:
         if kinds[0] != "text" and row[0].cell_len > widths[0]:
             show(row[0])
@@ -94,7 +104,7 @@ def show_table(columns: Mapping[str, Kind], lines: Iterable[Iterable[object]]) -
 def _line(row: list[Text], kinds: list[Kind], widths: list[int]) -> Text:
     for value, kind, width in zip(row, kinds, widths, strict=True):
         if kind == "text":
-            value.truncate(width, overflow="ellipsis")
+            value.truncate(width, overflow="ellipsis" if can_print("…") else "crop")
         spaces = width - value.cell_len
         value.pad_left(spaces) if kind == "number" else value.pad_right(spaces)
     line = Text(" " * GAP).join(row)

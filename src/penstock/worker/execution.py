@@ -68,7 +68,9 @@ class Execution:
             name, arguments = record.call
             definition = self._registry.get_encoded(name)
             if definition is None:
-                return self._unknown(claim, f"no task {record.task!r} in this worker")
+                return self._unknown(
+                    claim, f"no task {record.task!r} in this worker; {self._registry.hint(record.task)}"
+                )
             return JobRun(claim, definition, definition.signature.decode(arguments), queue)
         except Exception as error:
             reason = str(error) if isinstance(error, BadCall) else _describe(error)

@@ -1,4 +1,4 @@
-"""Opens /dev/null in place of standard streams that are closed.
+"""Makes the standard streams fit for a program: open, and able to print any text.
 
 A program may be started with a closed stream, as by `penstock worker >&-` in a shell. The next file or socket that it
 opens would then get the number of that stream, and everything that is printed would go there.
@@ -6,6 +6,7 @@ opens would then get the number of that stream, and everything that is printed w
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -27,3 +28,10 @@ def open_closed_streams() -> None:
             stream = open(number, mode, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115 - kept open
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
+
+
+def print_any_text() -> None:
+    """Have stdout and stderr print a character that their encoding lacks as an escape, instead of raising an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
