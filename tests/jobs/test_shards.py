@@ -9,6 +9,7 @@ from penstock.core.slots import slot
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.shards import shard_number
 from penstock.ops.inspect import Inspector
+from penstock.ops.raw_client import raw_client
 from tests.conftest import Do, MakeApp
 
 TENANTS = [f"tenant-{n}" for n in range(30)]
@@ -54,6 +55,16 @@ async def test_a_tenants_jobs_keep_their_order_and_are_claimed_from_all_shards(q
     for tenant in TENANTS:
         assert [n for name, n in bodies if name == tenant] == [0, 1, 2]
     assert (await do(queue.count)).completed == 90
+
+
+async def test_single_jobs_are_staged(app: Penstock, queue: Queue, do: Do):
+    for n in range(4):
+        await do(queue.put, n, tenant="t1")
+    with raw_client(app) as client:
+        assert (
+            client.llen(queue.shard_of("t1").bindings.keys.base + "intake") == 15
+        )  # the first call asks whether it may be
+    assert [item.body for item in await do(queue.claim, 9)] == [0, 1, 2, 3]
 
 
 async def test_a_job_is_found_by_its_id(app: Penstock, queue: Queue, do: Do):

@@ -36,7 +36,7 @@ from penstock.core.slots import Node
 from penstock.driver.connector import TRY_CHANNELS, Command, Connector
 from penstock.driver.durability import Durability, DurableCall
 from penstock.driver.faults import name_wrong_key, read_reply
-from penstock.driver.first_attempt import FirstAttempt, numbered_arguments
+from penstock.driver.first_attempt import FirstAttempt, numbered_arguments, send_in_operation
 from penstock.driver.listening import FaceListener
 from penstock.driver.lookup import OutcomeQueue, look_up
 from penstock.driver.parallel import send_pipelines
@@ -348,7 +348,7 @@ class Engine(Generic[C, L]):
 
     async def _perform(self, effect: Effect, opened: list[Listener | Unanswered], give_up_after: float) -> Any:
         if isinstance(effect, RoundTrip):
-            return await self.send(effect, give_up_after)
+            return await send_in_operation(self, effect, give_up_after)
         if isinstance(effect, Send):
             unanswered = await self.send_ahead(effect.round_trip, give_up_after)
             opened.append(unanswered)

@@ -6,7 +6,7 @@ idempotency key.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -17,6 +17,11 @@ from penstock.core.slots import Node
 from penstock.driver.connector import Command
 from penstock.driver.retrying import NOSCRIPT, error_code
 from penstock.driver.route import Route
+
+if TYPE_CHECKING:
+    from penstock.driver.engine import Engine
+
+R = TypeVar("R")
 
 
 class FirstAttempt(msgspec.Struct):
@@ -55,6 +60,19 @@ class FirstAttempt(msgspec.Struct):
             self.to_load = round_trip.shortcut if self.error is None else None
             return False
         return round_trip.shortcut is None or reply != 0
+
+
+async def send_in_operation(engine: Engine, round_trip: RoundTrip[R], give_up_after: float) -> R:
+    """Call a script for an operation: by its shortcut, if it has one."""
+    first = None if round_trip.shortcut is None else engine.first_attempt(round_trip)
+    if first is not None:
+        try:
+            (reply,) = await engine.exchange(first.node, first.command)
+        except Exception as error:
+            reply = error
+        if first.answered(round_trip, reply):
+            return engine.succeeded(round_trip, first, reply)
+    return await engine.send(round_trip, give_up_after, first)
 
 
 def numbered_arguments(round_trip: RoundTrip[Any], pool: KeyPool) -> tuple[tuple[Arg, ...], IdempotencyKey | None]:
