@@ -62,7 +62,7 @@ class FirstAttempt(msgspec.Struct):
         return round_trip.shortcut is None or reply != 0
 
 
-async def send_in_operation(engine: Engine, round_trip: RoundTrip[R], give_up_after: float) -> R:
+async def send_in_operation(engine: Engine[Any, Any], round_trip: RoundTrip[R], give_up_after: float) -> R:
     """Call a script for an operation: by its shortcut, if it has one."""
     first = None if round_trip.shortcut is None else engine.first_attempt(round_trip)
     if first is not None:
