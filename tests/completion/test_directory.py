@@ -11,8 +11,9 @@ from unicodedata import normalize
 
 import pytest
 
-from penstock import BadName, ConfigurationError, Directory, Entry, FormatTooNew, Penstock, ServerError
+from penstock import BadName, ConfigurationError, Directory, Entry, FormatTooNew, Penstock, ServerError, StateDamaged
 from penstock.completion.fold import fold, tails, words
+from penstock.ops.raw_client import raw_client
 from tests.conftest import Do, commands
 
 RULES: list[dict[str, Any]] = [
@@ -522,3 +523,14 @@ async def test_bad_input_is_refused_and_nothing_is_written(app: Penstock, do: Do
             app.directory("g", shards=shards)
     with pytest.raises(ConfigurationError, match="directory name 'a b'"):
         app.directory("a b")
+
+
+@pytest.mark.damages
+async def test_a_damaged_count_is_a_named_error(app: Penstock, do: Do):
+    guild = app.directory("guild")
+    await do(guild.add, "Ann")
+    with raw_client(app) as client:
+        meta = f"{{{app.settings.prefix}:directory:guild}}:meta"
+        client.hset(meta, "names", b"\xff not ours")
+    with pytest.raises(StateDamaged, match="directory 'guild' is damaged"):
+        await do(guild.count)

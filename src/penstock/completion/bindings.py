@@ -291,7 +291,14 @@ class DirectoryBindings(RuledBindings):
 
     def counts(self, texts: Sequence[str]) -> Checked[list[int]]:
         """How many members begin with each text; for an empty text, how many names there are."""
-        return self._call("counts", *self._typed(texts))
+
+        @or_other_rules
+        def read(reply: Any) -> list[int]:
+            if len(reply) != len(texts):  # Lua ends an array at a number that cannot be read
+                raise ValueError("a count is missing")
+            return list(reply)
+
+        return self._call("counts", *self._typed(texts), read=read)
 
 
 @or_other_rules

@@ -6,7 +6,7 @@ idempotency key.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -18,10 +18,16 @@ from penstock.driver.connector import Command
 from penstock.driver.retrying import NOSCRIPT, error_code
 from penstock.driver.route import Route
 
-if TYPE_CHECKING:
-    from penstock.driver.engine import Engine
-
 R = TypeVar("R")
+
+
+class CallingFace(Protocol):
+    """The part of a face's engine that `send_in_operation` uses."""
+
+    def first_attempt(self, round_trip: RoundTrip[Any]) -> FirstAttempt | None: ...
+    def succeeded(self, round_trip: RoundTrip[R], first: FirstAttempt, reply: Any) -> R: ...
+    async def exchange(self, node: Node, *commands: Command) -> list[Any]: ...
+    async def send(self, round_trip: RoundTrip[R], give_up_after: float, first: FirstAttempt | None = None) -> R: ...
 
 
 class FirstAttempt(msgspec.Struct):
@@ -62,7 +68,7 @@ class FirstAttempt(msgspec.Struct):
         return round_trip.shortcut is None or reply != 0
 
 
-async def send_in_operation(engine: Engine[Any, Any], round_trip: RoundTrip[R], give_up_after: float) -> R:
+async def send_in_operation(engine: CallingFace, round_trip: RoundTrip[R], give_up_after: float) -> R:
     """Call a script for an operation: by its shortcut, if it has one."""
     first = None if round_trip.shortcut is None else engine.first_attempt(round_trip)
     if first is not None:
