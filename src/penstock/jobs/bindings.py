@@ -51,6 +51,7 @@ def scripts() -> Library:
         "jobs/history.lua",
         "jobs/lane.lua",
         "jobs/linger.lua",
+        "jobs/charging.lua",
         "jobs/lease.lua",
         "jobs/unique.lua",
         "jobs/recovery.lua",
@@ -350,7 +351,7 @@ class QueueBindings:
 
     # --- settings ---
 
-    def set_switch(self, name: Literal["paused", "due_first"], on: bool) -> RoundTrip[None]:
+    def set_switch(self, name: Literal["paused", "due_first", "by_time"], on: bool) -> RoundTrip[None]:
         return self._call("set_switch", (self.clock.now_ms, name, int(on)), _nothing)
 
     def set_weight(self, tenant: str, weight: float) -> RoundTrip[None]:

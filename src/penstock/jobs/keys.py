@@ -24,6 +24,11 @@ QUEUE = {
     "intake": ("LIST", "calls that were accepted and are in no lane yet", "the next script"),
     "moved": ("SET", "tenants that this shard has handed over to another", "the end of the change of shards"),
     "windows": ("ZSET", "tenant of a shard -> until when a window or bucket of a key is in use, server ms", "TTL"),
+    "owed:": (
+        "ZSET",
+        "tenant -> virtual time that it owes for runs, if charged by time; for each level",
+        "TTL",
+    ),
     "weights": ("HASH", "tenant -> weight", OWNED),
     "jobs": ("HASH", "id -> record", "the job"),
     "tenants": ("HASH", "tenant -> counts", "the job"),

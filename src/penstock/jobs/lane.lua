@@ -40,10 +40,11 @@ end
 --- uses: base
 function lane.add_tenants(r, level, tenants)
   local last, turns = row.last_served(r, level), {}
-  local weights = r[_row.WEIGHTED] == 1 and batch.read(base .. "weights", tenants) or {}
+  local weights = r[_row.WEIGHTED] % 2 == 1 and batch.read(base .. "weights", tenants) or {}
   for i = 1, #tenants do
     turns[2 * i - 1], turns[2 * i] = last + lane.cost(weights[i]) - _turn.HEAD_START, tenants[i]
   end
+  if r[_row.WEIGHTED] >= _charge.BY_TIME then charging.delay_arrivals(level, turns) end
   redis.call("ZADD", base .. "turns:" .. level, "NX", unpack(turns))
 end
 
@@ -142,7 +143,7 @@ function lane.open(r, level, n)
   for i = 1, #found, 2 do names[#names + 1] = found[i] end
   if #names == 0 then return cursors end
   local heads = redis.call("HMGET", base .. "heads:" .. level, unpack(names))
-  local weights = r[_row.WEIGHTED] == 1 and redis.call("HMGET", base .. "weights", unpack(names)) or {}
+  local weights = r[_row.WEIGHTED] % 2 == 1 and redis.call("HMGET", base .. "weights", unpack(names)) or {}
   for i = 1, #names do
     cursors[i] = lane.cursor(r, level, names[i], found[2 * i], lane.cost(weights[i]), heads[i])
   end
@@ -267,6 +268,7 @@ end
 function lane.take(r, level, n, room, now)
   local cursors = lane.open(r, level, n)
   if #cursors == 0 then return false end
+  if r[_row.WEIGHTED] >= _charge.BY_TIME then room.owner = string.match(room.owner, "^%S+ %d+") .. " " .. level end
   local others = #cursors == n
   local horizon = others and cursors[n].time or math.huge
   local share = math.ceil(room.want / #cursors)

@@ -3,7 +3,8 @@
 --   leases        ZSET   incarnation -> alive until, server ms
 --   held:<inc>    HASH   id -> claim: its number, flags, ttl, tenant and keys, which completing the job needs
 --                        "" -> the incarnation's own state, see below
---   owners        HASH   id -> incarnation and server ms of the claim, of each job that is held; "" -> padding
+--   owners        HASH   id -> incarnation and server ms of the claim, of each job that is held (charging.lua adds the level);
+--                        "" -> padding
 --   workers       HASH   incarnation -> server ms of its first turn, and its registration; only of workers
 --
 -- An *incarnation* is one registered life of a worker process, or one claim of a program without a worker. Its own
@@ -42,7 +43,7 @@ end
 -- When the job was claimed, by a value of `owners`; 0 if an older release wrote it.
 --- (owner: str) -> int
 function lease.claimed_at(owner)
-  return tonumber(string.match(owner, " (%d+)$")) or 0
+  return tonumber(string.match(owner, "^%S+ (%d+)")) or 0
 end
 
 -- The value in `held` for a claim.
@@ -114,6 +115,15 @@ end
 function lease.held(incarnation, token)
   local held = redis.call("HGET", base .. "held:" .. incarnation, lease.job_id(token))
   return held and struct.unpack(">I6", held) == lease.claim_number(token) and held
+end
+
+-- Ends one claim.
+--- (s: table, incarnation: str, id: str, held: str)
+--- uses: base
+function lease.end_claim(s, incarnation, id, held)
+  if s.row[_row.WEIGHTED] >= _charge.BY_TIME then charging.charge(s, { id }, { id }, { held }) end
+  redis.call("HDEL", base .. "held:" .. incarnation, id)
+  redis.call("HDEL", base .. "owners", id)
 end
 
 -- How many jobs the incarnation holds, once its own state is stored.

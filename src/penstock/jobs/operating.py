@@ -193,7 +193,17 @@ class OperatedQueue:
         """
         return self._switch_parts("due_first", on)
 
-    def _switch_parts(self, name: Literal["due_first"], on: bool) -> Operation[None]:
+    @verb
+    def fair_by_time(self, on: bool = True) -> Operation[None]:
+        """Let the tenants share the time of the workers equally, instead of the number of jobs.
+
+        A claim costs a tenant one turn, which stands for 10 ms; the end of the run charges the time since the claim. So
+        a tenant with long jobs gets fewer turns. Weights hold as before. The server keeps this setting. One round trip;
+        with shards, for each.
+        """
+        return self._switch_parts("by_time", on)
+
+    def _switch_parts(self, name: Literal["due_first", "by_time"], on: bool) -> Operation[None]:
         yield from in_each_part(self.fresh_parts, lambda part: part.bindings.set_switch(name, on))
 
 

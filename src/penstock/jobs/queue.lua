@@ -419,14 +419,18 @@ function script.forget(base, meta, id, address)
 end
 
 -- Sets a switch. `paused`: no job is claimed, running jobs continue. `due_first`: due jobs are claimed before the lane
--- of their tenant and level.
+-- of their tenant and level. `by_time`: tenants are charged for the time of workers (charging.lua).
 --- keys: base meta
 --- args: given: int, name: str, on: int
 --- flags: allow-oom
 function script.set_switch(base, meta, given, name, on)
   local s, newer = job.begin(given)
   if newer then return newer end
-  s.row[name == "paused" and _row.PAUSED or _row.DUE_FIRST] = on
+  if name == "by_time" then
+    s.row[_row.WEIGHTED] = s.row[_row.WEIGHTED] % 2 + on * _charge.BY_TIME
+  else
+    s.row[name == "paused" and _row.PAUSED or _row.DUE_FIRST] = on
+  end
   if s.row[_row.PAUSED] == 0 and s.row[_row.READY] > 0 then wake.one(s.row, s.now) end
   row.store(s)
 end
@@ -443,6 +447,7 @@ function script.set_weight(base, meta, given, tenant, weight)
   else
     redis.call("HSET", base .. "weights", tenant, weight)
   end
-  s.row[_row.WEIGHTED] = redis.call("EXISTS", base .. "weights")
+  local by_time = s.row[_row.WEIGHTED] >= _charge.BY_TIME and _charge.BY_TIME or 0
+  s.row[_row.WEIGHTED] = redis.call("EXISTS", base .. "weights") + by_time
   row.store(s)
 end

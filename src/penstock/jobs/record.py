@@ -265,7 +265,7 @@ def entry_generation(entry: bytes) -> int:
 
 def claimed_at(owner: bytes | None) -> float | None:
     """When a job was claimed, by what `owners` has of it. None for none, or if an older release has claimed it."""
-    ms = (owner or b"").partition(b" ")[2]
+    ms = (owner or b"").partition(b" ")[2].partition(b" ")[0]
     return int(ms) / 1000 if ms else None
 
 

@@ -45,6 +45,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
   end
   if n == 0 then return end
   counters.move(s, before, _count.RUNNING, _count.NONE, of_tenant)
+  if s.row[_row.WEIGHTED] >= _charge.BY_TIME then charging.charge(s, done, ids, held) end
   batch.write("HDEL", base .. "held:" .. incarnation, done)
   batch.write("HDEL", base .. "owners", done)
   batch.write("HDEL", base .. "jobs", done)
@@ -92,8 +93,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
   if verb == "until" then verb, ms = "later", math.max(0, ms - s.now) end
   local suspends = verb == "suspend" and body
   if suspends then ms, text = steps.suspend(s, id, ms, text), "" end
-  redis.call("HDEL", base .. "held:" .. incarnation, id)
-  redis.call("HDEL", base .. "owners", id)
+  lease.end_claim(s, incarnation, id, held)
   if verb == "drop" or verb == "cancel" then
     local _, flags, ttl, tenant, rest = lease.parse(held)
     if flags >= flag.UNIQUE then unique.finish(s, id, held, rest) end

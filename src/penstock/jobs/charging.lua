@@ -1,0 +1,61 @@
+-- Fairness by time: a queue may charge a tenant for the time that its jobs are held by workers, instead of one turn for a job.
+--
+--   row             (row.lua)  WEIGHTED has the bit BY_TIME
+--   owners          (lease.lua)  the level of the job is added to its owner
+--   owed:<level>    ZSET  tenant -> virtual time at which its next turn may begin, of tenants that had no waiting job when one
+--                   of their jobs ended; PX 60 s
+--
+-- A claim costs a tenant one turn, as always, which stands for MS of a worker's time. The end of the run charges the rest. So a job
+-- of two seconds costs as much as two hundred of ten milliseconds. A tenant without waiting jobs keeps what it owes.
+
+_charge = { BY_TIME = 2, MS = 10, MEMORY = 60000 }
+
+-- Charges the tenants of runs that ended: `held` are the claims of `ids`, in their order.
+--- (s: table, done: table, ids: table, held: table)
+--- uses: base
+--- seldom
+function charging.charge(s, done, ids, held)
+  local claims, owners, sums, order = {}, batch.read(base .. "owners", done), {}, {}
+  for i = 1, #ids do claims[ids[i]] = held[i] or claims[ids[i]] end
+  for i = 1, #done do
+    local claimed_at, level = string.match(owners[i] or "", " (%d+) (%d)$")
+    local turns = claimed_at and (s.now - claimed_at) / _charge.MS - 1 or 0
+    if turns > 0 then
+      local _, _, _, tenant = lease.parse(claims[done[i]])
+      local key = level .. tenant
+      if not sums[key] then order[#order + 1] = key end
+      sums[key] = (sums[key] or 0) + turns
+    end
+  end
+  for i = 1, #order do charging.add(s, tonumber(string.sub(order[i], 1, 1)), string.sub(order[i], 2), sums[order[i]]) end
+end
+
+-- Moves the next turn of a tenant back.
+--- (s: table, level: int, tenant: str, turns: int)
+--- uses: base
+function charging.add(s, level, tenant, turns)
+  local weight = s.row[_row.WEIGHTED] % 2 == 1 and redis.call("HGET", base .. "weights", tenant)
+  local cost = math.floor(turns * lane.cost(weight))
+  local key, owed = base .. "turns:" .. level, base .. "owed:" .. level
+  local next_ = redis.call("ZSCORE", key, tenant)
+  if next_ then
+    redis.call("ZADD", key, "XX", string.format("%.0f", next_ + cost), tenant)
+    return
+  end
+  local last = row.last_served(s.row, level)
+  local begins = math.max(tonumber(redis.call("ZSCORE", owed, tenant) or 0), last) + cost
+  redis.call("ZREMRANGEBYSCORE", owed, "-inf", last)
+  redis.call("ZADD", owed, string.format("%.0f", begins), tenant)
+  redis.call("PEXPIRE", owed, _charge.MEMORY)
+end
+
+-- Delays the first turns of tenants that arrive or return, by what they owe. `turns`: virtual time, tenant, …
+--- (level: int, turns: table)
+--- uses: base
+--- seldom
+function charging.delay_arrivals(level, turns)
+  for i = 1, #turns, 2 do
+    local owed = tonumber(redis.call("ZSCORE", base .. "owed:" .. level, turns[i + 1]) or 0)
+    if owed > turns[i] then turns[i] = string.format("%.0f", owed) end
+  end
+end
