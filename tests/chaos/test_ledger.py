@@ -62,7 +62,7 @@ def test_a_ledger_of_staged_effects_is_exact_whatever_is_killed_or_frozen():
                     os.killpg(victim.pid, signal.SIGCONT)
                     running.append(victim)
             time.sleep(0.01)
-        assert shocks >= 3
+        assert shocks >= 2, "at least one worker was killed, and one was frozen"
         for queue, ledger in (("first", ledger_app.FIRST), ("second", ledger_app.SECOND)):
             booked = server.client.hgetall(ledger)
             assert booked == {b"%d" % number: b"1" for number in range(JOBS)}
