@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -478,6 +478,7 @@ def _tenant_page(reply: Sequence[Any]) -> tuple[str, list[tuple[str, TenantCount
     return cursor.decode(), [(tenant.decode(errors="replace"), _packed_counts(packed)) for tenant, packed in rows]
 
 
+@lru_cache(maxsize=1024)  # thousands of tenants have few different counts
 def _packed_counts(packed: bytes) -> TenantCounts:
     """Four numbers, and a fifth if jobs are parked."""
     ready, delayed, running, dead = _FOUR_COUNTS.unpack(packed[:16])
