@@ -15,6 +15,7 @@ MODULES = {
     "jobs.bindings", "jobs.claims", "jobs.constants", "jobs.counts", "jobs.dead_letters", "jobs.decorator",
     "jobs.definition", "jobs.dependencies", "jobs.editing",
     "jobs.item", "jobs.job", "jobs.keys", "jobs.middleware", "jobs.notes", "jobs.operating", "jobs.options",
+    "jobs.outputs", "jobs.status", "jobs.waits",
     "jobs.queue", "jobs.record", "jobs.registry", "jobs.retry", "jobs.sharded_queue",
     "jobs.signature", "jobs.task", "locks", "locks.factory",
 }  # fmt: skip

@@ -104,14 +104,17 @@ if TYPE_CHECKING:
     from penstock.jobs.dependencies import per_job, per_process
     from penstock.jobs.durable import sleep, step, wait_for
     from penstock.jobs.durable_bindings import StepInfo
+    from penstock.jobs.flow import Flow, chain, group
+    from penstock.jobs.flow_tree import FlowNode
     from penstock.jobs.item import Item
-    from penstock.jobs.job import Job, JobInfo, Status
+    from penstock.jobs.job import Job, JobInfo
     from penstock.jobs.job_list import BulkProgress, JobPage, Jobs, JobSummary
     from penstock.jobs.limits import Concurrency, KeyUsage, LimitInfo, Rate
     from penstock.jobs.middleware import EnqueueContext, JobContext, JobDraft, JobOutcome, Middleware
     from penstock.jobs.notes import JobProgress, LogLine
     from penstock.jobs.operating import Tenant
     from penstock.jobs.options import Options
+    from penstock.jobs.outputs import RESULT
     from penstock.jobs.pauses import PausedPart
     from penstock.jobs.queue import Queue
     from penstock.jobs.reporting import ErrorReports, JobFields
@@ -120,6 +123,7 @@ if TYPE_CHECKING:
     from penstock.jobs.schedule import ScheduleInfo
     from penstock.jobs.schedules import Schedules
     from penstock.jobs.stage import Stage
+    from penstock.jobs.status import Status
     from penstock.jobs.task import Call, Task
     from penstock.jobs.unique import Unique
     from penstock.locks.answers import (
@@ -181,7 +185,8 @@ else:
         "completion.directory": "Directory",
         "locks.answers": "Allowance BarrierInfo BarrierPass ElectionInfo LatchInfo Leader LockInfo Owner "
         "ReadWriteLockInfo SemaphoreInfo",
-        "jobs.job": "Job JobInfo Status",
+        "jobs.job": "Job JobInfo",
+        "jobs.status": "Status",
         "jobs.job_list": "BulkProgress JobPage Jobs JobSummary",
         "locks.barrier": "Barrier",
         "locks.election": "Election Leadership",
@@ -197,6 +202,9 @@ else:
         "jobs.durable_bindings": "StepInfo",
         "jobs.dead_letters": "DeadLetter",
         "jobs.dependencies": "per_job per_process",
+        "jobs.flow": "Flow chain group",
+        "jobs.outputs": "RESULT",
+        "jobs.flow_tree": "FlowNode",
         "jobs.item": "Item",
         "jobs.operating": "Tenant",
         "jobs.queue": "Queue",
@@ -303,6 +311,8 @@ __all__ = [
     "FileDamaged",
     "FilesError",
     "First",
+    "Flow",
+    "FlowNode",
     "Follow",
     "FormatTooNew",
     "Gap",
@@ -364,6 +374,7 @@ __all__ = [
     "PermitTimeout",
     "Progress",
     "Queue",
+    "RESULT",
     "Rate",
     "RateLimit",
     "RateLimited",
@@ -396,9 +407,9 @@ __all__ = [
     "ServerUnavailable",
     "Settings",
     "Snapshot",
+    "Stage",
     "StateDamaged",
     "StateLost",
-    "Stage",
     "Status",
     "Sum",
     "Tally",
@@ -419,8 +430,10 @@ __all__ = [
     "WorkerInfo",
     "WorkerSettings",
     "Writing",
+    "chain",
     "current",
     "file_digest",
+    "group",
     "mmdb",
     "parse",
     "per_job",

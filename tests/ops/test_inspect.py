@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import JobNotFound, PenstockError
 from penstock.jobs.bindings import QueueBindings
-from penstock.jobs.job import Status
+from penstock.jobs.status import Status
 from penstock.ops.answers import DirectoryView
 from penstock.ops.inspect import Inspector
 from penstock.settings import WorkerSettings

@@ -15,8 +15,8 @@ from penstock.cli.job_filter import ANY, Matching
 from penstock.cli.job_outcomes import report_outcomes
 from penstock.cli.where import HERE, Where, Yes, confirm
 from penstock.errors import ConfigurationError
-from penstock.jobs.job import Status
 from penstock.jobs.job_list import PER_SECOND, BulkProgress, Jobs, OnProgress
+from penstock.jobs.status import Status
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import many
 from penstock.terminal.progress import progress_display

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from penstock.cli.job_filter import ANY, Matching
 from penstock.cli.where import HERE, AsJson, Limit, Where
-from penstock.jobs.job import Status
 from penstock.jobs.job_list import JobPage, JobSummary
+from penstock.jobs.status import Status
 from penstock.ops.wording import age, ago, many
 from penstock.terminal.tables import Kind, note, show, show_json, show_table
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from penstock.cli.exits import Exit
 from penstock.errors import ConfigurationError
-from penstock.jobs.job import Status
+from penstock.jobs.status import Status
 from penstock.ops.answers import ActionOutcome
 from penstock.terminal.tables import show
 

@@ -31,10 +31,11 @@ from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.current import current
 from penstock.jobs.definition import Definition
-from penstock.jobs.job import Job, JobInfo, Status
+from penstock.jobs.job import Job, JobInfo
 from penstock.jobs.options import Options
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Retry, RetryLater
+from penstock.jobs.status import Status
 from penstock.jobs.task import Call, Task
 
 __all__ = ["PenstockBackend", "app_of"]

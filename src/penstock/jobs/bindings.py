@@ -66,6 +66,7 @@ def scripts() -> Library:
         "jobs/listeners.lua",
         "jobs/outbox.lua",
         "jobs/effects.lua",
+        "jobs/flow.lua",
         "jobs/job.lua",
         "jobs/durable.lua",
         "jobs/settling.lua",
@@ -432,7 +433,7 @@ class QueueBindings:
 
 # --- replies ---
 
-_FOUR_COUNTS: Final = Struct(">4I")
+_COUNTS: Final = Struct(">6I")
 
 
 def _seconds(ms: int) -> float | None:
@@ -450,26 +451,26 @@ def _nothing(_: Any) -> None:
 
 
 def _stored_job(reply: Sequence[Any]) -> StoredJob:
-    record, failure, done, owner, notes, *worker = reply
+    record, failure, done, owner, notes, waits, *worker = reply
     ended, kept_notes = split_result(done)
     name = worker_name(worker[0]) if worker else ""
-    return StoredJob(Record.read(record), failure, ended, owner, notes or kept_notes, name)
+    return StoredJob(Record.read(record), failure, ended, owner, notes or kept_notes, name, waits)
 
 
 def _counts(reply: Sequence[Any]) -> Counts:
     now, oldest, *rest = reply
-    *numbers, paused, due_first, parked, paused_parts, entered = (int(n or 0) for n in rest)
+    *numbers, paused, due_first, parked, paused_parts, entered, dependent = (int(n or 0) for n in rest)
     age = max(0.0, now / 1000 - int(oldest)) if oldest is not None else 0.0
     return Counts(
         *numbers, oldest=age, paused=bool(paused), due_first=bool(due_first), parked=parked, paused_parts=paused_parts,
-        entered=entered,
+        entered=entered, dependent=dependent,
     )  # fmt: skip
 
 
 def _tenant_counts(reply: Sequence[Any]) -> TenantCounts:
-    now, oldest, ready, delayed, running, dead, weight, parked = reply
+    now, oldest, ready, delayed, running, dead, weight, parked, dependent = reply
     age = max(0, now - oldest) / 1000 if oldest is not None else 0.0
-    return TenantCounts(ready, delayed, running, dead, age, float(weight or 1), parked)
+    return TenantCounts(ready, delayed, running, dead, age, float(weight or 1), parked, dependent)
 
 
 def _tenant_page(reply: Sequence[Any]) -> tuple[str, list[tuple[str, TenantCounts]]]:
@@ -480,9 +481,9 @@ def _tenant_page(reply: Sequence[Any]) -> tuple[str, list[tuple[str, TenantCount
 
 @lru_cache(maxsize=1024)  # thousands of tenants have few different counts
 def _packed_counts(packed: bytes) -> TenantCounts:
-    """Four numbers, and a fifth if jobs are parked."""
-    ready, delayed, running, dead = _FOUR_COUNTS.unpack(packed[:16])
-    return TenantCounts(ready, delayed, running, dead, parked=int.from_bytes(packed[16:]))
+    """Four numbers, a fifth if jobs are parked, and a sixth if jobs wait for others."""
+    ready, delayed, running, dead, parked, dependent = _COUNTS.unpack(packed.ljust(_COUNTS.size, b"\0"))
+    return TenantCounts(ready, delayed, running, dead, parked=parked, dependent=dependent)
 
 
 def _overview(reply: Sequence[Any]) -> QueueOverview:

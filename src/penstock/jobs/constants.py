@@ -8,6 +8,14 @@ WAITS: Final = b"w"
 SIGNAL: Final = b"s"
 TIMEOUT: Final = b"t"
 
+# flow, in flow.lua
+STOP: Final = b"s"
+CONTINUE: Final = b"c"
+INSTEAD: Final = b"i"
+OPEN: Final = 1
+WANTS: Final = 2
+TOO_LARGE: Final = 4
+
 # history, in history.lua
 ROWS_OF_10_S: Final = 360
 ROWS_OF_A_MINUTE: Final = 1440
@@ -35,6 +43,7 @@ DELAYED: Final = b"w"
 RUNNING: Final = b"x"
 DEAD: Final = b"d"
 PARKED: Final = b"p"
+WAITING: Final = b"a"
 
 # draft, in record.lua
 DUE_IS_DATE: Final = 1
@@ -52,6 +61,7 @@ UNIQUE: Final = 128
 # power, in record.lua
 UNIQUE_KEY: Final = 1
 LIMITS: Final = 2
+AFTER_OTHERS: Final = 4
 
 # ending, in results.lua
 COMPLETED: Final = b"c"

@@ -1,6 +1,6 @@
 -- Counts and ages, updated as jobs move. They are not derived from lists, which may hold entries of cancelled jobs.
 --
---   row      (row.lua)    ready, delayed, running, dead, parked: how many jobs of the queue are in each state
+--   row      (row.lua)    ready, delayed, running, dead, parked, dependent: how many jobs of the queue are in each state
 --   tenants  HASH         tenant -> the same numbers, packed; a tenant without jobs has no field
 --   age      HASH         second -> how many jobs have been ready since then, except for the newest second
 --   ages     ZSET         those seconds, in order
@@ -8,7 +8,7 @@
 -- A script collects the changes and writes them once: a batch of jobs of one tenant costs as much as a single job. The
 -- newest second is counted in the row, so that a job that is claimed in the second of its enqueue costs nothing here.
 
-_count = { NONE = 0, READY = 1, DELAYED = 2, RUNNING = 3, DEAD = 4, PARKED = 25, BEFORE_READY = 4 } -- BEFORE_READY: in the row
+_count = { NONE = 0, READY = 1, DELAYED = 2, RUNNING = 3, DEAD = 4, PARKED = 25, DEPENDENT = 31, BEFORE_READY = 4 } -- BEFORE_READY: in the row
 
 -- Counts the change of state of `n` jobs. `from` NONE: they enter the queue; `to` NONE: they leave.
 --- (s: table, tenant: str, from: int, to: int, n: int)
@@ -72,14 +72,17 @@ function counters.oldest_second(r)
   return oldest and tonumber(oldest) or r[_row.SECOND_READY] > 0 and r[_row.SECOND]
 end
 
--- The four numbers of a tenant, and how many of its jobs are parked, which is stored only if any is. Python unpacks them as
--- well: see `scan_tenants` in inspect.lua.
---- (packed: str | false) -> int, int, int, int, int
+-- The four numbers of a tenant; how many of its jobs are parked; and how many wait for others. Each of these two is stored
+-- only if it is not 0, or the next one. Python unpacks them as well: see `scan_tenants` in inspect.lua.
+--- (packed: str | false) -> int, int, int, int, int, int
 function counters.unpack(packed)
-  if not packed then return 0, 0, 0, 0, 0 end
-  if #packed == 20 then return struct.unpack(">I4I4I4I4I4", packed) end
-  local ready, delayed, running, dead = struct.unpack(">I4I4I4I4", packed)
-  return ready, delayed, running, dead, 0
+  if not packed then return 0, 0, 0, 0, 0, 0 end
+  if #packed == 16 then
+    local ready, delayed, running, dead = struct.unpack(">I4I4I4I4", packed)
+    return ready, delayed, running, dead, 0, 0
+  end
+  if #packed == 20 then packed = packed .. "\0\0\0\0" end
+  return struct.unpack(">I4I4I4I4I4I4", packed)
 end
 
 -- Writes the collected changes, except those in the row.
@@ -94,16 +97,17 @@ function counters.write(s)
     local set, del = {}, {}
     for i = 1, #order do
       local change = s.tenants[order[i]]
-      local ready, delayed, running, dead, parked = counters.unpack(old[i])
+      local ready, delayed, running, dead, parked, dependent = counters.unpack(old[i])
       ready, delayed = ready + change[_count.READY], delayed + change[_count.DELAYED]
       running, dead = running + change[_count.RUNNING], dead + change[_count.DEAD]
-      parked = parked + (change[_count.PARKED] or 0)
-      if ready + delayed + running + dead + parked == 0 then
+      parked, dependent = parked + (change[_count.PARKED] or 0), dependent + (change[_count.DEPENDENT] or 0)
+      if ready + delayed + running + dead + parked + dependent == 0 then
         if old[i] then del[#del + 1] = order[i] end
       else
         set[#set + 1] = order[i]
         local four = struct.pack(">I4I4I4I4", ready, delayed, running, dead)
-        set[#set + 1] = parked > 0 and four .. struct.pack(">I4", parked) or four
+        if parked + dependent > 0 then four = four .. struct.pack(">I4", parked) end
+        set[#set + 1] = dependent > 0 and four .. struct.pack(">I4", dependent) or four
       end
     end
     batch.write("HSET", key, set)

@@ -11,7 +11,7 @@ class Counts:
     """The jobs of a queue by state, and totals since the queue was first used.
 
     Now: `ready`, `delayed`, `running` and `dead` jobs, and `parked` ones, which wait for a place in a limit
-    or belong to a paused task or tenant.
+    or belong to a paused task or tenant; and `dependent` ones, which wait for other jobs.
     `oldest`: seconds since the oldest ready job became ready.
 
     Totals: jobs that `entered` the queue; runs that `completed`, were `retried`, `failed` (the job became a dead
@@ -39,6 +39,7 @@ class Counts:
     parked: int = field(default=0, kw_only=True)
     paused_parts: int = field(default=0, kw_only=True)
     entered: int = field(default=0, kw_only=True)
+    dependent: int = field(default=0, kw_only=True)
 
     @property
     def waiting(self) -> int:
@@ -54,6 +55,7 @@ def total_counts(parts: Sequence[Counts]) -> Counts:
         due_first=all(part.due_first for part in parts), parked=sum(part.parked for part in parts),
         paused_parts=max(part.paused_parts for part in parts),
         entered=sum(part.entered for part in parts),
+        dependent=sum(part.dependent for part in parts),
     )  # fmt: skip
 
 
@@ -68,6 +70,7 @@ class TenantCounts:
     oldest: float = 0.0
     weight: float = 1.0
     parked: int = 0
+    dependent: int = 0
 
     @property
     def waiting(self) -> int:

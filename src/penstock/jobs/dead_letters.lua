@@ -91,6 +91,7 @@ function dead_letters.requeue(s, id, body)
   new_state, flags = job.make_ready(
     s, false, record.entry(generation, #body, id), flags, priority, tenant, s.now, _count.DEAD, body)
   redis.call("HSET", base .. "jobs", id, record.with(body, new_state, generation, s.now, flags, 0, 0, 0, 0, 0))
+  flow.report(s, _event.REQUEUED, id, "")
 end
 
 -- Removes dead letters. Returns how many of the ids were dead.
@@ -100,11 +101,13 @@ end
 function script.remove_dead(base, meta, given, ids, ...)
   local s, newer = job.begin(given)
   if newer then return newer end
+  local n = 0
   for i = ids, #ARGV do
     local id = ARGV[i]
     local dead = redis.call("ZSCORE", base .. "dead", id)
     local body = dead and record.get(id)
     if body then
+      n = n + 1
       job.remove(s, id, body, ending.CANCELLED, "removed from the dead letters")
     elseif dead then -- its record is damaged, and with it the name of its tenant
       redis.call("ZREM", base .. "dead", id)
@@ -116,6 +119,7 @@ function script.remove_dead(base, meta, given, ids, ...)
     end
   end
   job.commit(s)
+  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
   row.store(s)
-  return #s.finished
+  return n
 end

@@ -44,7 +44,8 @@ def edit_job(
     )
     if word == "limited":
         raise BadCall(
-            f"job {bindings.keys.queue}:{key} has a limit, and cannot be changed: cancel it, and enqueue it again"
+            f"job {bindings.keys.queue}:{key} has a limit or a unique key, or waits for others, and cannot be "
+            "changed: cancel it, and enqueue it again"
         )
     if word == "task":
         assert call is not None

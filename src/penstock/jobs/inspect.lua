@@ -31,7 +31,7 @@ function script.scan_workers(base, meta, given, limit, cursor)
 end
 
 -- { now, second in which the oldest ready job became ready (false: none is), ready, delayed, running, dead, completed,
--- retried, failed, dropped, cancelled, expired, lost, paused, due first, parked, paused parts, entered }
+-- retried, failed, dropped, cancelled, expired, lost, paused, due first, parked, paused parts, entered, dependent }
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
@@ -42,7 +42,7 @@ function script.counts(base, meta, given)
   return {
     s.now, counters.oldest_second(r), r[_row.READY], r[_row.DELAYED], r[_row.RUNNING], r[_row.DEAD], r[_row.COMPLETED], r[_row.RETRIED],
     r[_row.FAILED], r[_row.DROPPED], r[_row.CANCELLED], r[_row.EXPIRED], r[_row.LOST], r[_row.PAUSED],
-    r[_row.DUE_FIRST], r[_row.PARKED] or 0, r[_row.PAUSES] or 0, s.entered,
+    r[_row.DUE_FIRST], r[_row.PARKED] or 0, r[_row.PAUSES] or 0, s.entered, r[_row.DEPENDENT] or 0,
   }
 end
 
@@ -70,8 +70,8 @@ function script.overview(base, meta, given, scan)
   return reply
 end
 
--- { entries in `jobs`, `delayed` and `dead`; then the counters ready, delayed, running, dead and
--- parked }
+-- { entries in `jobs`, `delayed` and `dead`; then the counters ready, delayed, running, dead, parked
+-- and dependent }
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
@@ -81,6 +81,7 @@ function script.entries_and_counters(base, meta, given)
   return {
     redis.call("HLEN", base .. "jobs"), redis.call("ZCARD", base .. "delayed"), redis.call("ZCARD", base .. "dead"),
     s.row[_row.READY], s.row[_row.DELAYED], s.row[_row.RUNNING], s.row[_row.DEAD], s.row[_row.PARKED] or 0,
+    s.row[_row.DEPENDENT] or 0,
   }
 end
 
@@ -95,7 +96,7 @@ function script.scan_tenants(base, meta, given, cursor, count)
 end
 
 -- { now, ms at which the oldest ready job became ready (false: none found), ready, delayed, running, dead, weight or
--- false, parked }. The oldest is searched for among the first eight entries of each of the tenant's lists: entries of cancelled
+-- false, parked, dependent }. The oldest is searched for among the first eight entries of each of the tenant's lists: entries of cancelled
 -- jobs may precede it.
 --- keys: base meta
 --- args: given: int, tenant: str
@@ -118,7 +119,21 @@ function script.tenant_counts(base, meta, given, tenant)
       end
     end
   end
-  local ready, delayed, running, dead, parked = counters.unpack(redis.call("HGET", base .. "tenants", tenant))
+  local ready, delayed, running, dead, parked, dependent = counters.unpack(redis.call("HGET", base .. "tenants", tenant))
   local weight = redis.call("HGET", base .. "weights", tenant)
-  return { s.now, oldest < math.huge and oldest or false, ready, delayed, running, dead, weight, parked }
+  return { s.now, oldest < math.huge and oldest or false, ready, delayed, running, dead, weight, parked, dependent }
+end
+
+-- All data about a job: { record, reason, how it ended, owner (incarnation that runs it, and since when), notes, what it waits
+-- for }; each may be false.
+--- (id: str, now: int) -> table
+--- uses: base
+function inspect.job(id, now)
+  local body, owner = redis.call("HGET", base .. "jobs", id), redis.call("HGET", base .. "owners", id)
+  local noted = owner or record.intact(body) and record.has(string.byte(body, 27), flag.NOTES)
+  return {
+    body, redis.call("HGET", base .. "reasons", id), results.get(id, now), owner,
+    noted and redis.call("HGET", base .. "notes", id),
+    record.intact(body) and record.state(body) == state.WAITING and redis.call("HGET", base .. "waiting", id),
+  }
 end

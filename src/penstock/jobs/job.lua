@@ -36,8 +36,12 @@ end
 --- uses: base meta
 function job.commit(s)
   if s.row[_row.RESULT_CLASSES] >= _retention.SET then retention.apply(s) end
+  repeat
+    if s.row[_row.FLOWS] and s.row[_row.FLOWS] > 0 then flow.advance(s) end
+    admission.admit(s)
+  until not s.events
+  if s.waits then flow.write(s) end
   if s.outbox then outbox.write(s) end
-  admission.admit(s)
   limits.write(s)
   job.push_ready(s)
   counters.write(s)
@@ -54,6 +58,7 @@ end
 function job.finish(s, id, letter, text, ttl)
   if ttl > 0 then results.keep(s, id, letter, text, ttl) end
   s.finished[#s.finished + 1] = id
+  flow.report(s, letter, id, text)
 end
 
 -- Removes what is stored beside the record of a job that leaves the queue. Returns what precedes its result: `letter`, perhaps
@@ -196,9 +201,13 @@ function job.remove(s, id, body, letter, text)
     redis.call("ZREM", base .. "delayed", record.entry(generation, #body, id))
   elseif was == state.PARKED then
     counters.move(s, tenant, _count.PARKED, _count.NONE, 1)
+  elseif was == state.WAITING then
+    counters.move(s, tenant, _count.DEPENDENT, _count.NONE, 1)
+    flow.forget(s, id, ttl)
   else
     counters.move(s, tenant, _count.DEAD, _count.NONE, 1)
     redis.call("ZREM", base .. "dead", id)
+    flow.report(s, _event.REQUEUED, id, "")
   end
   job.finish(s, id, letter, text, ttl)
 end
@@ -336,16 +345,4 @@ function job.cancel_tenant(s, level, tenant, part)
     if record.is_ready(body, entry) then job.remove(s, id, body, ending.CANCELLED, "") end
   end
   lane.close(s.row, level, { cursor }, nil)
-end
-
--- All data about a job: { record, reason, how it ended, owner (incarnation that runs it, and since when), notes }; each may be false.
---- (id: str, now: int) -> table
---- uses: base
-function job.stored(id, now)
-  local body, owner = redis.call("HGET", base .. "jobs", id), redis.call("HGET", base .. "owners", id)
-  local noted = owner or record.intact(body) and record.has(string.byte(body, 27), flag.NOTES)
-  return {
-    body, redis.call("HGET", base .. "reasons", id), results.get(id, now), owner,
-    noted and redis.call("HGET", base .. "notes", id),
-  }
 end

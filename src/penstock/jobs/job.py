@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -29,11 +28,14 @@ from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.editing import EncodedCall, edit_job
 from penstock.jobs.notes import JobProgress, LogLine, read_notes, read_progress
+from penstock.jobs.outputs import Output
 from penstock.jobs.record import StoredJob
+from penstock.jobs.status import Status, status_of
 from penstock.settings import MiB, Settings
 
 if TYPE_CHECKING:
     from penstock.jobs.durable_bindings import StepInfo
+    from penstock.jobs.flow_tree import FlowNode
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -64,46 +66,6 @@ class QueueHandle(Generic[Q]):
     @property
     def _driver(self) -> Driver:
         return self._queue._driver
-
-
-class Status(StrEnum):
-    """The state of a job.
-
-    DELAYED    its due time is in the future
-    READY      it waits for a worker
-    PARKED     it waits for a place in a limit, or its task or tenant is paused
-    RUNNING    it is claimed
-    COMPLETED  its task returned
-    DEAD       it failed for good: it is a dead letter, which can be requeued
-    CANCELLED  it was cancelled or purged before it ran
-    EXPIRED    its `expires` passed before it was started
-    DROPPED    its task raised Drop
-    UNKNOWN    it was never enqueued here, or it ended longer ago than its `result_ttl`
-    """
-
-    DELAYED = "delayed"
-    READY = "ready"
-    PARKED = "parked"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    DEAD = "dead"
-    CANCELLED = "cancelled"
-    EXPIRED = "expired"
-    DROPPED = "dropped"
-    UNKNOWN = "unknown"
-
-
-STATES = {
-    constants.DELAYED: Status.DELAYED,
-    constants.READY: Status.READY,
-    constants.PARKED: Status.PARKED,
-    constants.DEAD: Status.DEAD,
-}
-"""The letters in records; see `state` in `record.lua`. A running job has another one."""
-_ENDS = {
-    constants.COMPLETED: Status.COMPLETED, constants.CANCELLED: Status.CANCELLED,
-    constants.EXPIRED: Status.EXPIRED, constants.DROPPED: Status.DROPPED,
-}  # fmt: skip
 
 
 class Failure(msgspec.Struct, omit_defaults=True):
@@ -166,14 +128,6 @@ class JobInfo:
     claimed: float | None = None
 
 
-def status_of(stored: StoredJob) -> Status:
-    if stored.owner is not None:
-        return Status.RUNNING
-    if stored.record is not None:
-        return STATES.get(stored.record.state, Status.UNKNOWN)
-    return _ENDS.get(stored.done[:1], Status.UNKNOWN) if stored.done else Status.UNKNOWN
-
-
 class Job(QueueHandle[JobQueue], Generic[R_co]):
     """A handle on one job. Its `id` is all that another process needs to find the job again: `app.job(id)`."""
 
@@ -196,6 +150,21 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
     def id(self) -> str:
         """`queue:key`, unique within the app."""
         return f"{self._queue.name}:{self.key}"
+
+    @property
+    def output(self) -> R_co:
+        """Stands for the result, as an argument of a job that waits for this one: `using(after=job)`. No round trip."""
+        return cast("R_co", Output(self.id, self.key))
+
+    @property
+    def home(self) -> JobQueue:
+        """The queue, or the shard, that holds the job."""
+        return self._queue
+
+    @property
+    def keeps_no_result(self) -> bool:
+        """Whether the job was enqueued with result_ttl=0, as far as this handle knows."""
+        return self._ttl == 0
 
     def __repr__(self) -> str:
         return f"<Job {self.id}>"
@@ -270,7 +239,8 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
                 why = Failure.read(stored.failure)
                 raise JobFailed(f"job {self.id} failed: {why.reason}", reason=why.reason, traceback=why.traceback)
             case Status.CANCELLED:
-                raise JobCancelled(f"job {self.id} was cancelled")
+                cause = f": {text.decode(errors='replace')}" if text else ""
+                raise JobCancelled(f"job {self.id} was cancelled{cause}")
             case Status.DROPPED:
                 raise JobCancelled(f"job {self.id} was dropped by its task: {text.decode(errors='replace')}")
             case Status.EXPIRED:
@@ -282,6 +252,11 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
                     else "never enqueued here, or its result is gone"
                 )
                 raise JobNotFound(f"no job {self.id}: {gone}")
+            case Status.BLOCKED:
+                raise ResultTimeout(
+                    f"job {self.id} waits for other jobs, of which one is a dead letter: requeue that or remove it; "
+                    "`penstock job tree` shows it"
+                )
             case _ if stored.record is not None and stored.record.ttl == 0:
                 raise ResultNotKept(f"job {self.id} was enqueued with result_ttl=0: its result is not kept")
             case Status.READY:
@@ -343,6 +318,27 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
         from penstock.jobs.durable_bindings import StepBindings
 
         return StepBindings(self._queue.bindings).show(self.key)
+
+    @verb
+    def tree(self, most: int = 1000) -> Operation[FlowNode]:
+        """The job, the jobs that it waits or waited for, those that they did, and so on: at most `most` jobs.
+
+        The tree is known while the job waits, and then for an hour longer than its `result_ttl`. Raises JobNotFound for
+        a job that is gone. One round trip for the job, and one for each 250 jobs that another one waits for.
+        """
+        from penstock.jobs.flow_tree import read_tree
+
+        return read_tree(self._queue, self.key, most)
+
+    @verb
+    def cancel_tree(self) -> Operation[int]:
+        """Cancel the job, and the jobs that it waits for, and those that they do. Running ones are asked to end.
+
+        Returns how many were cancelled or asked. Two round trips for each 250 jobs that another one waits for.
+        """
+        from penstock.jobs.flow_tree import cancel_tree
+
+        return cancel_tree(self._queue.bindings, self.key)
 
     @verb
     def promote(self) -> Operation[bool]:

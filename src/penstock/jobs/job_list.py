@@ -19,10 +19,11 @@ from penstock.core.arguments import check_callback, check_seconds, check_whole
 from penstock.core.operations import Operation, RoundTrip, Sleep, verb
 from penstock.errors import ConfigurationError
 from penstock.jobs.counts import Counts, TenantCounts
-from penstock.jobs.job import STATES, JobQueue, QueueHandle, Status
+from penstock.jobs.job import JobQueue, QueueHandle
 from penstock.jobs.listing import FoundJob, FoundJobs, JobFilter, ListingBindings
 from penstock.jobs.moving import AnyQueue, move_jobs
 from penstock.jobs.record import claimed_at
+from penstock.jobs.status import STATES, Status
 
 CHANGED_TOGETHER: Final = 100
 """Jobs that one round trip changes."""
@@ -342,7 +343,7 @@ class Jobs(QueueHandle[JobQueue]):
         def count(counts: Counts | TenantCounts) -> int:
             if state is None or state is Status.PARKED or (tenant is None and state is Status.READY):
                 return counts.waiting + counts.running + counts.dead
-            return int(getattr(counts, str(state)))
+            return counts.dependent if state is Status.WAITING else int(getattr(counts, str(state)))
 
         found = part.bindings.counts() if tenant is None else part.bindings.tenant_counts(tenant)
         return found.then(count)

@@ -13,8 +13,8 @@ from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.jobs.bindings import QueueBindings, worker_name
 from penstock.jobs.constants import NUMBER_BYTES
-from penstock.jobs.job import STATES, Status
 from penstock.jobs.record import Record
+from penstock.jobs.status import STATES, Status
 
 
 @dataclass(frozen=True, slots=True)

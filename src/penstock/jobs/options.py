@@ -32,7 +32,7 @@ class EnqueueManyOptions(TypedDict, total=False):
 
 
 class EnqueueOptions(EnqueueManyOptions, total=False):
-    """The keyword arguments of `put` and `using`, for type checkers. `Options` describes them."""
+    """The keyword arguments of `put`, for type checkers. `Options` describes them."""
 
     id: str | None
     unique: Unique | None

@@ -185,6 +185,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   if #s.suspects > 0 then wake.many(r, now, #s.suspects / 2) end
   local more_places = r[_row.LIMITED] and limits.mark_due(s)
   local more_batches = r[_row.BATCH] and linger.offer_due(s)
+  if r[_row.FLOWS] and r[_row.FLOWS] > 0 then flow.advance(s) end
   admission.admit(s)
   job.push_ready(s)
 
@@ -201,7 +202,8 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   local more_listeners = listeners.notify_rest(r, s.part)
   local ticks = r[_row.NEXT_TICK] > 0 and address ~= "" and once == 0 and trial ~= "only" and schedule.offer(s) or {}
 
-  local more = room.want > 0 and (room.full or more_due or more_lost or more_listeners or more_places or more_batches or more_ready)
+  local more = room.want > 0 and (room.full or more_due or more_lost or more_listeners or more_places or more_batches or more_ready
+    or r[_row.FLOWS] and r[_row.FLOWS] >= _flow.EVENTS)
   local idle = idle_ms > 0 and room.want > 0 and not more and (once == 0 or room.claimed == 0)
   local empty = redis.call("HLEN", base .. "held:" .. incarnation) == (own.until_ and 1 or 0)
   if once == 1 and empty and not idle then
@@ -374,26 +376,28 @@ function script.purge(base, meta, given, tenant, all, source, offset, limit)
       offset = offset + 1
     end
   end
-  s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + #s.finished
+  local cancelled = #s.finished
+  s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + cancelled
   job.commit(s)
+  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
   local more_listeners = listeners.notify_rest(s.row, s.part)
   row.store(s)
-  return { #s.finished, offset, part.left > 0 and 1 or 0, more_listeners and 1 or 0 }
+  return { cancelled, offset, part.left > 0 and 1 or 0, more_listeners and 1 or 0 }
 end
 
--- Returns what `job.stored` does, and the registration of the worker that runs the job, or false.
+-- Returns what `inspect.job` does, and the registration of the worker that runs the job, or false.
 --- keys: base meta
 --- args: given: int, id: str
 --- flags: allow-oom
 function script.show(base, meta, given, id)
   local s, newer = job.begin(given)
   if newer then return newer end
-  local found = job.stored(id, s.now)
-  found[6] = found[4] and redis.call("HGET", base .. "workers", lease.incarnation(found[4]))
+  local found = inspect.job(id, s.now)
+  found[7] = found[4] and redis.call("HGET", base .. "workers", lease.incarnation(found[4]))
   return found
 end
 
--- Returns what `job.stored` does. If the job is not finished, the listener at `address` is notified when it is. Also
+-- Returns what `inspect.job` does. If the job is not finished, the listener at `address` is notified when it is. Also
 -- notifies listeners of finished jobs that earlier calls have left.
 --- keys: base meta
 --- args: given: int, id: str, address: str
@@ -401,7 +405,7 @@ end
 function script.result(base, meta, given, id, address)
   local s, newer = job.begin(given)
   if newer then return newer end
-  local found = job.stored(id, s.now)
+  local found = inspect.job(id, s.now)
   if found[1] and record.state(found[1]) ~= state.DEAD and address ~= "" then listeners.add(s.row, id, address) end
   listeners.notify_rest(s.row, s.part)
   row.store(s)

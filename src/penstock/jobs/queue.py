@@ -30,13 +30,14 @@ from penstock.jobs.claims import Ending
 from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
 from penstock.jobs.dead_letters import DeadLetters
 from penstock.jobs.item import Item, checked_lease
-from penstock.jobs.job import Failure, Job, Status
+from penstock.jobs.job import Failure, Job
 from penstock.jobs.keys import QueueKeys, check_queue_name
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
 from penstock.jobs.operating import Tenant
 from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, record_start
 from penstock.jobs.record import Record, has_powers
 from penstock.jobs.sharded_queue import ShardedQueue
+from penstock.jobs.status import Status
 from penstock.settings import SLEEPER_TTL_FACTOR, Settings
 
 if TYPE_CHECKING:

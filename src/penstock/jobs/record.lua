@@ -32,7 +32,7 @@
 
 record = { FORMAT = 2 }
 
-state = { READY = "r", DELAYED = "w", RUNNING = "x", DEAD = "d", PARKED = "p" }
+state = { READY = "r", DELAYED = "w", RUNNING = "x", DEAD = "d", PARKED = "p", WAITING = "a" }
 
 draft = { DUE_IS_DATE = 1, EXPIRES_IS_DATE = 2, OWN_ID = 4 } -- OWN_ID: chosen by the user
 
@@ -45,7 +45,7 @@ flag = {
   UNIQUE = 128, -- it has a unique key (unique.lua). The highest bit, so that flags with it are 128 or more
 }
 
-power = { UNIQUE_KEY = 1, LIMITS = 2 }
+power = { UNIQUE_KEY = 1, LIMITS = 2, AFTER_OTHERS = 4 } -- AFTER_OTHERS: waits for jobs (flow.lua)
 
 _mask = { NO_SUSPECT = 253, NO_SUSPECT_NO_REASON = 249 }
 
@@ -112,6 +112,15 @@ function record.limits(body)
   at = at + 1 + string.byte(body, at)
   at = at + 1 + string.byte(body, at)
   return cmsgpack.unpack(string.sub(body, at + 2, at + 1 + struct.unpack(">I2", body, at))).l
+end
+
+-- What the powers of a job need: a map. Only for a job that has some.
+--- (body: str) -> table
+function record.powers(body)
+  local at = 43 + string.byte(body, 42)
+  at = at + 1 + string.byte(body, at)
+  at = at + 1 + string.byte(body, at)
+  return cmsgpack.unpack(string.sub(body, at + 2, at + 1 + struct.unpack(">I2", body, at)))
 end
 
 -- A copy of the record with other flags.

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.jobs.constants import CALL, DEAD, FORMAT, LIMITS, NOTES, REASON, SUSPECT, UNIQUE_KEY
+from penstock.jobs.constants import AFTER_OTHERS, CALL, DEAD, FORMAT, LIMITS, NOTES, REASON, SUSPECT, UNIQUE_KEY
 
 _HEADER: Final = struct.Struct(">BB HI HI HI HI BB HH BBBB BI B")
 HEADER_SIZE: Final = _HEADER.size
@@ -21,7 +21,7 @@ HEADER_SIZE: Final = _HEADER.size
 _NAMES_SIZE: Final = 3
 """The bytes that hold the lengths of tenant, task and trace; the first of them is part of the header."""
 
-_POWERS: Final = 35
+POWERS_AT: Final = 35
 """Where the bits of the powers are."""
 
 _ENTRY_START: Final = 7
@@ -87,7 +87,7 @@ def redrafted(record: Record, how: int, due: int, expires: int) -> bytes:
 
 def has_powers(record: bytes) -> bool:
     """Whether the job uses a power, such as a unique key."""
-    return record[_POWERS] > 0
+    return record[POWERS_AT] > 0
 
 
 class Record(msgspec.Struct, eq=False, gc=False):
@@ -201,7 +201,7 @@ class Record(msgspec.Struct, eq=False, gc=False):
         try:
             trace = task + body[task - 1] + 1
             end = trace + body[trace - 1]
-            if body[_POWERS]:
+            if body[POWERS_AT]:
                 end += 2 + int.from_bytes(body[end : end + 2])
             return body[task : trace - 1], body[end:]
         except IndexError:  # damaged
@@ -217,30 +217,39 @@ class Record(msgspec.Struct, eq=False, gc=False):
     def payload(self) -> bytes:
         start = _trace_start(self.body)
         end = start + _byte(self.body, start - 1)
-        if self.body[_POWERS]:
+        if self.body[POWERS_AT]:
             end += 2 + int.from_bytes(self.body[end : end + 2])
         return self.body[end:]
 
     @property
-    def unique(self) -> tuple[str, str, int] | None:
-        """The unique key of the job, how long it is held, and milliseconds; see `unique.lua`."""
-        if not self.body[_POWERS] & UNIQUE_KEY:
-            return None
+    def powers(self) -> dict[str, msgspec.Raw]:
+        """What the powers of the job need, in MessagePack (see `record.lua`); {} for most jobs."""
+        if not self.body[POWERS_AT]:
+            return {}
         start = _trace_start(self.body)
         at = start + _byte(self.body, start - 1)
         size = int.from_bytes(self.body[at : at + 2])
-        key, mode, ms, *_ = msgspec.msgpack.decode(self.body[at + 2 : at + 2 + size])["u"]
+        return msgspec.msgpack.decode(self.body[at + 2 : at + 2 + size], type=dict[str, msgspec.Raw])
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether the job waits, or waited, for other jobs (`flow.lua`)."""
+        return bool(self.body[POWERS_AT] & AFTER_OTHERS)
+
+    @property
+    def unique(self) -> tuple[str, str, int] | None:
+        """The unique key of the job, how long it is held, and milliseconds; see `unique.lua`."""
+        if not self.body[POWERS_AT] & UNIQUE_KEY:
+            return None
+        key, mode, ms, *_ = msgspec.msgpack.decode(self.powers["u"])
         return key, mode, ms
 
     @property
     def limits(self) -> list[tuple[str, str]]:
         """Name and key of each limit of the job, in the order in which it passes them."""
-        if not self.body[_POWERS] & LIMITS:
+        if not self.body[POWERS_AT] & LIMITS:
             return []
-        start = _trace_start(self.body)
-        at = start + _byte(self.body, start - 1)
-        size = int.from_bytes(self.body[at : at + 2])
-        rows = msgspec.msgpack.decode(self.body[at + 2 : at + 2 + size])["l"]
+        rows = msgspec.msgpack.decode(self.powers["l"])
         return [(name, key) for name, key, *_ in rows]
 
     @property
@@ -279,6 +288,7 @@ class StoredJob:
     owner    the incarnation that runs it, and when it claimed the job (see `claimed_at`)
     notes    its progress and its log (see `read_notes`)
     worker   `host:pid` of the worker that runs it, if it was asked for
+    waits    what it waits for (see `WaitState`)
     """
 
     record: Record | None
@@ -287,6 +297,7 @@ class StoredJob:
     owner: bytes | None = None
     notes: bytes | None = None
     worker: str = ""
+    waits: bytes | None = None
 
     @property
     def claimed(self) -> float | None:

@@ -63,6 +63,13 @@ function results.letter(kept)
   return string.sub(kept, 4 + size, 4 + size)
 end
 
+-- The result or the text, from what `results.get` returned.
+--- (kept: str) -> str
+function results.text(kept)
+  if string.sub(kept, 1, 1) ~= ending.NOTED then return string.sub(kept, 2) end
+  return string.sub(kept, 5 + struct.unpack(">I2", kept, 2))
+end
+
 -- Removes up to `limit` results of each class whose time is over.
 --- (s: table, limit: int)
 --- uses: base

@@ -46,6 +46,8 @@ _row = {
   LIMITED = 31, -- mark: the queue has limits
   PAUSES = 32, -- fields of `pauses`; absent until the first one (pauses.lua)
   BATCH = 33, -- settings and times of a queue of batches (linger.lua); absent in others
+  FLOWS = 34, -- marks: `dependents`, `events`; this number and the next are absent until the queue has a flow (flow.lua)
+  DEPENDENT = 35, -- jobs that wait for other jobs
 }
 
 -- The error of a queue that another version has written.

@@ -37,12 +37,14 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     levels: list[float] | dict[str, int]
     """Level, entries and virtual time for each level. An empty array of Lua arrives as an empty map."""
     next_tick: float = 0
-    # In the row of a queue of batches, the next four are False where they would be absent in another.
+    # In the row of a queue of batches, or with flows, those before are False where they would be absent.
     parked: int | bool = 0
     next_admission: float | bool = 0
     limited: int | bool = 0
     pauses: int | bool = 0
-    batch: list[float] | None = None
+    batch: list[float] | bool | None = None
+    flows: int = 0
+    dependent: int = 0
 
     def entries(self) -> dict[int, int]:
         """Level -> entries in all of its lists."""

@@ -140,6 +140,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
     r[_row.FAILED] = r[_row.FAILED] + 1
     counters.move(s, tenant, _count.RUNNING, _count.DEAD, 1)
     s.finished[#s.finished + 1] = id
+    flow.report(s, _event.DEAD, id, "")
     new_state = state.DEAD
   elseif ms > 0 then
     if not suspends then r[_row.RETRIED] = r[_row.RETRIED] + 1 end

@@ -12,7 +12,8 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -75,6 +76,9 @@ class Signature:
         given = getattr(arguments, name)
         if given is not msgspec.UNSET:
             return given
+        return self._default(name)
+
+    def _default(self, name: str) -> Any:
         return next(p.default for p in self._parameters if p.name == name)
 
     @cached_property
@@ -89,6 +93,10 @@ class Signature:
 
     @cached_property
     def _arguments(self) -> type[msgspec.Struct]:
+        return msgspec.defstruct(f"{self._name}_arguments", self._fields, forbid_unknown_fields=True, kw_only=True)
+
+    @property
+    def _fields(self) -> list[Any]:
         fields: list[Any] = []
         for p in self._parameters:
             kind = self._hints.get(p.name, Any)
@@ -102,7 +110,7 @@ class Signature:
                 fields.append((p.name, kind))
             else:
                 fields.append((p.name, kind | msgspec.UnsetType if kind is not Any else Any, msgspec.UNSET))
-        return msgspec.defstruct(f"{self._name}_arguments", fields, forbid_unknown_fields=True, kw_only=True)
+        return fields
 
     @cached_property
     def _decoder(self) -> msgspec.json.Decoder[Any]:
@@ -146,9 +154,56 @@ class Signature:
         self.decode(encoded)
         return encoded
 
+    def encode_without_outputs(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int
+    ) -> tuple[bytes, tuple[tuple[str, Any], ...]]:
+        """As `encode`, for arguments of which some stand for results of other jobs. Returns those by themselves.
+
+        Raises what `encode` does if none of them does.
+        """
+        from penstock.jobs.outputs import is_output
+
+        given = {**dict(zip(self._positional, args, strict=False)), **kwargs}
+        wanted = tuple((name, value) for name, value in given.items() if is_output(value) and name in self._named)
+        if not wanted:
+            return self.encode(args, kwargs, limit), ()
+        if len(args) > len(self._positional) or len(given) < len(args) + len(kwargs):
+            raise BadCall(f"{self._name}(): pass arguments by name if some are results of other jobs")
+        if unknown := given.keys() - self._named:
+            raise BadCall(
+                f"{self._name}(): {', '.join(sorted(unknown))}: results of other jobs need a task without *args and "
+                "**kwargs, whose parameters have names"
+            )
+        names = {name for name, _ in wanted}
+        if missing := [name for name in self.required if name not in given]:
+            raise BadCall(f"{self._name}(): the argument {missing[0]} is missing")
+        fixed = {name: value for name, value in given.items() if name not in names}
+        payload = codec.encode(fixed, limit=limit, what=f"{self._name}()")
+        self.values(payload, names)
+        return payload, wanted
+
+    def values(self, payload: bytes, without: Collection[str] = ()) -> Callable[[str], Any]:
+        """A function that returns the decoded argument of a name. `without`: those that `payload` lacks on purpose."""
+        if not without:
+            return partial(self.value, self.decode(payload))
+        fields = [(name, kind) for name, kind, *_ in self._fields if name not in without]
+        given = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+        kinds = {name: kind for name, kind in fields if name in given}
+        arguments = msgspec.defstruct(f"{self._name}_arguments", [*kinds.items()], kw_only=True)
+        found = self._decoded(codec.decoder(arguments), payload)
+
+        def value_of(name: str) -> Any:
+            if name in without:
+                raise BadCall(f"{self._name}(): the key of a limit needs the argument {name}, which is not known yet")
+            return getattr(found, name) if name in kinds else self._default(name)
+
+        return value_of
+
     def decode(self, arguments: bytes) -> msgspec.Struct:
         """The typed arguments of a payload. Raises BadCall if they do not fit the function's current parameters."""
-        decoder = self._decoder
+        return self._decoded(self._decoder, arguments)
+
+    def _decoded(self, decoder: msgspec.json.Decoder[Any], arguments: bytes) -> msgspec.Struct:
         try:
             decoded: msgspec.Struct = decoder.decode(arguments)
         except msgspec.ValidationError as error:

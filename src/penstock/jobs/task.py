@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial, update_wrapper
+from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
@@ -16,10 +16,11 @@ from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.constants import CALL, LIMITED, LIMITS, UNIQUE, UNIQUE_KEY
 from penstock.jobs.definition import Definition
 from penstock.jobs.job import Job
-from penstock.jobs.options import EnqueueOptions, Options
+from penstock.jobs.options import Options
 from penstock.jobs.queue import CHUNK, CHUNK_TENANTS, Queue, SentDrafts
 
 if TYPE_CHECKING:
+    from penstock.jobs.flow import Flow, UsingOptions, Waiting
     from penstock.jobs.shards import TenantMap
     from penstock.jobs.unique import TaskKey, Unique
 
@@ -35,9 +36,16 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True):
     payload: bytes
     powers: bytes = b""
     """The part of the record before the payload, of a task that is unique or has limits."""
+    wanted: tuple[tuple[str, Any], ...] = ()
+    """Parameters that get results of other jobs, and what stands for those (see `flow.py`)."""
 
     def draft(self) -> tuple[str, bytes]:
-        """The key and the record of a new job."""
+        """The key and the record of a new job. Raises BadCall for a call that has to wait for others."""
+        if self.wanted or (self.task.waiting is not None and self.task.waiting.after):
+            raise BadCall(
+                f"{self.task.name}() has to wait for other jobs: enqueue it with using(after=…).enqueue(…), or in a "
+                "chain behind them"
+            )
         return self.task.options.id or mint_id(), self.task.record_start + self.powers + self.payload
 
     def job(self, key: str) -> Job[R_co]:
@@ -49,13 +57,19 @@ class Task(Generic[P, R]):
     """A registered function. Call it to run it here and now; `enqueue` has a worker run it."""
 
     def __init__(
-        self, function: Callable[P, Any], definition: Definition, home: Queue, options: Options | None = None
+        self,
+        function: Callable[P, Any],
+        definition: Definition,
+        home: Queue,
+        options: Options | None = None,
+        waiting: Waiting | None = None,
     ) -> None:
         update_wrapper(self, function)
         self._function = function
         self.definition = definition
         self._queue = home
         self.options = options or Options()
+        self.waiting = waiting
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self._function(*args, **kwargs)
@@ -124,12 +138,21 @@ class Task(Generic[P, R]):
     def _driver(self) -> Driver:
         return self.home._driver
 
-    def using(self, **options: Unpack[EnqueueOptions]) -> Task[P, R]:
+    def using(self, **options: Unpack[UsingOptions]) -> Task[P, R]:
         """A copy of this task with other options for the jobs made from it; see `Options`. No round trip.
 
         Options that you leave out get their defaults, even if this task has other values for them.
+
+        after       a job, or several: the new job starts when they have completed
+        on_failure  if one of them fails. "stop": the new job is cancelled; while the failed one is a dead letter, it is
+                    only blocked. "continue": it starts nevertheless. A call: it becomes that call
         """
-        made: Task[P, R] = Task(self._function, self.definition, self._queue, Options(**options))
+        waiting, chosen = None, dict[str, Any](options)
+        if "after" in options or "on_failure" in options:
+            from penstock.jobs.flow import Waiting
+
+            waiting = Waiting.of(chosen.pop("after", None), chosen.pop("on_failure", "stop"))
+        made: Task[P, R] = Task(self._function, self.definition, self._queue, Options(**chosen), waiting)
         if made.options.unique is not None:
             _ = made._task_key  # checks the template here
         return made
@@ -137,12 +160,16 @@ class Task(Generic[P, R]):
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Check and encode the arguments, for `app.enqueue_many`. Raises BadCall if they do not fit. No round trip."""
         signature, limits = self.definition.signature, self.definition.limits
-        payload = signature.encode(args, kwargs, self.home.settings.max_payload)
+        wanted: tuple[tuple[str, Any], ...] = ()
+        try:
+            payload = signature.encode(args, kwargs, self.home.settings.max_payload)
+        except BadCall:
+            payload, wanted = signature.encode_without_outputs(args, kwargs, self.home.settings.max_payload)
         if self._task_key is None and limits is None:
-            return Call(self, payload)
+            return Call(self, payload, wanted=wanted)
         from penstock.jobs.unique import encode_powers, mark_keys
 
-        value_of, tenant = partial(signature.value, signature.decode(payload)), self.options.tenant
+        value_of, tenant = signature.values(payload, [name for name, _ in wanted]), self.options.tenant
         fields: dict[str, Any] = {}
         if self._task_key is not None:
             fields["u"] = self._task_key.field(payload, value_of, tenant)
@@ -150,7 +177,17 @@ class Task(Generic[P, R]):
             fields["l"] = limits.rows(value_of, tenant)
         if self._queue.shards is not None:
             fields = mark_keys(fields)
-        return Call(self, payload, encode_powers(**fields))
+        return Call(self, payload, encode_powers(**fields), wanted)
+
+    def map(self, items: Iterable[Any]) -> Flow[list[Job[R]]]:
+        """A flow with one call for each item, side by side: `resize.map(paths).then(publish.call(RESULT))`.
+
+        See `group`. No round trip.
+        """
+        from penstock.jobs.flow import group
+
+        call: Callable[[Any], Call[R]] = self.call
+        return group(map(call, items))
 
     @verb
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> RoundTrip[Job[R]] | Operation[Job[R]]:
@@ -158,8 +195,15 @@ class Task(Generic[P, R]):
 
         Raises BadCall if the arguments do not fit, PayloadTooLarge, and ServerFull when the server is out of memory;
         then nothing was enqueued. With `using(durable=True)` also DurabilityUnavailable and NotDurable. One round trip.
+
+        With `using(after=…)` arguments may stand for results of those jobs: `job.output`, a list of them, or `RESULT`.
+        Then it raises JobNotFound for a job that is gone. One round trip for 250 jobs to wait for.
         """
         call = self.call(*args, **kwargs)
+        if self.waiting is not None and self.waiting.after:
+            from penstock.jobs.flow import enqueue_waiting
+
+            return enqueue_waiting(call)
         key, record = call.draft()
         return self.home.enqueue_job(key, record, call.job(key), self.options)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
 from penstock.jobs.dead_letters import DeadLetter
-from penstock.jobs.job import Status
 from penstock.jobs.job_list import JobPage
 from penstock.jobs.pauses import PausedPart
 from penstock.jobs.retention import Retention
+from penstock.jobs.status import Status
 from penstock.messages.chat import ChatInfo, Member
 
 

@@ -15,7 +15,8 @@ from penstock.counting.dead_batches import DeadBatches
 from penstock.errors import CancelTimeout, ChannelError, ChatGone, JobNotFound
 from penstock.files.bindings import ChannelInfo
 from penstock.files.channel import Channel
-from penstock.jobs.job import JobInfo, Status, cancel_job, info_of, status_of
+from penstock.jobs.job import JobInfo, cancel_job, info_of
+from penstock.jobs.status import Status, status_of
 from penstock.locks.answers import LockInfo
 from penstock.messages.bindings import default_on
 from penstock.messages.dead_messages import DeadMessages

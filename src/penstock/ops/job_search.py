@@ -10,12 +10,12 @@ import msgspec
 from penstock.core.operations import Operation, verb
 from penstock.errors import ConfigurationError
 from penstock.jobs.counts import Counts, WorkerInfo
-from penstock.jobs.job import Status, status_of
 from penstock.jobs.job_list import JobPage, Jobs, JobSummary, Wanted, job_filter
 from penstock.jobs.listing import FoundJob, JobFilter
 from penstock.jobs.moving import move_jobs
 from penstock.jobs.queue import Queue
 from penstock.jobs.record import StoredJob
+from penstock.jobs.status import Status, status_of
 from penstock.ops.answers import ActionOutcome, WorkerDetail
 from penstock.ops.probe import queue_names
 from penstock.ops.waiting_jobs import WaitingJobsInspector

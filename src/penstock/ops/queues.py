@@ -14,13 +14,14 @@ from penstock.core.operations import Operation, Parallel, RoundTrip, verb
 from penstock.errors import PenstockError
 from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo, total_counts, total_tenant_counts
 from penstock.jobs.dead_letters import DeadLetter, DeadLetters
-from penstock.jobs.job import Failure, Status, status_of
+from penstock.jobs.job import Failure
 from penstock.jobs.limits import Limit, LimitInfo
 from penstock.jobs.operating import count_parts, limits_of, pauses_of, set_limit, switch_pause
 from penstock.jobs.queue import CHUNK, Queue
 from penstock.jobs.retention import Retention
 from penstock.jobs.shard_bindings import ShardBindings
 from penstock.jobs.shards import whole_name
+from penstock.jobs.status import Status, status_of
 from penstock.ops.answers import (
     ActionOutcome,
     DeadLetterCount,

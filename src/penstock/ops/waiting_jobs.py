@@ -8,11 +8,13 @@ from typing import Any
 
 from penstock.core.operations import Operation, RoundTrip, verb
 from penstock.jobs.durable_bindings import StepBindings, StepInfo
-from penstock.jobs.job import signal_job, status_of
+from penstock.jobs.flow_tree import FlowNode, cancel_tree, read_tree
+from penstock.jobs.job import signal_job
 from penstock.jobs.options import Options
 from penstock.jobs.queue import Queue
 from penstock.jobs.shard_bindings import ShardBindings
 from penstock.jobs.shards import Table, shard_name, whole_name
+from penstock.jobs.status import status_of
 from penstock.ops.answers import ActionOutcome
 from penstock.ops.history import HistoryInspector
 from penstock.ops.probe import queue_names
@@ -70,6 +72,18 @@ class WaitingJobsInspector(HistoryInspector):
     def _raise_no_such_queue(self, name: str) -> Operation[None]:
         names = yield from queue_names(self._app.settings.prefix)
         raise self._not_found("queue", name, sorted({*map(whole_name, names)}))
+
+    @verb
+    def tree(self, job_id: str, most: int = 1000) -> Operation[FlowNode]:
+        """The jobs that a job waits or waited for; see `Job.tree`. Raises JobNotFound."""
+        queue, key = self._split(job_id)
+        return read_tree(queue, key, most)
+
+    @verb
+    def cancel_tree(self, job_id: str) -> Operation[int]:
+        """Cancel a job and all that it waits for; see `Job.cancel_tree`."""
+        queue, key = self._split(job_id)
+        return cancel_tree(queue.bindings, key)
 
     def _split(self, job_id: str) -> tuple[Queue, str]:
         """The queue and the key of a job id."""

@@ -14,7 +14,7 @@ from penstock import codec
 from penstock.app import Penstock
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import BadCall
-from penstock.jobs.constants import DELAYED, PARKED, READY
+from penstock.jobs.constants import DELAYED, PARKED, READY, WAITING
 from penstock.jobs.job import Job
 from penstock.jobs.options import Options
 from penstock.jobs.queue import Queue
@@ -99,7 +99,7 @@ def _read(queue: Queue) -> Iterator[tuple[int, int, WaitingCall]]:
     running = set(client.hkeys(f"{base}owners"))
     for key, body in client.hgetall(f"{base}jobs").items():
         record = Record.read(body)
-        if record is not None and key not in running and record.state in {READY, DELAYED, PARKED}:
+        if record is not None and key not in running and record.state in {READY, DELAYED, PARKED, WAITING}:
             due = record.since / 1000 if record.state == DELAYED else None
             call = WaitingCall(
                 f"{queue.name}:{key.decode()}", *_decoded(record), record.priority, record.tenant, due

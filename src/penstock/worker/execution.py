@@ -24,6 +24,7 @@ from penstock.jobs.current import running
 from penstock.jobs.dependencies import ProcessScope
 from penstock.jobs.durable_bindings import suspension
 from penstock.jobs.job import Failure
+from penstock.jobs.outputs import with_results
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Drop, Retry, RetryLater
 from penstock.jobs.stage import Stage
@@ -66,6 +67,8 @@ class Execution:
             if not record.is_call:
                 return self._unknown(claim, "a bare value, not a call of a task")
             name, arguments = record.call
+            if record.waits_for_others:
+                arguments = with_results(record.powers, arguments)
             definition = self._registry.get_encoded(name)
             if definition is None:
                 return self._unknown(

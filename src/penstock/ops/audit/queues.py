@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.jobs.constants import DEAD, DELAYED, PARKED, READY, RUNNING
+from penstock.jobs.constants import DEAD, DELAYED, PARKED, READY, RUNNING, WAITING
 from penstock.jobs.record import Record, entry_generation, entry_has_more, entry_id
 from penstock.jobs.row import Row, read_row
 from penstock.jobs.schedule import StoredSchedule
+from penstock.ops.audit.flows import FlowsAudit
 from penstock.ops.audit.limits import LimitsAudit
 
-_COUNTED_STATES = {READY: 0, DELAYED: 1, RUNNING: 2, DEAD: 3, PARKED: 4}
+_COUNTED_STATES = {READY: 0, DELAYED: 1, RUNNING: 2, DEAD: 3, PARKED: 4, WAITING: 5}
 """State of a job -> index of its counter in the counts of a tenant."""
 
 
@@ -48,6 +49,7 @@ class QueueAudit:
         yield from self._claims()
         yield from self._schedules()
         yield from self._unique_keys()
+        yield from FlowsAudit(self.keys, self.jobs, self.row).problems()
         yield from LimitsAudit(self.keys, self.jobs, set(self.owners)).problems()
         if set(self.keys.get("reasons", {})) != {id for id, record in self.jobs.items() if record.has_reason}:
             yield f"reasons: {self.keys.get('reasons')}"
@@ -105,11 +107,11 @@ class QueueAudit:
     def _counters(self) -> Iterator[str]:
         counted: dict[bytes, list[int]] = {}
         for id, record in self.jobs.items():
-            counted.setdefault(record.tenant.encode(), [0, 0, 0, 0, 0])[_COUNTED_STATES[self._state(id)]] += 1
-        packed = {tenant: struct.pack(">5I" if n[4] else ">4I", *n[: 4 + bool(n[4])]) for tenant, n in counted.items()}
+            counted.setdefault(record.tenant.encode(), [0, 0, 0, 0, 0, 0])[_COUNTED_STATES[self._state(id)]] += 1
+        packed = {tenant: _packed(n) for tenant, n in counted.items()}
         if packed != self.keys.get("tenants", {}):
             yield f"tenants: {self.keys.get('tenants')}, counted {counted}"
-        for place, name in enumerate(("ready", "delayed", "running", "dead", "parked")):
+        for place, name in enumerate(("ready", "delayed", "running", "dead", "parked", "dependent")):
             total = sum(numbers[place] for numbers in counted.values())
             if getattr(self.row, name) != total:
                 yield f"row {name}: {getattr(self.row, name)}, counted {total}"
@@ -216,3 +218,9 @@ class QueueAudit:
             yield f"owners: {self.owners}, held are {sorted(claims)}"
         if lost := set(self.owners) - set(self.jobs):
             yield f"owners: {lost} are held, but have no record"
+
+
+def _packed(numbers: list[int]) -> bytes:
+    """The counts of a tenant as stored: the last two only if they, or what follows, are not 0."""
+    n = 6 if numbers[5] else 5 if numbers[4] else 4
+    return struct.pack(f">{n}I", *numbers[:n])

@@ -1,0 +1,65 @@
+"""`penstock job tree` and `penstock job cancel-tree`: a job, and the jobs that it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.cli.where import HERE, AsJson, Where, Yes, check_bounds, confirm
+from penstock.jobs.flow_tree import FlowNode
+from penstock.ops.wording import many
+from penstock.terminal.tables import show, show_json
+
+
+def tree(id: str, /, *, limit: int = 100, where: Where = HERE, as_json: AsJson = False) -> None:
+    """Show a job, the jobs that it waits or waited for, those that they did, and so on, with their states.
+
+    Parameters
+    ----------
+    id
+        The id as it was printed: queue:key.
+    limit
+        At most this many jobs.
+    as_json
+        Print one JSON document.
+    """
+    check_bounds("--limit", limit, 1, 100_000)
+    with where.open() as inspector:
+        root = inspector.tree(id, limit)
+    if as_json:
+        return show_json(root)
+    show(*_lines(root))
+
+
+def _lines(root: FlowNode) -> Iterator[str]:
+    rest = [(root, 0)]
+    while rest:
+        node, depth = rest.pop()
+        indent = "  " * depth
+        facts = [str(node.status), node.task, node.id]
+        if node.total:
+            waits = f"{node.total - node.left} of {node.total} have ended"
+            facts.append(f"({waits}, {many(node.dead, 'dead letter')})" if node.dead else f"({waits})")
+        yield indent + "  ".join(filter(None, facts))
+        rest += [(one, depth + 1) for one in reversed(node.predecessors)]
+        if node.predecessors and (hidden := node.total - len(node.predecessors)):
+            yield f"{indent}  ({hidden} more; --limit shows them)"
+
+
+def cancel_tree(id: str, /, *, yes: Yes = False, where: Where = HERE) -> None:
+    """Cancel a job, the jobs that it waits for, and those that they do. Running ones are asked to end.
+
+    Parameters
+    ----------
+    id
+        The id as it was printed: queue:key.
+    yes
+        Do not ask; required unless at a terminal.
+    """
+    with where.open() as inspector:
+        root = inspector.tree(id, 1)
+        confirm(
+            f"This cancels job {root.id} and the {many(root.total, 'job')} it waits for, at {inspector.location}.",
+            yes=yes,
+        )
+        count = inspector.cancel_tree(id)
+    show(f"cancelled {many(count, 'job')}, or asked them to end")

@@ -1,0 +1,453 @@
+-- Flows: jobs that wait until other jobs have ended.
+--
+--              all of its predecessors have ended
+--   waiting ─────────────────────────────────────▶ ready
+--     │ ▲  │
+--     │ │  └─ one failed, and it stops ───────────▶ (cancelled)
+--     │ └──── the dead one is requeued ──┐
+--     └────── one is a dead letter ──▶ blocked
+--
+-- The job that waits is a *dependent*, and those that it waits for are its *predecessors*. A predecessor fails if it is
+-- cancelled, dropped, expires, or if its dead letter is removed. Then the dependent stops: it is cancelled, and its own
+-- dependents learn of that. While a predecessor is a dead letter, the dependent is blocked. With the policy CONTINUE it
+-- counts a failed or dead predecessor as one that has ended, and with INSTEAD it becomes another call, at once.
+--
+--   waiting            HASH    dependent -> its number; how many predecessors it has and still waits for, and how many of
+--                              them are dead; bytes of its inputs; marks (OPEN …), size class, policy; one that failed
+--   predecessors:<id>  LIST    the predecessors of a dependent: length of a queue's name, name (empty: this queue), id;
+--                              PX when the dependent does not wait any longer
+--   inputs:<id>        STRING  results that a dependent wants, as [place,result],…
+--   dependents         HASH    predecessor -> its dependent as an *edge*, or empty if it has several
+--   dependents:<id>    LIST    the edges of a predecessor with several dependents
+--   events             LIST    letter, id, text, edges to visit: ends of predecessors that later scripts report
+--   row                (row.lua)  FLOWS has a mark for `dependents` and one for `events`. Until the queue has its first
+--                              flow it is absent, and nothing here is called
+--
+-- An edge has the number of the dependent, so that a later job with the same id does not take it for its own; the place of
+-- the predecessor; and the dependent. A dependent that is *open* gets further predecessors, and does not become ready.
+--
+-- A script visits a limited number of edges and releases a limited number of dependents. The rest are `events`, which
+-- the next turns work off in order.
+
+flow = { STOP = "s", CONTINUE = "c", INSTEAD = "i", OPEN = 1, WANTS = 2, TOO_LARGE = 4 }
+
+_flow = { EDGES = 1, EVENTS = 2, VISITS = 128, KEEP = 3600000, MOST = 1048576, WAIT = ">I6I4I4I4I4BBc1Bc0" }
+
+-- Letters of events, besides those of `ending`.
+_event = { DEAD = "d", REQUEUED = "r", RELEASE = "!" }
+
+-- Prepares the row of a queue for flows.
+--- (r: table)
+function flow.open(r)
+  if r[_row.FLOWS] then return end
+  for at = _row.PARKED, _row.FLOWS - 1 do r[at] = r[at] or false end
+  r[_row.FLOWS], r[_row.DEPENDENT] = 0, 0
+end
+
+-- Has `flow.advance` report an end, or another event, to the jobs that wait for this one.
+--- (s: table, letter: str, id: str, text: str)
+function flow.report(s, letter, id, text)
+  local flows = s.row[_row.FLOWS]
+  if flows and flows > 0 then flow.note(s, results.letter(letter), id, text) end
+end
+
+--- (s: table, letter: str, id: str, text: str)
+--- seldom
+function flow.note(s, letter, id, text)
+  s.events = s.events or {}
+  local n = #s.events
+  s.events[n + 1], s.events[n + 2], s.events[n + 3], s.events[n + 4] = letter, id, text, ""
+end
+
+-- The state of the wait of a dependent, or false. Changes to the table are stored by `flow.write`.
+--- (s: table, id: str) -> table | false
+--- uses: base
+function flow.wait(s, id)
+  s.waits = s.waits or {}
+  local wait = s.waits[id]
+  if wait == nil then
+    local packed = redis.call("HGET", base .. "waiting", id)
+    wait = false
+    if packed then
+      local number, total, left, dead, bytes, flags, class, policy, failed = struct.unpack(_flow.WAIT, packed)
+      wait = {
+        number = number, total = total, left = left, dead = dead, bytes = bytes, flags = flags, class = class,
+        policy = policy, failed = failed, stored = packed,
+      }
+    end
+    s.waits[id] = wait
+  end
+  return wait
+end
+
+-- Stores what dependents wait for, and the results that arrived for them.
+--- (s: table)
+--- uses: base
+--- seldom
+function flow.write(s)
+  if not s.waits then return end
+  local set, gone = {}, {}
+  for id, wait in pairs(s.waits) do
+    if wait and wait.gone then
+      if wait.stored then gone[#gone + 1] = id end
+    elseif wait then
+      if wait.parts then batch.write("RPUSH", base .. "predecessors:" .. id, wait.parts) end
+      if wait.texts then redis.call("APPEND", base .. "inputs:" .. id, table.concat(wait.texts)) end
+      local packed = struct.pack(_flow.WAIT, wait.number, wait.total, wait.left, wait.dead, wait.bytes, wait.flags,
+        wait.class, wait.policy, #wait.failed, wait.failed)
+      if packed ~= wait.stored then set[#set + 1], set[#set + 2] = id, packed end
+    end
+  end
+  batch.write("HSET", base .. "waiting", set)
+  batch.write("HDEL", base .. "waiting", gone)
+  s.waits = nil
+end
+
+-- A job waits no longer. Its predecessors can be listed for an hour longer than its result.
+--- (s: table, id: str, ttl: int)
+--- uses: base
+--- seldom
+function flow.forget(s, id, ttl)
+  local wait = flow.wait(s, id)
+  if not wait or wait.gone then return end
+  if wait.parts then batch.write("RPUSH", base .. "predecessors:" .. id, wait.parts) end
+  redis.call("PEXPIRE", base .. "predecessors:" .. id, string.format("%d", ttl + _flow.KEEP))
+  if record.has(wait.flags, flow.WANTS) then redis.call("UNLINK", base .. "inputs:" .. id) end
+  wait.gone = true
+end
+
+-- Has `flow.settle_touched` look whether the wait is over.
+--- (s: table, id: str, wait: table)
+function flow.touch(s, id, wait)
+  if not wait.touched then
+    wait.touched = true
+    s.touched[#s.touched + 1] = id
+  end
+end
+
+-- Counts the event of one predecessor for a dependent. Returns whether the edge has served its purpose.
+--- (s: table, edge: str, letter: str, id: str, text: str) -> bool
+--- uses: base
+function flow.visit(s, edge, letter, id, text)
+  local number, place, size = struct.unpack(">I6I4B", edge)
+  local dependent = string.sub(edge, 12 + size)
+  local wait = flow.wait(s, dependent)
+  if not wait or wait.gone or wait.number ~= number then return true end
+  flow.touch(s, dependent, wait)
+  if letter == _event.REQUEUED then
+    wait.dead = math.max(0, wait.dead - 1)
+    return false
+  end
+  if letter == _event.DEAD and wait.policy == flow.STOP then
+    wait.dead = wait.dead + 1
+    return false
+  end
+  wait.left = wait.left - 1
+  if letter ~= ending.COMPLETED and wait.policy ~= flow.CONTINUE then
+    if wait.failed == "" then wait.failed = id end
+  elseif record.has(wait.flags, flow.WANTS) and not record.has(wait.flags, flow.TOO_LARGE) then
+    local input = string.format("[%d,", place) .. (letter == ending.COMPLETED and text or "null") .. "],"
+    wait.bytes = wait.bytes + #input
+    if wait.bytes > _flow.MOST then
+      wait.flags, wait.texts = wait.flags + flow.TOO_LARGE, nil
+      redis.call("UNLINK", base .. "inputs:" .. dependent)
+    else
+      wait.texts = wait.texts or {}
+      wait.texts[#wait.texts + 1] = input
+    end
+  end
+  return true
+end
+
+-- Visits some edges of a predecessor with several dependents. An edge that has not served its purpose goes to the end of the
+-- list. Returns how many of the `rest` are left to visit.
+--- (s: table, letter: str, id: str, text: str, rest: int, part: table) -> int
+--- uses: base
+function flow.visit_list(s, letter, id, text, rest, part)
+  local key, kept = base .. "dependents:" .. id, {}
+  local edges = redis.call("LPOP", key, math.min(rest, part.left)) or {}
+  for i = 1, #edges do
+    if not flow.visit(s, edges[i], letter, id, text) then kept[#kept + 1] = edges[i] end
+  end
+  batch.write("RPUSH", key, kept)
+  part.left = part.left - #edges
+  return #edges == 0 and 0 or rest - #edges
+end
+
+-- Ends the wait of a dependent if it is time for that. Returns false if it does not fit into the slice `part`.
+--- (s: table, id: str, wait: table, part: table) -> bool
+--- uses: base
+function flow.settle(s, id, wait, part)
+  if wait.gone or record.has(wait.flags, flow.OPEN) or wait.left > 0 and wait.failed == "" then return true end
+  if not slice.take(part, record.entry_bytes(struct.pack(">I6B", 0, wait.class)) + wait.bytes) then
+    part.left = 0
+    return false
+  end
+  local body = record.get(id)
+  if not body or record.state(body) ~= state.WAITING then
+    wait.gone = true
+    return true
+  end
+  local ttl, too_large = struct.unpack(">I5", body, 37), record.has(wait.flags, flow.TOO_LARGE)
+  if wait.failed ~= "" and wait.policy == flow.STOP then
+    s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + 1
+    job.remove(s, id, body, ending.CANCELLED, "it waited for job " .. wait.failed .. ", which failed")
+    return true
+  end
+  local generation = row.mint(s.row, 1) + 1
+  if wait.failed ~= "" then
+    body = record.replaced(body, record.powers(body).f, generation, s.now, 0)
+  elseif record.has(wait.flags, flow.WANTS) and not too_large then
+    if wait.texts then redis.call("APPEND", base .. "inputs:" .. id, table.concat(wait.texts)) end
+    local inputs, start = redis.call("GET", base .. "inputs:" .. id) or "", #body
+    body = string.sub(body, 1, start - 1) .. (string.byte(body, start - 1) == 123 and "" or ",")
+      .. '"*results":[' .. string.sub(inputs, 1, -2) .. "]}"
+  end
+  flow.forget(s, id, ttl)
+  local _, _, _, _, _, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)
+  local new_state
+  if too_large and wait.failed == "" then
+    local why = '{"reason":"the results of the jobs that it waited for are larger than 1 MiB"}'
+    redis.call("HSET", base .. "reasons", id, why)
+    redis.call("ZADD", base .. "dead", s.now, id)
+    s.row[_row.FAILED] = s.row[_row.FAILED] + 1
+    counters.move(s, tenant, _count.DEPENDENT, _count.DEAD, 1)
+    s.finished[#s.finished + 1] = id
+    flow.note(s, _event.DEAD, id, "")
+    new_state, flags = state.DEAD, bit.bor(flags, flag.REASON)
+  else
+    new_state, flags = job.make_ready(
+      s, false, record.entry(generation, #body, id), flags, priority, tenant, s.now, _count.DEPENDENT, body)
+  end
+  body = record.moved(body, new_state, generation, s.now)
+  redis.call("HSET", base .. "jobs", id, record.flagged(body, flags))
+  return true
+end
+
+-- Settles the dependents that `flow.visit` has touched. Those that do not fit become events.
+--- (s: table, part: table)
+--- uses: base
+function flow.settle_touched(s, part)
+  local touched = s.touched
+  s.touched = {}
+  for i = 1, #touched do
+    local wait = s.waits[touched[i]]
+    wait.touched = nil
+    if not flow.settle(s, touched[i], wait, part) then flow.later(s, _event.RELEASE, touched[i], "", 0) end
+  end
+end
+
+-- Leaves an event to the next scripts.
+--- (s: table, letter: str, id: str, text: str, rest: int)
+--- uses: base
+function flow.later(s, letter, id, text, rest)
+  redis.call("RPUSH", base .. "events", letter, id, text, rest)
+  s.row[_row.FLOWS] = bit.bor(s.row[_row.FLOWS], _flow.EVENTS)
+  s.ready = true -- have a worker take a turn
+end
+
+-- Reports the events that earlier scripts have left, in order.
+--- (s: table, part: table)
+--- uses: base
+function flow.resume(s, part)
+  local key = base .. "events"
+  while part.left > 0 do
+    local event = redis.call("LPOP", key, 4)
+    if not event then
+      s.row[_row.FLOWS] = _flow.EDGES
+      return
+    end
+    local letter, id, text, rest = event[1], event[2], event[3], tonumber(event[4])
+    part.left = math.max(0, part.left - 1)
+    if letter == _event.RELEASE then
+      local wait = flow.wait(s, id)
+      if wait then flow.touch(s, id, wait) end
+    else
+      local value = redis.call("HGET", base .. "dependents", id)
+      if value == "" then
+        rest = flow.visit_list(s, letter, id, text, rest or redis.call("LLEN", base .. "dependents:" .. id), part)
+        if rest > 0 then
+          redis.call("LPUSH", key, rest, text, id, letter)
+        elseif redis.call("EXISTS", base .. "dependents:" .. id) == 0 then
+          redis.call("HDEL", base .. "dependents", id)
+        end
+      elseif value and flow.visit(s, value, letter, id, text) then
+        redis.call("HDEL", base .. "dependents", id)
+      end
+    end
+    flow.settle_touched(s, part)
+  end
+end
+
+-- Reports to dependents what happened to their predecessors in this script, and ends the waits that are over.
+--- (s: table)
+--- uses: base
+--- seldom
+function flow.advance(s)
+  local r = s.row
+  s.visits, s.touched = s.visits or slice.of(_flow.VISITS), s.touched or {}
+  if r[_row.FLOWS] >= _flow.EVENTS then flow.resume(s, s.visits) end
+  while s.events do
+    local events, ids, gone = s.events, {}, {}
+    s.events = nil
+    for i = 1, #events, 4 do ids[#ids + 1] = events[i + 1] end
+    local found = batch.read(base .. "dependents", ids)
+    local is_late = r[_row.FLOWS] >= _flow.EVENTS
+    for i = 1, #ids do
+      local letter, text = events[4 * i - 3], events[4 * i - 1]
+      if found[i] and (is_late or found[i] == "" or s.visits.left == 0) then
+        flow.later(s, letter, ids[i], text, "")
+      elseif found[i] and flow.visit(s, found[i], letter, ids[i], text) then
+        gone[#gone + 1] = ids[i]
+      end
+    end
+    batch.write("HDEL", base .. "dependents", gone)
+    flow.settle_touched(s, s.visits)
+    if not is_late and s.visits.left > 0 and r[_row.FLOWS] >= _flow.EVENTS then flow.resume(s, s.visits) end
+  end
+  if r[_row.DEPENDENT] == 0 and r[_row.FLOWS] == _flow.EDGES and redis.call("EXISTS", base .. "dependents") == 0 then
+    r[_row.FLOWS] = 0
+  end
+end
+
+-- Enqueues a part of a flow, at most 250 rows: verb, id, draft, dependent, …
+--
+--   open…    a dependent, which is open; its policy follows in the verb, and w if it wants results
+--   job      a job that may run at once
+--   edge     no new job: one of this flow, which may be enqueued by a later row
+--   after    no new job: one that was enqueued before, and may have ended
+--   close    the dependent has all of its predecessors
+--
+-- The job of a row is a predecessor of `dependent`, unless that is empty. Returns { } or, if nothing was written, { word,
+-- position }: `known`, an id that is in the queue already; `gone`, a job that does not exist and has no result.
+--- keys: base meta
+--- args: caller: str, number: int, given: int, rows: *
+function script.enqueue_flow(base, meta, caller, number, given, rows, ...)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local known = idempotency.replay(caller, number)
+  if known then return known end
+  local r, ids, ended = s.row, {}, {}
+  for i = rows, #ARGV, 4 do ids[#ids + 1] = ARGV[i + 1] end
+  local old = redis.call("HMGET", base .. "jobs", unpack(ids))
+  for i = 1, #ids do
+    local letter = string.sub(ARGV[rows + 4 * i - 4], 1, 1)
+    if old[i] and (letter == "o" or letter == "j") then return { "known", i - 1 } end
+    if letter == "a" and not old[i] then
+      ended[i] = results.get(ids[i], s.now)
+      if not ended[i] then return { "gone", i - 1 } end
+    end
+  end
+  flow.open(r)
+  local edges, set, generation = redis.call("HMGET", base .. "dependents", unpack(ids)), {}, row.mint(r, #ids)
+  local known_edges, new_edges = {}, {}
+  s.touched, s.visits = {}, slice.of(_flow.VISITS)
+  for i = 1, #ids do known_edges[ids[i]] = edges[i] end
+  for i = 1, #ids do
+    local at = rows + 4 * i - 4
+    local verb, id, body, dependent = ARGV[at], ids[i], ARGV[at + 2], ARGV[at + 3]
+    local letter = string.sub(verb, 1, 1)
+    if letter == "o" then
+      flow.add(s, id, body, generation + i, verb, set)
+    elseif letter == "j" then
+      job.add_draft(s, id, body, generation + i, set)
+    elseif letter == "c" then
+      local wait = flow.wait(s, id)
+      if wait then
+        wait.flags = bit.band(wait.flags, 255 - flow.OPEN)
+        flow.touch(s, id, wait)
+      end
+    end
+    local edge = dependent ~= "" and flow.link(s, id, dependent)
+    if edge and ended[i] then
+      flow.visit(s, edge, results.letter(ended[i]), id, results.text(ended[i]))
+    elseif edge then
+      local is_dead = letter == "a" and record.intact(old[i]) and record.state(old[i]) == state.DEAD
+      if not is_dead or not flow.visit(s, edge, _event.DEAD, id, "") then
+        flow.store_edge(known_edges, new_edges, id, edge)
+      end
+    end
+  end
+  batch.write("HSET", base .. "jobs", set)
+  if #new_edges > 0 then
+    batch.leave_listpack(base .. "dependents", #new_edges / 2)
+    batch.write("HSET", base .. "dependents", new_edges)
+    r[_row.FLOWS] = bit.bor(r[_row.FLOWS], _flow.EDGES)
+  end
+  flow.settle_touched(s, s.visits)
+  job.commit(s)
+  if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
+  row.store(s)
+  return idempotency.keep(caller, number, {})
+end
+
+-- Enqueues a dependent, which is open.
+--- (s: table, id: str, body: str, generation: int, verb: str, set: table)
+--- uses: base
+function flow.add(s, id, body, generation, verb, set)
+  local expires, how = struct.unpack(">I6", body, 21), string.byte(body, 2)
+  if expires > 0 and not record.has(how, draft.EXPIRES_IS_DATE) then expires = s.now + expires end
+  if record.has(how, draft.OWN_ID) then redis.call("HDEL", base .. "results", id) end
+  redis.call("DEL", base .. "predecessors:" .. id)
+  counters.move(s, record.tenant(body), _count.NONE, _count.DEPENDENT, 1)
+  s.waits = s.waits or {}
+  s.waits[id] = {
+    number = generation, total = 0, left = 0, dead = 0, bytes = 0,
+    flags = flow.OPEN + (string.sub(verb, 6, 6) == "w" and flow.WANTS or 0),
+    class = string.byte(record.entry(0, #body, ""), 7), policy = string.sub(verb, 5, 5), failed = "",
+  }
+  set[#set + 1], set[#set + 2] = id, record.enqueued(body, state.WAITING, generation, s.now, s.now, expires)
+end
+
+-- Makes a job a predecessor of a dependent. Returns the edge, or nil if the dependent waits no longer.
+--- (s: table, id: str, dependent: str) -> str | nil
+--- uses: base
+function flow.link(s, id, dependent)
+  local wait = flow.wait(s, dependent)
+  if not wait or not record.has(wait.flags, flow.OPEN) then return nil end
+  wait.parts = wait.parts or {}
+  wait.parts[#wait.parts + 1] = "\0" .. id
+  wait.total, wait.left = wait.total + 1, wait.left + 1
+  return struct.pack(">I6I4B", wait.number, wait.total - 1, 0) .. dependent
+end
+
+-- Collects the edge of a predecessor in `new`, or appends it to the list of those with several dependents.
+--- (known: table, new: table, id: str, edge: str)
+--- uses: base
+function flow.store_edge(known, new, id, edge)
+  local key, first = base .. "dependents:" .. id, known[id]
+  if not first then
+    known[id] = edge
+    new[#new + 1], new[#new + 2] = id, edge
+  elseif first == "" then
+    redis.call("RPUSH", key, edge)
+  else
+    redis.call("RPUSH", key, first, edge)
+    known[id] = ""
+    new[#new + 1], new[#new + 2] = id, ""
+  end
+end
+
+-- A page of the predecessors of a job: { how many there are, entry, start of its record or
+-- false, whether it runs, how it ended or false, its wait or false, how many predecessors it has, … }. At most 1 MiB of records.
+--- keys: base meta
+--- args: given: int, id: str, offset: int, limit: int
+--- flags: allow-oom
+function script.predecessors(base, meta, given, id, offset, limit)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local key, part = base .. "predecessors:" .. id, slice.of(limit)
+  local page = { redis.call("LLEN", key) }
+  local found = redis.call("LRANGE", key, offset, offset + limit - 1)
+  for i = 1, #found do
+    local one = string.sub(found[i], 2)
+    if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", one)) then break end
+    local body, done, n = record.get(one), results.get(one, s.now), #page
+    page[n + 1], page[n + 2] = found[i], body and string.sub(body, 1, editing.payload_start(body) - 1)
+    page[n + 3] = redis.call("HGET", base .. "owners", one)
+    page[n + 4] = done and results.letter(done)
+    page[n + 5] = body and record.state(body) == state.WAITING and redis.call("HGET", base .. "waiting", one)
+    page[n + 6] = redis.call("LLEN", base .. "predecessors:" .. one)
+  end
+  return page
+end

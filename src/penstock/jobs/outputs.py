@@ -1,0 +1,45 @@
+"""Results of other jobs as arguments of a job that waits for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Stands for the result of a job, as an argument of a job that waits for it. "": see `RESULT`."""
+
+    job_id: str = ""
+    key: str = ""
+
+
+RESULT: Any = Output()
+"""As an argument: the result of the job before; after a group or `after=[…]`, the list of their results."""
+
+
+def is_output(value: Any) -> bool:
+    """Whether an argument stands for results: an Output, or a list or tuple of nothing else."""
+    if isinstance(value, list | tuple):
+        return bool(value) and all(isinstance(one, Output) for one in value)
+    return isinstance(value, Output)
+
+
+def with_results(record_powers: dict[str, msgspec.Raw], payload: bytes) -> bytes:
+    """The arguments of a job that waited for others, with their results in place."""
+    arguments: dict[str, Any] = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+    arrived = arguments.pop("*results", None)
+    if arrived is None:
+        return payload
+    by_place = dict(msgspec.json.decode(arrived, type=list[tuple[int, msgspec.Raw]]))
+    missing = msgspec.Raw(b"null")
+    for name, places in msgspec.msgpack.decode(record_powers["i"]).items():
+        if isinstance(places, int):
+            arguments[name] = by_place.get(places, missing)
+            continue
+        if len(places) == 2 and places[1] < 0:
+            places = range(places[0], places[0] - places[1])
+        arguments[name] = [by_place.get(place, missing) for place in places]
+    return msgspec.json.encode(arguments)

@@ -1,0 +1,56 @@
+"""Checks of the flows of a queue: what jobs wait for, and the edges that their predecessors have."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.jobs.constants import WAITING
+from penstock.jobs.record import Record
+from penstock.jobs.row import Row
+from penstock.jobs.waits import WaitState
+
+_EDGE = struct.Struct(">HIIB")
+
+
+class FlowsAudit:
+    """The keys of one queue's flows. An edge has the number of a dependent, which is the generation of its record."""
+
+    def __init__(self, keys: dict[str, Any], jobs: dict[bytes, Record], row: Row) -> None:
+        self.keys = keys
+        self.jobs = jobs
+        self.row = row
+        self.waiting = {id for id, record in jobs.items() if record.state == WAITING}
+
+    def problems(self) -> Iterator[str]:
+        waits = self.keys.get("waiting", {})
+        if set(waits) != self.waiting:
+            yield f"waiting: {sorted(waits)}, but the records of {sorted(self.waiting)} say so"
+        edges = self._edges()
+        for id in self.waiting & set(waits):
+            wait = WaitState.read(waits[id])
+            found = edges[id, self.jobs[id].generation]
+            if wait.left != found and not self.keys.get("events"):
+                yield f"waiting: {id!r} has {wait.left} left, but {found} edges lead there"
+            if not 0 <= wait.dead <= wait.left <= wait.total:
+                yield f"waiting: {id!r} has {wait}"
+        inputs = {name.removeprefix("inputs:").encode() for name in self.keys if name.startswith("inputs:")}
+        if lost := inputs - self.waiting:
+            yield f"inputs: {sorted(lost)} do not wait"
+        gone = set(self.keys.get("dependents", {})) - set(self.jobs)
+        if gone and not self.keys.get("events"):
+            yield f"dependents: {sorted(gone)} are no jobs"
+        marks = (1 if "dependents" in self.keys else 0) + (2 if "events" in self.keys else 0)
+        if marks & ~int(self.row.flows):
+            yield f"row: the marks of flows are {self.row.flows}, but there are {marks}"
+
+    def _edges(self) -> Counter[tuple[bytes, int]]:
+        found: Counter[tuple[bytes, int]] = Counter()
+        for id, edge in self.keys.get("dependents", {}).items():
+            for one in [edge] if edge else self.keys.get(f"dependents:{id.decode()}", []):
+                high, low, _, size = _EDGE.unpack_from(one)
+                if not size:
+                    found[one[_EDGE.size :], high << 32 | low] += 1
+        return found
