@@ -16,6 +16,7 @@ from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Claim, Ending, Settlement, TurnReply
 from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, LIMITED, LIMITS, OWN_ID, UNIQUE, UNIQUE_KEY
 from penstock.jobs.durable_bindings import StepBindings
+from penstock.jobs.flow_bindings import FlowBindings, FlowRow
 from penstock.jobs.keys import QUEUE, QueueKeys
 from penstock.jobs.listing import FoundJob, JobFilter, ListingBindings
 from penstock.jobs.record import Record, draft
@@ -358,6 +359,8 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "receive_signal": StepBindings(bindings).receive("w", token, "1", "go"),
         "signal": StepBindings(bindings).signal("j", "go", b"1"),
         "show_steps": StepBindings(bindings).show("j"),
+        "enqueue_flow": FlowBindings(bindings).enqueue([FlowRow("job", "newer", record("ada"))], durable=False),
+        "predecessors": FlowBindings(bindings).predecessors("j", 0, 10),
         "cancel": bindings.cancel(["j"]),
         "edit": bindings.edit("j", due=5, priority=1, payload=b"1"),
         "purge": bindings.purge(None, 0, 100),

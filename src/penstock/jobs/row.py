@@ -42,7 +42,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     next_admission: float | bool = 0
     limited: int | bool = 0
     pauses: int | bool = 0
-    batch: list[float] | bool | None = None
+    batch: list[float] | bool = False
     flows: int = 0
     dependent: int = 0
 
