@@ -88,7 +88,8 @@ class Configuration:
         """Whole numbers by name, from a string such as `a=1,b=2` or from a table."""
         place, value = self._find(name, None)
         if isinstance(value, str):
-            value = dict(part.partition("=")[::2] for part in value.split(",") if part.strip())
+            pairs = (part.partition("=") for part in value.split(",") if part.strip())
+            value = {key: number for key, _, number in pairs}
         try:
             return {key.strip(): int(str(number)) for key, number in (value or {}).items()}
         except (AttributeError, ValueError):

@@ -296,7 +296,7 @@ class Aggregate:
     ) -> Tally | None:
         """The counts of these lines of a batch. With `max_attempts`, a batch that cannot be counted becomes a dead
         batch, and None is returned."""
-        most = self._max_attempts
+        most, attempts, reason = self._max_attempts, 0, ""
         if most is not None and deliveries > MAX_DELIVERIES:
             attempts, reason = deliveries - 1, f"delivered {deliveries - 1} times, and never counted"
         else:

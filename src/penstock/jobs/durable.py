@@ -158,7 +158,9 @@ class Step:
                 finally:
                     in_step.reset(token)
                 value = run(steps.record(key, results.name, results.encode(result)))
-            answer: R = results.decode(value if one is None else one.value)
+            else:
+                value = one.value
+            answer: R = results.decode(value)
             return answer
 
 

@@ -315,6 +315,6 @@ def pauses_of(shards: Sequence[OperatedQueue]) -> Operation[list[PausedPart]]:
     """The paused parts of a queue, from those of its shards."""
     found: dict[tuple[str | None, str | None], PausedPart] = {}
     for one in (one for part in (yield Parallel(tuple(shard.bindings.pauses() for shard in shards))) for one in part):
-        known = found.get((one.task, one.tenant), replace(one, parked=0))
+        known = found.get((one.task, one.tenant)) or replace(one, parked=0)
         found[one.task, one.tenant] = replace(one, parked=known.parked + one.parked, paused=known.paused or one.paused)
     return sorted(found.values(), key=lambda one: (one.task is None, one.task or one.tenant or ""))

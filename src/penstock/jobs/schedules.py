@@ -137,13 +137,13 @@ def _settled_home(name: str, call: Call[Any]) -> Operation[Queue]:
     if shards is None:
         return call.task.home
     yield from shards.refresh()
-    homes = shards.tenants.homes(tenant)
-    if len(homes) > 1:
+    home, *others = shards.tenants.homes(tenant)
+    if others:
         raise ConfigurationError(
             f"schedule {name!r}: tenant {tenant!r} of queue {shards.all[0].name} moves to another shard at present: "
             "add the schedule when that is done"
         )
-    return homes[0]
+    return home
 
 
 def find_schedule(queues: Iterable[Queue], name: str) -> Operation[tuple[Queue, int, StoredSchedule]]:

@@ -84,13 +84,15 @@ class Steps:
 
     def find(self, key: str, name: str, kinds: tuple[str, ...], what: str) -> Operation[Recorded | None]:
         """The record of a step, or None. One round trip in each run. Raises ProgramChanged if it was another step."""
-        if self._recorded is None:
+        recorded = self._recorded
+        if recorded is None:
             self._loaded_at = time.monotonic()
             found = yield self._bindings.load(*self._claim)
             if found is None:
                 raise self._lost()
-            self._now, self._recorded = found
-        one = self._recorded.get(key)
+            self._now, recorded = found
+            self._recorded = recorded
+        one = recorded.get(key)
         if one is None:
             return None
         if one.kind not in kinds or (one.name != name and not key.startswith("@")):

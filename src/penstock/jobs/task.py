@@ -186,7 +186,7 @@ class Task(Generic[P, R]):
         """
         from penstock.jobs.flow import group
 
-        call: Callable[[Any], Call[R]] = self.call
+        call: Callable[..., Call[R]] = self.call
         return group(map(call, items))
 
     @verb
