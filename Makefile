@@ -39,8 +39,7 @@ setup: .venv/ready  ## make .venv with Penstock and its tools (again when pyproj
 check: setup  ## format, lint, types, layers, vocabulary
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
-	$(BIN)/mypy
-	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/mypy & mypy=$$!; $(BIN)/basedpyright --pythonpath $(BIN)/python; other=$$?; wait $$mypy && exit $$other
 	$(BIN)/pytest -q -n 2 $(RULES)
 
 lua: setup  ## valid Lua, no unknown global, nothing unused (without luac and luacheck it only reports that they are missing)
