@@ -31,18 +31,21 @@ def tree(id: str, /, *, limit: int = 100, where: Where = HERE, as_json: AsJson =
 
 
 def _lines(root: FlowNode) -> Iterator[str]:
-    rest = [(root, 0)]
+    rest: list[tuple[FlowNode | str, int]] = [(root, 0)]
     while rest:
         node, depth = rest.pop()
         indent = "  " * depth
+        if isinstance(node, str):
+            yield indent + node
+            continue
         facts = [str(node.status), node.task, node.id]
         if node.total:
             waits = f"{node.total - node.left} of {node.total} have ended"
             facts.append(f"({waits}, {many(node.dead, 'dead letter')})" if node.dead else f"({waits})")
         yield indent + "  ".join(filter(None, facts))
-        rest += [(one, depth + 1) for one in reversed(node.predecessors)]
         if node.predecessors and (hidden := node.total - len(node.predecessors)):
-            yield f"{indent}  ({hidden} more; --limit shows them)"
+            rest.append((f"({hidden} more; --limit shows them)", depth + 1))
+        rest += [(one, depth + 1) for one in reversed(node.predecessors)]
 
 
 def cancel_tree(id: str, /, *, yes: Yes = False, where: Where = HERE) -> None:
