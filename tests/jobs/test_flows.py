@@ -174,6 +174,22 @@ async def test_a_job_that_leaves_the_queue_undone_stops_what_waits_for_it(app: P
     assert await do(last.status) == Status.CANCELLED
 
 
+async def test_a_job_that_others_wait_for_is_not_moved_to_another_queue(app: Penstock, do: Do):
+    shop = Shop(app)
+    shop.fails = {"b"}
+    one = await do(shop.part.enqueue, "a")
+    flow = await do(chain(shop.part.call("b"), shop.after.call(RESULT)).enqueue)
+    several = await do(chain(shop.part.call("c"), group(shop.after.call(RESULT) for _ in range(2))).enqueue)
+    moved = await do(app.queue("q").jobs(task=shop.part.name).move, app.queue("other"))
+    assert moved.done == 1
+    assert await do(one.status) == Status.CANCELLED, "the one that nothing waits for"
+    await run_burst(app)
+    assert (await do(app.queue("q").jobs(state="dead").move, app.queue("other"))).done == 0
+    assert (await do(app.queue("other").count)).ready == 1
+    assert await do(flow.status) == Status.BLOCKED
+    assert [await do(job.result, 5) for job in several] == ["C"] * 2
+
+
 async def test_a_job_may_run_though_others_failed(app: Penstock, do: Do):
     shop = Shop(app)
     shop.fails = {"b"}

@@ -84,9 +84,9 @@ function script.change_jobs(base, meta, caller, number, given, verb, jobs, ...)
 end
 
 -- Delays waiting jobs for at least `ms`, so that no worker claims them while they are enqueued elsewhere. Only jobs that are
--- still as a page has shown them, and have no powers: unique keys and limits belong to their queue. A dead letter waits
--- for no worker, and is only returned. Arguments as of `change_jobs`; returns { how many of them were reached, id, ms at
--- which it was due (0: it was ready or dead), record, … }.
+-- still as a page has shown them, have no powers, as unique keys and limits belong to their queue, and have no dependents,
+-- which would be cancelled. A dead letter waits for no worker, and is only returned. Arguments as of `change_jobs`; returns
+-- { how many of them were reached, id, ms at which it was due (0: it was ready or dead), record, … }.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, ms: int, jobs: *
 --- flags: allow-oom
@@ -98,10 +98,12 @@ function script.hold_jobs(base, meta, caller, number, given, ms, jobs, ...)
   local reply = { 0 }
   for _, id, body, owner in listing.unchanged(reply, jobs) do
     local is, due = record.state(body), 0
+    local stays = string.byte(body, 36) ~= 0
+      or (s.row[_row.FLOWS] or 0) ~= 0 and redis.call("HEXISTS", base .. "dependents", id) == 1
     if is == state.DELAYED then due = record.since(body) end
-    if not owner and string.byte(body, 36) == 0 and (is == state.READY or is == state.DELAYED) then
+    if not owner and not stays and (is == state.READY or is == state.DELAYED) then
       body = listing.hold(s, id, body, math.max(due, s.now + ms))
-    elseif is ~= state.DEAD or string.byte(body, 36) ~= 0 then
+    elseif is ~= state.DEAD or stays then
       id = nil
     end
     if id then
