@@ -14,16 +14,16 @@ def test_dead_batches_are_listed_shown_retried_and_removed(shop: Penstock, penst
     log.write_bytes(b"".join(b"line \x1b %d\n" % n for n in range(20)))
     mended = False
 
-    @shop.aggregate("logs", receiver="hits", max_attempts=1)
+    @shop.aggregate("eu:logs", receiver="hits", max_attempts=1)
     def hits(lines: LineBatch) -> dict[str, dict[str, int]]:
         if not mended:
             raise ValueError("a bad \x1b batch")
         return {"hits": {"all": len(lines)}}
 
-    shop.files("logs").send_lines(log, receivers=["hits"], source="web-1")
+    shop.files("eu:logs").send_lines(log, receivers=["hits"], source="web-1")
     hits.run(wait=0.1)
-    where = "counts:logs:hits"
-    code, shown, hint = penstock("files", "ls", "logs")
+    where = "counts:eu:logs:hits"
+    code, shown, hint = penstock("files", "ls", "eu:logs")
     assert (code, "dead" in shown, f"1 dead batch: penstock dead ls {where}" in hint) == (Exit.OK, True, True)
     page = json.loads(penstock("dead", "ls", where, "--json")[1])
     assert (page["total"], page["batches"][0]["lines"], page["batches"][0]["error"]) == (
@@ -44,7 +44,7 @@ def test_dead_batches_are_listed_shown_retried_and_removed(shop: Penstock, penst
 
     mended = False
     log.write_bytes(log.read_bytes() + b"more\n")
-    shop.files("logs").send_lines(log, source="web-1")
+    shop.files("eu:logs").send_lines(log, source="web-1")
     hits.run(wait=0.1)
     assert penstock("dead", "rm", "--all", where)[0] == Exit.USAGE
     code, shown, _ = penstock("dead", "rm", "--all", where, "--yes")
