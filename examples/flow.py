@@ -1,4 +1,4 @@
-"""A flow: a job for each part, one of which fails for good, and a summary that goes on with the rest."""
+"""A flow: a job for each part, one of which fails for good, and a summary that continues with the rest."""
 
 import asyncio
 
