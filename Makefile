@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # uv uses an interpreter of this machine, and fails with a clear message if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help setup check lua constants test test-browser test-logs test-servers storm flood demo bench bench-peers clean
+.PHONY: help setup check lua constants test test-pairs test-browser test-logs test-servers storm flood demo bench bench-peers clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z-]+:.*##/ { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -49,8 +49,11 @@ constants: setup  ## write what Lua and Python share, from the .lua files into c
 	$(BIN)/python -m tests.lua.constants
 
 test: check  ## check, then every other test, eight at a time, because they mostly wait (failures are retried serially)
-	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(RULES:%=--ignore=%) || \
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal --pairs half $(RULES:%=--ignore=%) || \
 		$(BIN)/pytest $(RETRY)
+
+test-pairs: setup  ## the tests of components with those pairs of a face and a server that make test leaves out
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal --pairs rest tests || $(BIN)/pytest $(RETRY)
 
 test-browser: setup  ## a browser uses the dashboard and the search box of the examples; installs Debian's chromium and playwright if they are missing
 	@command -v chromium >/dev/null && fc-list :lang=zh 2>/dev/null | grep -q . || \

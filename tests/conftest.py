@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from penstock import Penstock, Settings
 from penstock.testing import MovableClock
+from tests import everywhere
 from tests.faces import Faces
 from tests.jobs.stand import Stand
 from tests.leaks import leaks_of_test
@@ -33,6 +34,10 @@ settings.load_profile("busy machine")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "damages: a test that spoils stored data, so that the counters cannot be right")
+
+
+pytest_addoption = everywhere.add_pairs_option
+pytest_collection_modifyitems = everywhere.keep_pairs
 
 
 def pytest_collection_finish() -> None:
