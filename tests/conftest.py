@@ -40,8 +40,9 @@ pytest_addoption = everywhere.add_pairs_option
 pytest_collection_modifyitems = everywhere.keep_pairs
 
 
-def pytest_collection_finish() -> None:
-    """Exempt the collected tests from garbage collection: the full collections that some tests run are then cheap."""
+@pytest.fixture(scope="module", autouse=True)
+def garbage_is_collected_cheaply() -> None:
+    """What is alive before a file's tests is exempt: the full collections that some tests run are then cheap."""
     gc.collect()
     gc.freeze()
 

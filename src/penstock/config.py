@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,14 @@ KNOWN = ("url", "prefix", "concurrency", "processes", "queues", "log_format", "m
 def project_file(start: Path) -> Path | None:
     """The nearest `pyproject.toml` in `start` or above it."""
     return next((file for folder in (start, *start.parents) if (file := folder / "pyproject.toml").is_file()), None)
+
+
+@lru_cache(maxsize=4)
+def _toml(text: str) -> dict[str, Any]:
+    """The last few files are kept: a program with many apps, as a suite of tests is, reads the same one for each."""
+    import tomllib  # imported here, because most commands never need it
+
+    return tomllib.loads(text)
 
 
 class Configuration:
@@ -41,10 +49,8 @@ class Configuration:
         file = project_file(self._start)
         if file is None:
             return {}
-        import tomllib  # imported here, because most commands never need it
-
         try:
-            found = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("penstock", {})
+            found = _toml(file.read_text("utf-8")).get("tool", {}).get("penstock", {})
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"{file} cannot be read: {error}") from error
         table = {name.replace("-", "_"): value for name, value in found.items()}

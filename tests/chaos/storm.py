@@ -50,8 +50,8 @@ def seed() -> int:
 
 
 def seconds() -> float:
-    """$PENSTOCK_STORM_SECONDS, or half a minute; `make storm` sets ten minutes."""
-    return float(os.environ.get("PENSTOCK_STORM_SECONDS", "30"))
+    """$PENSTOCK_STORM_SECONDS, or twenty; `make storm` sets ten minutes."""
+    return float(os.environ.get("PENSTOCK_STORM_SECONDS", "20"))
 
 
 def plan(seed: int, seconds: float) -> list[Failure]:

@@ -167,7 +167,7 @@ def test_whoever_loses_its_connection_sleeps_through_nothing(
     start: Callable[..., Server], disturb: Callable[[Server], None]
 ):
     server = start("--client-output-buffer-limit", "pubsub 32kb 8kb 1")
-    rounds = 20
+    rounds = 8
     with WaitingProcesses(server.address, rounds) as processes, Penstock(server.address, prefix=PREFIX) as app:
         processes.start(*(everything(face, str(n)) for face in FACES for n in range(3)))
         wait_until_quiet(server)

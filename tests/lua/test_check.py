@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core import scripts
 from tests.lua import check
 
 pytestmark = pytest.mark.skipif(bool(check.missing()), reason="needs luac and luacheck (Debian: lua5.1 and lua-check)")
@@ -65,8 +64,3 @@ def test_a_file_that_is_no_lua_is_found(tmp_path: Path):
 def test_every_file_is_in_a_library():
     cut = {name for names in check.libraries() for name in names}
     assert cut == {path.relative_to(check.SRC).as_posix() for path in check.SRC.rglob("*.lua")}
-
-
-@pytest.mark.parametrize("names", [*check.libraries()], ids=lambda names: str(names[-1]))
-def test_the_house_has_no_fault(names: tuple[str, ...]):
-    assert check.faults({name: scripts.read(name) for name in names}) == []
