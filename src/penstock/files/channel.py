@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from penstock.config import Configuration
 from penstock.core.clock import Clock
 from penstock.core.keys import check_name
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread, verb
@@ -17,7 +14,7 @@ from penstock.files.bindings import ChannelBindings, ChannelInfo
 from penstock.files.receiver import Receiver
 from penstock.files.recognition import SendRules
 from penstock.files.sender import Progress, Sender, Sent, close_channel
-from penstock.files.source import find_sources
+from penstock.files.source import Source, find_sources, source_name
 from penstock.messages.keys import LogKeys
 from penstock.messages.log import wake_rest
 from penstock.settings import MiB, Settings
@@ -81,15 +78,16 @@ class Channel:
 
     @verb
     def send_lines(
-        self, paths: Paths, *, receivers: Iterable[str] = (), close: bool = False, limit: int | None = None,
-        patience: float | None = None, again: bool = False, source: str | None = None, identity: Identity = "content",
-        settle: float = 60.0, final: bool | None = None, follow: bool | Callable[[], bool] = False,
-        progress: Callable[[Progress], object] | None = None,
+        self, paths: Paths | Callable[[], Paths], *, receivers: Iterable[str] = (), close: bool = False,
+        limit: int | None = None, patience: float | None = None, again: bool = False, source: str | None = None,
+        identity: Identity = "content", settle: float = 60.0, final: bool | None = None,
+        follow: bool | Callable[[], bool] = False, progress: Callable[[Progress], object] | None = None,
     ) -> Operation[Sent]:  # fmt: skip
         """Send text, plain or packed by gzip, bzip2, xz or Zstandard, in blocks that end at line ends and can be read
         independently. So a receiver can resume at any block, and several processes can share the work. A line that is
         longer than a block is spread over several blocks.
 
+        paths   as those of `send`; or a function that returns them, which `follow` calls again at each look
         settle  seconds after which a renamed file that nobody has written to is finished
         final   the files are finished; None: only if `close` is set
         follow  send also what is written from now on, about twice a second, and files that come into a folder. True:
@@ -111,23 +109,25 @@ class Channel:
         return self._send(rules, paths, receivers, close, limit, patience, progress, follow)
 
     def _source(self, given: str | None) -> str:
-        chosen = given or self.bindings.settings.source or Configuration().text("source") or socket.gethostname()
-        return check_name("source", chosen)
+        return source_name(given or self.bindings.settings.source)
 
     def _send(
-        self, rules: SendRules, paths: Paths, receivers: Iterable[str], close: bool, limit: int | None,
-        patience: float | None, progress: Callable[[Progress], object] | None,
+        self, rules: SendRules, paths: Paths | Callable[[], Paths], receivers: Iterable[str], close: bool,
+        limit: int | None, patience: float | None, progress: Callable[[Progress], object] | None,
         follow: bool | Callable[[], bool] = False,
     ) -> Operation[Sent]:  # fmt: skip
         names = [check_name("receiver", name) for name in ([receivers] if isinstance(receivers, str) else receivers)]
         _check(limit, patience)
-        given = [paths] if isinstance(paths, str | Path) else list(paths)
-        sources = yield RunInThread(lambda: find_sources(given))
+        given = paths if callable(paths) else _always(paths)
+        sources = yield RunInThread(lambda: find_sources(given()))
         sender = Sender(self.bindings, rules, progress)
         if not follow:
             return (yield from sender.run(sources, names, limit, patience, close))
         go_on = follow if callable(follow) else lambda: True
-        find = partial(find_sources, given, skip_faulty=True)
+
+        def find() -> list[Source]:
+            return find_sources(given(), skip_faulty=True)
+
         return (yield from sender.follow(find, names, limit, patience, close, go_on))
 
     @verb
@@ -162,6 +162,11 @@ class Channel:
         existed, wake = yield self.bindings.delete_channel()
         yield from wake_rest(self.bindings, wake)
         return bool(existed)
+
+
+def _always(paths: Paths) -> Callable[[], Paths]:
+    given = paths if isinstance(paths, str | Path) else list(paths)
+    return lambda: given
 
 
 def _is_by_path(identity: str) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.config import Configuration
+from penstock.core.keys import check_name
 from penstock.errors import FilesError
 from penstock.files.regular_file import AnyPath, inode_of, open_regular_file, printable, reason_of
 
@@ -38,7 +41,7 @@ def find_sources(paths: AnyPath | Iterable[AnyPath], *, skip_faulty: bool = Fals
     regular file, is given twice, or has a name that is not UTF-8. With `skip_faulty` it leaves them out instead.
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    if not given:
+    if not given and not skip_faulty:
         raise FilesError("nothing was sent: name at least one file or folder")
     by_inode: dict[str, Path] = {}
     faults: list[str] = []
@@ -56,6 +59,11 @@ def find_sources(paths: AnyPath | Iterable[AnyPath], *, skip_faulty: bool = Fals
     if faults:
         raise FilesError("\n  ".join(["nothing was sent, because of", *faults]))
     return sources
+
+
+def source_name(given: str | None) -> str:
+    """The name of the host that has the files: the given one, the setting `source`, or this machine's name."""
+    return check_name("source", given or Configuration().text("source") or socket.gethostname())
 
 
 @contextmanager

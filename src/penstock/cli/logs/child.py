@@ -5,20 +5,24 @@ It reads its work from stdin. The sender writes its progress to stdout.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import msgspec
 
 from penstock.app import Penstock
 from penstock.cli.logs.file_counter import FileCounter
+from penstock.cli.logs.log_files import LogSearch
 from penstock.counting.access_log import By
 from penstock.counting.formats import ANY
 from penstock.counting.tally import Tally
 from penstock.errors import ChannelError, FilesError, PenstockError
 from penstock.files.batches import LineBatch
+from penstock.files.rotation import log_path
 from penstock.files.sender import Progress
 from penstock.settings import Settings
 from penstock.worker.parent_pipe import exit_with_parent
@@ -43,7 +47,8 @@ LEASE = 3.0
 
 
 class Work(msgspec.Struct, frozen=True):
-    """The work of the processes. `size`: bytes of all logs."""
+    """The work of the processes. `size`: bytes of all logs; `format`: of a log that is not in `formats`. With a
+    `search` the logs are followed. The other fields are those of CountOptions."""
 
     address: str
     channel: str
@@ -54,13 +59,18 @@ class Work(msgspec.Struct, frozen=True):
     mmdb: str | None
     formats: dict[str, tuple[str, list[tuple[int, str]]]] = {}
     """Names of the logs in the channel -> the format, and the layouts of a W3C log."""
+    format: str = ANY.name
+    source: str = ""
+    search: LogSearch | None = None
+    final: bool = True
+    by_content: bool = False
 
     def function(self) -> Callable[[LineBatch], Tally]:
         """A function that counts the requests in a batch, and for each file its lines and its rejected lines."""
         counter = FileCounter(self.by, utc=self.utc, mmdb_path=self.mmdb)
 
         def count(lines: LineBatch) -> Tally:
-            format, layouts = self.formats.get(lines.file, (ANY.name, []))
+            format, layouts = self.formats.get(lines.file) or self.formats.get(log_path(lines.file), (self.format, []))
             tally = counter.count(lines, format, lines.first, layouts)
             by_file = {LINES: {lines.file: len(lines)}}
             if tally.rejected:
@@ -70,15 +80,69 @@ class Work(msgspec.Struct, frozen=True):
         return count
 
     def send(self, app: Penstock) -> None:
-        def report(progress: Progress) -> None:
-            # The total does not include files that an earlier process sent in full.
-            os.pwrite(1, b"%*d" % (WIDTH, self.size - progress.total + progress.sent), 0)
+        with _logged_faults() as faults:
+            sent = app.files(self.channel).send_lines(
+                self.search.find if self.search else self.logs, identity="content" if self.by_content else "path",
+                source=self.source or None, final=self.final, progress=self._progress(),
+                follow=bool(self.search) and (lambda: not is_stopped(0)),
+            )  # fmt: skip
+        copies = {copy.name: copy.of for copy in sent.copies}
+        result = SenderReport(copies, {held.name: held.bytes for held in sent.held_back}, "; ".join(faults))
+        os.pwrite(1, msgspec.json.encode(result), WIDTH)
 
-        # Every log that is named is counted, and wholly.
-        app.files(self.channel).send_lines(self.logs, identity="path", final=True, progress=report)
+    def _progress(self) -> Callable[[Progress], None]:
+        read = dict[str, int]()
+        total = 0
+
+        def report(progress: Progress) -> None:
+            nonlocal total
+            if self.search:
+                total += progress.done - min(read.get(progress.name, 0), progress.done)
+                read[progress.name] = progress.done
+            else:
+                # The total does not include files that an earlier process sent in full.
+                total = self.size - progress.total + progress.sent
+            os.pwrite(1, b"%*d" % (WIDTH, total), 0)
+
+        return report
 
     def count(self, app: Penstock) -> None:
         app.aggregate(self.channel, receiver=RECEIVER)(self.function()).run(share=True)
+
+
+class SenderReport(msgspec.Struct, frozen=True):
+    """What the sender writes to stdout at its end, behind its progress; the fields are those of CountReport."""
+
+    copies: dict[str, str] = {}
+    held_back: dict[str, int] = {}
+    fault: str = ""
+
+
+STOP = b"\n"
+"""Written behind the work, it lets a sender that follows logs end. It stays there for a sender that is restarted."""
+
+
+def is_stopped(work: int) -> bool:
+    return os.pread(work, 1, os.fstat(work).st_size - 1) == STOP
+
+
+@contextlib.contextmanager
+def _logged_faults() -> Iterator[list[str]]:
+    """The logs that could not be sent whole, which a sender that follows logs only writes to Python's log."""
+    faults: list[str] = []
+
+    def note(record: logging.LogRecord) -> bool:
+        is_fault = isinstance(record.args, tuple) and any(isinstance(one, FilesError) for one in record.args)
+        if is_fault and (text := record.getMessage()) not in faults:
+            faults.append(text)
+        return not is_fault
+
+    log = logging.getLogger("penstock")
+    log.addFilter(note)
+    try:
+        yield faults
+    finally:
+        log.removeFilter(note)
 
 
 def main(role: str) -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.types import ExistingFile
 
 from penstock.cli.exits import Exit
 from penstock.cli.logs.local import count_here
-from penstock.cli.logs.log_files import LogFile, Selection, select
+from penstock.cli.logs.log_files import LogFile, LogSearch, Selection, select
 from penstock.cli.logs.report import CountOptions, CountProgress, CountReport
 from penstock.cli.logs.view import show_report, watching
 from penstock.cli.where import AsJson, Flag, Limit, check_bounds
 from penstock.counting.access_log import By, RequestCounter
 from penstock.errors import ConfigurationError
+from penstock.files.source import source_name
 from penstock.ops.wording import many
 from penstock.settings import MiB
 from penstock.terminal.tables import note, show_json
@@ -38,6 +40,10 @@ def count(
     receivers: int = 1,
     limit_mb: int = 64,
     url: str | None = None,
+    follow: Flag = False,
+    final: Flag = False,
+    identity: Literal["content", "path"] | None = None,
+    source: str | None = None,
     strict: Flag = False,
     rejected: Path | None = None,
     html: Path | None = None,
@@ -81,6 +87,17 @@ def count(
     url
         Use this server for several processes, for example valkey://host:6379/0. The command's keys have a prefix of
         their own and are deleted at its end. PENSTOCK_URL is ignored here.
+    follow
+        Count also what is written from now on, through rotations, and new files of the folders; until the first Ctrl-C
+        or SIGTERM, which prints the report. Starts a server in a temporary folder, unless --url names one.
+    final
+        With --follow: at the end, an unfinished line at the end of a log is a line. Without it, it is not counted.
+    identity
+        By what a log is known that was counted before: its content, so that copies of a log are counted once, or its
+        path alone. By default the content with --follow, and else the path. The content needs a server, as --follow
+        does.
+    source
+        The name of this host in the report. By default $PENSTOCK_SOURCE or the host's own name.
     strict
         Exit code 1 also if a file cannot be read, is no access log, or has a rejected line.
     rejected
@@ -95,19 +112,29 @@ def count(
     check_bounds("--receivers", receivers, 1, 64)
     check_bounds("--limit-mb", limit_mb, 2)
     parts: list[By] = [name.strip() for name in by.split(",") if name.strip()]  # type: ignore[misc]
-    in_processes = receivers > 1 or url is not None
+    reasons = {"--receivers": receivers > 1, "--url": url is not None}
+    reasons |= {"--follow": follow, "--identity content": identity == "content"}
+    in_processes = any(reasons.values())
     if as_csv and as_json:
         raise ConfigurationError("--csv and --json print different things: choose one")
+    if final and not follow:
+        raise ConfigurationError("--final is about --follow: without it, every log is counted to its end anyway")
     RequestCounter(parts, utc=utc, countries=None, format=None)
     found = select(logs, recursive=recursive, include=include, exclude=exclude, format=format)
     if in_processes:
-        _refuse_in_processes(found.logs, rejected)
+        _refuse_in_processes(found.logs, rejected, " and ".join(name for name, is_given in reasons.items() if is_given))
+    if follow:
+        _refuse_to_follow(found.logs)
     for name, reason in found.skipped.items():
         note(f"{name} skipped: {reason}")
     if found.folders:
         some = f"{', '.join(map(str, found.folders[:3]))}{', …' if len(found.folders) > 3 else ''}"
         note(f"{many(len(found.folders), 'subfolder')} skipped: {some}")
-    options = CountOptions(found.logs, tuple(parts), receivers, limit_mb * MiB, utc, mmdb, top, rejected, url)
+    search = LogSearch([os.path.abspath(path) for path in logs], recursive, [*include], [*exclude], [*found.skipped])
+    options = CountOptions(
+        found.logs, tuple(parts), receivers, limit_mb * MiB, utc, mmdb, top, rejected, format, source_name(source),
+        search if follow else None, final, (identity or ("content" if follow else "path")) == "content", url,
+    )  # fmt: skip
     with watching(quiet=as_json or as_csv) as watch:
         report = _count(options, watch, in_processes=in_processes)
     if html:
@@ -125,12 +152,20 @@ def count(
     return Exit.FAILED if failed else Exit.OK
 
 
-def _refuse_in_processes(logs: tuple[LogFile, ...], rejected: Path | None) -> None:
+def _refuse_in_processes(logs: tuple[LogFile, ...], rejected: Path | None, reasons: str) -> None:
     for log in logs:
         if log.streamed:
-            raise ConfigurationError(f"{log.name} can be read by one process only: leave out --receivers and --url")
+            raise ConfigurationError(f"{log.name} can be read by one process only: leave out {reasons}")
     if rejected:
-        raise ConfigurationError("--rejected is written by one process: leave out --receivers and --url")
+        raise ConfigurationError(f"--rejected is written by one process: leave out {reasons}")
+
+
+def _refuse_to_follow(logs: tuple[LogFile, ...]) -> None:
+    for log in logs:
+        if log.format == "w3c":
+            raise ConfigurationError(
+                f"{log.name} is a W3C log, whose columns may change while it is written: count it without --follow"
+            )
 
 
 def _count(options: CountOptions, watch: Callable[[CountProgress], None], *, in_processes: bool) -> CountReport:
@@ -162,6 +197,10 @@ def _remarks(report: CountReport) -> Iterator[str]:
     if report.counted:
         for file, number in sorted(report.rejected_files.items()):
             yield f"{file}: all {many(number, 'line')} rejected"
+    for name, of in report.copies.items():
+        yield f"same content as {of}: {name} not counted again"
+    for name, held_back in report.held_back.items():
+        yield f"{name}: {many(held_back, 'byte')} of an unfinished line not counted (--final)"
     (most, usual), *others = report.formats.items() or [("", [])]
     for format, files in others:
         for file in files if format != "any" else ():

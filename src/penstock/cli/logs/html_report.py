@@ -66,6 +66,7 @@ def _facts(report: CountReport) -> str:
     facts = {"requests": f"{report.counted:,}", "rejected lines": f"{report.rejected:,}"}
     if report.bytes is not None:
         facts["bytes"] = size(report.bytes)
+    facts["host"] = report.options.source
     facts["files"] = f"{len(report.options.logs):,}"
     facts["format"] = ", ".join(format for format in report.formats if format != "any") or "unknown"
     days = sorted(report.tables.get("days", {}))

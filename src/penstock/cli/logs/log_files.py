@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import msgspec
+
 from penstock.counting.access_log import LONGEST
 from penstock.counting.formats import guess_format, log_format
 from penstock.counting.w3c import layouts
@@ -51,6 +53,26 @@ class Selection:
     logs: tuple[LogFile, ...]
     skipped: dict[str, str]
     folders: tuple[Path, ...]
+
+
+class LogSearch(msgspec.Struct, frozen=True):
+    """Which files are logs, so that a process that follows them finds those that are created later. `skipped`: names of
+    files that were there and cannot be counted."""
+
+    paths: list[str]
+    recursive: bool = False
+    include: list[str] = []
+    exclude: list[str] = []
+    skipped: list[str] = []
+
+    def find(self) -> list[Path]:
+        found = list[Path]()
+        for path in map(Path, self.paths):
+            if path.is_dir():
+                found += _files_below(path, self.recursive, self.include, self.exclude, [])
+            else:
+                found.append(path)
+        return [path for path in found if not {path.name, printable(path)} & set(self.skipped)]
 
 
 def select(

@@ -12,7 +12,7 @@ from typing import IO
 
 import msgspec
 
-from penstock.cli.logs.child import CANNOT_WORK, INCOMPLETE, Work
+from penstock.cli.logs.child import CANNOT_WORK, INCOMPLETE, STOP, WIDTH, SenderReport, Work, is_stopped
 from penstock.errors import PenstockError
 from penstock.worker.parent_pipe import ParentPipe
 from penstock.worker.processes import describe_exit
@@ -28,6 +28,7 @@ class CountingProcess:
         self.role = role
         self.fault = ""
         """The files that the sender could not send."""
+        self.result = SenderReport()
         self.ended = False
         self.deaths = 0
         self._work = work
@@ -52,7 +53,12 @@ class CountingProcess:
     @property
     def bytes_sent(self) -> int:
         """The sender's progress, as it writes it to stdout."""
-        return int(os.pread(self._progress.fileno(), 32, 0) or 0)
+        return int(os.pread(self._progress.fileno(), WIDTH, 0) or 0)
+
+    def stop(self) -> None:
+        """Let a sender that follows logs send what is there by now, and end."""
+        if not is_stopped(self._work.fileno()):
+            os.pwrite(self._work.fileno(), STOP, os.fstat(self._work.fileno()).st_size)
 
     def restart_if_dead(self, done: int) -> None:
         """Restart the process if it died. `done`: a number that grows with the work of all processes.
@@ -65,6 +71,9 @@ class CountingProcess:
         self.ended = code in {0, INCOMPLETE}
         if code == INCOMPLETE:
             self.fault = self._last_line()
+        elif code == 0 and self.role == "send":
+            self.result = msgspec.json.decode(os.pread(self._progress.fileno(), 1 << 26, WIDTH), type=SenderReport)
+            self.fault = self.result.fault
         elif code == CANNOT_WORK:
             raise PenstockError(self._last_line())
         elif not self.ended:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
-from penstock.cli.logs.log_files import LogFile
+from penstock.cli.logs.log_files import LogFile, LogSearch
 from penstock.counting.access_log import By
 from penstock.settings import MiB
 
@@ -39,7 +39,8 @@ FIRST_REJECTED = 10
 @dataclass(frozen=True)
 class CountOptions:
     """The options of one run. `top`: how many keys of a long table to show; `limit`: bytes that the channel may hold;
-    `rejected`: a file for the rejected lines."""
+    `rejected`: a file for the rejected lines; `source`: the host that has the logs; `by_content`: copies of a log are
+    not counted. With a `search` the logs are followed, and with `final` an unfinished last line is a line."""
 
     logs: tuple[LogFile, ...]
     by: tuple[By, ...] = ("day", "country")
@@ -49,6 +50,11 @@ class CountOptions:
     mmdb: Path | None = None
     top: int = 10
     rejected: Path | None = None
+    format: str | None = None
+    source: str = ""
+    search: LogSearch | None = None
+    final: bool = False
+    by_content: bool = False
     url: str | None = None
     """None: an embedded server in a temporary folder, and no server for one process."""
 
@@ -72,7 +78,8 @@ class CountProgress:
 @dataclass
 class CountReport:
     """The result of a run. `fault`: logs that could not be read to their end; `deaths`: processes that died; `peak`:
-    the most bytes that the channel held."""
+    the most bytes that the channel held; `copies`: logs that were not counted -> the log with the same content;
+    `held_back`: logs -> bytes of an unfinished line at their end, which were not counted."""
 
     options: CountOptions
     lines: int = 0
@@ -89,6 +96,8 @@ class CountReport:
     fault: str = ""
     peak: int = 0
     deaths: int = 0
+    copies: Mapping[str, str] = field(default_factory=dict)
+    held_back: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def counted(self) -> int:
@@ -141,6 +150,7 @@ class CountReport:
             shown["bytes"] = self.bytes
             shown |= {f"{name}_bytes": self._bytes_of_shown(name) for name in shown if self.bytes_of(name)}
         return {
+            "source": self.options.source,
             "files": len(self.options.logs),
             "formats": self.formats,
             "lines": self.lines,
@@ -152,6 +162,8 @@ class CountReport:
                 for file, number, reason in self.rejected_lines[:FIRST_REJECTED]
             ],
             "rejected_files": self.rejected_files,
+            "copies": dict(self.copies),
+            "held_back": dict(self.held_back),
             "fault": self.fault or None,
             "peak_bytes": self.peak,
             "deaths": self.deaths,

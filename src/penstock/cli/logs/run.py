@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from penstock.app import Penstock
 from penstock.cli.logs.child import LINES, PREFIX, RECEIVER, REJECTED, Work
@@ -18,9 +19,10 @@ from penstock.cli.logs.report import FIRST_REJECTED, CountOptions, CountProgress
 from penstock.core.ids import mint_id
 from penstock.counting.access_log import DIRECTIVES
 from penstock.counting.aggregate import Aggregate
+from penstock.counting.formats import ANY
 from penstock.ops.raw_client import delete_keys, disable_persistence
 from penstock.settings import Settings
-from penstock.terminal.signals import interrupted_by, uninterrupted
+from penstock.terminal.signals import interrupted_by, uninterrupted, until_stopped
 from penstock.testing.server import ServerInUse, given_or_temporary_server
 
 TICK = 0.05
@@ -34,6 +36,7 @@ def count_in_processes(options: CountOptions, watch: Callable[[CountProgress], N
     """
     with (
         interrupted_by(signal.SIGTERM, signal.SIGHUP),
+        until_stopped(options.search is not None) as go_on,
         given_or_temporary_server(options.url) as server,
         Penstock(server.address, prefix=PREFIX, settings=Settings(give_up_after=3)) as app,
     ):
@@ -42,7 +45,7 @@ def count_in_processes(options: CountOptions, watch: Callable[[CountProgress], N
         run = _CountRun(options, app, server)
         run.open()
         try:
-            return run.run(watch)
+            return run.run(watch, go_on)
         finally:
             with uninterrupted():
                 run.clear()
@@ -58,37 +61,45 @@ class _CountRun:
         self._work = Work(
             server.address, self._channel.name, [os.path.abspath(log.source.path) for log in options.logs], self._size,
             list(options.by), options.utc, str(options.mmdb.absolute()) if options.mmdb else None,
-            {log.name: (log.format, list(log.layouts)) for log in options.logs},
+            {log.name: (log.format, list(log.layouts)) for log in options.logs if log.size or not options.search},
+            options.format or ANY.name, options.source, options.search, options.final or not options.search,
+            options.by_content,
         )  # fmt: skip
 
     def open(self) -> None:
         self._channel.open([RECEIVER], limit=self._options.limit)
 
-    def run(self, watch: Callable[[CountProgress], None]) -> CountReport:
+    def run(self, watch: Callable[[CountProgress], None], go_on: Callable[[], bool]) -> CountReport:
         began = time.monotonic()
         counting = self.app.aggregate(self._channel.name, receiver=RECEIVER)(self._work.function())
         with counting_processes(self._work, self._options.receivers) as processes:
             sender, closed = processes[0], False
             while True:
                 info, totals = self._channel.info(), counting.totals()
-                watch(CountProgress(sender.bytes_sent, self._size, totals.lines, info.bytes, info.limit))
+                size = 0 if self._options.search else self._size
+                watch(CountProgress(sender.bytes_sent, size, totals.lines, info.bytes, info.limit))
                 if all(receiver.state == "done" for receiver in info.receivers):
                     break
                 for process in processes:
                     process.restart_if_dead(info.last + totals.lines)
+                if not go_on():
+                    sender.stop()
                 if sender.ended and not closed:
                     closed = self._channel.close()
                 time.sleep(TICK)
-        return self._report(
-            counting, info.peak, time.monotonic() - began, sender.fault, sum(process.deaths for process in processes)
-        )
+            read, deaths = sender.bytes_sent, sum(process.deaths for process in processes)
+        report = self._report(counting, max(self._size, read), time.monotonic() - began)
+        return replace(
+            report, peak=info.peak, deaths=deaths, fault=sender.fault, copies=sender.result.copies,
+            held_back=sender.result.held_back,
+        )  # fmt: skip
 
     def clear(self) -> None:
         """Delete the keys on a server at --url; a temporary server is deleted as a whole."""
         if self._server.pid is None:
             delete_keys(self.app, f"{self._channel.bindings.keys.base}*")
 
-    def _report(self, counting: Aggregate, peak: int, seconds: float, fault: str, deaths: int) -> CountReport:
+    def _report(self, counting: Aggregate, size: int, seconds: float) -> CountReport:
         totals = counting.totals()
         tables = {name: counting.table(name) for name in totals.tables}
         directives = sum(tables.pop(DIRECTIVES, {}).values())
@@ -96,6 +107,5 @@ class _CountRun:
         all_rejected = {file: n for file, n in tables.pop(REJECTED, {}).items() if n == of_file[file]}
         lines = [row for row in counting.rejected(2 * FIRST_REJECTED) if row[1]]
         return CountReport(
-            self._options, totals.lines, totals.rejected, directives, tables, lines, all_rejected, self._size, seconds,
-            fault, peak, deaths,
-        )  # fmt: skip
+            self._options, totals.lines, totals.rejected, directives, tables, lines, all_rejected, size, seconds
+        )
