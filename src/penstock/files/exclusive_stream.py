@@ -343,7 +343,7 @@ class ExclusiveStream(ReceiverStream[T]):
             self._receiver, self._token, self._turn, lease=self._channel.settings.lease, limit=limit,
             dead_token=self._dead_token, after=self._position, position=self._position_id, address=address, ttl=ttl,
             **settled,
-        )  # fmt: skip
+        ).then(_with_readable_state)  # fmt: skip
 
     def _is_answer(self, reply: ReceiveReply) -> bool:
         return (
@@ -433,3 +433,10 @@ class ExclusiveStream(ReceiverStream[T]):
         finally:
             self._renew_token()
             self._discard()
+
+
+def _with_readable_state(reply: ReceiveReply) -> ReceiveReply:
+    """Decode the state as a part of the round trip, which names the channel if the state is damaged."""
+    if reply.receiver_state:
+        decode_state(reply.receiver_state)
+    return reply

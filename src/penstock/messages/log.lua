@@ -209,7 +209,8 @@ end
 function log.trim(l, now)
   local last, more = l.first - 1, 0
   local low = redis.call("ZRANGE", base .. "readers", 0, 0, "WITHSCORES")
-  local to = math.max(last, tonumber(low[2]) or last)
+  -- A damaged cursor may be above `top`: the slices end there.
+  local to = math.min(l.top, math.max(last, tonumber(low[2]) or last))
   if to > last and l.history_messages + l.history_age > 0 then
     local rest
     to, rest = history.floor(l, now, to)

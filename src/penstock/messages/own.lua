@@ -22,6 +22,7 @@ function own.last(member)
   local row = redis.call("HGET", base .. "own", member)
   if not row then return nil end
   local lo, hi, from = string.match(row, "^(%d+) (%d+):()")
+  if not from or (#row - from + 1) % own.BYTES > 0 then error("a list of own messages cannot be read") end
   return tonumber(lo), tonumber(hi), string.sub(row, from)
 end
 
@@ -77,7 +78,7 @@ function own.above(member, after)
     chunk = redis.call("HGET", base .. "own", own.field(member, from))
     found = (hi - from - 1) * own.CHUNK + #last / own.BYTES
   end
-  local low, high = 0, #chunk / own.BYTES -- `low` numbers are at or below `after`
+  local low, high = 0, math.floor(#chunk / own.BYTES) -- `low` numbers are at or below `after`
   while low < high do
     local middle = math.floor((low + high + 1) / 2)
     if own.at(chunk, middle) <= after then low = middle else high = middle - 1 end
