@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,13 @@ MOST_COMMANDS = 2000
 Verbs = list[tuple[str, Callable[[], Any]]]
 
 
-def drained(loop: Iterator[Any]) -> list[Any]:
+def drained(loop: Iterable[Any]) -> list[Any]:
     return list(itertools.islice(loop, 20))
+
+
+def acknowledge(reader: Any) -> None:
+    if mail := reader.pull():
+        reader.ack(mail[-1])
 
 
 def queue(app: Penstock) -> Verbs:
@@ -154,7 +159,7 @@ def mailbox(app: Penstock) -> Verbs:
         ("post", lambda: box.post(4, id="d")), ("claim", lambda: [one.ack() for one in box.claim(2)]),
         ("release", claimed.release), ("ack claimed", claimed.ack), ("pull", box.pull), ("unread", box.unread),
         ("info", box.info), ("history", box.history), ("dead", box.dead.list),
-        ("dead count", box.dead.count), ("ack", lambda: box.ack(box.pull())), ("delete", box.delete),
+        ("dead count", box.dead.count), ("ack", lambda: acknowledge(box)), ("delete", box.delete),
     ]  # fmt: skip
 
 
@@ -168,7 +173,7 @@ def chat(app: Penstock) -> Verbs:
     mine.pull()
     return [
         ("send", lambda: one.send("ada", "yes", id="y")), ("pull", reader.pull),
-        ("ack", lambda: reader.ack(reader.pull())),
+        ("ack", lambda: acknowledge(reader)),
         ("unread", reader.unread), ("history", reader.history), ("members", one.members), ("info", one.info),
         ("edit", lambda: one.edit("ada", sent, "new")), ("redact", lambda: one.redact("ada", sent)),
         ("join", lambda: one.join("di")),
