@@ -59,9 +59,30 @@ The exceptions with which a task decides how its run ends (`Retry`, `Drop`, `Ret
 
 from __future__ import annotations
 
+import re
+
+_LONG = 600
+"""Characters of a message that is printed in any case as it was written."""
+
+_QUOTED = re.compile(r"""(['"])((?:(?!\1)[^\\]|\\.){60})(?:(?!\1)[^\\]|\\.){60,}\1""", re.DOTALL)
+_UNBROKEN = re.compile(r"(\S{120})\S{60,}")
+
 
 class PenstockError(Exception):
-    """The base class of all errors here. Catch it at the edge of a program, where every failure is handled."""
+    """The base class of all errors here. Catch it at the edge of a program, where every failure is handled.
+
+    The text of an error cuts long names; `args` has them whole.
+    """
+
+    def __str__(self) -> str:
+        return with_short_names(super().__str__())
+
+
+def with_short_names(message: str) -> str:
+    """The message with its quoted texts and its long words cut, if it is long."""
+    if len(message) <= _LONG:
+        return message
+    return _UNBROKEN.sub(r"\1…", _QUOTED.sub(r"\1\2…\1", message))
 
 
 class ConfigurationError(PenstockError, ValueError):

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cli.exits import Exit, exit_for
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, with_short_names
 from penstock.worker.standard_streams import open_closed_streams, print_any_text
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _usage_error(error: CycloptsError) -> str:
     argument = error.argument
     if isinstance(error, MissingArgumentError) and argument and argument.required and argument.name.startswith("--"):
         return f"{argument.name} NAME is missing."
-    return str(error)
+    return with_short_names(str(error))
 
 
 def _matching(words: list[str]) -> list[str]:

@@ -36,7 +36,7 @@ def check_name(kind: str, name: str) -> str:
     This and the next three raise a ConfigurationError that states the rule. `kind`: what has the name, for the message.
     """
     if not _NAME.match(check_is_text(kind, name)):
-        raise ConfigurationError(f"{kind} name {name!r}: use 1 to 100 letters, digits, '_', '-' or '.'")
+        raise ConfigurationError(f"{kind} name {shown(name)}: use 1 to 100 letters, digits, '_', '-' or '.'")
     return name
 
 
@@ -44,7 +44,7 @@ def check_label(kind: str, name: str) -> str:
     """Return a name that may be part of a hash tag: any characters but braces, spaces and control characters."""
     if not _LABEL.match(check_is_text(kind, name)):
         raise ConfigurationError(
-            f"{kind} name {name!r}: use 1 to 200 characters without braces, spaces and control characters"
+            f"{kind} name {shown(name)}: use 1 to 200 characters without braces, spaces and control characters"
         )
     return name
 

@@ -20,6 +20,9 @@ Kind: TypeAlias = Literal["name", "number", "text"]
 GAP = 2
 """Spaces between two columns."""
 
+LONGEST = 1024
+"""Characters of a value in a table; the rest of a longer one is cut. No id or name that can be stored is longer."""
+
 NARROWEST = 12
 """Columns are not shrunk below this width."""
 
@@ -83,7 +86,7 @@ def show_table(columns: Mapping[str, Kind], lines: Iterable[Iterable[object]]) -
 
     A name in the first column that is too long for the terminal gets a line of its own.
     """
-    console, rows = _console(), [[cell(value) for value in line] for line in lines]
+    console, rows = _console(), [[_table_cell(value) for value in line] for line in lines]
     lengths = [[len(heading) for heading in columns], *([value.cell_len for value in row] for row in rows)]
     widths = [max(column) for column in zip(*lengths, strict=True)]
     if console.is_terminal:
@@ -110,6 +113,12 @@ def _line(row: list[Text], kinds: list[Kind], widths: list[int]) -> Text:
     line = Text(" " * GAP).join(row)
     line.rstrip()
     return line
+
+
+def _table_cell(value: object) -> Text:
+    if isinstance(value, str) and len(value) > LONGEST:
+        value = f"{value[:LONGEST]}{'…' if can_print('…') else '...'}"
+    return cell(value)
 
 
 def cell(value: object, style: str = "") -> Text:
