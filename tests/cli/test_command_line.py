@@ -31,13 +31,6 @@ def test_the_overview_loads_no_command_line_library():
     assert {"cyclopts", "rich", "penstock.cli.worker"}.isdisjoint(done.stdout.split())
 
 
-@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
-def test_each_command_explains_itself(penstock, command):
-    code, out, _ = penstock(*command.split(), "--help")
-    assert code == Exit.OK
-    assert out.startswith(f"Usage: penstock {command}")
-
-
 def test_a_command_explains_itself_in_a_process_of_its_own(run):
     done = run("queue", "ls", "--help")
     assert done.returncode == Exit.OK

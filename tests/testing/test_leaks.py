@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock import ConfigurationError, Penstock
+from penstock import Concurrency, ConfigurationError, Penstock
 from penstock.jobs.constants import FORMAT
 from penstock.jobs.row import read_row
 from penstock.testing import assert_no_leaks, clear, enqueued, leaks
@@ -27,6 +27,15 @@ async def test_a_used_app_leaks_nothing(app: Penstock):
     assert_no_leaks(app)
     assert clear(app) > 3
     assert enqueued(queue) == []
+
+
+async def test_a_parked_job_is_no_leak(app: Penstock):
+    @app.task(queue="q", limit=Concurrency(1, key="{to}"))
+    async def call(to: str) -> None: ...
+
+    await call.enqueue.aio("ada")
+    await call.enqueue.aio("ada")
+    assert leaks(app) == []
 
 
 def change_row(raw: Any, base: str, **fields: Any) -> None:

@@ -76,7 +76,7 @@ def _read_key(client: Any, name: bytes, type_: str, ttl: int) -> StoredKey:
     if parts is None:
         return StoredKey(text, None, "", type_, ttl)
     row = table_row(parts.instance, parts.rest) if ttl < 0 else None
-    content = _READ[type_](client, name) if row is not None and row[0] == type_.upper() else None
+    content = _READ[type_](client, name) if row is not None and row[0] in {type_.upper(), "any"} else None
     return StoredKey(text, Instance(parts.prefix, parts.instance), parts.rest, type_, ttl, content)
 
 
