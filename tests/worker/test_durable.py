@@ -292,9 +292,46 @@ async def wrong_caught() -> None:
         await sleep(days=1)
 
 
+async def wrong_waits() -> None:
+    await asyncio.gather(wait_for("a", name="a"), wait_for("b", name="b"))
+
+
+async def wrong_wait_beside_a_step() -> None:
+    await asyncio.gather(step.named("pay")(charge, 1), wait_for("a", name="a"))
+
+
+async def wrong_step_beside_a_wait() -> None:
+    await asyncio.gather(wait_for("a", name="a"), step.named("pay")(charge, 1))
+
+
+async def wrong_sleeps() -> None:
+    await step(charge, 1)
+    await asyncio.gather(sleep(1, name="a"), sleep(2, name="b"))
+
+
+async def wrong_finally() -> None:
+    try:
+        await sleep(days=1)
+    finally:
+        await step(charge, 1)
+
+
+def wrong_finally_in_thread() -> None:
+    try:
+        wait_for.run("a")
+    finally:
+        step.run(charge_in_thread, 1)
+
+
 @pytest.mark.parametrize(
     ("function", "text"),
     [
+        (wrong_waits, r"wait_for('b') begins while wait_for('a') runs: a wait ends the run"),
+        (wrong_wait_beside_a_step, r"wait_for('a') begins while step(charge) runs: a wait ends the run"),
+        (wrong_step_beside_a_wait, r"step(charge) begins while wait_for('a') runs: a wait ends the run"),
+        (wrong_sleeps, "sleep() begins after a sleep() or wait_for() has ended this run"),
+        (wrong_finally, "use `except Exception`"),
+        (wrong_finally_in_thread, "use `except Exception`"),
         (wrong_twice, "another step of that name"),
         (wrong_together, "Give names to steps that run at the same time"),
         (wrong_inside, "call it in the task itself"),

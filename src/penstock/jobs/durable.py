@@ -183,7 +183,7 @@ class DurableSleep:
         return self._awaited(steps, steps.begin(None if name is None else check_name("step", name)), total)
 
     async def _awaited(self, steps: Steps, key: str, seconds: float) -> None:
-        with steps.running(key, "sleep()"):
+        with steps.running(key, "sleep()", waits=True):
             await steps.driver.aio.run(steps.sleep(key, seconds))
 
     def run(
@@ -193,7 +193,7 @@ class DurableSleep:
         _refuse_loop("sleep")
         steps, total = steps_of_run("sleep()"), _total(seconds, minutes, hours, days)
         key = steps.begin(None if name is None else check_name("step", name))
-        with steps.running(key, "sleep()"):
+        with steps.running(key, "sleep()", waits=True):
             steps.driver.blocking.run(steps.sleep(key, total))
 
 
@@ -218,7 +218,7 @@ class WaitFor:
         return self._awaited(steps, steps.begin(None if name is None else check_name("step", name)), signal, seconds)
 
     async def _awaited(self, steps: Steps, key: str, signal: str, seconds: float) -> Any:
-        with steps.running(key, f"wait_for({signal!r})"):
+        with steps.running(key, f"wait_for({signal!r})", waits=True):
             return self._received(await steps.driver.aio.run(steps.receive(key, signal, seconds)), signal)
 
     def run(self, signal: str, *, timeout: float | None = None, name: str | None = None) -> Any:
@@ -226,7 +226,7 @@ class WaitFor:
         _refuse_loop("wait_for")
         steps, seconds = steps_of_run(f"wait_for({signal!r})"), _limit(signal, timeout)
         key = steps.begin(None if name is None else check_name("step", name))
-        with steps.running(key, f"wait_for({signal!r})"):
+        with steps.running(key, f"wait_for({signal!r})", waits=True):
             return self._received(steps.driver.blocking.run(steps.receive(key, signal, seconds)), signal)
 
     def _received(self, payload: bytes | None, signal: str) -> Any:

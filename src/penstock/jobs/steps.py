@@ -31,13 +31,15 @@ class Steps:
         self._bindings = StepBindings(run.home.bindings)
         self._calls = 0
         self._names: set[str] = set()
-        self._running = ""
-        """The step without a name that is running."""
+        self._running: dict[str, tuple[str, bool]] = {}
+        """The steps that are running, by their keys: what each is called, and whether it is a wait."""
         self._recorded: dict[str, Recorded] | None = None
         self._loaded_at = 0.0
         self._now = 0
         self.suspension: tuple[str, str, float] | None = None
         """Step, signal and seconds, once the run has to end; 0 seconds: until the signal."""
+        self.error: StepError | None = None
+        """Why the task cannot be repeated, if a step began after the run had to end."""
 
     @property
     def driver(self) -> Any:
@@ -60,23 +62,37 @@ class Steps:
         return f"@{name}"
 
     @contextmanager
-    def running(self, key: str, what: str) -> Iterator[None]:
-        """Around a step. Raises StepError if it would run beside another one, and both are numbered."""
+    def running(self, key: str, what: str, *, waits: bool = False) -> Iterator[None]:
+        """Around a step. Raises StepError if it cannot run beside those that run now.
+
+        Two steps without names cannot, and a wait cannot run beside any step, because it ends the run.
+        """
         if in_step.get():
             raise StepError(f"{what} is called inside step {in_step.get()!r}: call it in the task itself")
-        if key.startswith("@"):
-            yield
-            return
-        if self._running:
-            raise StepError(
-                f"{what} begins while {self._running} runs: which of them is the first could change from run to run. "
-                "Give names to steps that run at the same time: step.named('…')(function, …), or name='…'"
+        if self.suspension is not None:
+            self.error = StepError(
+                f"{what} begins after a sleep() or wait_for() has ended this run: call it neither in a `finally` that "
+                "a wait may leave (use `except Exception`) nor at the same time as a wait"
             )
-        self._running = what
+            raise self.error
+        numbered = not key.startswith("@")
+        for other, (name, other_waits) in self._running.items():
+            if waits or other_waits:
+                raise StepError(
+                    f"{what} begins while {name} runs: a wait ends the run, so no other step can run at the same time. "
+                    "Wait for one after the other: a signal that comes early is kept. To wait for the first of several "
+                    "events, send them as one signal with different payloads"
+                )
+            if numbered and not other.startswith("@"):
+                raise StepError(
+                    f"{what} begins while {name} runs: which of them is the first could change from run to run. "
+                    "Give names to steps that run at the same time: step.named('…')(function, …)"
+                )
+        self._running[key] = what, waits
         try:
             yield
         finally:
-            self._running = ""
+            del self._running[key]
 
     def _lost(self) -> LeaseLost:
         job = f"{self._run.home.name}:{self._run.claim.id}"

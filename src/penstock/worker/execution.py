@@ -316,6 +316,8 @@ class Execution:
             run.outcomes = [self.failed(one, error) for one in run.members]
             return run.outcomes[0]
         try:
+            if run.steps is not None and run.steps.error is not None:
+                error = run.steps.error
             if run.steps is not None and run.steps.suspension is not None and not isinstance(error, StepError):
                 step, signal, seconds = run.steps.suspension
                 return Settlement(run.claim.token, suspension(step, signal), "suspend", seconds)
