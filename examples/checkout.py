@@ -5,6 +5,7 @@ worker runs each order up to its wait, and a second one, later, runs the rest.
 """
 
 import asyncio
+import contextlib
 
 from penstock import Penstock, Retry, SignalTimeout, TransactionRefused, Worker, WorkerSettings, current, step, wait_for
 
@@ -17,7 +18,6 @@ RESERVED = orders.key("reserved")  # HASH    order -> item
 SOLD = orders.key("sold")  # HASH    item -> pieces
 
 called: list[str] = []
-ships_are_late = True
 
 
 async def reserve(order: str, item: str) -> bool:
@@ -32,10 +32,8 @@ async def reserve(order: str, item: str) -> bool:
 
 async def give_back(order: str, item: str) -> None:
     tx = app.transaction().require_field(RESERVED, order, item)
-    try:
+    with contextlib.suppress(TransactionRefused):  # an earlier call has given it back
         await tx.hincrby(STOCK, item).hdel(RESERVED, order).commit.aio()
-    except TransactionRefused:
-        pass  # an earlier call has given it back
 
 
 async def charge(order: str, card: str) -> str | None:
@@ -49,11 +47,9 @@ async def refund(payment: str) -> None:
 
 
 async def ship(order: str) -> str:
-    global ships_are_late
-    if ships_are_late:
-        ships_are_late = False
-        raise ConnectionError("the carrier does not answer")
     called.append(f"ship {order}")
+    if called.count(f"ship {order}") == 1:
+        raise ConnectionError("the carrier does not answer")
     return f"parcel {order}"
 
 
@@ -98,7 +94,8 @@ async def main() -> None:
         for job in (good, forgotten, poor, late):
             print(await job.result.aio(timeout=5))
         assert await good.result.aio(timeout=5) == "parcel A-1, approved by ada"
-        assert called.count("charge A-1") == called.count("ship A-1") == 1, called
+        assert called.count("charge A-1") == 1, called
+        assert called.count("ship A-1") == 2, called
         assert "refund payment for A-2" in called, called
         # One lamp of three was sold; the other two were given back.
         check = app.transaction().require_field(STOCK, "lamp", 2).require_field(SOLD, "lamp", 1)
