@@ -11,7 +11,7 @@ from penstock.jobs.claims import Ending
 from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
 from penstock.jobs.record import draft
 from penstock.jobs.unique import encode_powers
-from tests.jobs.stand import START, FakeWorker, Stand, record
+from tests.jobs.stand import START, FakeWorker, Stand, at_most, record
 
 MODES = {"done": "d", "start": "s", "replace": "r", "debounce": "b", "throttle": "t"}
 
@@ -234,6 +234,24 @@ def test_a_double_in_the_same_call_replaces_too(keys: Keys, stand: Stand):
     assert keys.put(*jobs) == dict.fromkeys(range(1, 5), "j0")
     assert payload(stand, "j0") == b"4"
     assert stand.counts() == "1 0 0 0"
+
+
+def test_a_double_does_not_replace_a_running_job_of_another_task_with_the_same_key(keys: Keys, stand: Stand):
+    """As a larger job it would get a second entry, and run twice at the same time."""
+    keys.put(("a", unique()))
+    (claim,) = keys.worker.claim()
+    assert keys.put(("b", unique(mode="replace", payload=b"x" * 5000))) == {0: "a"}
+    assert keys.worker.claim(5) == []
+    assert stand.job("a").payload == b"null" and keys.worker.settle(claim)
+
+
+@pytest.mark.parametrize("mode", ["replace", "debounce"])
+def test_a_double_does_not_replace_a_job_that_has_a_place_in_a_limit(keys: Keys, stand: Stand, mode: str):
+    stand.put("a", limits=[at_most(1)], unique=("k", "s", 0))
+    assert keys.put(("b", unique(mode=mode, ms=1000, payload=b"1"))) == {0: "a"}
+    assert stand.job("a").limits_passed == 1
+    stand.run(stand.bindings.cancel(["a"]))
+    assert "places" not in stand.dump()
 
 
 @pytest.mark.parametrize("delay", [0, 5])

@@ -153,13 +153,14 @@ end
 
 -- Gives a waiting job the arguments of another draft. With DEBOUNCE, a job that is not due is delayed again. The job gets
 -- a new entry, with `generation`, if it is due at another time or if the class of its size changes. A
--- parked job gets one with its admission.
+-- parked job gets one with its admission. A job whose own key does not have one of these modes is left alone: tasks may share a
+-- key, and it may be running, or have places in limits that follow from its arguments.
 --- (s: table, id: str, drafted: str, generation: int, one: table)
 --- uses: base
 --- seldom
 function job.replace(s, id, drafted, generation, one)
   local body = record.get(id)
-  if not body then return end
+  if not body or not unique.is_replaced(body) then return end
   local was, old, _, since, _, _, priority, _, _, _, _, _, _, tenant = record.parse(body)
   local expires = struct.unpack(">I6", drafted, 21)
   if expires > 0 and not record.has(string.byte(drafted, 2), draft.EXPIRES_IS_DATE) then expires = s.now + expires end
@@ -232,14 +233,18 @@ function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from
   if part then return pauses.park(s, part, is_front, entry, flags, priority, tenant, from, body) end
   if record.has(flags, flag.LIMITED) then
     local list = record.limits(body)
-    local passed, place = limits.pass(s, list, limits.passed(flags))
+    local kept = limits.passed(flags)
+    local passed, place = limits.pass(s, list, kept)
     flags = limits.with_passed(flags, passed)
     if place then
       limits.park(s, place, is_front, priority, tenant, entry)
       counters.move(s, tenant, from, _count.PARKED, 1)
       return state.PARKED, flags
     end
-    if from ~= _count.RUNNING or not is_front then limits.note_admitted(s, list, priority, entry) end
+    if from ~= _count.RUNNING or not is_front then
+      limits.note_admitted(s, list, priority, entry)
+      limits.mark_kept(s, list, kept)
+    end
   end
   if record.has(flags, flag.SUSPECT) then
     s.suspects[#s.suspects + 1], s.suspects[#s.suspects + 2] = since, entry

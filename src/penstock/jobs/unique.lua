@@ -13,6 +13,8 @@
 --   DEBOUNCE        until it is claimed                  does that, and delays a job that is not due by the time again
 --   THROTTLE        for a time, whatever becomes of it   changes nothing
 --
+-- Tasks may share a key. A double changes the first job only if both have one of the modes REPLACE and DEBOUNCE.
+--
 --                    cancelled, expired,   claimed          retried, released,    completed, dropped,   requeued
 --                    purged                                 taken back            dead
 --   DONE             given up              kept             kept                  given up              taken, or refused
@@ -70,6 +72,14 @@ function unique.hold(s, one, id, body)
     s.taken[#s.taken + 1], s.taken[#s.taken + 2] = one[1], id
     s.holders[one[1]] = id
   end
+end
+
+-- Whether a double may give its arguments to this job.
+--- (body: str) -> bool
+function unique.is_replaced(body)
+  if string.byte(body, 27) < flag.UNIQUE then return false end
+  local mode = record.unique(body)[2]
+  return mode == keeping.REPLACE or mode == keeping.DEBOUNCE
 end
 
 -- Has `write` remove a key, if the job holds it still.

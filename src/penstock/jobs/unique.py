@@ -35,7 +35,8 @@ class Unique:
     replace   with until="start": a double gives its arguments to the job that waits, which keeps its id and its place
     debounce  seconds. As `replace`, and the job runs so many seconds after the last double
     throttle  seconds for which no other job is enqueued, whatever becomes of the first
-    exact     instead of a template: this text is the key, also beside other tasks of the queue, and for `queue.put`
+    exact     instead of a template: this text is the key, also beside other tasks of the queue, and for `queue.put`.
+              A double replaces the arguments only of a job that has replace or debounce itself
 
     A double changes nothing else, and `enqueue` returns a handle on the first job. A key is given up when its reason is
     gone: the job was done, dead, cancelled or expired, it was started, or the time is over. Raises ValueError for
