@@ -260,3 +260,35 @@ def stand_audit(stand: Stand) -> QueueAudit:
             for name, held in keys.items()
         }
     )
+
+
+def test_a_job_gives_a_place_that_it_kept_while_parked_to_a_more_urgent_job(stand: Stand, worker: FakeWorker) -> None:
+    one, two = at_most(1, "k", "one"), at_most(1, "", "two")
+    stand.put("holder", limits=[two])
+    stand.put("less", priority=5, limits=[one, two])
+    stand.put("urgent", priority=1, limits=[one])
+    assert (
+        stand.states("holder", "less", "urgent") == "rpp"
+    )  # `less` has its place of `one`, and waits for one of `two`
+
+    stand.run(stand.bindings.set_limit("c:two", 2, 0, 0))
+    assert stand.states("less", "urgent") == "pr"
+    assert ids(worker.claim(10)) == ["urgent", "holder"]
+
+
+def test_a_retried_job_gives_its_place_to_a_more_urgent_job_when_it_is_due(stand: Stand, worker: FakeWorker) -> None:
+    stand.put("less", limits=[at_most(1)])
+    (less,) = worker.claim(1)
+    stand.put("urgent", priority=1, limits=[at_most(1)])
+    worker.settle(less, ending="retry", delay=5.0)
+    stand.advance(5)
+    assert ids(worker.claim(10)) == ["urgent"]
+    assert stand.state("less") == "p"
+
+
+def test_a_change_by_an_operator_outlasts_a_release_whose_clock_is_ahead(stand: Stand) -> None:
+    ahead = stand.clock.now_ms + 60_000
+    stand.put("a", limits=[at_most(1, release=ahead)])
+    stand.run(stand.bindings.set_limit("c:n", 2, 0, 0))
+    stand.put("b", "c", limits=[at_most(1, release=ahead)])
+    assert stand.states("a", "b", "c") == "rrp"

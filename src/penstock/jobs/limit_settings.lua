@@ -9,8 +9,10 @@ function script.set_limit(base, meta, given, name, most, interval, burst)
   local s, newer = job.begin(given)
   if newer then return newer end
   limits.open(s)
-  if not limits.definition(s, name) then return 0 end
-  limits.define(s, name, { most = most, interval = interval, burst = burst, release = s.now, cursor = "" })
+  local known = limits.definition(s, name)
+  if not known then return 0 end
+  local release = math.max(s.now, known.release) -- the clock of a release may be ahead
+  limits.define(s, name, { most = most, interval = interval, burst = burst, release = release, cursor = "" })
   limits.look_at_all(s, name)
   limits.mark_due(s)
   job.commit(s)

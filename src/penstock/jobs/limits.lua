@@ -279,6 +279,17 @@ function limits.note_admitted(s, list, level, entry)
   limits.collect_members(s.admitted, list, level, entry)
 end
 
+-- Has `admission.admit` look at the first `kept` limits of a job that was just admitted. While the job was parked at a later
+-- one, or delayed, it could not give these places to more urgent jobs.
+--- (s: table, list: table, kept: int)
+--- uses: base
+function limits.mark_kept(s, list, kept)
+  for i = 1, kept do
+    local place = limits.place_of(s, list[i])
+    if place.parked > 0 then limits.mark(s, place) end
+  end
+end
+
 -- Notes that a job was claimed, removed or parked, and has no such place any longer.
 --- (s: table, list: table, level: int, generation: int, id: str)
 function limits.forget_admitted(s, list, level, generation, id)
