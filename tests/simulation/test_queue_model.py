@@ -32,8 +32,8 @@ R = TypeVar("R")
 
 EXAMPLES = int(os.environ.get("PENSTOCK_SIMULATION", "0"))
 QUICK = settings(
-    max_examples=100,
-    stateful_step_count=60,
+    max_examples=50,
+    stateful_step_count=50,
     derandomize=True,
     database=None,
     deadline=None,

@@ -1,0 +1,299 @@
+"""Judges a queue with limits, unique keys and pauses, after every call: by its promises, and by an audit of its keys.
+
+The judge follows only what a caller knows: the jobs that were accepted, who holds them, and which keys they hold. What
+else the server decides, it reads from the records.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from penstock.jobs import constants
+from penstock.jobs.claims import Claim
+from penstock.jobs.record import Record
+from penstock.jobs.row import Row, read_row
+from penstock.ops.audit.queues import QueueAudit
+from tests.jobs.stand import Dump, Limits
+
+ANY_TIME = "d"
+"""A job with this mode of unique key holds it until it ends. With the others but `t` it does until it is claimed."""
+
+
+@dataclass
+class Job:
+    """A job that was accepted and has not ended. `order`: of two jobs, the lower one became ready first."""
+
+    id: str
+    limits: Sequence[Limits] = ()
+    unique: tuple[str, str, int] | None = None
+    payload: bytes = b""
+    order: float = 0
+    token: bytes | None = None
+    """Of its claim, while it runs."""
+    dead: bool = False
+    handed_back: bool = False
+    """A run of it was interrupted. Until the next claim it keeps its places."""
+    in_order: bool = True
+    """It was ready at once, and neither displaced nor paused."""
+
+    @property
+    def keys(self) -> list[str]:
+        return [f"{name}={key}" for name, key, *_ in self.limits]
+
+
+@dataclass
+class Bucket:
+    """A rate: when its bucket is full again, in microseconds."""
+
+    full: float = 0
+
+    def left(self, now: int, interval: int, burst: int) -> int:
+        return int(max(0, (now * 1000 + burst * interval - max(self.full, now * 1000)) // interval))
+
+    def take(self, now: int, interval: int) -> None:
+        self.full = max(self.full, now * 1000) + interval
+
+
+@dataclass
+class Judge:
+    """The jobs that must be in the queue, and what the last dump has of them."""
+
+    now: int
+    jobs: dict[str, Job] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
+    """Unique key -> the job that holds it."""
+    windows: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Key of a throttle -> its end, and its first job."""
+    leases: dict[str, int] = field(default_factory=dict)
+    buckets: dict[str, Bucket] = field(default_factory=lambda: defaultdict(Bucket))
+    definitions: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
+    """Name of a limit -> number, interval, burst, release, as stored."""
+    sent: dict[str, set[tuple[int, int, int, int]]] = field(default_factory=lambda: defaultdict(set))
+    changed_rates: bool = False
+    keeps: int | None = None
+    """The most dead letters that the queue keeps."""
+    records: dict[str, Record] = field(default_factory=dict)
+    used: Counter[str] = field(default_factory=Counter)
+    dump: Dump = field(default_factory=dict)
+    row: Row | None = None
+    holders: dict[str, str] = field(default_factory=dict)
+    """Job -> the incarnation that claimed it last."""
+
+    # --- what calls do ---
+
+    def holder(self, unique: tuple[str, str, int]) -> str | None:
+        key, mode, _ = unique
+        if mode != "t":
+            return self.held.get(key)
+        until, id = self.windows.get(key, (0, ""))
+        return id if until > self.now else None
+
+    def accept(self, job: Job) -> str | None:
+        """A job was sent. Returns the job that holds its key, if it is a double."""
+        if job.unique is not None:
+            key, mode, ms = job.unique
+            if (holder := self.holder(job.unique)) is not None:
+                first = self.jobs.get(holder)
+                if mode in "rb" and first and first.unique and first.unique[1] in "rb":
+                    first.payload, first.unique = job.payload, job.unique
+                return holder
+            if mode == "t":
+                self.windows[key] = self.now + ms, job.id
+            else:
+                self.held[key] = job.id
+        for name, _, most, interval, burst, release in job.limits:
+            self.sent[name].add((most, interval, burst, release))
+        self.jobs[job.id] = job
+        return None
+
+    def end(self, job: Job) -> None:
+        """A job leaves the queue."""
+        running = job.token is not None
+        if job.unique is not None and not job.dead and (not running or job.unique[1] == ANY_TIME):
+            self.give_up(job, throttle=not running)
+        del self.jobs[job.id]
+
+    def give_up(self, job: Job, *, throttle: bool = False) -> None:
+        assert job.unique is not None
+        key, mode, _ = job.unique
+        if mode == "t" and throttle and self.windows.get(key, (0, ""))[1] == job.id:
+            del self.windows[key]
+        elif mode != "t" and self.held.get(key) == job.id:
+            del self.held[key]
+
+    def claimed(self, claims: Iterable[Claim], before: dict[str, Record]) -> None:
+        """Judge claims by what was waiting before."""
+        for claim in claims:
+            job = self.jobs[claim.id]
+            assert job.token is None, f"{job.id} was claimed twice"
+            assert not job.dead, f"{job.id} was claimed as a dead letter"
+            assert claim.record.payload == job.payload, f"{job.id} has old arguments"
+            limits = claim.record.limits
+            assert claim.record.limits_passed == len(limits), f"{job.id} was claimed without its places"
+            for name, key in limits:
+                if name.startswith("r:"):
+                    self._judge_start(name, key)
+            self._judge_strict_order(job, before)
+            job.token, job.handed_back = claim.token, False
+            if job.unique and job.unique[1] != ANY_TIME and job.unique[1] != "t":
+                self.give_up(job)
+
+    def _judge_start(self, name: str, key: str) -> None:
+        _, interval, burst, _ = self.definitions[name]
+        bucket = self.buckets[f"{name}={key}"]
+        assert self.changed_rates or bucket.left(self.now, interval, burst) > 0, f"too many starts of {name}={key}"
+        bucket.take(self.now, interval)
+
+    def _judge_strict_order(self, job: Job, before: dict[str, Record]) -> None:
+        """The jobs of a key with one place start in the order in which they became ready, by tenant and level."""
+        if not (job.in_order and [limit[0] for limit in job.limits] == ["c:one"] and job.id in before):
+            return
+        lane = before[job.id].tenant, before[job.id].priority
+        for other in self.jobs.values():
+            record = before.get(other.id)
+            if record and other.keys == job.keys and other.in_order and (record.tenant, record.priority) == lane:
+                is_overtaken = other.order < job.order and other.token is None and not other.dead
+                is_waiting = record.state in (constants.READY, constants.PARKED) and not record.is_suspect
+                expired = 0 < record.expires <= self.now
+                assert expired or not (is_overtaken and is_waiting), f"{job.id} has overtaken {other.id}"
+
+    def settled(self, job: Job, ending: str | None) -> None:
+        """A claim of the job has ended. Whether it died is in its record."""
+        if ending in (None, "drop", "cancel"):
+            self.end(job)
+            return
+        job.token = None
+        job.handed_back = ending not in ("retry", "later")
+        record = self.records[job.id]
+        if record.state == constants.DEAD:
+            job.dead = True
+            if job.unique and job.unique[1] == ANY_TIME:
+                self.give_up(job)
+
+    def requeue(self, ids: Iterable[str]) -> int:
+        n = 0
+        for job in (self.jobs.get(id) for id in dict.fromkeys(ids)):
+            if job is None or not job.dead:
+                continue
+            if job.unique and job.unique[1] != "t":
+                if self.held.get(job.unique[0]) is not None:
+                    continue
+                self.held[job.unique[0]] = job.id
+            job.dead, job.handed_back, job.in_order = False, False, False
+            n += 1
+        return n
+
+    # --- the key space ---
+
+    def look(self, dump: Dump) -> None:
+        """Read the records before the replies are judged, because a settlement needs the state of its job."""
+        self.dump = dump
+        self.row = read_row(dump["meta"][b"row"]) if "meta" in dump else None
+        self.records = {id.decode(): Record(body) for id, body in dump.get("jobs", {}).items()}
+        self._judge_definitions()
+
+    def judge(self, before: dict[str, Record]) -> None:
+        """`before`: the records before the last call."""
+        self._judge_ended(before)
+        self._judge_keys()
+        audited = {
+            name: dict(held) if isinstance(held, list) and held and isinstance(held[0], tuple) else held
+            for name, held in self.dump.items()
+            if held
+        }
+        problems = [*QueueAudit(audited).problems()]
+        assert not problems, problems
+        self._judge_places()
+
+    def _judge_definitions(self) -> None:
+        """The numbers of a limit are those of one release, and a later one never yields to an earlier one."""
+        for key, packed in self.dump.get("limits", {}).items():
+            name = key.decode()
+            most, interval, burst, release, _ = msgspec.msgpack.decode(b"\x95" + packed)
+            numbers = most, interval, burst, release
+            assert numbers in self.sent[name], f"{name} has {numbers}"
+            old = self.definitions.setdefault(name, numbers)
+            assert release >= old[3], f"{name} went back from {old} to {numbers}"
+            self.changed_rates |= name.startswith("r:") and numbers != old
+            self.definitions[name] = numbers
+
+    def _judge_ended(self, before: dict[str, Record]) -> None:
+        owners = self.dump.get("owners", {})
+        for job in [*self.jobs.values()]:
+            if job.id not in self.records:
+                record = before.get(job.id)
+                assert record, f"{job.id} was never stored"
+                assert job.token is None, f"{job.id} is lost"
+                is_expired = 0 < record.expires <= self.now and not job.dead
+                assert is_expired or (job.dead and self.keeps is not None), f"{job.id} is lost"
+                self.end(job)
+            elif job.token is not None and job.id.encode() not in owners:
+                assert self.leases[self.holders[job.id]] <= self.now, f"{job.id} was taken from a live worker"
+                self.settled(job, "unseen")
+            elif job.token is None:
+                assert job.id.encode() not in owners, f"{job.id} is held without a claim"
+        assert set(self.records) == set(self.jobs), "there are other jobs than were sent"
+
+    def _judge_keys(self) -> None:
+        found = {key.decode(): id.decode() for key, id in self.dump.get("unique", {}).items()}
+        assert found == self.held, "the unique keys have other holders"
+        windows = {
+            name.removeprefix("throttle:"): (int.from_bytes(held[:6]), held[6:].decode())
+            for name, held in self.dump.items()
+            if name.startswith("throttle:")
+        }
+        assert {key: one for key, one in windows.items() if one[0] > self.now} == {
+            key: one for key, one in self.windows.items() if one[0] > self.now
+        }
+
+    def _judge_places(self) -> None:
+        """No limit is exceeded, no parked job is forgotten, and none waits behind a less urgent one of its key."""
+        pending = {key.decode(): at for key, at in self.dump.get("admissions", [])}
+        used: Counter[str] = Counter()
+        parked: dict[str, list[Record]] = defaultdict(list)
+        admitted: dict[str, int] = {}
+        for id, record in self.records.items():
+            job, keys = self.jobs[id], [f"{name}={key}" for name, key in record.limits]
+            running = job.token is not None
+            if record.state == constants.PARKED and record.limits_passed < len(keys):
+                parked[keys[record.limits_passed]].append(record)
+            elif record.state == constants.PARKED:
+                job.in_order = False
+                continue
+            if record.state == constants.READY:
+                assert record.limits_passed == len(keys), f"{id} is ready without its places"
+                for key in keys:
+                    if not (running or job.handed_back):
+                        admitted[key] = max(admitted.get(key, 0), record.priority)
+            for key in keys[: record.limits_passed]:
+                used[key] += not (running and key.startswith("r:"))
+        for key, n in used.items():
+            if key.startswith("c:"):
+                most = self.definitions[key.partition("=")[0]][0]
+                assert n <= max(most, self.used[key]), f"{n} jobs have places of {key}, the limit is {most}"
+        self.used = used
+        for key, waiting in parked.items():
+            self._judge_parked(key, waiting, used[key], admitted.get(key, 0), pending)
+        earliest = min(pending.values(), default=0)
+        assert not earliest or (self.row and 0 < self.row.next_admission <= earliest), "an admission is overlooked"
+
+    def _judge_parked(
+        self, key: str, waiting: list[Record], used: int, admitted: int, pending: dict[str, float]
+    ) -> None:
+        name = key.partition("=")[0]
+        if min(pending.get(key, 1e15), pending.get("=" + name, 1e15)) <= self.now:
+            return  # the next turn looks
+        most, interval, burst, _ = self.definitions[name]
+        if name.startswith("c:"):
+            assert used >= most, f"{key} has room, and {len(waiting)} parked jobs"
+        else:
+            left = self.buckets[key].left(self.now, interval, burst) - used
+            overlooked = key not in pending and used < burst
+            assert not overlooked, f"{key} has parked jobs, and no time to look at them"
+            assert left <= 0, f"{key} has room, and {len(waiting)} parked jobs"
+        urgent = [record.priority for record in waiting if not 0 < record.expires <= self.now]
+        assert not urgent or min(urgent) >= admitted, f"{key}: an urgent job waits behind a less urgent one"
