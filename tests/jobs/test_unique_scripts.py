@@ -242,7 +242,8 @@ def test_a_double_does_not_replace_a_running_job_of_another_task_with_the_same_k
     (claim,) = keys.worker.claim()
     assert keys.put(("b", unique(mode="replace", payload=b"x" * 5000))) == {0: "a"}
     assert keys.worker.claim(5) == []
-    assert stand.job("a").payload == b"null" and keys.worker.settle(claim)
+    assert stand.job("a").payload == b"null"
+    assert keys.worker.settle(claim)
 
 
 @pytest.mark.parametrize("mode", ["replace", "debounce"])
