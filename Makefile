@@ -72,7 +72,7 @@ test-servers: setup  ## every component on Redis 7.0 over TLS, as the user of do
 		PENSTOCK_REDIS_SERVER=$$(command -v redis-server) $(BIN)/pytest $(RETRY)
 
 storm: setup  ## ten minutes of kills, restarts and lost replies (make test has twenty seconds); SEED=n repeats a run
-	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) PENSTOCK_LEDGER=20000 $(BIN)/pytest -s tests/chaos tests/cli/test_recovery.py
+	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) PENSTOCK_LEDGER=20000 PENSTOCK_FLOW=10000 $(BIN)/pytest -s tests/chaos tests/cli/test_recovery.py
 
 flood: setup  ## a gigabyte of log through 64 MiB to three receivers that count, all killed again and again; SEED=n repeats a run
 	PENSTOCK_FLOOD_MB=1024 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos/test_files.py

@@ -361,6 +361,8 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "show_steps": StepBindings(bindings).show("j"),
         "enqueue_flow": FlowBindings(bindings).enqueue([FlowRow("job", "newer", record("ada"))], durable=False),
         "predecessors": FlowBindings(bindings).predecessors("j", 0, 10),
+        "flow_jobs": FlowBindings(bindings).jobs(["j"]),
+        "give_up_open": FlowBindings(bindings).give_up_open(),
         "cancel": bindings.cancel(["j"]),
         "edit": bindings.edit("j", due=5, priority=1, payload=b"1"),
         "purge": bindings.purge(None, 0, 100),

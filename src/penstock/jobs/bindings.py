@@ -67,6 +67,7 @@ def scripts() -> Library:
         "jobs/outbox.lua",
         "jobs/effects.lua",
         "jobs/flow.lua",
+        "jobs/flow_rows.lua",
         "jobs/job.lua",
         "jobs/durable.lua",
         "jobs/settling.lua",

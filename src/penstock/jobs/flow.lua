@@ -16,6 +16,7 @@
 --                              them are dead; bytes of its inputs; marks (OPEN …), size class, policy; one that failed
 --   predecessors:<id>  LIST    the predecessors of a dependent: length of a queue's name, name (empty: this queue), id;
 --                              PX when the dependent does not wait any longer
+--   opened             ZSET    dependent that is open -> server ms at which it is given up
 --   inputs:<id>        STRING  results that a dependent wants, as [place,result],…
 --   dependents         HASH    predecessor -> its dependent as an *edge*, or empty if it has several
 --   dependents:<id>    LIST    the edges of a predecessor with several dependents
@@ -24,14 +25,24 @@
 --                              flow it is absent, and nothing here is called
 --
 -- An edge has the number of the dependent, so that a later job with the same id does not take it for its own; the place of
--- the predecessor; and the dependent. A dependent that is *open* gets further predecessors, and does not become ready.
+-- the predecessor; and the dependent. A dependent that is *open* gets further predecessors, and does not become ready. If
+-- the program that enqueues the flow dies meanwhile, the dependent stays open, and is cancelled after ten minutes.
+--
+-- A dependent of another queue, perhaps in another slot, is named in the edge together with its queue, its policy, and
+-- whether it wants results. What happens to the predecessor goes there through the outbox, and is counted there once.
+-- The number of such a dependent is chosen by the client, which sends it to both queues: the dependent and its
+-- predecessors there first, then the edges, and then it closes the dependent.
 --
 -- A script visits a limited number of edges and releases a limited number of dependents. The rest are `events`, which
 -- the next turns work off in order.
 
-flow = { STOP = "s", CONTINUE = "c", INSTEAD = "i", OPEN = 1, WANTS = 2, TOO_LARGE = 4 }
+-- TICK: the entry in `ticks` for the end of open dependents.
+flow = { STOP = "s", CONTINUE = "c", INSTEAD = "i", OPEN = 1, WANTS = 2, TOO_LARGE = 4, TICK = ":" }
 
-_flow = { EDGES = 1, EVENTS = 2, VISITS = 128, KEEP = 3600000, MOST = 1048576, WAIT = ">I6I4I4I4I4BBc1Bc0" }
+_flow = {
+  EDGES = 1, EVENTS = 2, VISITS = 128, KEEP = 3600000, MOST = 1048576, WAIT = ">I6I4I4I4I4BBc1Bc0", FAILED = 255,
+  OPEN_FOR = 600000,
+}
 
 -- Letters of events, besides those of `ending`.
 _event = { DEAD = "d", REQUEUED = "r", RELEASE = "!" }
@@ -113,6 +124,7 @@ function flow.forget(s, id, ttl)
   if wait.parts then batch.write("RPUSH", base .. "predecessors:" .. id, wait.parts) end
   redis.call("PEXPIRE", base .. "predecessors:" .. id, string.format("%d", ttl + _flow.KEEP))
   if record.has(wait.flags, flow.WANTS) then redis.call("UNLINK", base .. "inputs:" .. id) end
+  if record.has(wait.flags, flow.OPEN) then redis.call("ZREM", base .. "opened", id) end
   wait.gone = true
 end
 
@@ -130,7 +142,8 @@ end
 --- uses: base
 function flow.visit(s, edge, letter, id, text)
   local number, place, size = struct.unpack(">I6I4B", edge)
-  local dependent = string.sub(edge, 12 + size)
+  if size > 0 then return flow.send(s, edge, size, letter, id, text) end
+  local dependent = string.sub(edge, 12)
   local wait = flow.wait(s, dependent)
   if not wait or wait.gone or wait.number ~= number then return true end
   flow.touch(s, dependent, wait)
@@ -144,7 +157,7 @@ function flow.visit(s, edge, letter, id, text)
   end
   wait.left = wait.left - 1
   if letter ~= ending.COMPLETED and wait.policy ~= flow.CONTINUE then
-    if wait.failed == "" then wait.failed = id end
+    if wait.failed == "" then wait.failed = string.sub(id, 1, _flow.FAILED) end
   elseif record.has(wait.flags, flow.WANTS) and not record.has(wait.flags, flow.TOO_LARGE) then
     local input = string.format("[%d,", place) .. (letter == ending.COMPLETED and text or "null") .. "],"
     wait.bytes = wait.bytes + #input
@@ -159,18 +172,39 @@ function flow.visit(s, edge, letter, id, text)
   return true
 end
 
+-- Has the outbox report an event to a dependent of another queue. Returns whether the edge has served its purpose.
+--- (s: table, edge: str, size: int, letter: str, id: str, text: str) -> bool
+function flow.send(s, edge, size, letter, id, text)
+  local policy, wants, queue_ = string.sub(edge, 12, 12), string.sub(edge, 13, 13), string.sub(edge, 14, 11 + size)
+  local there = string.sub(edge, 1, 10) .. "\0" .. string.sub(edge, 12 + size)
+  if letter ~= ending.COMPLETED or wants ~= "w" then text = "" end
+  outbox.put(s, queue_, outbox.EVENT, id, letter .. struct.pack(">I2", #there) .. there .. text)
+  return letter ~= _event.REQUEUED and (letter ~= _event.DEAD or policy ~= flow.STOP)
+end
+
+-- Counts what the outbox of the queue `sender` reports: the other end of `flow.send`. `flow.settle_touched` must follow.
+--- (s: table, sender: str, id: str, packed: str)
+--- uses: base
+function flow.arrive(s, sender, id, packed)
+  local letter, size = struct.unpack(">c1I2", packed)
+  flow.open(s.row)
+  s.visits, s.touched = s.visits or slice.of(_flow.VISITS), s.touched or {}
+  flow.visit(s, string.sub(packed, 4, 3 + size), letter, sender .. ":" .. id, string.sub(packed, 4 + size))
+end
+
 -- Visits some edges of a predecessor with several dependents. An edge that has not served its purpose goes to the end of the
 -- list. Returns how many of the `rest` are left to visit.
 --- (s: table, letter: str, id: str, text: str, rest: int, part: table) -> int
 --- uses: base
 function flow.visit_list(s, letter, id, text, rest, part)
   local key, kept = base .. "dependents:" .. id, {}
-  local edges = redis.call("LPOP", key, math.min(rest, part.left)) or {}
+  local most = math.max(1, math.floor(_flow.MOST / (#text + 1))) -- each dependent may get a copy of the result
+  local edges = redis.call("LPOP", key, math.min(rest, part.left, most)) or {}
   for i = 1, #edges do
     if not flow.visit(s, edges[i], letter, id, text) then kept[#kept + 1] = edges[i] end
   end
   batch.write("RPUSH", key, kept)
-  part.left = part.left - #edges
+  part.left = #edges == most and 0 or part.left - #edges
   return #edges == 0 and 0 or rest - #edges
 end
 
@@ -310,126 +344,23 @@ function flow.advance(s)
   end
 end
 
--- Enqueues a part of a flow, at most 250 rows: verb, id, draft, dependent, …
---
---   open…    a dependent, which is open; its policy follows in the verb, and w if it wants results
---   job      a job that may run at once
---   edge     no new job: one of this flow, which may be enqueued by a later row
---   after    no new job: one that was enqueued before, and may have ended
---   close    the dependent has all of its predecessors
---
--- The job of a row is a predecessor of `dependent`, unless that is empty. Returns { } or, if nothing was written, { word,
--- position }: `known`, an id that is in the queue already; `gone`, a job that does not exist and has no result.
---- keys: base meta
---- args: caller: str, number: int, given: int, rows: *
-function script.enqueue_flow(base, meta, caller, number, given, rows, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
-  local known = idempotency.replay(caller, number)
-  if known then return known end
-  local r, ids, ended = s.row, {}, {}
-  for i = rows, #ARGV, 4 do ids[#ids + 1] = ARGV[i + 1] end
-  local old = redis.call("HMGET", base .. "jobs", unpack(ids))
-  for i = 1, #ids do
-    local letter = string.sub(ARGV[rows + 4 * i - 4], 1, 1)
-    if old[i] and (letter == "o" or letter == "j") then return { "known", i - 1 } end
-    if letter == "a" and not old[i] then
-      ended[i] = results.get(ids[i], s.now)
-      if not ended[i] then return { "gone", i - 1 } end
-    end
-  end
-  flow.open(r)
-  local edges, set, generation = redis.call("HMGET", base .. "dependents", unpack(ids)), {}, row.mint(r, #ids)
-  local known_edges, new_edges = {}, {}
-  s.touched, s.visits = {}, slice.of(_flow.VISITS)
-  for i = 1, #ids do known_edges[ids[i]] = edges[i] end
-  for i = 1, #ids do
-    local at = rows + 4 * i - 4
-    local verb, id, body, dependent = ARGV[at], ids[i], ARGV[at + 2], ARGV[at + 3]
-    local letter = string.sub(verb, 1, 1)
-    if letter == "o" then
-      flow.add(s, id, body, generation + i, verb, set)
-    elseif letter == "j" then
-      job.add_draft(s, id, body, generation + i, set)
-    elseif letter == "c" then
-      local wait = flow.wait(s, id)
-      if wait then
-        wait.flags = bit.band(wait.flags, 255 - flow.OPEN)
-        flow.touch(s, id, wait)
-      end
-    end
-    local edge = dependent ~= "" and flow.link(s, id, dependent)
-    if edge and ended[i] then
-      flow.visit(s, edge, results.letter(ended[i]), id, results.text(ended[i]))
-    elseif edge then
-      local is_dead = letter == "a" and record.intact(old[i]) and record.state(old[i]) == state.DEAD
-      if not is_dead or not flow.visit(s, edge, _event.DEAD, id, "") then
-        flow.store_edge(known_edges, new_edges, id, edge)
-      end
-    end
-  end
-  batch.write("HSET", base .. "jobs", set)
-  if #new_edges > 0 then
-    batch.leave_listpack(base .. "dependents", #new_edges / 2)
-    batch.write("HSET", base .. "dependents", new_edges)
-    r[_row.FLOWS] = bit.bor(r[_row.FLOWS], _flow.EDGES)
-  end
-  flow.settle_touched(s, s.visits)
-  job.commit(s)
-  if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
-  row.store(s)
-  return idempotency.keep(caller, number, {})
-end
-
--- Enqueues a dependent, which is open.
---- (s: table, id: str, body: str, generation: int, verb: str, set: table)
+-- Appends to `page` what is known about a job: start of its record or false, whether it runs, how it ended or false, its
+-- wait or false, how many predecessors it has. Returns false if its record does not fit into the slice.
+--- (page: table, id: str, now: int, part: table) -> bool
 --- uses: base
-function flow.add(s, id, body, generation, verb, set)
-  local expires, how = struct.unpack(">I6", body, 21), string.byte(body, 2)
-  if expires > 0 and not record.has(how, draft.EXPIRES_IS_DATE) then expires = s.now + expires end
-  if record.has(how, draft.OWN_ID) then redis.call("HDEL", base .. "results", id) end
-  redis.call("DEL", base .. "predecessors:" .. id)
-  counters.move(s, record.tenant(body), _count.NONE, _count.DEPENDENT, 1)
-  s.waits = s.waits or {}
-  s.waits[id] = {
-    number = generation, total = 0, left = 0, dead = 0, bytes = 0,
-    flags = flow.OPEN + (string.sub(verb, 6, 6) == "w" and flow.WANTS or 0),
-    class = string.byte(record.entry(0, #body, ""), 7), policy = string.sub(verb, 5, 5), failed = "",
-  }
-  set[#set + 1], set[#set + 2] = id, record.enqueued(body, state.WAITING, generation, s.now, s.now, expires)
+function flow.describe(page, id, now, part)
+  if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", id)) then return false end
+  local body, done, n = record.get(id), results.get(id, now), #page
+  page[n + 1] = body and string.sub(body, 1, editing.payload_start(body) - 1)
+  page[n + 2] = redis.call("HGET", base .. "owners", id)
+  page[n + 3] = done and results.letter(done)
+  page[n + 4] = body and record.state(body) == state.WAITING and redis.call("HGET", base .. "waiting", id)
+  page[n + 5] = redis.call("LLEN", base .. "predecessors:" .. id)
+  return true
 end
 
--- Makes a job a predecessor of a dependent. Returns the edge, or nil if the dependent waits no longer.
---- (s: table, id: str, dependent: str) -> str | nil
---- uses: base
-function flow.link(s, id, dependent)
-  local wait = flow.wait(s, dependent)
-  if not wait or not record.has(wait.flags, flow.OPEN) then return nil end
-  wait.parts = wait.parts or {}
-  wait.parts[#wait.parts + 1] = "\0" .. id
-  wait.total, wait.left = wait.total + 1, wait.left + 1
-  return struct.pack(">I6I4B", wait.number, wait.total - 1, 0) .. dependent
-end
-
--- Collects the edge of a predecessor in `new`, or appends it to the list of those with several dependents.
---- (known: table, new: table, id: str, edge: str)
---- uses: base
-function flow.store_edge(known, new, id, edge)
-  local key, first = base .. "dependents:" .. id, known[id]
-  if not first then
-    known[id] = edge
-    new[#new + 1], new[#new + 2] = id, edge
-  elseif first == "" then
-    redis.call("RPUSH", key, edge)
-  else
-    redis.call("RPUSH", key, first, edge)
-    known[id] = ""
-    new[#new + 1], new[#new + 2] = id, ""
-  end
-end
-
--- A page of the predecessors of a job: { how many there are, entry, start of its record or
--- false, whether it runs, how it ended or false, its wait or false, how many predecessors it has, … }. At most 1 MiB of records.
+-- A page of the predecessors of a job: { how many there are, entry, and what `flow.describe` appends, … }. Of those in other
+-- queues nothing is known here. At most 1 MiB of records.
 --- keys: base meta
 --- args: given: int, id: str, offset: int, limit: int
 --- flags: allow-oom
@@ -440,14 +371,29 @@ function script.predecessors(base, meta, given, id, offset, limit)
   local page = { redis.call("LLEN", key) }
   local found = redis.call("LRANGE", key, offset, offset + limit - 1)
   for i = 1, #found do
-    local one = string.sub(found[i], 2)
-    if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", one)) then break end
-    local body, done, n = record.get(one), results.get(one, s.now), #page
-    page[n + 1], page[n + 2] = found[i], body and string.sub(body, 1, editing.payload_start(body) - 1)
-    page[n + 3] = redis.call("HGET", base .. "owners", one)
-    page[n + 4] = done and results.letter(done)
-    page[n + 5] = body and record.state(body) == state.WAITING and redis.call("HGET", base .. "waiting", one)
-    page[n + 6] = redis.call("LLEN", base .. "predecessors:" .. one)
+    local n = #page
+    page[n + 1] = found[i]
+    if string.byte(found[i]) > 0 then
+      for at = n + 2, n + 5 do page[at] = false end
+      page[n + 6] = 0
+    elseif not flow.describe(page, string.sub(found[i], 2), s.now, part) then
+      page[n + 1] = nil
+      break
+    end
+  end
+  return page
+end
+
+-- What `flow.describe` appends for each of these jobs, as many as fit into 1 MiB of records.
+--- keys: base meta
+--- args: given: int, ids: *
+--- flags: allow-oom
+function script.flow_jobs(base, meta, given, ids, ...)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local page, part = {}, slice.of(#ARGV)
+  for i = ids, #ARGV do
+    if not flow.describe(page, ARGV[i], s.now, part) then break end
   end
   return page
 end

@@ -9,6 +9,7 @@ from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.errors import BadCall, JobNotFound
 from penstock.jobs.record import Record, StoredJob
+from penstock.jobs.shard_bindings import Elsewhere
 
 if TYPE_CHECKING:
     from penstock.jobs.bindings import QueueBindings
@@ -23,15 +24,35 @@ class FlowRow(NamedTuple):
     verb: str
     key: str
     draft: bytes = b""
-    dependent: str = ""
+    dependent: str | bytes = ""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the row brings a job."""
+        return self.verb.startswith(("open", "job"))
 
 
 class Predecessor(NamedTuple):
-    """A job that another one waits or waited for. `total`: how many it has itself."""
+    """A job that another one waits or waited for. `queue`: "" for the same. `total`: how many it has itself."""
 
+    queue: str
     key: str
     stored: StoredJob
     total: int
+
+    @classmethod
+    def read(cls, entry: bytes, fields: Sequence[Any]) -> Predecessor:
+        """`entry`: as in `predecessors:<id>`. `fields`: see `flow.describe`."""
+        size = entry[0]
+        record, owner, done, waits, total = fields
+        stored = StoredJob(Record.read(record), None, done, owner, waits=waits)
+        return cls(entry[1 : 1 + size].decode(), entry[1 + size :].decode(errors="replace"), stored, total)
+
+
+def far_edge(number: int, place: int, *, policy: bytes, wants: bool, queue: str, dependent: str) -> bytes:
+    """An edge that leads to a dependent of another queue (see `flow.lua`)."""
+    named = policy + (b"w" if wants else b"-") + queue.encode()
+    return number.to_bytes(6) + place.to_bytes(4) + bytes([len(named)]) + named + dependent.encode()
 
 
 class FlowBindings:
@@ -40,16 +61,24 @@ class FlowBindings:
     def __init__(self, queue: QueueBindings) -> None:
         self._queue = queue
 
-    def enqueue(self, rows: Sequence[FlowRow], *, durable: bool) -> RoundTrip[bool]:
+    def enqueue(
+        self, rows: Sequence[FlowRow], *, durable: bool, table: str = "", moving: Sequence[str] = ()
+    ) -> RoundTrip[bool | Elsewhere]:
         """Enqueue a part of a flow, all of it or nothing. Returns False if its first job is in the queue already.
+
+        table   of the shards, if the queue is one
+        moving  tenants of these jobs that are to move to another shard, which may have happened
 
         Raises BadCall if another job is in the queue already, and JobNotFound for a job to wait for that is gone.
         """
-        args: tuple[Arg, ...] = (*UNNUMBERED, self._queue.clock.now_ms, *(part for row in rows for part in row))
+        start: tuple[Arg, ...] = (*UNNUMBERED, self._queue.clock.now_ms, table, len(moving), *moving)
+        args = (*start, *(part for row in rows for part in row))
 
-        def read(reply: Sequence[Any]) -> bool:
+        def read(reply: Sequence[Any]) -> bool | Elsewhere:
             if not reply:
                 return True
+            if reply[0] in (b"TABLE", b"MOVED"):
+                return Elsewhere.read(reply)
             word, position = reply
             job = f"{self._queue.keys.queue}:{rows[position].key}"
             if word == b"gone":
@@ -67,14 +96,20 @@ class FlowBindings:
         """How many predecessors a job has, and a page of them: fewer than `limit` if their records are large."""
 
         def read(reply: Sequence[Any]) -> tuple[int, list[Predecessor]]:
-            found = [
-                Predecessor(
-                    entry[1:].decode(errors="replace"),
-                    StoredJob(Record.read(record), None, done, owner, waits=waits),
-                    total,
-                )
-                for entry, record, owner, done, waits, total in zip(*[iter(reply[1:])] * 6, strict=True)
-            ]
-            return reply[0], found
+            rows = zip(*[iter(reply[1:])] * 6, strict=True)
+            return reply[0], [Predecessor.read(entry, fields) for entry, *fields in rows]
 
         return self._queue._call("predecessors", (self._queue.clock.now_ms, key, offset, limit), read)
+
+    def jobs(self, keys: Sequence[str]) -> RoundTrip[list[Predecessor]]:
+        """The same about jobs of this queue that those of another one wait for; fewer if their records are large."""
+
+        def read(reply: Sequence[Any]) -> list[Predecessor]:
+            rows = zip(*[iter(reply)] * 5, strict=True)
+            return [Predecessor.read(b"\0" + key.encode(), fields) for key, fields in zip(keys, rows, strict=False)]
+
+        return self._queue._call("flow_jobs", (self._queue.clock.now_ms, *keys), read)
+
+    def give_up_open(self) -> RoundTrip[int]:
+        """Cancel dependents whose flow was not enqueued whole in ten minutes. Returns how many it looked at."""
+        return self._queue._call("give_up_open", (self._queue.clock.now_ms,), int)

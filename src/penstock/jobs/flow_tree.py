@@ -9,7 +9,8 @@ from typing import Protocol
 from penstock.core.operations import Operation
 from penstock.errors import JobNotFound
 from penstock.jobs.bindings import QueueBindings
-from penstock.jobs.flow_bindings import ROWS, FlowBindings
+from penstock.jobs.flow_bindings import ROWS, FlowBindings, Predecessor
+from penstock.jobs.keys import QueueKeys
 from penstock.jobs.record import StoredJob
 from penstock.jobs.status import Status, status_of
 from penstock.jobs.waits import WaitState
@@ -45,54 +46,85 @@ def read_tree(queue: HomeQueue, key: str, most: int) -> Operation[FlowNode]:
     """See `Job.tree`."""
     if most < 1:
         raise ValueError(f"tree(most={most}): at least 1")
-    bindings = FlowBindings(queue.bindings)
     stored = yield queue.bindings.show(key)
-    root = _node(queue, key, stored)
+    root = _node(queue.name, key, stored)
     if root.status is Status.UNKNOWN:
         raise JobNotFound(f"no job {root.id}: never enqueued here, or it ended and its result is gone")
-    rest = deque([(root, key)])
-    left = most - 1
+    rest = deque([(root, queue.name, key)])
+    left, queues = most - 1, _Queues(queue.name, queue.bindings)
     while rest and left > 0:
-        node, at = rest.popleft()
+        node, home, at = rest.popleft()
         while left > 0:
-            node.total, page = yield bindings.predecessors(at, len(node.predecessors), min(ROWS, left))
+            node.total, page = yield from queues.predecessors(home, at, len(node.predecessors), min(ROWS, left))
             for one in page:
-                found = _node(queue, one.key, one.stored)
+                found = _node(one.queue, one.key, one.stored)
                 found.total = one.total
                 node.predecessors.append(found)
                 if one.total:
-                    rest.append((found, one.key))
+                    rest.append((found, one.queue, one.key))
             left -= len(page)
             if not page or len(node.predecessors) >= node.total:
                 break
     return root
 
 
-def _node(queue: HomeQueue, key: str, stored: StoredJob) -> FlowNode:
-    node = FlowNode(f"{queue.name}:{key}", status_of(stored), stored.record.task if stored.record is not None else "")
+class _Queues:
+    """The queues of a flow, by name."""
+
+    def __init__(self, name: str, bindings: QueueBindings) -> None:
+        self._first = bindings
+        self._all = {name: bindings}
+
+    def named(self, name: str) -> QueueBindings:
+        if name not in self._all:
+            keys = QueueKeys(self._first.keys.prefix, name)
+            self._all[name] = QueueBindings(keys, self._first.clock)
+        return self._all[name]
+
+    def predecessors(self, queue: str, key: str, offset: int, limit: int) -> Operation[tuple[int, list[Predecessor]]]:
+        """As `FlowBindings.predecessors`; each has the name of its queue, and what that queue knows about it."""
+        total, page = yield FlowBindings(self.named(queue)).predecessors(key, offset, limit)
+        page = [one._replace(queue=one.queue or queue) for one in page]
+        for name in dict.fromkeys(one.queue for one in page if one.queue != queue):
+            places = [place for place, one in enumerate(page) if one.queue == name]
+            while places:
+                found = yield FlowBindings(self.named(name)).jobs([page[place].key for place in places])
+                for place, one in zip(places, found, strict=False):
+                    page[place] = one._replace(queue=name)
+                places = places[len(found) :]
+        return total, page
+
+
+def _node(queue: str, key: str, stored: StoredJob) -> FlowNode:
+    node = FlowNode(f"{queue}:{key}", status_of(stored), stored.record.task if stored.record is not None else "")
     if stored.waits:
         wait = WaitState.read(stored.waits)
         node.total, node.left, node.dead = wait.total, wait.left, wait.dead
     return node
 
 
-def cancel_tree(bindings: QueueBindings, key: str) -> Operation[int]:
+def cancel_tree(queue: HomeQueue, key: str) -> Operation[int]:
     """See `Job.cancel_tree`."""
-    flows = FlowBindings(bindings)
-    cancelled = _counted((yield bindings.cancel([key])))
-    rest, seen = [key], {key}
+    queues = _Queues(queue.name, queue.bindings)
+    cancelled = _counted((yield queue.bindings.cancel([key])))
+    rest = [(queue.name, key)]
+    seen = {*rest}
     while rest:
-        at, offset, total = rest.pop(), 0, 1
+        (home, at), offset, total = rest.pop(), 0, 1
         while offset < total:
-            total, page = yield flows.predecessors(at, offset, ROWS)
+            total, page = yield from queues.predecessors(home, at, offset, ROWS)
             if not page:
                 break
             offset += len(page)
-            new = [one for one in page if one.key not in seen]
-            seen.update(one.key for one in new)
-            rest += [one.key for one in new if one.total]
-            if keys := [one.key for one in new if one.stored.record is not None]:
-                cancelled += _counted((yield bindings.cancel(keys)))
+            new = [one for one in page if (one.queue, one.key) not in seen]
+            seen.update((one.queue, one.key) for one in new)
+            rest += [(one.queue, one.key) for one in new if one.total]
+            by_queue: dict[str, list[str]] = {}
+            for one in new:
+                if one.stored.record is not None:
+                    by_queue.setdefault(one.queue, []).append(one.key)
+            for name, keys in by_queue.items():
+                cancelled += _counted((yield queues.named(name).cancel(keys)))
     return cancelled
 
 

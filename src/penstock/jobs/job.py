@@ -338,7 +338,7 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
         """
         from penstock.jobs.flow_tree import cancel_tree
 
-        return cancel_tree(self._queue.bindings, self.key)
+        return cancel_tree(self._queue, self.key)
 
     @verb
     def promote(self) -> Operation[bool]:

@@ -73,6 +73,7 @@ QUEUE = {
     "parked:": ("any", "lanes of parked jobs; four keys for each name=key, level and tenant", "the job"),
     "waiting": ("HASH", "job -> how many others it waits for", "the job"),
     "predecessors:": ("LIST", "the jobs that a job waits or waited for", "the job that waits, then TTL"),
+    "opened": ("ZSET", "job whose flow is being enqueued -> when it is given up, server ms", "the flow, or its time"),
     "inputs:": ("STRING", "results that a waiting job wants", "the job that waits"),
     "dependents": ("HASH", "job -> the job that waits for it", "the job"),
     "dependents:": ("LIST", "the jobs that wait for a job, if they are several", "the job"),

@@ -10,9 +10,12 @@
 -- which removes them. The numbers rise, so an entry that arrives again is recognised, however late. They begin at the
 -- microseconds of the server's clock: a queue that was deleted and created again does not repeat them.
 --
--- A verb is what the other queue does: `enqueue` a call, with its id and draft.
+-- A verb is what the other queue does:
+--
+--   enqueue  a call, with its id and draft
+--   event    counts what happened to a job of this queue that one of its jobs waits for (`flow.send`)
 
-outbox = { FIELDS = 4 } -- values of one entry
+outbox = { FIELDS = 4, EVENT = "event" } -- FIELDS: values of one entry
 
 _outbox = { ENTRIES = 100, PIECE = 16, BYTES = 262144, VALUES = 400 } -- PIECE: values that are read at once
 
@@ -64,11 +67,12 @@ function outbox.oldest(queue)
   return entries
 end
 
--- Executes one entry of another queue.
---- (s: table, verb: str, id: str, text: str)
+-- Executes one entry of the queue `sender`.
+--- (s: table, sender: str, verb: str, id: str, text: str)
 --- uses: base
-function outbox.receive(s, verb, id, text)
+function outbox.receive(s, sender, verb, id, text)
   if verb == "enqueue" then job.enqueue_now(s, id, text) end
+  if verb == outbox.EVENT then flow.arrive(s, sender, id, text) end
 end
 
 -- Receives entries that the queue `sender` has for this one, the oldest first: number, verb, id, text, … Those that it has
@@ -84,10 +88,11 @@ function script.deliver(base, meta, given, sender, entries, ...)
     local number = tonumber(ARGV[i])
     if number > latest then
       latest = number
-      outbox.receive(s, ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+      outbox.receive(s, sender, ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
     end
   end
   if latest > last then redis.call("HSET", base .. "inbox", sender, string.format("%d", latest)) end
+  if s.touched then flow.settle_touched(s, s.visits) end
   job.commit(s)
   if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
   row.store(s)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 
-@dataclass(frozen=True, slots=True)
 class Output:
-    """Stands for the result of a job, as an argument of a job that waits for it. "": see `RESULT`."""
+    """Stands for the result of a job, as an argument of a job that waits for it. "": see `RESULT`.
 
-    job_id: str = ""
-    key: str = ""
+    Not a dataclass, because msgspec would encode that as an argument like any other.
+    """
+
+    __slots__ = ("job_id", "key")
+
+    def __init__(self, job_id: str = "", key: str = "") -> None:
+        self.job_id = job_id
+        self.key = key
 
 
 RESULT: Any = Output()

@@ -72,7 +72,8 @@ function schedule.is_orphaned(one, now)
 end
 
 -- Offers due ticks to the worker that takes this turn: { now, name, schedule, … }, or an empty table. A schedule that is
--- orphaned is taken out. Instead of a name and a schedule, there may be ":", a queue, and entries for it (outbox.lua).
+-- orphaned is taken out. Instead of a name and a schedule, there may be ":", a queue, and entries for it (outbox.lua); or
+-- `flow.TICK`, if dependents are to be given up (flow.lua).
 --- (s: table) -> table
 --- uses: base
 --- seldom
@@ -87,7 +88,12 @@ function schedule.offer(s)
       schedule.write(due[i], one)
       one = nil
     end
-    if string.byte(due[i]) == 58 then
+    if due[i] == flow.TICK then
+      if #offers > 1 then break end
+      offers[2], offers[3] = due[i], ""
+      redis.call("ZADD", base .. "ticks", s.now + _offer.AGAIN, due[i])
+      break
+    elseif string.byte(due[i]) == 58 then
       if #offers > 1 then break end -- entries for one queue are enough for a turn
       offers[2], offers[3] = due[i], outbox.oldest(string.sub(due[i], 2))
       redis.call("ZADD", base .. "ticks", s.now + _offer.AGAIN, due[i])

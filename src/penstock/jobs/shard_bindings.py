@@ -18,6 +18,11 @@ class Elsewhere(NamedTuple):
     table: str
     tenants: tuple[str, ...] = ()
 
+    @classmethod
+    def read(cls, reply: Sequence[bytes]) -> Elsewhere:
+        word, *texts = (text.decode() for text in reply)
+        return cls(texts[0]) if word == "TABLE" else cls("", tuple(texts))
+
 
 class ShardBindings:
     """Builds the round trips of one shard. Sends nothing itself."""
@@ -49,8 +54,7 @@ class ShardBindings:
 
         def read_shard(reply: int | list[Any]) -> list[int] | Elsewhere:
             if isinstance(reply, list) and reply and isinstance(reply[0], bytes):
-                texts = [text.decode() for text in reply[1:]]
-                return Elsewhere(texts[0]) if reply[0] == b"TABLE" else Elsewhere("", tuple(texts))
+                return Elsewhere.read(reply)
             return read(reply)
 
         return RoundTrip(queue._scripts["enqueue_in_shard"], queue._declared, args, read_shard, durable, shortcut=stage)

@@ -39,11 +39,10 @@ function shards.keep(tenant, now, at)
   if redis.call("PTTL", windows) < at - now then redis.call("PEXPIRE", windows, string.format("%d", at - now)) end
 end
 
--- Which tenants of these drafts (from ARGV[first] on: id, draft, …) the shard hands over. It notes them.
---- (first: int, now: int) -> table
---- uses: base
-function shards.handed_over(first, now)
-  local tenants, seen, gone = {}, {}, {}
+-- The tenants of these drafts (from ARGV[first] on: id, draft, …).
+--- (first: int) -> table
+function shards.tenants_of(first)
+  local tenants, seen = {}, {}
   for i = first, #ARGV, 2 do
     local tenant = record.tenant(ARGV[i + 1])
     if not seen[tenant] then
@@ -51,6 +50,14 @@ function shards.handed_over(first, now)
       tenants[#tenants + 1] = tenant
     end
   end
+  return tenants
+end
+
+-- Which of these tenants the shard hands over. It notes them.
+--- (tenants: table, now: int) -> table
+--- uses: base
+function shards.handed_over(tenants, now)
+  local gone = {}
   local counts = redis.call("HMGET", base .. "tenants", unpack(tenants))
   local windows = redis.call("ZMSCORE", base .. "windows", unpack(tenants))
   local moved = redis.call("SMISMEMBER", base .. "moved", unpack(tenants))
@@ -98,7 +105,7 @@ function script.enqueue_in_shard(base, meta, caller, number, given, shards_table
   local other = shards.adopt(s, shards_table)
   if other then return { "TABLE", other } end
   if moving == 1 then
-    local gone = shards.handed_over(jobs, s.now)
+    local gone = shards.handed_over(shards.tenants_of(jobs), s.now)
     if #gone > 0 then return { "MOVED", unpack(gone) } end
   end
   return queue.add_jobs(s, caller, number, jobs)

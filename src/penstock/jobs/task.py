@@ -20,7 +20,8 @@ from penstock.jobs.options import Options
 from penstock.jobs.queue import CHUNK, CHUNK_TENANTS, Queue, SentDrafts
 
 if TYPE_CHECKING:
-    from penstock.jobs.flow import Flow, UsingOptions, Waiting
+    from penstock.jobs.flow import Flow, UsingOptions
+    from penstock.jobs.flow_plan import Waiting
     from penstock.jobs.shards import TenantMap
     from penstock.jobs.unique import TaskKey, Unique
 
@@ -149,7 +150,7 @@ class Task(Generic[P, R]):
         """
         waiting, chosen = None, dict[str, Any](options)
         if "after" in options or "on_failure" in options:
-            from penstock.jobs.flow import Waiting
+            from penstock.jobs.flow_plan import Waiting
 
             waiting = Waiting.of(chosen.pop("after", None), chosen.pop("on_failure", "stop"))
         made: Task[P, R] = Task(self._function, self.definition, self._queue, Options(**chosen), waiting)

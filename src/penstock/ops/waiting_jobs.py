@@ -83,7 +83,7 @@ class WaitingJobsInspector(HistoryInspector):
     def cancel_tree(self, job_id: str) -> Operation[int]:
         """Cancel a job and all that it waits for; see `Job.cancel_tree`."""
         queue, key = self._split(job_id)
-        return cancel_tree(queue.bindings, key)
+        return cancel_tree(queue, key)
 
     def _split(self, job_id: str) -> tuple[Queue, str]:
         """The queue and the key of a job id."""

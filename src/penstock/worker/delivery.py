@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
 from penstock.core.operations import Driver
 from penstock.errors import PenstockError
@@ -15,6 +15,35 @@ log = logging.getLogger("penstock.worker")
 
 OTHER_QUEUE: Final = b":"
 """The first byte of an offer that is for another queue, rather than a schedule's."""
+
+
+class Deliveries:
+    """The deliveries of one worker: at most one at a time from a queue to another.
+
+    A turn may offer entries while some of the same are on their way; then the delivery goes on with those afterwards.
+    `start` runs a coroutine in the background.
+    """
+
+    def __init__(self, driver: Driver, start: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        self._driver = driver
+        self._start = start
+        self._offered: dict[tuple[Queue, Queue], Sequence[bytes]] = {}
+
+    def deliver(self, source: Queue, target: Queue, entries: Sequence[bytes]) -> None:
+        """Deliver these entries, and then all that follow them."""
+        pair, is_running = (source, target), (source, target) in self._offered
+        self._offered[pair] = entries
+        if not is_running:
+            self._start(self._run(source, target))
+
+    async def _run(self, source: Queue, target: Queue) -> None:
+        pair = (source, target)
+        try:
+            while entries := self._offered[pair]:
+                self._offered[pair] = ()
+                await deliver(self._driver, source, target, entries)
+        finally:
+            del self._offered[pair]
 
 
 async def deliver(driver: Driver, source: Queue, target: Queue, entries: Sequence[bytes]) -> None:

@@ -12,13 +12,15 @@ from typing import Any, Final
 
 from penstock.core.operations import Driver
 from penstock.errors import PenstockError, ServerError
+from penstock.jobs.constants import TICK
 from penstock.jobs.declared_schedules import declared_by
+from penstock.jobs.flow_bindings import FlowBindings
 from penstock.jobs.middleware import EnqueueContext, JobDraft
 from penstock.jobs.queue import Queue
 from penstock.jobs.schedule import ORPHANED_AFTER, ScheduleDefinition, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
 from penstock.worker.app import App
-from penstock.worker.delivery import OTHER_QUEUE, deliver
+from penstock.worker.delivery import OTHER_QUEUE, Deliveries
 
 log = logging.getLogger("penstock.worker")
 
@@ -43,6 +45,7 @@ class TickServer:
             if found:
                 self._declared[queue] = found
         self._running: set[asyncio.Task[None]] = set()
+        self._outboxes = Deliveries(app._driver, self._start)
 
     async def declare(self, how: Any = "declare") -> None:
         """Declare the schedules of the app. Two round trips for each 50 of them. Raises ServerError."""
@@ -73,8 +76,11 @@ class TickServer:
         `offers`: see `schedule.offer`.
         """
         ticks = [*offers]
-        if bytes(offers[1]).startswith(OTHER_QUEUE):
-            self._start(deliver(self._driver, queue, self._queue(offers[1][1:].decode()), offers[2]))
+        if offers[1] == TICK:
+            self._start(self._give_up_open(queue))
+            ticks[1:3] = []
+        elif bytes(offers[1]).startswith(OTHER_QUEUE):
+            self._outboxes.deliver(queue, self._queue(offers[1][1:].decode()), offers[2])
             ticks[1:3] = []
         if len(ticks) > 1:
             self._start(self._serve(queue, ticks))
@@ -101,6 +107,18 @@ class TickServer:
                 log.warning("schedule %s: its tick failed and is tried again: %s", name.decode(errors="replace"), error)
             except Exception:
                 log.exception("schedule %s: its tick failed and is tried again", name.decode(errors="replace"))
+
+    async def _give_up_open(self, queue: Queue) -> None:
+        """Cancel the jobs of flows whose program died before it had enqueued all of the flow."""
+        try:
+            while looked := await self._driver.aio.run(FlowBindings(queue.bindings).give_up_open()):
+                log.warning(
+                    "queue %s: %d jobs of flows were open for ten minutes, because a program died while it enqueued "
+                    "them: they are cancelled",
+                    queue.name, looked,
+                )  # fmt: skip
+        except PenstockError as error:
+            log.warning("queue %s: flows that are open for too long are looked for again: %s", queue.name, error)
 
     async def close(self) -> None:
         """Wait until the ticks that were offered are served."""

@@ -16,7 +16,7 @@ _EDGE = struct.Struct(">HIIB")
 
 
 class FlowsAudit:
-    """The keys of one queue's flows. An edge has the number of a dependent, which is the generation of its record."""
+    """The keys of one queue's flows. An edge has the number of its dependent, which is also in the wait."""
 
     def __init__(self, keys: dict[str, Any], jobs: dict[bytes, Record], row: Row) -> None:
         self.keys = keys
@@ -31,8 +31,9 @@ class FlowsAudit:
         edges = self._edges()
         for id in self.waiting & set(waits):
             wait = WaitState.read(waits[id])
-            found = edges[id, self.jobs[id].generation]
-            if wait.left != found and not self.keys.get("events"):
+            found = edges[id, wait.number]
+            far = sum(one[:1] != b"\0" for one in self.keys.get(f"predecessors:{id.decode()}", []))
+            if not found <= wait.left <= found + far and not self.keys.get("events"):
                 yield f"waiting: {id!r} has {wait.left} left, but {found} edges lead there"
             if not 0 <= wait.dead <= wait.left <= wait.total:
                 yield f"waiting: {id!r} has {wait}"

@@ -1,0 +1,401 @@
+"""The plan of a flow: its jobs, what each of them waits for, and the rows that bring them into their queues."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from penstock.core.ids import mint_id
+from penstock.core.operations import Operation
+from penstock.errors import BadCall, ConfigurationError
+from penstock.jobs.bindings import QueueBindings
+from penstock.jobs.constants import AFTER_OTHERS, CONTINUE, INSTEAD, STOP
+from penstock.jobs.flow_bindings import ROWS, FlowBindings, FlowRow, far_edge
+from penstock.jobs.job import Job
+from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
+from penstock.jobs.outputs import Output
+from penstock.jobs.record import POWERS_AT, Record
+from penstock.jobs.shard_bindings import Elsewhere
+
+R_co = TypeVar("R_co", covariant=True)
+
+MOST_EDGES: Final = 100_000
+"""Pairs of a job and one that it waits for, in one flow."""
+
+_SLICE_BYTES: Final = 1 << 20
+_LARGEST_POWERS: Final = 60_000
+
+_ATTEMPTS: Final = 10
+"""To enqueue a flow while the shards of its queue change."""
+
+
+class FlowCall(Protocol[R_co]):
+    """A call, as `task.call(…)` returns it."""
+
+    @property
+    def task(self) -> Any: ...
+    @property
+    def payload(self) -> bytes: ...
+    @property
+    def powers(self) -> bytes: ...
+    @property
+    def wanted(self) -> tuple[tuple[str, Any], ...]: ...
+    def draft(self) -> tuple[str, bytes]: ...
+    def job(self, key: str) -> Job[R_co]: ...
+
+
+class FlowQueue(Protocol):
+    """The parts of a queue that a flow uses."""
+
+    name: str
+    bindings: QueueBindings
+    middleware: MiddlewareStack
+    shards: Any
+
+
+OnFailure: TypeAlias = Literal["stop", "continue"] | FlowCall[Any]
+
+
+def is_call(value: Any) -> bool:
+    return isinstance(getattr(value, "powers", None), bytes) and hasattr(value, "task")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The jobs to wait for, and the policy if one of them fails, as `using(after=…, on_failure=…)` sets them."""
+
+    after: tuple[Job[Any], ...] = ()
+    is_list: bool = True
+    on_failure: OnFailure = "stop"
+
+    @classmethod
+    def of(cls, after: Job[Any] | Iterable[Job[Any]] | None, on_failure: OnFailure) -> Waiting:
+        """Raises BadCall for anything but jobs, and for a job whose result is not kept."""
+        if on_failure not in ("stop", "continue") and not is_call(on_failure):
+            raise ValueError(f"on_failure={on_failure!r}: 'stop', 'continue', or a call, as in task.call(…)")
+        jobs = () if after is None else (after,) if isinstance(after, Job) else tuple(after)
+        for job in jobs:
+            if not isinstance(job, Job):
+                raise BadCall(f"after= takes jobs, as `enqueue` returns them, not {type(job).__name__}")
+            if job.keeps_no_result:
+                raise BadCall(
+                    f"after=: job {job.id} was enqueued with result_ttl=0, so that nothing shows later whether it has "
+                    "ended: give it a result_ttl, or put both into a chain"
+                )
+        return cls(tuple(dict.fromkeys(jobs)), not isinstance(after, Job), on_failure)
+
+
+# --- the plan ---
+
+
+@dataclass(eq=False, slots=True)
+class FlowJob:
+    """One job of a flow, and the jobs of the flow that it waits for.
+
+    home    its queue, or by what is known now its shard
+    number  of its wait, if it waits for jobs of other queues
+    places  id of a job that it waits for -> its place among them
+    """
+
+    key: str
+    call: FlowCall[Any]
+    predecessors: Sequence[FlowJob] = ()
+    is_list: bool = False
+    dependents: list[FlowJob] = field(default_factory=list)
+    home: FlowQueue = field(init=False)
+    number: int = 0
+    places: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return f"{self.home.name}:{self.key}"
+
+    @property
+    def waiting(self) -> Waiting:
+        return self.call.task.waiting or Waiting()
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.predecessors or self.waiting.after)
+
+    def give_place(self, job_id: str) -> None:
+        """Note the place of a job that this one waits for. Call it in the order of the rows."""
+        self.places[job_id] = len(self.places)
+
+    def far_edge(self, job_id: str) -> bytes:
+        """The edge to this job from one of another queue, which has a place already."""
+        policy, wants = policy_of(self.waiting), bool(self.call.wanted)
+        return far_edge(
+            self.number, self.places[job_id], policy=policy, wants=wants, queue=self.home.name, dependent=self.key
+        )
+
+
+def policy_of(waiting: Waiting) -> bytes:
+    """What the dependent does if a job fails that it waits for."""
+    how = waiting.on_failure
+    return INSTEAD if not isinstance(how, str) else CONTINUE if how == "continue" else STOP
+
+
+class _Refusal(NamedTuple):
+    """A shard refused a part of the flow, because some jobs belong elsewhere by now."""
+
+    queue: FlowQueue
+    why: Elsewhere
+
+
+_Rows: TypeAlias = list[tuple[Any, FlowRow]]
+"""Queue and row."""
+
+
+class Plan:
+    """The jobs of one flow, in the order in which they are to run."""
+
+    def __init__(self) -> None:
+        self.nodes: list[FlowJob] = []
+        self._pairs = 0
+
+    def add(self, call: FlowCall[Any], predecessors: Sequence[FlowJob], *, is_list: bool) -> FlowJob:
+        """Add a job that waits for `predecessors`. Raises BadCall for too many pairs."""
+        node = FlowJob(call.task.options.id or mint_id(), call, predecessors, is_list)
+        for one in predecessors:
+            one.dependents.append(node)
+        self.nodes.append(node)
+        self._pairs += len(predecessors)
+        if self._pairs > MOST_EDGES:
+            raise BadCall(
+                f"the flow has more than {MOST_EDGES:,} pairs of a job and one that waits for it: put a call "
+                "between two large groups, so that each waits for one job"
+            )
+        return node
+
+    def enqueue(self) -> Operation[bool]:
+        """Returns False if the first job, which has an id of the user's own, is in the queue already."""
+        self._check()
+        for _ in range(_ATTEMPTS):
+            yield from self._settle_homes()
+            answer = yield from self._send_all()
+            if not isinstance(answer, _Refusal):
+                return answer
+            shards = answer.queue.shards
+            shards.learn(answer.why, shards.tenants)
+            for node in self.nodes:
+                node.key = node.call.task.options.id or mint_id()
+        raise ConfigurationError(f"queue {self.nodes[0].home.name}: its shards change again and again: try again later")
+
+    def _check(self) -> None:
+        for node in self.nodes:
+            task = node.call.task
+            if task.unique is not None:
+                raise ConfigurationError(
+                    f"task {task.name} is unique: a double would have nothing to wait for. Enqueue it first, and "
+                    "pass its job as after="
+                )
+            if node.waits and not task.options.is_due_now:
+                raise ConfigurationError(
+                    f"task {task.name}: delay and at: a job that waits for others starts when they have ended; delay "
+                    "the first job of the flow"
+                )
+
+    def _settle_homes(self) -> Operation[None]:
+        """Decide in which queue or shard each job is. One round trip for each queue with shards, the first time."""
+        for node in self.nodes:
+            node.home = node.call.task.home
+        for shards in {id(one.home.shards): one.home.shards for one in self.nodes if one.home.shards}.values():
+            yield from shards.check()
+        for node in self.nodes:
+            node.home, node.number, node.places = node.call.task.home, 0, {}
+
+    def _send_all(self) -> Operation[bool | _Refusal]:
+        """Send all rows. If one slice is refused, cancel what was sent before; then raise, or return the refusal."""
+        durable = any(node.call.task.options.durable for node in self.nodes)
+        sent: list[tuple[FlowQueue, list[str]]] = []
+        try:
+            for rows in self._phases():
+                for queue, some in _slices(rows):
+                    answer = yield from _send(queue, some, durable=durable)
+                    if isinstance(answer, Elsewhere):
+                        yield from _cancel(sent)
+                        return _Refusal(queue, answer)
+                    if not answer and not sent:
+                        return False
+                    sent.append((queue, [row.key for row in some if row.is_new]))
+        except Exception:
+            yield from _cancel(sent)
+            raise
+        return True
+
+    def _phases(self) -> list[_Rows]:
+        """The rows, in the order in which they are to be sent; those of one queue all together.
+
+        With several queues, each job that waits has to be there, and to count the jobs that it waits for, before one of
+        these gets an edge to it. So no end can arrive too early.
+        """
+        opens, counted, edges, jobs = self._opens(), self._counted(), self._edges(), self._jobs()
+        closes: _Rows = [(node.home, FlowRow("close", node.key)) for node in reversed(self.nodes) if node.waits]
+        opened: _Rows = [(node.home, _open(node.home, node, to)) for node, to in opens]
+        if len({home.name for home, _ in (*opened, *edges, *jobs)}) == 1:
+            return [opened + edges + jobs + closes]
+        return [opened + counted, edges + jobs, closes]
+
+    # The four methods that follow give places in the order in which the server does: of the rows of one queue.
+
+    def _opens(self) -> list[tuple[FlowJob, str]]:
+        """Each job that waits, the last ones first, and the job that waits for it if that is the only one."""
+        found = []
+        for node in reversed(self.nodes):
+            if node.waits:
+                (one,) = node.dependents if len(node.dependents) == 1 else (node,)
+                is_near = one is not node and one.home.name == node.home.name
+                if is_near:
+                    one.give_place(node.id)
+                found.append((node, one.key if is_near else ""))
+        return found
+
+    def _counted(self) -> _Rows:
+        rows: _Rows = []
+        for node in self.nodes:
+            before: list[Any] = [*node.predecessors, *node.waiting.after]
+            for one in before:
+                if one.home.name != node.home.name:
+                    node.number = node.number or 1 + secrets.randbits(47)
+                    node.give_place(one.id)
+                    rows.append((node.home, FlowRow("far", one.key, one.home.name.encode(), node.key)))
+        return rows
+
+    def _edges(self) -> _Rows:
+        rows: _Rows = []
+        for node in self.nodes:
+            for one in node.dependents:
+                if one.home.name != node.home.name:
+                    if node.waits or len(node.dependents) > 1:
+                        verb = "after>" if node.waits else "edge>"
+                        rows.append((node.home, FlowRow(verb, node.key, b"", one.far_edge(node.id))))
+                elif len(node.dependents) > 1:
+                    one.give_place(node.id)
+                    rows.append((node.home, FlowRow("edge", node.key, b"", one.key)))
+            for job in node.waiting.after:
+                if job.id == node.id:
+                    raise BadCall(f"job {job.id} would wait for itself: a cycle never ends")
+                if job.home.name != node.home.name:
+                    rows.append((job.home, FlowRow("after>", job.key, b"", node.far_edge(job.id))))
+                else:
+                    node.give_place(job.id)
+                    rows.append((job.home, FlowRow("after", job.key, b"", node.key)))
+        return rows
+
+    def _jobs(self) -> _Rows:
+        rows: _Rows = []
+        for node in self.nodes:
+            if not node.waits:
+                only = node.dependents[0] if len(node.dependents) == 1 else None
+                row = FlowRow("job", node.key, node.call.draft()[1])
+                if only is not None and only.home.name != node.home.name:
+                    row = row._replace(verb="job>", dependent=only.far_edge(node.id))
+                elif only is not None:
+                    only.give_place(node.id)
+                    row = row._replace(dependent=only.key)
+                rows.append((node.home, row))
+        return rows
+
+
+def _cancel(sent: Sequence[tuple[FlowQueue, list[str]]]) -> Operation[None]:
+    for queue, keys in sent:
+        if keys:
+            yield queue.bindings.cancel(keys)
+
+
+def _open(queue: FlowQueue, node: FlowJob, dependent: str) -> FlowRow:
+    """The row of a job that waits."""
+    call, waiting = node.call, node.waiting
+    fields: dict[str, Any] = msgspec.msgpack.decode(call.powers[2:]) if call.powers else {}
+    if not isinstance(waiting.on_failure, str):
+        other = waiting.on_failure
+        if other.task.home.name != queue.name:
+            raise ConfigurationError(
+                f"on_failure: task {other.task.name} is of queue {other.task.home.name}: the call takes the place of a "
+                f"job in queue {queue.name}, so its task needs that queue"
+            )
+        if other.task.unique is not None:
+            raise ConfigurationError(
+                f"on_failure: task {other.task.name} is unique, and so cannot take another's place"
+            )
+        draft = other.draft()[1]
+        fields["f"] = msgspec.Raw(
+            b"\xda" + min(len(draft), 0xFFFF).to_bytes(2) + draft
+        )  # Lua reads no other type of bytes
+    if call.wanted:
+        fields["i"] = {name: _input(call, node, value) for name, value in call.wanted}
+    packed = msgspec.msgpack.encode(fields)
+    if len(packed) > _LARGEST_POWERS:
+        raise BadCall(
+            f"{call.task.name}(): the call of on_failure and the places of results have {len(packed):,} bytes, at most "
+            f"{_LARGEST_POWERS:,} fit: pass less to that call, or put a call between"
+        )
+    powers = len(packed).to_bytes(2) + packed
+    start = call.task.record_start
+    start = start[:POWERS_AT] + bytes([start[POWERS_AT] | AFTER_OTHERS]) + start[POWERS_AT + 1 :]
+    verb = f"open{policy_of(waiting).decode()}{'w' if call.wanted else '-'}{node.number or ''}"
+    return FlowRow(verb, node.key, start + powers + call.payload, dependent)
+
+
+def _input(call: FlowCall[Any], node: FlowJob, value: Any) -> int | list[int]:
+    """The place of the result that an argument stands for; of several, their places, or [first, -number]."""
+    what = f"{call.task.name}()"
+    for one in node.predecessors:
+        task = one.call.task
+        if (task.result_ttl if task.result_ttl is not None else task.home.settings.result_ttl) == 0:
+            raise BadCall(
+                f"{what} wants the result of {task.name}, which is enqueued with result_ttl=0, so that its result is "
+                "not kept: give it a result_ttl"
+            )
+    if isinstance(value, Output) and not value.key:
+        before = [one.id for one in node.predecessors] or [job.id for job in node.waiting.after]
+        found = [node.places[id] for id in before]
+        if not (node.is_list if node.predecessors else node.waiting.is_list):
+            return found[0]
+    else:
+        found, outputs = [], [value] if isinstance(value, Output) else value
+        for output in outputs:
+            found.append(node.places.get(output.job_id, -1))
+            if found[-1] < 0:
+                job = f"job {output.job_id}" if output.key else "RESULT in a list"
+                raise BadCall(f"{what} wants the result of {job}, and does not wait for it: name the job in after=[…]")
+        if isinstance(value, Output):
+            return found[0]
+    if found == list(range(found[0], found[0] + len(found))):
+        return [found[0], -len(found)]
+    return found
+
+
+def _slices(rows: _Rows) -> Iterator[tuple[FlowQueue, list[FlowRow]]]:
+    by_queue: dict[str, tuple[FlowQueue, list[FlowRow]]] = {}
+    for queue, row in rows:
+        by_queue.setdefault(queue.name, (queue, []))[1].append(row)
+    for queue, some in by_queue.values():
+        start, size = 0, 0
+        for at, row in enumerate(some):
+            if at > start and (at - start == ROWS or size + len(row.draft) > _SLICE_BYTES):
+                yield queue, some[start:at]
+                start, size = at, 0
+            size += len(row.draft)
+        yield queue, some[start:]
+
+
+def _send(queue: FlowQueue, rows: list[FlowRow], *, durable: bool) -> Operation[bool | Elsewhere]:
+    bindings, table, moving = FlowBindings(queue.bindings), "", list[str]()
+    if queue.shards is not None:
+        table = queue.shards.table.text
+        tenants = {Record(row.draft).tenant for row in rows if row.is_new}
+        moving = sorted(one for one in tenants if queue.shards.tenants.place(one)[1])
+    if not queue.middleware.enqueue_hooks:
+        answer: bool | Elsewhere = yield bindings.enqueue(rows, durable=durable, table=table, moving=moving)
+        return answer
+    drafts = {at: JobDraft(queue.name, row.key, row.draft) for at, row in enumerate(rows) if row.is_new}
+    with queue.middleware.around_enqueue(EnqueueContext(queue.name, [*drafts.values()])):
+        changed = [row._replace(draft=drafts[at].record) if at in drafts else row for at, row in enumerate(rows)]
+        answer = yield bindings.enqueue(changed, durable=durable, table=table, moving=moving)
+    return answer

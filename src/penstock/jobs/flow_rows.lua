@@ -1,0 +1,203 @@
+-- The way into a queue for jobs that wait for others, see flow.lua: a program sends a flow in rows, the last jobs first. A job that
+-- waits is open until its last row has arrived. If the program dies before, a worker cancels the job after ten minutes.
+
+-- Enqueues a part of a flow, at most 250 rows: verb, id, draft, dependent, …
+--
+--   open…    a dependent, which is open; in the verb follow its policy, w if it wants results (else -), and its number if
+--            it has predecessors in other queues
+--   far      no job of this queue: one of the queue that the draft names
+--   job      a job that may run at once
+--   edge     no new job: one of this flow, which may be enqueued by a later row
+--   after    no new job: one that was enqueued before, and may have ended
+--   close    the dependent has all of its predecessors
+--
+-- The job of a row is a predecessor of `dependent`, unless that is empty. If job, edge or after is followed by ">",
+-- `dependent` is an edge that leads to another queue. Returns { } or, if nothing was written, { word, position }: `known`,
+-- an id that is in the queue already; `gone`, a job that does not exist and has no result. A shard gets the table of shards as
+-- well, else "", and the number of the tenants that are to move, which are named before the rows. It may answer as
+-- `enqueue_in_shard` does.
+--- keys: base meta
+--- args: caller: str, number: int, given: int, shards_table: str, moving: int, rows: *
+function script.enqueue_flow(base, meta, caller, number, given, shards_table, moving, rows, ...)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local known = idempotency.replay(caller, number)
+  if known then return known end
+  local other = shards_table ~= "" and shards.adopt(s, shards_table)
+  if other then return { "TABLE", other } end
+  if moving > 0 then
+    local gone = shards.handed_over({ unpack(ARGV, rows, rows + moving - 1) }, s.now)
+    if #gone > 0 then return { "MOVED", unpack(gone) } end
+    rows = rows + moving
+  end
+  local r, ids, ended, opened, closed = s.row, {}, {}, {}, {}
+  for i = rows, #ARGV, 4 do ids[#ids + 1] = ARGV[i + 1] end
+  local old = redis.call("HMGET", base .. "jobs", unpack(ids))
+  for i = 1, #ids do
+    local letter = string.sub(ARGV[rows + 4 * i - 4], 1, 1)
+    if old[i] and (letter == "o" or letter == "j") then return { "known", i - 1 } end
+    if letter == "a" and not old[i] then
+      ended[i] = results.get(ids[i], s.now)
+      if not ended[i] then return { "gone", i - 1 } end
+    end
+    if letter == "o" then opened[ids[i]] = true end
+    if letter == "c" then
+      if not opened[ids[i]] then closed[#closed + 1] = ids[i] end
+      opened[ids[i]] = nil
+    end
+  end
+  flow.open(r)
+  local edges, set, generation = redis.call("HMGET", base .. "dependents", unpack(ids)), {}, row.mint(r, #ids)
+  local known_edges, new_edges = {}, {}
+  s.touched, s.visits = {}, slice.of(_flow.VISITS)
+  for i = 1, #ids do known_edges[ids[i]] = edges[i] end
+  for i = 1, #ids do
+    local at = rows + 4 * i - 4
+    local verb, id, body, dependent = ARGV[at], ids[i], ARGV[at + 2], ARGV[at + 3]
+    local letter = string.sub(verb, 1, 1)
+    if letter == "o" then
+      flow.add(s, id, body, generation + i, verb, set)
+    elseif letter == "j" then
+      job.add_draft(s, id, body, generation + i, set)
+    elseif letter == "c" then
+      local wait = flow.wait(s, id)
+      if wait then
+        wait.flags = bit.band(wait.flags, 255 - flow.OPEN)
+        flow.touch(s, id, wait)
+      end
+    end
+    local edge
+    if letter == "f" then
+      flow.link(s, string.char(#body) .. body .. id, dependent)
+    elseif string.sub(verb, -1) == ">" then
+      edge = dependent
+    elseif dependent ~= "" then
+      edge = flow.link(s, "\0" .. id, dependent)
+    end
+    if edge and ended[i] then
+      flow.visit(s, edge, results.letter(ended[i]), id, results.text(ended[i]))
+    elseif edge then
+      local is_dead = letter == "a" and record.intact(old[i]) and record.state(old[i]) == state.DEAD
+      if not is_dead or not flow.visit(s, edge, _event.DEAD, id, "") then
+        flow.store_edge(known_edges, new_edges, id, edge)
+      end
+    end
+  end
+  batch.write("HSET", base .. "jobs", set)
+  if #new_edges > 0 then
+    batch.leave_listpack(base .. "dependents", #new_edges / 2)
+    batch.write("HSET", base .. "dependents", new_edges)
+    r[_row.FLOWS] = bit.bor(r[_row.FLOWS], _flow.EDGES)
+  end
+  flow.settle_touched(s, s.visits)
+  flow.note_opened(s, opened, closed)
+  job.commit(s)
+  if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
+  row.store(s)
+  return idempotency.keep(caller, number, {})
+end
+
+-- Notes when the dependents that this script leaves open are given up, and forgets those that it has closed.
+--- (s: table, opened: table, closed: table)
+--- uses: base
+--- seldom
+function flow.note_opened(s, opened, closed)
+  local until_, added = s.now + _flow.OPEN_FOR, {}
+  for id in pairs(opened) do added[#added + 1], added[#added + 2] = until_, id end
+  if #added > 0 then
+    batch.leave_listpack(base .. "opened", #added / 2)
+    batch.write("ZADD", base .. "opened", added)
+  end
+  batch.write("ZREM", base .. "opened", closed)
+  if #added + #closed > 0 then flow.plan_opened(s) end
+end
+
+-- Has a worker call `give_up_open` when the first open dependent is to be given up.
+--- (s: table)
+--- uses: base
+function flow.plan_opened(s)
+  local first = redis.call("ZRANGE", base .. "opened", 0, 0, "WITHSCORES")
+  if first[2] then
+    redis.call("ZADD", base .. "ticks", first[2], flow.TICK)
+  else
+    redis.call("ZREM", base .. "ticks", flow.TICK)
+  end
+  schedule.refresh(s)
+end
+
+-- Cancels dependents that have been open for ten minutes, because the program that enqueued their flow has died. Returns how many it
+-- looked at, at most 100.
+--- keys: base meta
+--- args: given: int
+--- flags: allow-oom
+function script.give_up_open(base, meta, given)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local part = slice.of(_offer.TICKS)
+  local due = redis.call("ZRANGE", base .. "opened", "-inf", s.now, "BYSCORE", "LIMIT", 0, _offer.TICKS)
+  local looked = {}
+  for i = 1, #due do
+    if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", due[i])) then break end
+    looked[i] = due[i]
+    local wait, body = flow.wait(s, due[i]), record.get(due[i])
+    if wait and record.has(wait.flags, flow.OPEN) and body and record.state(body) == state.WAITING then
+      s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + 1
+      job.remove(s, due[i], body, ending.CANCELLED,
+        "the program that enqueued its flow died before all of the flow was enqueued")
+    end
+  end
+  batch.write("ZREM", base .. "opened", looked)
+  flow.plan_opened(s)
+  job.commit(s)
+  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
+  row.store(s)
+  return #looked
+end
+
+-- Enqueues a dependent, which is open.
+--- (s: table, id: str, body: str, generation: int, verb: str, set: table)
+--- uses: base
+function flow.add(s, id, body, generation, verb, set)
+  local expires, how = struct.unpack(">I6", body, 21), string.byte(body, 2)
+  if expires > 0 and not record.has(how, draft.EXPIRES_IS_DATE) then expires = s.now + expires end
+  if record.has(how, draft.OWN_ID) then redis.call("HDEL", base .. "results", id) end
+  redis.call("DEL", base .. "predecessors:" .. id)
+  counters.move(s, record.tenant(body), _count.NONE, _count.DEPENDENT, 1)
+  s.waits = s.waits or {}
+  s.waits[id] = {
+    number = tonumber(string.sub(verb, 7)) or generation, total = 0, left = 0, dead = 0, bytes = 0,
+    flags = flow.OPEN + (string.sub(verb, 6, 6) == "w" and flow.WANTS or 0),
+    class = string.byte(record.entry(0, #body, ""), 7), policy = string.sub(verb, 5, 5), failed = "",
+  }
+  set[#set + 1], set[#set + 2] = id, record.enqueued(body, state.WAITING, generation, s.now, s.now, expires)
+end
+
+-- Makes a job, as `predecessors` names it, a predecessor of a dependent. Returns the edge, or nil if the dependent
+-- waits no longer.
+--- (s: table, named: str, dependent: str) -> str | nil
+--- uses: base
+function flow.link(s, named, dependent)
+  local wait = flow.wait(s, dependent)
+  if not wait or not record.has(wait.flags, flow.OPEN) then return nil end
+  wait.parts = wait.parts or {}
+  wait.parts[#wait.parts + 1] = named
+  wait.total, wait.left = wait.total + 1, wait.left + 1
+  return struct.pack(">I6I4B", wait.number, wait.total - 1, 0) .. dependent
+end
+
+-- Collects the edge of a predecessor in `new`, or appends it to the list of those with several dependents.
+--- (known: table, new: table, id: str, edge: str)
+--- uses: base
+function flow.store_edge(known, new, id, edge)
+  local key, first = base .. "dependents:" .. id, known[id]
+  if not first then
+    known[id] = edge
+    new[#new + 1], new[#new + 2] = id, edge
+  elseif first == "" then
+    redis.call("RPUSH", key, edge)
+  else
+    redis.call("RPUSH", key, first, edge)
+    known[id] = ""
+    new[#new + 1], new[#new + 2] = id, ""
+  end
+end

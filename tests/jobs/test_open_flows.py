@@ -1,0 +1,151 @@
+"""Flows whose program died while it enqueued them."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from penstock import Job, JobCancelled, Penstock, Status
+from penstock.jobs.flow_bindings import FlowBindings, FlowRow, far_edge
+from tests.conftest import Do
+from tests.jobs.stand import FakeWorker, Stand, record
+from tests.speed import Deadline, scaled
+from tests.worker.in_process import running_worker
+
+PROGRAM = """
+import os, signal, sys
+from penstock import RESULT, Middleware, Penstock, chain, group
+
+class Killer(Middleware):
+    slices = 0
+    def enqueue(self, context):
+        Killer.slices += 1
+        if Killer.slices == int(sys.argv[3]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield
+
+app = Penstock(sys.argv[1], prefix=sys.argv[2])
+app.add_middleware(Killer())
+
+@app.task(queue="q", name="part")
+async def part(n: int) -> int: ...
+
+@app.task(queue=sys.argv[4], name="total")
+async def total(parts: list[int]) -> int: ...
+
+flow = part.using(tenant="t").map(range(400)).then(total.using(id="total").call(RESULT))
+flow.then(total.using(id="last").call([1])).enqueue()
+"""
+
+
+@pytest.fixture
+def place() -> str:
+    return "valkey"
+
+
+@pytest.fixture
+def face() -> str:
+    return "aio"
+
+
+@pytest.mark.parametrize(("totals", "killed_at"), [("q", 2), ("other", 4)])
+async def test_a_flow_whose_program_was_killed_is_cancelled_after_ten_minutes(
+    app: Penstock, do: Do, clock: Any, deployment: Any, totals: str, killed_at: int
+):
+    ran: list[int] = []
+
+    @app.task(queue="q", name="part")
+    async def part(n: int) -> int:
+        ran.append(n)
+        return n
+
+    @app.task(queue=totals, name="total")
+    async def total(parts: list[int]) -> int:
+        raise AssertionError("it has not got all its parts")
+
+    command = [sys.executable, "-c", PROGRAM, deployment.address, app.settings.prefix, str(killed_at), totals]
+    program = await asyncio.to_thread(subprocess.run, command, env=os.environ, check=False)
+    assert program.returncode == -signal.SIGKILL
+    jobs: list[Job[Any]] = [app.queue(totals).job(key) for key in ("total", "last")]
+    assert [await do(job.status) for job in jobs] == [Status.WAITING] * 2
+    clock.advance(590)
+    async with running_worker(app):
+        deadline = Deadline(10)
+        while len(ran) < 248:
+            assert not deadline.passed(), f"only {len(ran)} parts ran"
+            await asyncio.sleep(0.02)
+        assert [await do(job.status) for job in jobs] == [Status.WAITING] * 2
+    clock.advance(15)
+    async with running_worker(app):
+        for job in jobs:
+            with pytest.raises(JobCancelled, match=r"the program that enqueued its flow died|it waited for"):
+                await do(job.result, scaled(10))
+    counts = await do(app.queue(totals).count)
+    assert (counts.dependent, counts.cancelled) == (0, 2)
+
+
+def open_row(key: str, dependent: str = "", number: str = "") -> FlowRow:
+    return FlowRow(f"opensw{number}", key, record(), dependent)
+
+
+def send(stand: Stand, *rows: FlowRow) -> Any:
+    return stand.run(FlowBindings(stand.bindings).enqueue(rows, durable=False))
+
+
+def test_a_flow_that_is_closed_is_not_cancelled(stand: Stand):
+    send(stand, open_row("d"), FlowRow("job", "a", record(), "d"))
+    assert "opened" in stand.dump()
+    send(stand, FlowRow("job", "b", record(), "d"), FlowRow("close", "d"))
+    assert not {"opened", "ticks"} & set(stand.dump())
+    stand.advance(1000)
+    assert stand.run(FlowBindings(stand.bindings).give_up_open()) == 0
+    assert stand.states("a", "b", "d") == "rra"
+
+
+def test_a_flow_in_one_part_is_noted_nowhere(stand: Stand):
+    send(stand, open_row("d"), FlowRow("job", "a", record(), "d"), FlowRow("close", "d"))
+    assert not {"opened", "ticks"} & set(stand.dump())
+
+
+def test_an_open_job_that_is_cancelled_is_forgotten(stand: Stand):
+    send(stand, open_row("d"), open_row("e", "d"), FlowRow("job", "a", record(), "e"))
+    assert stand.run(stand.bindings.cancel(["d", "e"])) == ["cancelled", "cancelled"]
+    assert "opened" not in stand.dump()
+    stand.advance(601)
+    assert stand.run(FlowBindings(stand.bindings).give_up_open()) == 0
+    assert "ticks" not in stand.dump()
+
+
+def test_many_open_jobs_are_cancelled_in_slices(stand: Stand):
+    send(stand, *(open_row(f"d{n}") for n in range(250)))
+    stand.advance(599)
+    bindings = FlowBindings(stand.bindings)
+    assert stand.run(bindings.give_up_open()) == 0
+    stand.advance(1)
+    worker = FakeWorker(stand, "w")
+    assert worker.turn(0, address="{t:q}:p/1").ticks[1] == b":"
+    assert [stand.run(bindings.give_up_open()) for _ in range(4)] == [100, 100, 50, 0]
+    assert not {"opened", "ticks", "waiting"} & set(stand.dump())
+    assert stand.counts() == "0 0 0 0"
+
+
+def test_an_end_that_another_queue_reports_counts_once_and_only_for_its_wait(stand: Stand):
+    far = FlowRow("far", "a", b"other", "d")
+    send(stand, open_row("d", number="77"), far, far, FlowRow("close", "d"))
+
+    def report(at: int, number: int, place: int, text: bytes = b"1") -> None:
+        edge = far_edge(number, place, policy=b"s", wants=True, queue="", dependent="")[:10] + b"\0d"
+        entry = [b"%d" % at, b"event", b"a", b"c" + len(edge).to_bytes(2) + edge + text]
+        stand.run(stand.bindings.deliver("other", entry))
+
+    report(5, 77, 0)
+    report(5, 77, 0)
+    report(6, 78, 1)
+    assert stand.state("d") == "a"
+    report(7, 77, 1, b'"x"')
+    assert stand.state("d") == "r"
+    assert stand.job("d").payload.endswith(b'"*results":[[0,1],[1,"x"]]}')
