@@ -1,4 +1,4 @@
-"""Large flows while workers are killed and frozen: each waits for all of its parts, and goes on once."""
+"""Large flows while workers are killed and frozen: each waits for all of its parts, and then runs once."""
 
 import contextlib
 import os

@@ -30,7 +30,7 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
     if #gone > 0 then return { "MOVED", unpack(gone) } end
     rows = rows + moving
   end
-  local r, ids, ended, opened, closed = s.row, {}, {}, {}, {}
+  local r, ids, ended, opened, closed, shared = s.row, {}, {}, {}, {}, {}
   for i = rows, #ARGV, 4 do ids[#ids + 1] = ARGV[i + 1] end
   local old = redis.call("HMGET", base .. "jobs", unpack(ids))
   for i = 1, #ids do
@@ -40,17 +40,22 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
       ended[i] = results.get(ids[i], s.now)
       if not ended[i] then return { "gone", i - 1 } end
     end
-    if letter == "o" then opened[ids[i]] = true end
-    if letter == "c" then
+    if letter == "o" then
+      opened[ids[i]] = true
+    elseif letter == "a" or letter == "e" then
+      shared[#shared + 1] = ids[i]
+    elseif letter == "c" then
       if not opened[ids[i]] then closed[#closed + 1] = ids[i] end
       opened[ids[i]] = nil
     end
   end
   flow.open(r)
-  local edges, set, generation = redis.call("HMGET", base .. "dependents", unpack(ids)), {}, row.mint(r, #ids)
-  local known_edges, new_edges = {}, {}
+  local set, generation, known_edges, new_edges = {}, row.mint(r, #ids), {}, {}
   s.touched, s.visits = {}, slice.of(_flow.VISITS)
-  for i = 1, #ids do known_edges[ids[i]] = edges[i] end
+  if #shared > 0 then -- a new job with one dependent has no edge yet
+    local edges = redis.call("HMGET", base .. "dependents", unpack(shared))
+    for i = 1, #shared do known_edges[shared[i]] = edges[i] end
+  end
   for i = 1, #ids do
     local at = rows + 4 * i - 4
     local verb, id, body, dependent = ARGV[at], ids[i], ARGV[at + 2], ARGV[at + 3]
@@ -189,14 +194,14 @@ end
 --- (known: table, new: table, id: str, edge: str)
 --- uses: base
 function flow.store_edge(known, new, id, edge)
-  local key, first = base .. "dependents:" .. id, known[id]
+  local first = known[id]
   if not first then
     known[id] = edge
     new[#new + 1], new[#new + 2] = id, edge
   elseif first == "" then
-    redis.call("RPUSH", key, edge)
+    redis.call("RPUSH", base .. "dependents:" .. id, edge)
   else
-    redis.call("RPUSH", key, first, edge)
+    redis.call("RPUSH", base .. "dependents:" .. id, first, edge)
     known[id] = ""
     new[#new + 1], new[#new + 2] = id, ""
   end

@@ -20,7 +20,7 @@ OTHER_QUEUE: Final = b":"
 class Deliveries:
     """The deliveries of one worker: at most one at a time from a queue to another.
 
-    A turn may offer entries while some of the same are on their way; then the delivery goes on with those afterwards.
+    A turn may offer entries while some of the same are on their way; then the delivery continues with those.
     `start` runs a coroutine in the background.
     """
 

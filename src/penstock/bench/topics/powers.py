@@ -15,6 +15,7 @@ from penstock.bench.usage import SENT
 from penstock.core.ids import mint_id
 from penstock.jobs.batching import Batch
 from penstock.jobs.claims import Settlement
+from penstock.jobs.flow import group
 from penstock.jobs.task import Call, Task
 from penstock.jobs.unique import Unique
 from penstock.ops.raw_client import raw_client
@@ -34,6 +35,8 @@ STAGED = "plain"
 PLAIN = "without a power"
 """Jobs that expire, which are stored as those with a power are."""
 
+
+FLOW = "with a job that waits for it"
 
 TOGETHER = "batch handler of 100"
 
@@ -131,6 +134,47 @@ def reading(rig: Rig) -> tuple[int, float]:
     apart = {f"cmdstat_{name}" for name in (*SENT, "info")}
     commands = sum(one["calls"] for name, one in stats.items() if name not in apart)
     return commands, cpu["used_cpu_user"] + cpu["used_cpu_sys"]
+
+
+@TOPIC.scenario
+def dependencies(rig: Rig) -> Figures:
+    """A flow: jobs that one job waits for. Commands and CPU of the server per job, enqueue and run"""
+    jobs, rounds = rig.at_pace(640, 3200, 10_000), rig.at_pace(3, 9, 15)
+    part = rig.tasks.noop.using(expires=3600)
+    measured: dict[str, list[tuple[float, float]]] = {PLAIN: [], FLOW: []}
+    for _ in range(rounds + 1):  # the first round warms up
+        calls = [part.call(n, 1, "x") for n in range(jobs)]
+        measured[PLAIN].append(cost_of(rig, rig.app.enqueue_many, calls))
+        measured[FLOW].append(cost_of(rig, partial(enqueue_flow, rig), calls))
+    plain, flow = (costs[1:] for costs in measured.values())
+    for at, (what, unit) in enumerate((("commands", ""), ("CPU of the server", "µs"))):
+        ratio = Ratio(median(a[at] / b[at] for a, b in zip(flow, plain, strict=True)), PLAIN)
+        target = at_most(1.25, "ratio") if at else None
+        yield figure(f"{PLAIN}, {what} per job", [cost[at] for cost in plain], unit)
+        yield figure(f"{FLOW}, {what} per job", [cost[at] for cost in flow], unit, ratio=ratio, target=target)
+
+
+@TOPIC.scenario
+def flows(rig: Rig) -> Figures:
+    """Jobs that do nothing, on one worker in this process: by themselves, and as a flow that one job waits for"""
+    jobs, rounds = rig.at_pace(2_000, 10_000, 10_000), rig.at_pace(3, 5, 9)
+    part: Task[[int], None] = rig.app.task(queue="one_by_one", result_ttl=0)(do_nothing)
+    last: Task[[list[int]], None] = rig.app.task(queue="one_by_one", result_ttl=0)(do_nothing_for_all)
+    rates: dict[str, list[float]] = {PLAIN: [], FLOW: []}
+    for _ in range(rounds + 1):
+        rig.fill(part.call(n) for n in range(jobs))
+        rates[PLAIN].append(jobs / timed(partial(run_to_end, rig, "one_by_one")))
+        part.map(range(jobs)).then(last.call([])).enqueue()
+        rates[FLOW].append(jobs / timed(partial(run_to_end, rig, "one_by_one")))
+    plain, flow = (values[1:] for values in rates.values())
+    ratio = Ratio(median(f / p for p, f in zip(plain, flow, strict=True)), PLAIN)
+    yield figure(f"{PLAIN}, drained", plain, "jobs/s")
+    yield figure(f"{FLOW}, drained", flow, "jobs/s", ratio=ratio, target=at_least(0.5, "ratio"))
+
+
+def enqueue_flow(rig: Rig, calls: Iterable[Call[Any]]) -> None:
+    """A flow in which one more job waits for all of these."""
+    group(calls).then(rig.tasks.noop.call(0, 1, "x")).enqueue()
 
 
 @TOPIC.scenario
