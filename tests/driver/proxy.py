@@ -1,12 +1,17 @@
-"""A proxy that loses replies."""
+"""A proxy that loses replies, and does worse to its connections."""
 
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import threading
+import time
+from typing import Literal, TypeAlias
 
 from tests.servers import Server
+
+Fault: TypeAlias = Literal["delay", "cut", "drop", "half-open", "throttle"]
 
 
 class Proxy:
@@ -14,10 +19,21 @@ class Proxy:
 
     `lose_replies(n)`: drop the next n replies to script calls and close their connections, after the server has run the
     scripts.
+
+    `fault`: what happens to some of the data from now on, until it is set to None:
+
+    delay      it arrives up to 0.2 s later
+    cut        the connection ends inside a reply
+    drop       the connection ends instead of a reply to a script that was executed
+    half-open  the connection stays open, but nothing arrives any more, in either direction
+    throttle   it arrives at about 20 kB/s
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, seed: int = 0) -> None:
         self._target = str(server.socket)
+        self.fault: Fault | None = None
+        self.faults = 0
+        self._chance = random.Random(seed)
         self.socket = server.folder / "proxy"
         self._left = 0
         self.lost = 0
@@ -64,8 +80,36 @@ class Proxy:
                         self._left -= 1
                         self.lost += 1
                         break
-                target.sendall(data)
+                if not self._forward(data, target, up):
+                    break
         for end in (source, target):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
+
+    def _forward(self, data: bytes, target: socket.socket, up: bool) -> bool:
+        """Forward the data, or do to it what `fault` says. Returns whether the connection continues."""
+        fault, is_hit = self.fault, self._chance.random() < 0.05
+        if fault == "delay" and is_hit:
+            self.faults += 1
+            time.sleep(self._chance.uniform(0, 0.2))
+        elif fault == "half-open" and is_hit:
+            self.faults += 1
+            while self.fault == "half-open":
+                time.sleep(0.05)
+            return False
+        elif fault == "cut" and is_hit and not up:
+            self.faults += 1
+            target.sendall(data[: len(data) // 2])
+            return False
+        elif fault == "drop" and is_hit and not up and b"NOSCRIPT" not in data:
+            self.faults += 1
+            return False
+        elif fault == "throttle":
+            self.faults += 1
+            for at in range(0, len(data), 200):
+                target.sendall(data[at : at + 200])
+                time.sleep(0.01)
+            return True
+        target.sendall(data)
+        return True
