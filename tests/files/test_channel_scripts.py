@@ -257,10 +257,11 @@ def test_a_full_server_refuses_files_but_lets_receivers_receive_and_free_them(cl
 
 def test_a_newer_format_is_neither_read_nor_changed(client: Any):
     fill(client)
-    client.hset(BASE + "state", "format", 3)
+    row = client.hget(BASE + "state", "row")
+    client.hset(BASE + "state", "row", b"\4" + row[1:])
     before = dump(client)
     for step in EVERY.values():
-        with pytest.raises(ResponseError, match="PENSTOCKFORMAT 3"):
+        with pytest.raises(ResponseError, match="PENSTOCKFORMAT 4"):
             send(client, step)
     assert dump(client) == before
 

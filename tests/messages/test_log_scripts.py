@@ -157,11 +157,12 @@ def test_a_full_server_refuses_messages_but_lets_readers_read_and_free_them(clie
 
 def test_a_newer_format_is_neither_read_nor_changed(client: Any):
     fill(client)
-    client.hset(BASE + "state", "format", 3)
+    row = client.hget(BASE + "state", "row")
+    client.hset(BASE + "state", "row", b"\4" + row[1:])
     before = dump(client)
     for step in [*NUMBERED.values(), *OTHERS.values()]:
         if step.script.name != "stop_waiting":
-            with pytest.raises(ResponseError, match="PENSTOCKFORMAT 3"):
+            with pytest.raises(ResponseError, match="PENSTOCKFORMAT 4"):
                 send(client, step)
     assert dump(client) == before
 

@@ -115,7 +115,7 @@ function channel.finish(l)
   local left = log.report_change() + log.dismiss_senders()
   redis.call("UNLINK", base .. "log", base .. "ends", base .. "readers", base .. "seen", base .. "next")
   l.begun, l.first = l.ended, l.top + 1
-  redis.call("HSET", state, "first", l.first, "begun", l.begun)
+  log.store(l)
   if not redis.call("HGET", state, "counted") then
     for _, key in ipairs(channel.kept_keys()) do redis.call("PEXPIRE", key, _kept.MS) end
   end
@@ -199,11 +199,10 @@ function script.open(base, state, caller, number, given, limit, patience, receiv
   local now = clock.now(given)
   if closed then channel.reopen() end
   if not l then
-    log.create(0, limit > 0 and limit or _kept.LIMIT, 0, 1)
-    fault, l = log.open()
+    l = log.create({ 0, limit > 0 and limit or _kept.LIMIT, 0, 1, 0, 0 })
   elseif limit > 0 then
-    log.set_limits(0, limit, 0, 1)
-    fault, l = log.open()
+    log.set_limits(l, { 0, limit, 0, 1, 0, 0 })
+    log.store(l)
   end
   log.wake_senders(l)
   if patience > 0 then
@@ -327,7 +326,7 @@ function script.delete_channel(base, state, caller, number)
     local receiver = string.match(field, "^counts:(.*)$")
     if receiver then counts.delete(receiver) end
   end
-  local left = log.delete()
+  local left = log.delete(l)
   redis.call("UNLINK", unpack(channel.kept_keys()))
   return idempotency.keep(caller, number, { "OK", 1, left })
 end

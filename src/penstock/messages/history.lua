@@ -17,6 +17,7 @@ _history = { SLICE = 1000, STEPS = 20 }
 -- is not needed to look further.
 --- (l: table, now: int, upto: int) -> int, int
 --- uses: base
+--- seldom
 function history.floor(l, now, upto)
   if l.history_messages > 0 then upto = math.min(upto, l.top - l.history_messages) end
   if l.history_age == 0 or upto < l.first then return upto, 0 end
@@ -46,6 +47,7 @@ end
 -- whether a second call may free what is still missing.
 --- (l: table, messages: int, bytes: int) -> bool
 --- uses: base state
+--- seldom
 function history.make_space(l, messages, bytes)
   local low = redis.call("ZRANGE", base .. "readers", 0, 0, "WITHSCORES")
   local most, enough = tonumber(low[2]) or 0, l.begun + bytes
@@ -61,6 +63,7 @@ end
 -- Returns a message whose body was removed, as an entry of the stream with the field `note`; or nil.
 --- (l: table, number: int) -> table | nil
 --- uses: base
+--- seldom
 function history.removed(l, number)
   if not l.has_removed then return nil end
   local row = redis.call("ZRANGE", base .. "removed", number, number, "BYSCORE")[1]
@@ -79,6 +82,7 @@ end
 -- last one, and what is left of `limit` and `room`: below 0 if a message did not fit. If one is missing, `l.lost` is set.
 --- (l: table, position: int, before: int, limit: int, room: int, into: table) -> int, int, int
 --- uses: base
+--- seldom
 function history.read_removed(l, position, before, limit, room, into)
   while position + 1 < before and limit > 0 do
     local entry = history.removed(l, position + 1)
@@ -99,10 +103,10 @@ function history.read_removed(l, position, before, limit, room, into)
   return position, limit, math.max(room, 0)
 end
 
--- Removes the body of a message that is in the stream, or that was edited before. `event`: number of the event with its
+-- Removes the body of a message that is in the stream, or that was edited before; call `log.save` then. `event`: number of the event with its
 -- new body, or 0.
 --- (l: table, entry: table, event: int, note: str)
---- uses: base state
+--- uses: base
 function history.remove_body(l, entry, event, note)
   local number, at = string.match(entry[1], "^(%d+)-(%d+)$")
   local by = log.field(entry, "by")
@@ -111,7 +115,6 @@ function history.remove_body(l, entry, event, note)
   local head = string.format("%s %s %s %d %d:", number, at, log.field(entry, "end"), event, #by)
   redis.call("ZADD", base .. "removed", number, head .. by .. " " .. note)
   l.has_removed = true
-  log.set_history(l.history_messages, l.history_age, 1)
 end
 
 -- Removes the body of a message, or replaces it, and posts an event about that. `kind`: "redact" or "edit".

@@ -5,12 +5,18 @@
 --                          │ a limit is exceeded
 --                          └───────────────────────────▶ freed; readers that had not read it find a gap
 --
---   state        HASH    format; top: number of the last message; first: number of the oldest that is still there;
---                        start: number before the first message ever; at, freed: server ms of message `top` and of
---                        message `first` - 1; begun, ended: bytes of all messages ever freed, and ever posted (ended -
---                        begun bytes are still there); messages, bytes, age (ms): the limits; refuse: 1 if a message
---                        that would exceed the first two is refused; history: how many messages and ms of what all
---                        readers have acknowledged are kept, and 1 if bodies were removed
+--   state        HASH    format: for releases that do not know `row`; row, in MessagePack:
+--                          format
+--                          top, first    numbers of the last message and of the oldest that is still there
+--                          start         number before the first message ever
+--                          at, freed     server ms of message `top` and of message `first` - 1; false: unknown
+--                          begun, ended  bytes of all messages ever freed, and ever posted: ended - begun bytes are there
+--                          limits        { messages, bytes, ms, 1 if a message that would exceed the first two is refused,
+--                                        how many messages and ms of what all readers have acknowledged are kept }; 0:
+--                                        none. false: no limits
+--                          has_removed   bodies were removed (history.lua)
+--                          has_shared    a reader is shared, or was (shared_reader.lua)
+--                          ids           false, or an array: the ids that are kept (post.lua)
 --   log          STREAM  <number>-<server ms>, numbers without gaps: by (the sender; in a channel of files kind and
 --                        upload id), end (bytes of all messages up to this one), body; and until (server ms from which
 --                        it is not delivered any more), if it was posted with a time to live
@@ -40,45 +46,101 @@
 -- Scripts that take `caller` and `number` recognise a repeated call (idempotency.lua), and `claim` recognises its
 -- token. A repeated call of another script changes nothing more.
 
--- Format 1 had neither `start`, `at` and `freed` nor the time in `ends`: such a position is not compared. The first
--- message that is posted makes the format 2.
-log = { FORMAT = 2, MESSAGE_OVERHEAD = 32, MAX_DEVICES = 100, OVERDUE = "overdue" }
+-- Formats 1 and 2 had a field of `state` for each number. Format 1 had neither `start`, `at` and `freed` nor the time in
+-- `ends`: such a position is not compared. The first write of the row makes the format 3.
+log = { FORMAT = 3, MESSAGE_OVERHEAD = 32, MAX_DEVICES = 100, OVERDUE = "overdue" }
 
 _fields = { BY = 2, BODY = 6, NAME = 7, VALUE = 8 } -- names and values of an entry that `append` wrote
 _before = { MS = 86400000 } -- a day
 _pull = { CURSOR = 4, MORE = 7, UNREAD = 10 } -- places in the reply to a pull
 
--- Returns two values: an error if the log has a newer format than this code, else nil; and the fields of `state`, or
--- nil if there is no log. A script that no channel of files calls sets `is_messages`, so that `ends` is not looked up.
+-- Returns two values: an error if the log has a newer format than this code, else nil; and what `state` holds, or nil
+-- if there is no log. A script that no channel of files calls sets `is_messages`, so that `ends` is not looked up.
 --- () -> error | nil, table | nil
---- uses: state
+--- uses: base state
 function log.open()
-  local s = redis.call("HMGET", state, "format", "top", "first", "begun", "ended", "messages", "bytes", "age", "refuse",
-    "start", "at", "freed", "history")
-  local format, top, first, begun, ended, messages, bytes, age, refuse, start, at, freed, history = unpack(s)
-  if not format then return nil, nil end
-  if tonumber(format) > log.FORMAT then return redis.error_reply("PENSTOCKFORMAT " .. format) end
-  local history_messages, history_age, removed = 0, 0, "0"
-  if history then history_messages, history_age, removed = string.match(history, "^(%d+) (%d+) (%d+)$") end
-  return nil, {
-    top = tonumber(top), first = tonumber(first), begun = tonumber(begun), ended = tonumber(ended),
-    messages = messages and tonumber(messages) or 0, bytes = bytes and tonumber(bytes) or 0,
-    age = age and tonumber(age) or 0, refuse = refuse == "1", start = tonumber(start) or 0, at = tonumber(at),
-    freed = tonumber(freed), format = tonumber(format), history_messages = tonumber(history_messages),
-    history_age = tonumber(history_age), has_removed = removed == "1",
+  local packed = redis.call("HGET", state, "row")
+  if not packed then return log.open_older() end
+  local format, top, first, start, at, freed, begun, ended, limits, has_removed, has_shared, kept_ids =
+    cmsgpack.unpack(packed)
+  if format ~= log.FORMAT then return redis.error_reply("PENSTOCKFORMAT " .. format) end
+  local l = {
+    top = top, first = first, start = start, at = at, freed = freed, begun = begun, ended = ended, messages = 0, bytes = 0,
+    age = 0, refuse = false, history_messages = 0, history_age = 0, has_limits = false, has_removed = has_removed,
+    has_shared = has_shared, ids = kept_ids,
   }
+  if limits then log.set_limits(l, limits) end
+  return nil, l
 end
 
--- Creates a log without readers, and returns the number before its first message. While the last number of a deleted
--- log is remembered, the new one begins above it. Limits as in `set_limits`.
---- (messages: int, bytes: int, age: int, refuse: int) -> int
+-- `open`, for a log of formats 1 and 2.
+--- () -> error | nil, table | nil
 --- uses: base state
-function log.create(messages, bytes, age, refuse)
+--- seldom
+function log.open_older()
+  local s = redis.call("HMGET", state, "format", "top", "first", "begun", "ended", "messages", "bytes", "age", "refuse",
+    "start", "at", "freed", "history")
+  local format = tonumber(s[1])
+  if not format then return nil, nil end
+  if format >= log.FORMAT then return redis.error_reply("PENSTOCKFORMAT " .. s[1]) end
+  local messages, age, removed = string.match(s[13] or "0 0 0", "^(%d+) (%d+) (%d+)$")
+  local l = {
+    top = tonumber(s[2]), first = tonumber(s[3]), begun = tonumber(s[4]), ended = tonumber(s[5]),
+    start = tonumber(s[10]) or 0, at = tonumber(s[11]) or false, freed = tonumber(s[12]) or false,
+    has_removed = removed == "1", has_shared = true, ids = { redis.call("HLEN", base .. "sent"), 0, 0 }, is_older = true,
+  }
+  log.set_limits(l, {
+    tonumber(s[6] or 0), tonumber(s[7] or 0), tonumber(s[8] or 0), tonumber(s[9] or 0), tonumber(messages), tonumber(age),
+  })
+  return nil, l
+end
+
+-- Stores what `state` holds.
+--- (l: table)
+--- uses: state
+function log.store(l)
+  local limits = l.has_limits
+    and { l.messages, l.bytes, l.age, l.refuse and 1 or 0, l.history_messages, l.history_age }
+  redis.call("HSET", state, "row", cmsgpack.pack(log.FORMAT, l.top, l.first, l.start, l.at, l.freed, l.begun, l.ended,
+    limits, l.has_removed, l.has_shared, l.ids))
+  if l.is_older then log.drop_older(l) end
+end
+
+-- Completes the change from format 1 or 2.
+--- (l: table)
+--- uses: state
+--- seldom
+function log.drop_older(l)
+  redis.call("HSET", state, "format", log.FORMAT)
+  redis.call("HDEL", state, "top", "first", "begun", "ended", "messages", "bytes", "age", "refuse", "start", "at", "freed",
+    "history")
+  l.is_older = false
+end
+
+-- Creates a log without readers, and returns what its `state` holds. While the last number of a deleted log is
+-- remembered, the new one begins above it. Limits as in the row.
+--- (limits: table) -> table
+--- uses: base state
+--- seldom
+function log.create(limits)
   local start = tonumber(redis.call("GET", base .. "before")) or 0
   redis.call("DEL", base .. "before")
-  redis.call("HSET", state, "format", log.FORMAT, "top", start, "first", start + 1, "start", start, "begun", 0, "ended", 0)
-  log.set_limits(messages, bytes, age, refuse)
-  return start
+  redis.call("HSET", state, "format", log.FORMAT)
+  local l = {
+    top = start, first = start + 1, start = start, at = false, freed = false, begun = 0, ended = 0, has_removed = false,
+    has_shared = false, ids = false,
+  }
+  log.set_limits(l, limits)
+  log.store(l)
+  return l
+end
+
+-- Replaces the limits, which are those of the row. Call `log.store` then.
+--- (l: table, limits: table)
+function log.set_limits(l, limits)
+  l.messages, l.bytes, l.age, l.refuse = limits[1], limits[2], limits[3], limits[4] == 1
+  l.history_messages, l.history_age = limits[5], limits[6]
+  l.has_limits = limits[1] + limits[2] + limits[3] + limits[4] + limits[5] + limits[6] > 0
 end
 
 -- Returns the refusal for a log without `state`: VANISHED if other keys of it are there, else GONE.
@@ -143,27 +205,6 @@ function log.entry(l, number)
   return l.entry
 end
 
--- Replaces the limits of the history: how many messages are kept at least, and for how many ms; 0: none for this reason.
--- `removed`: 1 if bodies were removed.
---- (messages: int, age: int, removed: int)
---- uses: state
-function log.set_history(messages, age, removed)
-  if messages + age + removed > 0 then
-    redis.call("HSET", state, "history", string.format("%d %d %d", messages, age, removed))
-  else
-    redis.call("HDEL", state, "history")
-  end
-end
-
--- Replaces the limits. 0 removes a limit and its field.
---- (messages: int, bytes: int, age: int, refuse: int)
---- uses: state
-function log.set_limits(messages, bytes, age, refuse)
-  for name, value in pairs({ messages = messages, bytes = bytes, age = age, refuse = refuse }) do
-    if value > 0 then redis.call("HSET", state, name, value) else redis.call("HDEL", state, name) end
-  end
-end
-
 -- The bytes that a message counts against a limit: its own, and about what the server needs to store it.
 --- (by: str, body: str) -> int
 --- inline
@@ -185,6 +226,7 @@ end
 -- thousand messages, beginning at `from`; the second value is whether later ones may exceed a limit, too.
 --- (l: table, now: int, from: int) -> int, bool
 --- uses: base
+--- seldom
 function log.last_exceeding(l, now, from)
   local to, most = from - 1, from + 999
   while to < most do
@@ -240,17 +282,17 @@ function log.free_to(l, to)
     if ends then
       redis.call("LTRIM", base .. "ends", to - l.first + 1, -1)
       local ended, at = string.match(ends, "^(%d+) ?(%d*)$")
-      l.begun, l.freed = tonumber(ended), tonumber(at)
+      l.begun, l.freed = tonumber(ended), tonumber(at) or false
     else
       local entry = log.entry(l, to)
       l.begun = entry and tonumber(log.field(entry, "end")) or l.begun
-      l.freed = entry and tonumber(string.match(entry[1], "%d+$"))
+      l.freed = entry and tonumber(string.match(entry[1], "%d+$")) or false
     end
     redis.call("XTRIM", base .. "log", "MINID", to + 1)
   end
   if l.has_removed then redis.call("ZREMRANGEBYSCORE", base .. "removed", "-inf", to) end
   l.first = to + 1
-  redis.call("HSET", state, "first", l.first, "begun", l.begun, "freed", l.freed and string.format("%d", l.freed) or "")
+  log.store(l)
   log.wake_senders(l)
 end
 
@@ -266,12 +308,11 @@ end
 
 -- Deletes the log, and wakes a slice of those that wait: they ask again, and find that it is gone. The lists of those
 -- that wait stay, so that the caller can wake the rest. Returns how many are left.
---- () -> int
+--- (l: table | nil) -> int
 --- uses: base state
-function log.delete()
+function log.delete(l)
   log.free_claims()
-  local top = redis.call("HGET", state, "top")
-  if top then redis.call("SET", base .. "before", top, "PX", _before.MS) end
+  if l then redis.call("SET", base .. "before", string.format("%d", l.top), "PX", _before.MS) end
   local left = log.report_change() + log.dismiss_senders()
   local keys = { state }
   local names = {
@@ -303,9 +344,8 @@ end
 --- (l: table, now: int)
 --- uses: base state
 function log.save(l, now)
-  redis.call("HSET", state, "top", l.top, "ended", l.ended, "at", string.format("%d", l.at))
-  if l.format < log.FORMAT then redis.call("HSET", state, "format", log.FORMAT) end
-  if l.messages + l.bytes + l.age + l.history_messages + l.history_age > 0 then log.trim(l, now) end
+  log.store(l)
+  if l.has_limits then log.trim(l, now) end
 end
 
 -- Returns what a reader must know about a message with a further field: OVERDUE if it is not delivered any more; "edit"
@@ -363,18 +403,16 @@ function script.create(base, state, caller, number, given, messages, bytes, age_
   local gone = log.refuse_gone()
   if gone[1] == "VANISHED" then return gone end
   local now = clock.now(given)
-  local start = log.create(messages, bytes, age_ms, refuse)
-  log.set_history(history_messages, history_ms, 0)
+  local made = log.create({ messages, bytes, age_ms, refuse, history_messages, history_ms })
   for i = members, #ARGV, 1000 do
     local some = {}
     for j = i, math.min(#ARGV, i + 999) do
-      some[#some + 1] = start
+      some[#some + 1] = made.start
       some[#some + 1] = ARGV[j]
     end
     redis.call("ZADD", base .. "readers", unpack(some))
   end
   if first == 1 then
-    local _, made = log.open()
     log.append(made, now, by, body)
     own.add(by, made.top, made.top)
     log.save(made, now)
@@ -419,7 +457,7 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
   if acked_number and acked_number > cursor then
     cursor = acked_number
     redis.call("ZADD", base .. "readers", cursor, name)
-    shared_reader.drop_below(name, cursor)
+    if l.has_shared then shared_reader.drop_below(name, cursor) end
     if member ~= "" then own.drop(member) end
     more = log.trim(l, now)
   elseif l.age + l.history_age > 0 or acked ~= "" then
@@ -475,11 +513,17 @@ function script.limit(base, state, given, create, messages, bytes, age_ms, refus
   if not l then
     local gone = log.refuse_gone()
     if create == 0 or gone[1] == "VANISHED" then return gone end
-    redis.call("ZADD", base .. "readers", log.create(0, 0, 0, 0), "")
+    l = log.create({ 0, 0, 0, 0, 0, 0 })
+    redis.call("ZADD", base .. "readers", l.start, "")
   end
-  if messages >= 0 then log.set_limits(messages, bytes, age_ms, refuse) end
-  if history_messages >= 0 then log.set_history(history_messages, history_ms, l and l.has_removed and 1 or 0) end
-  fault, l = log.open()
+  if messages < 0 then
+    messages, bytes, age_ms, refuse = l.messages, l.bytes, l.age, l.refuse and 1 or 0
+  end
+  if history_messages < 0 then
+    history_messages, history_ms = l.history_messages, l.history_age
+  end
+  log.set_limits(l, { messages, bytes, age_ms, refuse, history_messages, history_ms })
+  log.store(l)
   local more = log.trim(l, clock.now(given))
   log.wake_senders(l)
   return { "OK", more }
@@ -495,6 +539,6 @@ function script.delete(base, state, caller, number)
   local past = idempotency.replay(caller, number)
   if past then return past end
   local exists = l or log.refuse_gone()[1] == "VANISHED"
-  local left = exists and log.delete() or 0
+  local left = exists and log.delete(l) or 0
   return idempotency.keep(caller, number, { "OK", exists and 1 or 0, left })
 end

@@ -8,7 +8,10 @@
 -- more ids than can be kept for that long is refused.
 
 ids = { KEPT_MS = 600000, PER_SENDER = 10000, PER_LOG = 100000 }
-_forget = { SLICE = 100, IDS = 1000, MORE = 2, TTL = 660000 } -- the ttl is renewed once a minute
+_forget = { SLICE = 100, IDS = 300, MORE = 2, MOST = 100, TTL = 660000, RENEW = 60000 } -- the ttl is renewed once a minute
+-- The array `ids` in the row of `state`: fields of `sent_order`, at least as many as there are; server ms that is not
+-- above that of the oldest; server ms at which the ttl is renewed.
+_kept_ids = { COUNT = 1, OLDEST = 2, RENEW_AT = 3 }
 
 --- (by: str, id: str) -> str
 --- inline
@@ -16,17 +19,22 @@ function ids.field(by, id)
   return #by .. ":" .. by .. id
 end
 
--- Forgets ids that are older than ten minutes: up to `limit`, in slices. Returns whether there are more.
---- (now: int, limit: int) -> bool
+-- Forgets ids that are older than ten minutes: up to `limit`, in slices. Returns whether there may be more.
+--- (l: table, now: int, limit: int) -> bool
 --- uses: base
-function ids.forget(now, limit)
+--- seldom
+function ids.forget(l, now, limit)
   local slice = math.min(limit, _forget.SLICE)
   for _ = 1, limit, slice do
     local fields = redis.call("LRANGE", base .. "sent_order", 0, slice - 1)
-    if #fields == 0 then return false end
+    if #fields == 0 then
+      l.ids = false
+      return false
+    end
     local positions, due, counts = redis.call("HMGET", base .. "sent", unpack(fields)), 0, {}
     for i = 1, #fields do
       local at = tonumber(string.match(positions[i] or "", "%d+$"))
+      l.ids[_kept_ids.OLDEST] = at or 0
       if at and at + ids.KEPT_MS > now then break end
       due = i
       local size, rest = string.match(fields[i], "^(%d+):(.*)$")
@@ -36,6 +44,7 @@ function ids.forget(now, limit)
     if due == 0 then return false end
     redis.call("HDEL", base .. "sent", unpack(fields, 1, due))
     redis.call("LTRIM", base .. "sent_order", due, -1)
+    l.ids[_kept_ids.COUNT] = l.ids[_kept_ids.COUNT] - due
     for by, n in pairs(counts) do
       if redis.call("HINCRBY", base .. "sent_counts", by, -n) <= 0 then redis.call("HDEL", base .. "sent_counts", by) end
     end
@@ -44,36 +53,59 @@ function ids.forget(now, limit)
   return true
 end
 
--- Makes room for `n` ids of a sender. Returns nil, or the refusal: IDS, or AGAIN if a second call may make room. Without
--- a refusal the second value is how many ids are kept.
---- (by: str, n: int, now: int) -> table | nil, int | nil
+-- Makes room for `n` ids of a sender. Returns nil, or the refusal: IDS, or AGAIN if a second call may make room.
+--- (l: table, by: str, n: int, now: int) -> table | nil
 --- uses: base
-function ids.refuse(by, n, now)
-  ids.forget(now, n + _forget.MORE)
-  local own = tonumber(redis.call("HGET", base .. "sent_counts", by)) or 0
-  local total = redis.call("HLEN", base .. "sent")
-  if own + n <= ids.PER_SENDER and total + n <= ids.PER_LOG then return nil, total end
-  if ids.forget(now, _forget.IDS) then return { "AGAIN" } end
-  own, total = tonumber(redis.call("HGET", base .. "sent_counts", by)) or 0, redis.call("HLEN", base .. "sent")
-  if own + n <= ids.PER_SENDER and total + n <= ids.PER_LOG then return nil, total end
+function ids.refuse(l, by, n, now)
+  if not l.ids then return nil end
+  if l.ids[_kept_ids.OLDEST] + ids.KEPT_MS <= now then ids.forget(l, now, math.min(n + _forget.MORE, _forget.MOST)) end
+  -- A sender has no more ids than the log. So most calls need not count those of the sender.
+  if not l.ids or l.ids[_kept_ids.COUNT] + n <= ids.PER_SENDER then return nil end
+  return ids.refuse_many(l, by, n, now)
+end
+
+-- `refuse`, for a log with many ids.
+--- (l: table, by: str, n: int, now: int) -> table | nil
+--- uses: base
+--- seldom
+function ids.refuse_many(l, by, n, now)
+  local own, total = ids.count(by)
+  if own + n <= ids.PER_SENDER and total + n <= ids.PER_LOG then return nil end
+  if ids.forget(l, now, _forget.IDS) then return { "AGAIN" } end
+  own, total = ids.count(by)
+  if own + n <= ids.PER_SENDER and total + n <= ids.PER_LOG then return nil end
   return { "IDS", own, total }
 end
 
--- Keeps ids with their positions. `before`: how many were kept.
---- (by: str, added: table, before: int)
+-- Returns how many ids of a sender are kept, and how many in all.
+--- (by: str) -> int, int
 --- uses: base
-function ids.keep(by, added, before)
-  local fields, n = {}, 0
+function ids.count(by)
+  return tonumber(redis.call("HGET", base .. "sent_counts", by)) or 0, redis.call("HLEN", base .. "sent")
+end
+
+-- Keeps ids with their positions. Call `log.save` then.
+--- (l: table, by: str, added: table, now: int)
+--- uses: base
+--- seldom
+function ids.keep(l, by, added, now)
+  local fields, order, n = {}, {}, 0
   for field, position in pairs(added) do
     n = n + 1
-    fields[2 * n - 1], fields[2 * n] = field, position
+    fields[2 * n - 1], fields[2 * n], order[n] = field, position, field
   end
   redis.call("HSET", base .. "sent", unpack(fields))
-  for i = 1, n do fields[i] = fields[2 * i - 1] end
-  redis.call("RPUSH", base .. "sent_order", unpack(fields, 1, n))
+  redis.call("RPUSH", base .. "sent_order", unpack(order))
   redis.call("HINCRBY", base .. "sent_counts", by, n)
-  if before > 0 and redis.call("PTTL", base .. "sent") > ids.KEPT_MS then return end
-  for _, name in ipairs({ "sent", "sent_order", "sent_counts" }) do redis.call("PEXPIRE", base .. name, _forget.TTL) end
+  local kept = l.ids or { 0, now, 0 }
+  kept[_kept_ids.COUNT] = kept[_kept_ids.COUNT] + n
+  if now >= kept[_kept_ids.RENEW_AT] then
+    for _, name in ipairs({ "sent", "sent_order", "sent_counts" }) do
+      redis.call("PEXPIRE", base .. name, _forget.TTL)
+    end
+    kept[_kept_ids.RENEW_AT] = now + _forget.RENEW
+  end
+  l.ids = kept
 end
 
 -- Returns how many ids are kept, and the server ms of the oldest, or 0.
@@ -147,12 +179,14 @@ function script.post(base, state, caller, number, given, create, by, ttl_ms, add
       return { "FULL" }
     end
   end
-  local refused, kept
-  if fresh_ids > 0 then refused, kept = ids.refuse(by, fresh_ids, now) end
-  if refused then return refused end
+  local refused = l and fresh_ids > 0 and ids.refuse(l, by, fresh_ids, now)
+  if refused then
+    log.store(l)
+    return refused
+  end
   if not l then
-    redis.call("ZADD", base .. "readers", log.create(0, 0, 0, 0), "")
-    fault, l = log.open()
+    l = log.create({ 0, 0, 0, 0, 0, 0 })
+    redis.call("ZADD", base .. "readers", l.start, "")
   end
   local positions, added = {}, {}
   local name, value
@@ -170,7 +204,7 @@ function script.post(base, state, caller, number, given, create, by, ttl_ms, add
     end
     positions[#positions + 1] = position
   end
-  if fresh_ids > 0 then ids.keep(by, added, kept) end
+  if fresh_ids > 0 then ids.keep(l, by, added, now) end
   local left, to_notify = 0, {}
   if fresh > 0 then
     if create == 0 then own.add(by, l.top - fresh + 1, l.top) end

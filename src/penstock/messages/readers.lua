@@ -17,6 +17,7 @@ end
 -- Returns the lowest cursor of a member's devices.
 --- (member: str) -> int
 --- uses: base
+--- seldom
 function log.lowest_cursor(member)
   local devices, low = log.devices(member), math.huge
   for i = 1, #devices do
@@ -54,6 +55,7 @@ end
 -- listed.
 --- (member: str, name: str, cursor: int, devices: table)
 --- uses: base
+--- seldom
 function log.add_device(member, name, cursor, devices)
   if devices[1] ~= "" then redis.call("ZREM", base .. "readers", member) end
   redis.call("ZADD", base .. "readers", cursor, name)
@@ -111,7 +113,7 @@ function script.leave(base, state, caller, number, given, member)
   own.forget(member)
   local more, left = 0
   if redis.call("ZCARD", base .. "readers") == 0 then
-    left = log.delete()
+    left = log.delete(l)
   else
     more, left = log.trim(l, clock.now(given)), log.report_change()
   end

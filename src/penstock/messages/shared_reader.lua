@@ -35,6 +35,7 @@ _idle = { READERS = 64, GONE = 300, DEPUTY = 300, ADDRESSES = 100 }
 -- Drops the claims up to `cursor`, because the reader has acknowledged everything up to there.
 --- (name: str, cursor: int)
 --- uses: base
+--- seldom
 function shared_reader.drop_below(name, cursor)
   if redis.call("HEXISTS", base .. "next", name) == 0 then return end
   local old = redis.call("ZRANGE", base .. "claimed:" .. name, "-inf", cursor, "BYSCORE", "LIMIT", 0, 2000)
@@ -265,6 +266,10 @@ function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, lim
     unclaimed = unclaimed + 1
   end
   redis.call("HSET", base .. "next", name, unclaimed)
+  if not l.has_shared then
+    l.has_shared = true
+    log.store(l)
+  end
   if #taken > 0 then
     redis.call("SET", base .. "claim:" .. token, cmsgpack.pack(taken), "PX", math.min(lease_ms, 60000))
   end

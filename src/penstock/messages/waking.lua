@@ -10,6 +10,7 @@ _watching = { TIMES = 1000000000000, MS = 3600000, SLICE = 100 }
 -- Registers a sender for `ms`: it is notified when so many bytes are free. 0 removes it.
 --- (bytes: number, address: str, ms: int)
 --- uses: base
+--- seldom
 function log.await_space(bytes, address, ms)
   local key = base .. "wanting"
   if ms > 0 then
@@ -68,6 +69,7 @@ end
 -- died before it notified the member.
 --- (l: table, now: int, left: int) -> int, table
 --- uses: base
+--- seldom
 function log.wake_others(l, now, left)
   left = left + shared_reader.wake(l.top, now)
   local watching, before = base .. "watching", "(" .. l.top
@@ -92,6 +94,7 @@ end
 -- Wakes the next slice of those that a change has not reached yet. Returns how many are left.
 --- () -> int
 --- uses: base
+--- seldom
 function log.wake_changed()
   return waiting.wake("waiting") + waiting.wake("standby") + shared_reader.wake_ended()
 end
@@ -109,6 +112,7 @@ end
 -- those that wait.
 --- () -> table
 --- uses: base
+--- seldom
 function log.refuse()
   log.wake_changed()
   return log.refuse_sender()

@@ -5,8 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 BYTES_PER_MESSAGE = 32
 """Bytes by which the size of a message exceeds its sender and its body, as `log.lua` counts it."""
+
+
+_ROW = (b"format", b"top", b"first", b"start", b"at", b"freed", b"begun", b"ended")
+_ROW_VALUES = 12
+_HISTORY = slice(4, 6)
+
+
+def read_state(fields: dict[bytes, bytes]) -> dict[bytes, int]:
+    """The numbers in the key `state` of a log (see `log.lua`). `history`: 1 if it keeps what all have acknowledged."""
+    if not fields:
+        return {}
+    values: list[Any] = msgspec.msgpack.decode(bytes([0x90 + _ROW_VALUES]) + fields[b"row"])
+    limits = values[len(_ROW)] or [0] * 6
+    return {
+        **{name: int(value) for name, value in fields.items() if name != b"row"},
+        **{name: int(value or 0) for name, value in zip(_ROW, values, strict=False)},
+        b"history": int(any(limits[_HISTORY])),
+    }
 
 
 class LogAudit:
@@ -14,7 +34,7 @@ class LogAudit:
 
     def __init__(self, keys: dict[str, Any]) -> None:
         self.keys = keys
-        self.state = {name: int(value or 0) for name, value in keys.get("state", {}).items() if name != b"history"}
+        self.state = read_state(keys.get("state", {}))
         self.readers = keys.get("readers", {})
         self.log = keys.get("log", [])
 
@@ -69,7 +89,7 @@ class LogAudit:
         low, high = min(self.readers.values(), default=-1), max(self.readers.values(), default=-1)
         if low < 0 or high > self.state[b"top"]:
             yield f"readers: {self.readers}, of {self.state[b'top']} messages"
-        if low >= self.state[b"first"] and b"history" not in self.keys.get("state", {}):
+        if low >= self.state[b"first"] and not self.state[b"history"]:
             yield f"first: {self.state[b'first']}, though all have read up to {low:.0f}"
         named = {reader.partition(b"\0")[0] for reader in self.readers if b"\0" in reader}
         if named != {member for member, devices in self.keys.get("devices", {}).items() if devices}:
