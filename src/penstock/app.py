@@ -251,20 +251,32 @@ class Penstock(CoordinationFactory):
         return items
 
     def contacts(
-        self, name: str, *, limit: int = 100, by: ContactOrder | None = None, accents: bool | None = None
+        self,
+        name: str,
+        *,
+        limit: int = 100,
+        by: ContactOrder | None = None,
+        accents: bool | None = None,
+        equivalents: Mapping[str, str] | None = None,
+        pinyin: bool | None = None,
     ) -> Contacts:
         """The contacts of one user, to complete names from. No round trip.
 
-        limit    how many are kept, up to 10,000
-        by       which are kept and come first: `recency` for the last used, `frequency` for the most used
-        accents  False: ignore accents, in the names and in what is typed
+        limit        how many are kept, up to 10,000
+        by           which are kept and come first: `recency` for the last used, `frequency` for the most used
+        accents      False: ignore accents, in the names and in what is typed
+        equivalents  letters to replace, such as {"ü": "ue", "ё": "е"}: then both spellings find each other
+        pinyin       True: find Chinese names by their pinyin and its initials; needs `penstock[pinyin]`
 
-        The first contact that is added stores `by` (default `recency`) and `accents` (default True) for good. Leave
-        them out to use the stored values.
+        The first contact that is added stores all of them but the limit for good; the defaults are `recency`, True, {}
+        and False. Leave them out to use the stored values.
         """
         from penstock.completion.contacts import Contacts
 
-        return Contacts(name, self._driver, self.settings.prefix, limit=limit, by=by, accents=accents)
+        return Contacts(
+            name, self._driver, self.settings.prefix,
+            limit=limit, by=by, accents=accents, equivalents=equivalents, pinyin=pinyin,
+        )  # fmt: skip
 
     def directory(
         self,

@@ -121,3 +121,53 @@ def test_without_the_extra_the_error_names_the_fix(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "pypinyin", None)
     with Penstock("redis://127.0.0.1:1") as app, pytest.raises(ConfigurationError, match=r"penstock\[pinyin\]"):
         app.directory("g", pinyin=True)
+
+
+# --- contacts ---
+
+
+async def test_contacts_are_found_by_both_spellings_of_a_letter(app: Penstock, do: Do):
+    contacts = app.contacts("u", equivalents={"ü": "ue", "ё": "е"})
+    for name in ("Muller", "Семён", "Mueller", "Müller"):
+        await do(contacts.touch, name)
+    for typed in ("müller", "mueller", "MUELLER", "mü"):
+        assert await do(contacts.complete, typed) == ["Müller", "Mueller"], typed
+    assert await do(contacts.complete, "muller") == ["Muller"]
+    assert await do(app.contacts("u").complete, "семен") == ["Семён"]
+    assert await do(app.contacts("u").remove, "Müller")
+    with pytest.raises(ConfigurationError, match="equivalents="):
+        await do(app.contacts("u", equivalents={}).touch, "Ann")
+
+
+@pytest.mark.parametrize("by", ["recency", "frequency"])
+async def test_contacts_are_found_by_pinyin(app: Penstock, do: Do, by: Any):
+    contacts = app.contacts("u", pinyin=True, by=by)
+    for name in ("张伟", "Zoë", "李雷", "张伟"):
+        await do(contacts.touch, name)
+    for typed in ("zhangw", "zhang w", "zw", "张"):
+        assert await do(contacts.complete, typed) == ["张伟"], typed
+    assert await do(contacts.complete, "z") == (["张伟", "Zoë"])
+    assert await do(contacts.complete, "weiz") == []
+    assert len(await do(contacts.list)) == 3
+    assert await do(contacts.remove, "张伟")
+    assert await do(contacts.complete, "zw") == []
+
+
+async def test_contacts_without_accents_are_found_by_all_spellings(app: Penstock, do: Do):
+    contacts = app.contacts("u", accents=False, equivalents={"ü": "ue"})
+    long = "ü" * 300
+    for name in ("Müller", long):
+        await do(contacts.touch, name)
+    for typed in ("muller", "mueller", "müll"):
+        assert await do(contacts.complete, typed) == ["Müller"], typed
+    for typed in ("u" * 300, "ue" * 300):
+        assert await do(contacts.complete, typed) == [long]
+    assert await do(contacts.complete, "u" * 301) == []
+
+
+async def test_contacts_that_an_earlier_release_stored_are_still_read(app: Penstock, do: Do, raw: Any):
+    """It did not know the settings for further spellings, and stored no text for them."""
+    contacts = app.contacts("u", by="frequency")
+    await do(contacts.touch, "Zoë")
+    assert raw.hget(contacts._keys.declared[1], "rules") == b"2 by=frequency accents=1"
+    assert await do(app.contacts("u").complete, "zo") == ["Zoë"]

@@ -93,12 +93,16 @@ def typed_args(texts: Sequence[str], *, words: bool = False) -> list[Arg]:
 
 @dataclass(frozen=True)
 class ContactsRules(NameRules):
+    OPTIONAL = frozenset({"equivalents", "pinyin"})
+
     by: str = "recency"
     accents: bool = True
+    equivalents: str = ""
+    pinyin: bool = False
 
-    @property
+    @cached_property
     def spelling(self) -> Spelling:
-        return Spelling(accents=self.accents)
+        return Spelling(self.accents, self.equivalents, self.pinyin)
 
     def card(self, name: str) -> bytes:
         return card(name, self.spelling.texts(name))

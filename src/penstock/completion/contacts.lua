@@ -20,6 +20,18 @@ function contact.trim(most)
   if surplus > 0 then redis.call("ZREMRANGEBYRANK", base .. "used", 0, surplus - 1) end
 end
 
+-- Whether a text of this card begins with the typed text.
+--- (card: str, text: table, all: str) -> bool
+function contact.matches(card, text, all)
+  local cut = string.find(card, separator.PART, 1, true)
+  if not cut then return match.begins(string.lower(card), text, all) end -- a name that `lower` can fold
+  if string.sub(card, 1, 1) ~= separator.WORD then return match.begins(card, text, all) end
+  for piece in string.gmatch(string.sub(card, 1, cut - 1), "[^" .. separator.TEXT .. separator.WORD .. "]+") do
+    if match.begins(piece, text, all) then return true end
+  end
+  return false
+end
+
 -- Moves a contact to the front. Above `most` contacts the last ones are removed.
 --- keys: base meta
 --- args: rules: str, most: int, card: str
@@ -85,9 +97,7 @@ function script.find_contacts(base, meta, rules, offset, limit, all, typed, ...)
     local cards = redis.call("ZRANGE", base .. "used", offset, offset + _page.SLICE - 1, "REV")
     for i = 1, #cards do
       offset, bytes = offset + 1, bytes + #cards[i]
-      -- A card begins with its fold, or is a name that `lower` can fold.
-      local fold = string.find(cards[i], separator.PART, 1, true) and cards[i] or string.lower(cards[i])
-      if #reply <= limit and match.begins(fold, query.main, all) then reply[#reply + 1] = cards[i] end
+      if #reply <= limit and contact.matches(cards[i], query.main, all) then reply[#reply + 1] = cards[i] end
     end
     if #cards < _page.SLICE then break end
   end

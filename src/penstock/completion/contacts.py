@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias, TypeVar
 
 from penstock.completion.bindings import ContactsBindings, ContactsRules
 from penstock.completion.fold import begins, check_name, check_storable, cut
 from penstock.completion.keys import CompletionKeys
 from penstock.completion.name_rules import NameCollection, checked
+from penstock.completion.spelling import encode_equivalents, require_pinyin
 from penstock.core.keys import check_label
 from penstock.core.operations import Driver, Operation, verb
 
@@ -37,13 +38,19 @@ class Contacts(NameCollection[ContactsRules]):
         limit: int = 100,
         by: ContactOrder | None,
         accents: bool | None,
+        equivalents: Mapping[str, str] | None = None,
+        pinyin: bool | None = None,
     ) -> None:
         self.name = check_label("contacts", name)
         if not 1 <= limit <= MAX_CONTACTS:
             raise ValueError(f"contacts(limit={limit}): from 1 to {MAX_CONTACTS:,}")
         if by not in {None, "recency", "frequency"}:
             raise ValueError(f"contacts(by={by!r}): 'recency' or 'frequency'")
-        super().__init__(f"contacts {name}", ContactsRules(), {"by": by, "accents": accents})
+        if pinyin:
+            require_pinyin()
+        table = None if equivalents is None else encode_equivalents(equivalents)
+        chosen = {"by": by, "accents": accents, "equivalents": table, "pinyin": pinyin}
+        super().__init__(f"contacts {name}", ContactsRules(), chosen)
         self.limit = limit
         self._driver = driver
         self._keys = CompletionKeys(prefix, "contacts", name)
@@ -94,8 +101,8 @@ class Contacts(NameCollection[ContactsRules]):
 
     def _matching(self, prefix: str, limit: int) -> Operation[Names]:
         def matching(bindings: ContactsBindings) -> Operation[Names]:
-            fold = bindings.rules.spelling.fold
-            typed = fold(prefix)
+            spelling = bindings.rules.spelling
+            typed = spelling.fold(prefix)
             is_long = cut(typed) != typed  # the server compares only its beginning
             found: dict[str, None] = {}  # a contact that is touched between two pages may be in both
             offset = 0
@@ -103,7 +110,7 @@ class Contacts(NameCollection[ContactsRules]):
                 most = CONTACTS_PER_PAGE if is_long else limit - len(found)
                 offset, names = yield from checked(bindings.page(typed, offset, most))
                 if is_long:
-                    names = [name for name in names if begins(fold(name), typed)]
+                    names = [name for name in names if any(begins(text, typed) for text in spelling.texts(name))]
                 found.update(dict.fromkeys(names))
             return [*found][:limit]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from penstock.core.operations import Operation, RoundTrip
 from penstock.errors import ConfigurationError, FormatTooNew, ServerError
@@ -22,8 +22,13 @@ FORMAT = 2
 class NameRules:
     """Stored as a text such as `2 by=recency accents=1`: the format, then every setting."""
 
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset()
+    """Settings that are not stored while they have their default."""
+
     def encode(self) -> str:
-        settings = (f"{field.name}={_encode_value(getattr(self, field.name))}" for field in fields(self))
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        omitted = {field.name for field in fields(self) if field.default == values[field.name]} & self.OPTIONAL
+        settings = (f"{name}={_encode_value(value)}" for name, value in values.items() if name not in omitted)
         return " ".join((str(FORMAT), *settings))
 
     def decode(self, stored: bytes, what: str) -> Self:
@@ -35,12 +40,13 @@ class NameRules:
                 f"{what} is stored in format {number} of an older Penstock, this one reads {FORMAT}: remove its names "
                 f"with the older one, and add them again"
             )
-        if number != str(FORMAT) or settings.keys() != {field.name for field in fields(self)}:
+        known = {field.name: field.default for field in fields(self)}
+        if number != str(FORMAT) or not known.keys() - self.OPTIONAL <= settings.keys() <= known.keys():
             raise FormatTooNew(f"{what} is stored in format {number}, this Penstock reads {FORMAT}: update it")
         values: dict[str, Any] = {
             name: type(getattr(self, name))(_decode_value(text)) for name, text in settings.items()
         }
-        return replace(self, **values)
+        return replace(self, **{**known, **values})
 
 
 def _encode_value(value: object) -> str:

@@ -11,6 +11,7 @@ from penstock.bench.figures import Figure, Ratio, at_least, at_most, figure
 from penstock.bench.rig import Rig, timed
 from penstock.bench.topic import Figures, Topic
 from penstock.messages.chat import Chat
+from penstock.ops.raw_client import raw_client
 
 TOPIC = Topic()
 
@@ -94,6 +95,9 @@ def memory(rig: Rig) -> Figures:
     chat.send_many(SENDER, [BODY] * count)
     overhead = (rig.memory() - before) / count - len(BODY) - 2
     yield figure("a message of 100 bytes, without the payload", overhead, "B", target=at_most(60))
+    with raw_client(rig.app) as client:
+        own = client.memory_usage(chat._log.keys.base + "own", samples=0)
+    yield figure("of these, so that its sender need not read it", own / count, "B", target=at_most(8))
     rig.clear()
     before = rig.memory()
     chat = chat_of(rig, 1000)
