@@ -251,15 +251,9 @@ class Penstock(CoordinationFactory):
         return items
 
     def contacts(
-        self,
-        name: str,
-        *,
-        limit: int = 100,
-        by: ContactOrder | None = None,
-        accents: bool | None = None,
-        equivalents: Mapping[str, str] | None = None,
-        pinyin: bool | None = None,
-    ) -> Contacts:
+        self, name: str, *, limit: int = 100, by: ContactOrder | None = None, accents: bool | None = None,
+        equivalents: Mapping[str, str] | None = None, pinyin: bool | None = None,
+    ) -> Contacts:  # fmt: skip
         """The contacts of one user, to complete names from. No round trip.
 
         limit        how many are kept, up to 10,000
@@ -279,15 +273,9 @@ class Penstock(CoordinationFactory):
         )  # fmt: skip
 
     def directory(
-        self,
-        name: str,
-        *,
-        accents: bool | None = None,
-        words: bool | None = None,
-        equivalents: Mapping[str, str] | None = None,
-        pinyin: bool | None = None,
-        shards: int | None = None,
-    ) -> Directory:
+        self, name: str, *, accents: bool | None = None, words: bool | None = None,
+        equivalents: Mapping[str, str] | None = None, pinyin: bool | None = None, shards: int | None = None,
+    ) -> Directory:  # fmt: skip
         """The names of one group, to complete names from. No round trip.
 
         accents      False: ignore accents, in the names and in what is typed

@@ -9,7 +9,7 @@
 
 _uses = { UNIT = 4294967296, MOST = 1048575 } -- 2^32; 2^20 - 1, so that a score is exact
 _surplus = { MOST = 100 } -- contacts that one call removes at most
-_page = { CONTACTS = 1000, BYTES = 262144, SLICE = 100 } -- what a search reads in one call at most; in one ZRANGE
+_page = { CONTACTS = 1000, BYTES = 131072, SLICE = 100 } -- what a search reads in one call at most; in one ZRANGE
 
 -- Removes the last contacts above `most`. A program with a lower limit than the one before removes them over several
 -- calls.

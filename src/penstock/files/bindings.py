@@ -34,7 +34,7 @@ DEFAULT_RECORDS = 4
 def channel_scripts() -> Library:
     return Library(
         "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
-        "messages/log.lua", "messages/post.lua", "messages/waking.lua", "messages/readers.lua",
+        "messages/log.lua", "messages/state.lua", "messages/post.lua", "messages/waking.lua", "messages/readers.lua",
         "messages/shared_reader.lua", "messages/dead_letters.lua", "messages/history.lua", "messages/own.lua",
         "files/channel.lua", "files/upload.lua", "files/download.lua", "files/counts.lua",
         "files/uncounted.lua",
