@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.counting import aggregate
+from penstock.counting import unsettled
 from penstock.files import bindings, gunzip, source_reader
 from tests.everywhere import face, place  # noqa: F401 - fixtures
 
@@ -13,5 +13,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_reader, "BLOCK_SIZE", 1024)
     monkeypatch.setattr(bindings, "PULL_BYTES", 3000)
     monkeypatch.setattr(bindings, "DEFAULT_RECORDS", 1)
-    monkeypatch.setattr(aggregate, "MAX_LINES", 100)
+    monkeypatch.setattr(unsettled, "MAX_LINES", 100)
     monkeypatch.setattr(gunzip, "_CHUNK", 256)
+
+
+@pytest.fixture
+def in_parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether counts are settled in parts, as those of many keys are; each part has four of them."""
+    if request.param:
+        monkeypatch.setattr(unsettled, "CALL_KEYS", 1)
+        monkeypatch.setattr(unsettled, "PART_KEYS", 4 + unsettled.TABLE_KEYS)
+        monkeypatch.setattr(unsettled, "PART_TEXTS", 50)
+    return bool(request.param)

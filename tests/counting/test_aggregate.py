@@ -10,16 +10,19 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock import BadCall, BlocksMissed, ConfigurationError, FilesError, Penstock
-from penstock.counting import aggregate as counting
+from penstock.counting import unsettled
 from penstock.counting.tally import Tally
 from penstock.files import source_reader
 from penstock.files.batches import LineBatch
+from penstock.files.bindings import ChannelBindings
 from penstock.files.channel import Channel
 from penstock.files.count_bindings import Totals
 from penstock.files.sender import Progress
+from penstock.files.settlement import CountPart
 from tests.conftest import Do, Time, until
 from tests.counting.counted_lines import (
     MODES,
@@ -222,30 +225,6 @@ async def test_the_last_line_counts_if_a_full_last_block_has_no_line_end(
     assert (await do(app.aggregate("access", receiver="agg")(by_day).run, share=True)).lines == 2
 
 
-async def test_counts_with_many_keys_are_settled_in_small_parts(
-    app: Penstock, channel: Channel, do: Do, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(source_reader, "BLOCK_SIZE", 1000)  # a hundred lines
-    lines, settled = [b"key %05d" % n for n in range(2000)], list[int]()
-    take = counting.UnsettledCounts.take
-
-    def noted(unsettled: counting.UnsettledCounts) -> bytes:
-        settled.append(unsettled.keys)
-        return take(unsettled)
-
-    monkeypatch.setattr(counting.UnsettledCounts, "take", noted)
-    await do(channel.send_lines, written(tmp_path, lines), receivers=["agg"], close=True)
-
-    def by_key(batch: LineBatch) -> dict[str, dict[str, int]]:
-        return {"keys": {line.decode(): 1 for line in batch}}
-
-    aggregate = app.aggregate("access", receiver="agg")(by_key)
-    assert (await do(aggregate.run)).lines == 2000
-    assert await do(aggregate.table, "keys") == {line.decode(): 1 for line in lines}
-    assert sum(settled) == 2000
-    assert max(settled) <= 700
-
-
 async def test_a_damaged_file_is_noted_and_the_others_are_counted(
     app: Penstock, channel: Channel, do: Do, tmp_path: Path
 ):
@@ -311,19 +290,19 @@ async def test_no_round_trip_settles_many_more_keys_than_a_block_has(
     app: Penstock, channel: Channel, do: Do, tmp_path: Path, share: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(source_reader, "BLOCK_SIZE", 700)
-    monkeypatch.setattr(counting, "MAX_KEYS", 50)
+    monkeypatch.setattr(unsettled, "MAX_KEYS", 50)
     monkeypatch.setattr("penstock.files.shared_stream.CLAIMED_RECORDS", 16)
     lines = [b"%06d" % n for n in range(2000)]  # a hundred in each block
     await do(channel.send_lines, written(tmp_path, lines), receivers=["agg"], close=True)
     aggregate = app.aggregate("access", receiver="agg")(lambda lines: {"words": Counter(map(bytes.decode, lines))})
     settled: list[int] = []
-    take = counting.UnsettledCounts.take
+    take = unsettled.UnsettledCounts.take
 
-    def noted(unsettled: counting.UnsettledCounts) -> bytes:
-        settled.append(unsettled.keys)
-        return take(unsettled)
+    def noted(counts: unsettled.UnsettledCounts) -> list[CountPart]:
+        settled.append(counts.keys)
+        return take(counts)
 
-    monkeypatch.setattr(counting.UnsettledCounts, "take", noted)
+    monkeypatch.setattr(unsettled.UnsettledCounts, "take", noted)
     assert (await do(aggregate.run)).lines == 2000
     assert max(settled) <= 150
     assert set((await do(aggregate.table, "words")).values()) == {1}
@@ -335,3 +314,32 @@ async def test_a_thousand_rejected_lines_are_kept(app: Penstock, channel: Channe
     assert await do(aggregate.run) == Totals(2500, 0, 2500, ("days",))
     rows = await do(aggregate.rejected, 1000)
     assert [row[1] for row in rows] == list(range(1, 1001))
+
+
+@pytest.mark.parametrize("share", [False, True])
+async def test_no_call_adds_more_than_a_bounded_number_of_keys(
+    app: Penstock, channel: Channel, do: Do, tmp_path: Path, share: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(source_reader, "BLOCK_SIZE", 30_000)
+    most, decode = [0], msgspec.msgpack.Decoder().decode
+
+    def counting_keys(name: str) -> Callable[..., Any]:
+        def made(*args: Any, **more: Any) -> Any:
+            packed = [more.get("counts", b""), *(counts for _, counts in more.get("settled", ()))]
+            packed += args[4:5] if name == "deposit" else []
+            tables = [decode(one)[2] for one in packed if one and one[:1] != b"@"]
+            most.append(sum(len(values) for table in tables for *_, values in table.values()))
+            return calls[name](*args, **more)
+
+        return made
+
+    calls = {name: getattr(ChannelBindings, name) for name in ("receive", "share", "deposit")}
+    for name in calls:
+        monkeypatch.setattr(ChannelBindings, name, counting_keys(name))
+    lines = [b"%04d" % n for n in range(10_000)]  # 6,000 in the first block
+    await do(channel.send_lines, written(tmp_path, lines), receivers=["agg"])
+    aggregate = app.aggregate("access", receiver="agg")(lambda lines: {"words": Counter(map(bytes.decode, lines))})
+    await do(aggregate.run, share=share, wait=0)
+    assert 300 < max(most) <= 800
+    assert set((await do(aggregate.table, "words")).values()) == {1}
+    assert (await do(aggregate.totals)).lines == 10_000

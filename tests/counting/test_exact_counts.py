@@ -35,6 +35,9 @@ from tests.files.manual_run import EagerListener
 from tests.servers import Server
 from tests.speed import scaled
 
+CASES = [(mode, share, False) for mode, share in SHARED] + [("send_lines", share, True) for share in (False, True)]
+"""How the lines are sent, whether several processes count, and whether their counts are settled in parts."""
+
 
 class ProcessDied(BaseException):
     """Ends an operation. Round trips that it makes on its way out are not sent."""
@@ -91,9 +94,11 @@ def _alone(effect: Any) -> Operation[Any]:
 
 
 @alone
-@pytest.mark.parametrize(("mode", "share"), SHARED)
-def test_dying_after_any_round_trip_changes_no_total(apps: Apps, tmp_path: Path, small: None, mode: str, share: bool):
-    lines = some_lines(300)
+@pytest.mark.parametrize(("mode", "share", "in_parts"), CASES, indirect=["in_parts"])
+def test_dying_after_any_round_trip_changes_no_total(
+    apps: Apps, tmp_path: Path, small: None, in_parts: bool, mode: str, share: bool
+):
+    lines = some_lines(100 if in_parts else 300)
     path = written(tmp_path, lines, packed=mode.endswith("gz"))
     with apps.make() as app:
         clock = Time(app)
@@ -115,9 +120,9 @@ def test_dying_after_any_round_trip_changes_no_total(apps: Apps, tmp_path: Path,
 
 
 @alone
-@pytest.mark.parametrize(("mode", "share"), SHARED)
+@pytest.mark.parametrize(("mode", "share", "in_parts"), CASES, indirect=["in_parts"])
 def test_each_line_is_counted_once_whatever_happens_to_three_processes(
-    apps: Apps, raw: Any, tmp_path: Path, small: None, mode: str, share: bool
+    apps: Apps, raw: Any, tmp_path: Path, small: None, in_parts: bool, mode: str, share: bool
 ):
     """They advance in random turns, die, and freeze for longer than their lease. Replies to them are lost, and copies
     of their round trips arrive later."""
@@ -158,9 +163,9 @@ def test_each_line_is_counted_once_whatever_happens_to_three_processes(
             app.files(f"c{seed}").delete()
 
 
-@pytest.mark.parametrize(("mode", "share"), SHARED)
+@pytest.mark.parametrize(("mode", "share", "in_parts"), CASES, indirect=["in_parts"])
 def test_a_reply_that_is_lost_changes_nothing(
-    start: Callable[[], Server], tmp_path: Path, small: None, mode: str, share: bool
+    start: Callable[[], Server], tmp_path: Path, small: None, in_parts: bool, mode: str, share: bool
 ):
     lines = some_lines(900)
     proxy = Proxy(start())

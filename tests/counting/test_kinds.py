@@ -75,9 +75,9 @@ def sales(lines: Sequence[bytes]) -> dict[str, Any]:
     return tables
 
 
-@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize(("share", "in_parts"), [(False, False), (True, False), (True, True)], indirect=["in_parts"])
 async def test_every_kind_is_exact_whatever_the_batches(
-    app: Penstock, channel: Channel, do: Do, tmp_path: Path, small: None, share: bool
+    app: Penstock, channel: Channel, do: Do, tmp_path: Path, small: None, share: bool, in_parts: bool
 ):
     n = 900
     await do(channel.send_lines, written(tmp_path, numbered(n)), receivers=["sales"], close=True)
@@ -125,9 +125,9 @@ async def test_a_window_is_forgotten_when_nothing_was_added_to_it(
     assert await do(aggregate.table, "minutes", window=60) == {"key": 2}
 
 
-@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize(("share", "in_parts"), [(False, False), (True, False), (False, True)], indirect=["in_parts"])
 async def test_an_overflow_is_refused_and_nothing_is_counted(
-    app: Penstock, channel: Channel, do: Do, tmp_path: Path, share: bool
+    app: Penstock, channel: Channel, do: Do, tmp_path: Path, share: bool, in_parts: bool
 ):
     huge = 2**53 - 1
     await do(channel.send_lines, written(tmp_path, [b"x"], "1"), receivers=["agg"])
@@ -146,7 +146,10 @@ async def test_an_overflow_is_refused_and_nothing_is_counted(
     assert (await do(first.totals)).lines == 3
 
 
-async def test_the_limits_of_sums_and_uniques_are_refused(app: Penstock, channel: Channel, do: Do, tmp_path: Path):
+@pytest.mark.parametrize("in_parts", [False, True], indirect=True)
+async def test_the_limits_of_sums_and_uniques_are_refused(
+    app: Penstock, channel: Channel, do: Do, tmp_path: Path, in_parts: bool
+):
     await do(channel.send_lines, written(tmp_path, [b"x"], "1"), receivers=["agg"])
 
     async def run(tables: dict[str, Any], declared: dict[str, Any]) -> None:

@@ -93,6 +93,8 @@ OTHERS: dict[str, RoundTrip[Any]] = {
     "top_counts": LOG.top_counts("ada", "days", 0, 9),
     "counts_of": LOG.counts_of("ada", "days", ["mon", "tue"]),
     "rejected": LOG.rejected("ada", 0, 9),
+    "deposit": LOG.deposit("ada", "d1", 0, COUNTED),
+    "add_part": LOG.add_part("ada", "d1"),
     "dead_batches": LOG.dead_batches("ada"),
     "dead_lines": LOG.dead_lines("ada", "1"),
     "settle_dead_batch": LOG.settle_dead_batch("ada", "1", COUNTED, ""),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from valkey.exceptions import ResponseError
 
 from penstock.driver.retrying import error_code
-from penstock.errors import ChannelError
+from penstock.errors import ChannelError, CountsRefused
 from penstock.files.bindings import DEFAULT_RECORDS
 from penstock.files.keys import FILES
 from penstock.messages.bindings import log_scripts
@@ -166,6 +167,58 @@ def test_of_shared_claims_only_the_lost_ones_are_skipped(client: Any):
     run(client, share("thief", limit=1))
     run(client, LOG.share("bo", "t2", lease=5, limit=0, settled=[(claim, COUNTED) for claim in claims]))
     assert run(client, LOG.totals("bo")).lines == 2 * 3
+
+
+def test_parts_of_a_settlement_are_read_together_or_not_at_all(client: Any):
+    fill(client)
+    parts = [LOG.deposit("ada", "d1", n, COUNTED) for n in range(3)]
+    assert [run(client, part) for part in parts] == ["OK"] * 3
+    before = dump(client)
+    assert run(client, parts[1]) == "OK"  # a late copy
+    assert dump(client) == before
+    assert run(client, LOG.totals("ada")).lines == 3
+    assert run(client, receive(2, counts=b"@d1 2")).status == "LOST"
+    assert run(client, receive(3, acked=2, counts=COUNTED)).status == "BUSY"
+    commit = receive(4, acked=2, counts=b"@d1 3")
+    assert send(client, commit) == send(client, commit)
+    assert run(client, receive(5, acked=2, counts=COUNTED)).status == "PENDING"
+    assert run(client, LOG.deposit("ada", "d2", 0, COUNTED)) == "PENDING"
+    asked = [LOG.totals("ada"), LOG.top_counts("ada", "days", 0, 9), LOG.counts_of("ada", "days", ["mon"])]
+    asked += [LOG.rejected("ada", 0, 9)]
+    left = 3
+    while left:
+        assert [run(client, ask) for ask in asked] == [None] * 4
+        left = run(client, LOG.add_part("ada"))
+    assert run(client, LOG.totals("ada")).lines == 4 * 3
+    assert run(client, LOG.counts_of("ada", "days", ["mon"])) == {"mon": 8}
+    assert run(client, LOG.add_part("ada")) == 0
+    assert run(client, LOG.totals("ada")).lines == 4 * 3
+    run(client, LOG.forget_counts("ada"))
+    assert [*client.scan_iter(match=f"{BASE}part*")] == []
+
+
+def test_a_deposit_of_a_dead_process_gives_way(client: Any):
+    fill(client)
+    run(client, LOG.deposit("ada", "d1", 0, COUNTED))
+    assert run(client, LOG.deposit("ada", "d2", 0, COUNTED)) == "BUSY"
+    CLOCK.now_ms += 2001
+    assert run(client, LOG.deposit("ada", "d2", 1, COUNTED)) == "LOST"
+    assert run(client, LOG.deposit("ada", "d2", 0, COUNTED)) == "OK"
+    assert run(client, LOG.deposit("ada", "d1", 1, COUNTED)) == "BUSY"
+    assert run(client, receive(2, counts=b"@d1 1")).status == "LOST"
+    assert run(client, LOG.add_part("ada", "d2")) == 0  # its settlement was refused
+    assert run(client, LOG.totals("ada")).lines == 3
+    assert run(client, receive(3, acked=2, counts=COUNTED)).status == "OK"
+    assert run(client, LOG.totals("ada")).lines == 6
+    assert [*client.scan_iter(match=f"{BASE}part*")] == []
+
+
+def test_a_refused_settlement_is_refused_again_if_its_reply_was_lost(client: Any):
+    fill(client)
+    other: bytes = msgspec.msgpack.encode((3, 0, {"days": ("min 0", 0, {"mon": 2})}, [], []))
+    for _ in range(2):
+        with pytest.raises(CountsRefused, match="has the kind 'count 0' already"):
+            run(client, receive(2, acked=2, counts=other))
 
 
 # --- no keys are left ---

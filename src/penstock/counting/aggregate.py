@@ -8,42 +8,31 @@ which can be read while it runs.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import iscoroutinefunction
 from time import monotonic, sleep
-from typing import Any, TypeAlias, cast
-
-import msgspec
+from typing import Any, TypeAlias
 
 from penstock.core.keys import check_name
 from penstock.core.operations import Operation, RoundTrip, RunInThread, verb
-from penstock.counting.dead_batches import CountingFailure, DeadBatches, encode_failure, pack_lines, unpack_batch
-from penstock.counting.kinds import Count, Declared, Kind, TimeWindow, Uniques, check_kind, read_stored, stored_name
+from penstock.counting.dead_batches import CountingFailure, DeadBatches, encode_failure, unpack_batch
+from penstock.counting.kinds import Declared, TimeWindow, Uniques, check_kind, read_stored
 from penstock.counting.snapshot import Snapshot
 from penstock.counting.tally import Tally, fault_of
+from penstock.counting.unsettled import MAX_REJECTED, UnsettledCounts
 from penstock.errors import BadCall, BlocksMissed, ChannelError, ConfigurationError, FileDamaged
 from penstock.files.batches import LineBatch
 from penstock.files.channel import Channel
 from penstock.files.count_bindings import Totals, UncountedLine
 from penstock.files.lines import CutLine
+from penstock.files.settlement import settle, when_added
 from penstock.files.stream import ReceiverStream
 
 log = logging.getLogger("penstock")
 
 Tables: TypeAlias = Mapping[str, Mapping[Any, Any]]
 Function: TypeAlias = Callable[[LineBatch], Tables | Tally]
-
-MAX_KEYS = 500
-"""Different keys after which counts are settled. A script call has at most that many, and those of one more batch. Each
-takes 4 to 6 microseconds of the server, so that this many hold it for 3 ms."""
-
-MAX_LINES = 500_000
-"""Lines after which counts are settled: after a crash it takes a second or two to count so many again."""
-
-MAX_DEAD = 4
-"""Dead batches after which counts are settled: a megabyte of lines."""
 
 MAX_DELIVERIES = 20
 """With `max_attempts`: a shared block that was delivered so often and never counted is a dead batch. Its processes have
@@ -55,100 +44,8 @@ MAX_ERROR = 1000
 RETRY_PAUSE = 0.1
 """Seconds before the second attempt to count a batch; the pause doubles each time, up to a second."""
 
-MAX_REJECTED = 1000
-"""Rejected lines that are kept for `rejected`; further ones are only counted."""
-
 PAGE = 10_000
 """Keys in one round trip of `top` and `table`."""
-
-_COUNT = Count()
-
-_pack = msgspec.msgpack.Encoder().encode
-_encode_rejected = msgspec.json.Encoder().encode
-
-
-class UnsettledCounts:
-    """Counts that the server does not know yet."""
-
-    def __init__(self, declared: Declared) -> None:
-        self._declared = declared
-        self._clear()
-
-    def _clear(self) -> None:
-        self.keys = self.lines = self._rejected = 0
-        self._tables: dict[str, _Table] = {}
-        self._rejected_rows: list[str] = []
-        self._dead: list[tuple[int, str, str]] = []
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether there are so many counts that they must be settled now."""
-        return self.keys > MAX_KEYS or self.lines > MAX_LINES or len(self._dead) >= MAX_DEAD
-
-    def take(self) -> bytes:
-        """Return the counts, packed for `counts.lua`, and begin again at zero."""
-        packed = b""
-        if self.lines or self._rejected_rows or self._dead:
-            tables = {name: table.packed() for name, table in self._tables.items()}
-            packed = _pack((self.lines, self._rejected, tables, self._rejected_rows, self._dead))
-        self._clear()
-        return packed
-
-    def add(self, lines: int, tally: Tally) -> None:
-        self.lines += lines
-        for name, rows in tally.tables.items():
-            declared = self._declared.get(name, _COUNT)
-            if isinstance(declared, TimeWindow):
-                for moment, of_window in rows.items():
-                    start = declared.start(cast("float", moment))
-                    self._add(f"{name}@{start}", declared.of, of_window, int(declared.keep * 1000))
-            else:
-                self._add(name, declared, rows, 0)
-
-    def _add(self, name: str, kind: Kind, rows: Mapping[str, Any], keep: int) -> None:
-        if (table := self._tables.get(name)) is None:
-            table = self._tables[name] = _Table(kind, keep)
-        self.keys += table.add(rows)
-
-    def add_dead(self, lines: LineBatch, numbers: Sequence[int], failure: CountingFailure) -> None:
-        """Add a batch that could not be counted. Its lines that were rejected stay rejected."""
-        packed = pack_lines(lines, () if isinstance(numbers, range) else numbers)
-        self._dead.append((len(lines), encode_failure(failure), packed))
-
-    def reject(self, file: str, number: int, reason: str, source: str) -> None:
-        self._rejected += 1
-        self.note(file, number, reason, source)
-
-    def note(self, file: str, number: int, reason: str, source: str = "") -> None:
-        """Add a row to those that `rejected` returns, without counting a rejected line."""
-        if len(self._rejected_rows) < MAX_REJECTED:
-            self._rejected_rows.append(_encode_rejected((file, number, reason, source)).decode())
-
-
-class _Table:
-    """The unsettled values of one table, combined."""
-
-    def __init__(self, kind: Kind, keep: int) -> None:
-        self._kind, self._keep = kind, keep
-        self._values: dict[str, Any] = Counter() if kind is _COUNT else {}
-
-    def add(self, rows: Mapping[str, Any]) -> int:
-        """Add values. Returns how many more the server will have to add."""
-        before, values = len(self._values), self._values
-        if self._kind is _COUNT:
-            values.update(rows)  # of a Counter: adds
-            return len(values) - before
-        for key, value in rows.items():
-            values[key] = self._kind.combine(values.get(key), value)
-        more = len(values) - before
-        return more + sum(map(len, rows.values())) if isinstance(self._kind, Uniques) else 2 * more
-
-    def packed(self) -> tuple[str, int, dict[str, Any]]:
-        """As counts.lua expects it: kind, ms that the table is kept, values."""
-        values = self._values
-        if self._kind is not _COUNT:
-            values = {key: self._kind.pack(value) for key, value in values.items()}
-        return stored_name(self._kind), self._keep, values
 
 
 class Aggregate:
@@ -244,8 +141,7 @@ class Aggregate:
             yield from stream.leave()
             raise
         yield from self._count_retried()
-        totals: Totals = yield self._channel.totals(self.receiver.name)
-        return totals
+        return (yield from self._totals())
 
     def _count_retried(self) -> Operation[None]:
         """Count the dead batches that `dead.retry` has marked."""
@@ -267,7 +163,8 @@ class Aggregate:
                 known = encode_failure(
                     CountingFailure(batch.file, batch.first, batch.source, batch.attempts + 1, _description(error))
                 )
-            yield self._channel.settle_dead_batch(self.receiver.name, batch.id, unsettled.take(), known)
+            call = partial(self._channel.settle_dead_batch, self.receiver.name, batch.id, known=known)
+            yield from settle(self._channel, self.receiver.name, unsettled.take(), call)
 
     def _count(self, stream: ReceiverStream[LineBatch], unsettled: UnsettledCounts) -> bool:
         """Count the batches that are ready, up to the limits of one script call. Returns False if no batch was
@@ -335,14 +232,21 @@ class Aggregate:
     # --- the counts ---
 
     @verb
-    def totals(self) -> RoundTrip[Totals]:
-        """How many lines were counted and rejected so far, and which tables there are. One round trip."""
-        return self._channel.totals(self.receiver.name)
+    def totals(self) -> Operation[Totals]:
+        """How many lines were counted and rejected so far, and which tables there are. One round trip.
+
+        This and the other methods that read counts never return a part of a settlement. If a process has died while it
+        added counts of many keys, the first of these calls adds the rest, two round trips for each 500 keys.
+        """
+        return self._totals()
+
+    def _totals(self) -> Operation[Totals]:
+        return when_added(self._channel, self.receiver.name, self._channel.totals(self.receiver.name))
 
     @verb
     def top(
         self, table: str, n: int = 10, *, offset: int = 0, window: float | None = None
-    ) -> RoundTrip[dict[str, Any]]:
+    ) -> Operation[dict[str, Any]]:
         """The keys with the highest numbers, highest first: counts, sums, or what the table is declared as. For First()
         and Last(), those that come last in the order. One round trip, O(log keys + n).
 
@@ -357,12 +261,13 @@ class Aggregate:
         return self._page(self._stored_table(table, window), offset, n)
 
     @verb
-    def count(self, table: str, *keys: str, window: float | None = None) -> RoundTrip[dict[str, Any]]:
+    def count(self, table: str, *keys: str, window: float | None = None) -> Operation[dict[str, Any]]:
         """The numbers of these keys, 0 for a key without a count, or None for Min, Max, First and Last. One round
         trip."""
         if not 1 <= len(keys) <= 1000:
             raise ValueError(f"count() of {len(keys)} keys: name 1 to 1,000 after the table")
-        return self._channel.counts_of(self.receiver.name, self._stored_table(table, window), keys, read_stored)
+        ask = self._channel.counts_of(self.receiver.name, self._stored_table(table, window), keys, read_stored)
+        return when_added(self._channel, self.receiver.name, ask)
 
     @verb
     def table(self, table: str, *, window: float | None = None) -> Operation[dict[str, Any]]:
@@ -373,13 +278,14 @@ class Aggregate:
     def _table(self, table: str) -> Operation[dict[str, Any]]:
         counts: dict[str, Any] = {}
         offset = 0
-        while page := (yield self._page(table, offset, PAGE)):
+        while page := (yield from self._page(table, offset, PAGE)):
             counts |= page
             offset += len(page)
         return counts
 
-    def _page(self, stored_table: str, offset: int, n: int) -> RoundTrip[dict[str, Any]]:
-        return self._channel.top_counts(self.receiver.name, stored_table, offset, n, read_stored)
+    def _page(self, stored_table: str, offset: int, n: int) -> Operation[dict[str, Any]]:
+        ask = self._channel.top_counts(self.receiver.name, stored_table, offset, n, read_stored)
+        return when_added(self._channel, self.receiver.name, ask)
 
     def _stored_table(self, table: str, window: float | None) -> str:
         """The name of a table in the server."""
@@ -397,7 +303,7 @@ class Aggregate:
         return self._windows(check_name("table", table))
 
     def _windows(self, table: str) -> Operation[list[int]]:
-        totals: Totals = yield self._channel.totals(self.receiver.name)
+        totals = yield from self._totals()
         starts = [name.partition("@") for name in totals.windows]
         return sorted(int(start) for name, _, start in starts if name == table)
 
@@ -414,12 +320,12 @@ class Aggregate:
         return self._snapshot(tables, monotonic() + wait)
 
     def _snapshot(self, tables: tuple[str, ...], until: float) -> Operation[Snapshot]:
-        before: Totals = yield self._channel.totals(self.receiver.name)
+        before = yield from self._totals()
         while True:
             found: dict[str, dict[str, Any]] = {}
             for name in tables or (*before.tables, *before.windows):
                 found[name] = yield from self._table(name)
-            after: Totals = yield self._channel.totals(self.receiver.name)
+            after = yield from self._totals()
             if after.version == before.version:
                 return Snapshot(after, found)
             if monotonic() > until:
@@ -430,12 +336,13 @@ class Aggregate:
             before = after
 
     @verb
-    def rejected(self, limit: int = 100, offset: int = 0) -> RoundTrip[list[UncountedLine]]:
+    def rejected(self, limit: int = 100, offset: int = 0) -> Operation[list[UncountedLine]]:
         """File, line number and reason of rejected lines, and as `source` of each the host that has the file; the first
         thousand are kept. Number 0 means the file as a whole. One round trip."""
         if not 1 <= limit <= MAX_REJECTED or offset < 0:
             raise ValueError(f"rejected(limit={limit}, offset={offset}): limit 1 to {MAX_REJECTED:,}, offset 0 or more")
-        return self._channel.rejected(self.receiver.name, offset, limit)
+        ask = self._channel.rejected(self.receiver.name, offset, limit)
+        return when_added(self._channel, self.receiver.name, ask)
 
     @verb
     def reset(self) -> RoundTrip[bool]:

@@ -37,7 +37,7 @@ def channel_scripts() -> Library:
         "messages/log.lua", "messages/state.lua", "messages/post.lua", "messages/waking.lua", "messages/readers.lua",
         "messages/shared_reader.lua", "messages/dead_letters.lua", "messages/history.lua", "messages/own.lua",
         "files/channel.lua", "files/upload.lua", "files/download.lua", "files/counts.lua",
-        "files/uncounted.lua",
+        "files/uncounted.lua", "files/parts.lua",
     )  # fmt: skip
 
 
@@ -122,7 +122,8 @@ class PutReply:
 class ReceiveReply:
     """The reply to a process that receives alone.
 
-    status          OK; HELD: another process receives; ENDED: this receiver has received everything; GONE: no channel
+    status          OK; HELD: another process receives; ENDED: this receiver has received everything; GONE: no channel;
+                    PENDING, BUSY, LOST: the counts cannot be added now, and nothing was settled, see `parts.lua`
     records         the records; none for a new owner, which does not know yet from where to read
     next_limit      the `limit` of the next call
     cursor          number of the last record that this receiver has acknowledged
@@ -350,7 +351,7 @@ class ChannelBindings(CountBindings):
                     )  # fmt: skip
                 case b"HELD":
                     return ReceiveReply("HELD", due_in=reply[1] / 1000, holder=reply[2].decode())
-                case b"ENDED" | b"GONE":
+                case b"ENDED" | b"GONE" | b"PENDING" | b"BUSY" | b"LOST":
                     return ReceiveReply(reply[0].decode())
                 case _:
                     raise self.error_for(reply, receiver)
@@ -393,7 +394,7 @@ class ChannelBindings(CountBindings):
                     return ShareReply("MISSED", missed=reply[1], first=reply[2])
                 case b"HELD":
                     return ShareReply("HELD", due_in=reply[1] / 1000)
-                case b"ENDED" | b"GONE":
+                case b"ENDED" | b"GONE" | b"PENDING" | b"BUSY" | b"LOST":
                     return ShareReply(reply[0].decode())
                 case _:
                     raise self.error_for(reply, receiver)

@@ -14,6 +14,16 @@ from penstock.messages.bindings import LogBindings
 _decode_rejected: Any = msgspec.json.Decoder(list[str | int]).decode
 
 
+PENDING = b"PENDING"
+"""The reply to a call that reads counts, if parts of a settlement are to be added first."""
+
+
+class DeadBatchReply(NamedTuple):
+    """The reply to the settlement of a dead batch; see ReceiveReply."""
+
+    status: str
+
+
 @dataclass(frozen=True, slots=True)
 class Totals:
     """How many lines an aggregate has processed, and the names of its tables. Every line is counted or rejected:
@@ -65,10 +75,15 @@ class StoredBatch(NamedTuple):
 
 
 class CountBindings(LogBindings):
-    """The counts of a channel's aggregates, each of which belongs to a receiver."""
+    """The counts of a channel's aggregates, each of which belongs to a receiver.
 
-    def totals(self, receiver: str) -> RoundTrip[Totals]:
-        def read(reply: Sequence[Any]) -> Totals:
+    The calls that read counts return None if parts of a settlement are to be added first, see `settlement.py`.
+    """
+
+    def totals(self, receiver: str) -> RoundTrip[Totals | None]:
+        def read(reply: Sequence[Any]) -> Totals | None:
+            if reply[0] == PENDING:
+                return None
             lines, rejected, version, kinds, dead = reply
             names = sorted(name.decode() for name in kinds[::2])
             windows = tuple(name for name in names if "@" in name)
@@ -79,11 +94,13 @@ class CountBindings(LogBindings):
 
     def top_counts(
         self, receiver: str, table: str, offset: int, n: int, read_as: Callable[[str, Any], Any] = read_number
-    ) -> RoundTrip[dict[str, Any]]:
+    ) -> RoundTrip[dict[str, Any] | None]:
         """Keys and their numbers, highest first. `read_as` returns a number, given the kind of the table and the reply
         of the server."""
 
-        def read(reply: Sequence[Any]) -> dict[str, Any]:
+        def read(reply: Sequence[Any]) -> dict[str, Any] | None:
+            if reply[0] == PENDING:
+                return None
             kind = reply[0].decode()
             return {key.decode(): read_as(kind, n) for key, n in zip(reply[1::2], reply[2::2], strict=True)}
 
@@ -91,20 +108,35 @@ class CountBindings(LogBindings):
 
     def counts_of(
         self, receiver: str, table: str, keys: Sequence[str], read_as: Callable[[str, Any], Any] = read_number
-    ) -> RoundTrip[dict[str, Any]]:
+    ) -> RoundTrip[dict[str, Any] | None]:
         """The numbers of these keys, as `top_counts` reads them; `read_as` is given None for a key without a number."""
 
-        def read(reply: Sequence[Any]) -> dict[str, Any]:
+        def read(reply: Sequence[Any]) -> dict[str, Any] | None:
+            if reply[0] == PENDING:
+                return None
             kind = reply[0].decode()
             return {key: read_as(kind, n) for key, n in zip(keys, reply[1:], strict=True)}
 
         return RoundTrip(self._scripts["counts_of"], self._declared, (receiver, table, *keys), read)
 
-    def rejected(self, receiver: str, offset: int, n: int) -> RoundTrip[list[UncountedLine]]:
-        def read(reply: Sequence[bytes]) -> list[UncountedLine]:
-            return [UncountedLine(*_decode_rejected(row)) for row in reply]
+    def rejected(self, receiver: str, offset: int, n: int) -> RoundTrip[list[UncountedLine] | None]:
+        def read(reply: Sequence[bytes]) -> list[UncountedLine] | None:
+            return None if PENDING in reply[:1] else [UncountedLine(*_decode_rejected(row)) for row in reply]
 
         return RoundTrip(self._scripts["rejected"], self._declared, (receiver, offset, n), read)
+
+    # --- settlements in parts ---
+
+    def deposit(self, receiver: str, id: str, index: int, counts: bytes) -> RoundTrip[str]:
+        """Deposit part number `index` of a settlement. Returns OK; or why it cannot be deposited now, see
+        `parts.lua`."""
+        args = (self.clock.now_ms, receiver, id, index, counts)
+        return self._call("deposit", args, lambda reply: str(reply[0].decode()), receiver, also=b"PENDING BUSY LOST")
+
+    def add_part(self, receiver: str, id: str = "") -> RoundTrip[int]:
+        """Add the next part of a committed deposit, or remove a deposit with this id that was not committed. Returns
+        how many parts are left."""
+        return RoundTrip(self._scripts["add_part"], self._declared, (self.clock.now_ms, receiver, id), int)
 
     # --- dead batches ---
 
@@ -124,11 +156,15 @@ class CountBindings(LogBindings):
         """The packed lines of a dead batch, or b""."""
         return RoundTrip(self._scripts["dead_lines"], self._declared, (receiver, id), bytes)
 
-    def settle_dead_batch(self, receiver: str, id: str, counts: bytes, known: str) -> RoundTrip[None]:
+    def settle_dead_batch(self, receiver: str, id: str, counts: bytes, known: str) -> RoundTrip[DeadBatchReply]:
         """Count a dead batch and remove it; or without counts, store what is known of it by now. Does nothing if it is
         not there."""
         args = (self.clock.now_ms, receiver, id, counts, known)
-        return self._call("settle_dead_batch", args, lambda _: None, receiver)
+
+        def read(reply: Sequence[Any]) -> DeadBatchReply:
+            return DeadBatchReply(reply[0].decode())
+
+        return self._call("settle_dead_batch", args, read, receiver, also=b"PENDING BUSY LOST")
 
     def retry_dead_batches(self, receiver: str, ids: Sequence[str]) -> RoundTrip[int]:
         return RoundTrip(self._scripts["retry_dead_batches"], self._declared, (receiver, *ids), int)

@@ -2,6 +2,7 @@
 --
 --   totals:<r>           HASH  lines: how many were counted or rejected; rejected: how many were rejected
 --                              version: changes whenever counts are added; dead, dead_id: see uncounted.lua
+--                              deposit, committed: see parts.lua
 --                              table:<t>: the kind of table t; sum:<t>: the magnitudes of all its numbers, added up
 --   counts:<r>:<t>       ZSET  key -> number, of table t; of kind "last" the order of the value; of "uniques" 0
 --   values:<r>:<t>       HASH  key -> exact number of kind "sum", or the value of kind "last" or "first"
@@ -19,18 +20,31 @@ _most = { REJECTED = 1000, EXACT = 9007199254740992, INTEGER = 46116860184273879
 
 -- Unpacks counts: { lines, how many rejected, { table = { kind, ms that it is kept or 0, { key = number } } },
 -- { rejected line, … }, { dead batch, … } or nil }; {} for "". A number of kind "sum" is a text, one of "first" and "last" is { order, value },
--- and one of "uniques" is { text, … }.
+-- and one of "uniques" is { text, … }. "@<id> <n>" stands for the n parts of a deposit: { deposit = id, parts = n }.
 --- (packed: str) -> table
 function counts.decode(packed)
-  return packed == "" and {} or cmsgpack.unpack(packed)
+  if packed == "" then return {} end
+  local id, n = string.match(packed, "^@(%S+) (%d+)$")
+  if id then return { deposit = id, parts = tonumber(n) } end
+  return cmsgpack.unpack(packed)
 end
 
 -- Returns { "OVERFLOW" | "KIND" | "UNIQUES" | "DEAD", table, key or kind } if these counts, each as `counts.decode` returns it,
--- cannot be added to those of a receiver, else nil. Writes nothing.
---- (receiver: str, all: table) -> table | nil
+-- cannot be added to those of a receiver; { "PENDING" }, { "BUSY", ms } or { "LOST" } if they cannot be added now, see
+-- parts.lua; else nil. Writes nothing, but to `sums`: with a key there, these counts are a part to be deposited, and what
+-- was deposited before is taken into account.
+--- (receiver: str, all: table, now: int, sums: str | nil) -> table | nil
 --- uses: base
-function counts.refusal(receiver, all)
+function counts.refusal(receiver, all, now, sums)
   local totals, added, by_key, dead = base .. "totals:" .. receiver, {}, {}, 0
+  local deposit
+  for _, found in ipairs(all) do
+    deposit = deposit or found.deposit or (found[1] and "")
+    if found.deposit and parts.count(receiver, found.deposit) ~= found.parts then return { "LOST" } end
+  end
+  local refusal = deposit and not sums and parts.refusal(receiver, deposit, now)
+  if refusal then return refusal end
+  local function of_parts(field) return sums and tonumber(redis.call("HGET", sums, field)) or 0 end
   for _, found in ipairs(all) do
     dead = dead + #(found[5] or {})
     for name, one in pairs(found[3] or {}) do
@@ -38,7 +52,7 @@ function counts.refusal(receiver, all)
       if kind and kind ~= one[1] then return { "KIND", name, kind } end
       local word = string.match(one[1], "^%a+")
       if word == "count" or word == "sum" then
-        local sum = added[name] or tonumber(redis.call("HGET", totals, "sum:" .. name) or 0)
+        local sum = added[name] or tonumber(redis.call("HGET", totals, "sum:" .. name) or 0) + of_parts("sum:" .. name)
         for _, n in pairs(one[3]) do sum = sum + math.abs(tonumber(n)) end
         added[name] = sum
         if word == "sum" and sum > _most.INTEGER then return { "OVERFLOW", name, "" } end
@@ -53,12 +67,19 @@ function counts.refusal(receiver, all)
           end
         end
       elseif word == "uniques" then
-        added[name] = added[name] or redis.call("ZCARD", base .. "counts:" .. receiver .. ":" .. name)
+        local index = base .. "counts:" .. receiver .. ":" .. name
+        added[name] = added[name] or redis.call("ZCARD", index) + of_parts("keys:" .. name)
         for key in pairs(one[3]) do
-          local index = base .. "counts:" .. receiver .. ":" .. name
-          if not redis.call("ZSCORE", index, key) then added[name] = added[name] + 1 end
+          local is_new = not redis.call("ZSCORE", index, key)
+          if is_new and sums then is_new = redis.call("HSETNX", sums, "key:" .. name .. ":" .. key, 1) == 1 end
+          if is_new then added[name] = added[name] + 1 end
         end
         if added[name] > _most.UNIQUES then return { "UNIQUES", name, "" } end
+        if sums then redis.call("HSET", sums, "keys:" .. name, added[name] - redis.call("ZCARD", index)) end
+      end
+      if sums and (word == "count" or word == "sum") then
+        local before = tonumber(redis.call("HGET", totals, "sum:" .. name) or 0)
+        redis.call("HSET", sums, "sum:" .. name, string.format("%.17g", added[name] - before))
       end
     end
   end
@@ -76,6 +97,7 @@ end
 --- (receiver: str, found: table, now: int)
 --- uses: base state
 function counts.add(receiver, found, now)
+  if found.deposit then return parts.commit(receiver) end
   local lines, bad, tables, rejected, dead = unpack(found)
   if not lines then return end
   local totals, list = base .. "totals:" .. receiver, base .. "rejected:" .. receiver
@@ -165,12 +187,14 @@ function counts.delete(receiver)
       redis.call("UNLINK", index, base .. "values:" .. receiver .. ":" .. name)
     end
   end
+  parts.drop(receiver)
   redis.call("UNLINK", totals, base .. "rejected:" .. receiver, base .. "windows:" .. receiver)
   uncounted.delete(receiver)
   redis.call("HDEL", state, "counts:" .. receiver)
 end
 
--- Returns { lines, rejected, version, { table, kind, … }, lines of dead batches }. The version changes whenever counts are added.
+-- Returns { lines, rejected, version, { table, kind, … }, lines of dead batches }. The version changes whenever counts are
+-- added. Like the next two, it returns { "PENDING" } if there are parts to be added first.
 --- keys: base state
 --- args: receiver: str
 --- flags: no-writes
@@ -181,6 +205,7 @@ function script.totals(base, state, receiver)
   local numbers, tables = { lines = 0, rejected = 0, version = 0, dead = 0 }, {}
   for i = 1, #found, 2 do
     local field, value = found[i], found[i + 1]
+    if field == "committed" then return { "PENDING" } end
     local name = string.match(field, "^table:(.*)$")
     if name then
       tables[#tables + 1] = name
@@ -200,7 +225,9 @@ end
 function script.top_counts(base, state, receiver, table_name, offset, n)
   local fault = log.open()
   if fault then return fault end
-  local kind = redis.call("HGET", base .. "totals:" .. receiver, "table:" .. table_name) or "count 0"
+  local known = redis.call("HMGET", base .. "totals:" .. receiver, "table:" .. table_name, "committed")
+  if known[2] then return { "PENDING" } end
+  local kind = known[1] or "count 0"
   local word, place = string.match(kind, "^%a+"), receiver .. ":" .. table_name
   local index, answer = base .. "counts:" .. place, { kind }
   if word == "uniques" then n = math.min(n, 100) end
@@ -225,7 +252,9 @@ end
 function script.counts_of(base, state, receiver, table_name, wanted, ...)
   local fault = log.open()
   if fault then return fault end
-  local kind = redis.call("HGET", base .. "totals:" .. receiver, "table:" .. table_name) or "count 0"
+  local known = redis.call("HMGET", base .. "totals:" .. receiver, "table:" .. table_name, "committed")
+  if known[2] then return { "PENDING" } end
+  local kind = known[1] or "count 0"
   local word, place = string.match(kind, "^%a+"), receiver .. ":" .. table_name
   local answer = { kind }
   for i = wanted, #ARGV do
@@ -240,13 +269,14 @@ function script.counts_of(base, state, receiver, table_name, wanted, ...)
   return answer
 end
 
--- Returns a page of the rejected lines.
+-- Returns a page of the rejected lines, or { "PENDING" }.
 --- keys: base state
 --- args: receiver: str, offset: int, n: int
 --- flags: no-writes
 function script.rejected(base, state, receiver, offset, n)
   local fault = log.open()
   if fault then return fault end
+  if redis.call("HGET", base .. "totals:" .. receiver, "committed") then return { "PENDING" } end
   return redis.call("LRANGE", base .. "rejected:" .. receiver, offset, offset + n - 1)
 end
 

@@ -4,13 +4,15 @@ _share = { DUE = 2 } -- its place in the reply to a share
 
 -- Makes this process the owner of the receiver, unless another process holds a lease on it. `number`: of this call,
 -- higher with each call of the process. `dead_token`: of a process that is known to be dead; its lease is ignored.
+-- `refusal`: called if this call is to settle something, before anything is written; so a repeated call is refused, too.
 -- Returns one of:
+--   "REFUSED" and what `refusal` returned, if it returned something
 --   "HELD", the ms until the other lease ends, and the token of its owner
 --   "FRESH" if this call made the process the owner, and whether this is a repeated call
 --   "MINE" if the process was the owner before, and whether this is a repeated call
---- (receiver: str, token: str, dead_token: str, number: int, now: int, lease_ms: int) -> str, int | bool, str
+--- (receiver: str, token: str, dead_token: str, number: int, now: int, lease_ms: int, refusal: any) -> str, any, str
 --- uses: base
-function download.own(receiver, token, dead_token, number, now, lease_ms)
+function download.own(receiver, token, dead_token, number, now, lease_ms, refusal)
   local owned = redis.call("HGET", base .. "owners", receiver)
   local ends_at, last, new, owner = string.match(owned or "", "^(%d+) (%d+) (%d) (.*)$")
   if owned and owner ~= token and owner ~= dead_token and tonumber(ends_at) > now then
@@ -18,6 +20,8 @@ function download.own(receiver, token, dead_token, number, now, lease_ms)
   end
   local again = owner == token and number <= tonumber(last) -- lower if the repeated call was delayed
   local fresh = owner ~= token or (again and new == "1")
+  local refused = not fresh and not again and refusal()
+  if refused then return "REFUSED", refused end
   local entry = string.format("%d %d %d %s", now + lease_ms, again and last or number, fresh and 1 or 0, token)
   redis.call("HSET", base .. "owners", receiver, entry)
   redis.call("HSET", base .. "seen", receiver, string.format("%d", now))
@@ -109,7 +113,9 @@ function script.receive(base, state, given, receiver, token, dead_token, number,
   if tonumber(redis.call("HGET", base .. "next", receiver) or 0) - 1 > cursor then return { "SHARED" } end
   local restarted = after > l.top or acked > l.top or not log.locate(l, position)
   if l.lost or (cursor < l.top and redis.call("EXISTS", base .. "log") == 0) then return { "VANISHED", "log" } end
-  local owned, again, by = download.own(receiver, token, dead_token, number, now, lease_ms)
+  local function refusal() return not restarted and counts.refusal(receiver, { found }, now) or nil end
+  local owned, again, by = download.own(receiver, token, dead_token, number, now, lease_ms, refusal)
+  if owned == "REFUSED" then return again end
   if owned == "HELD" then
     download.await_owner(address, wait_ms)
     return { "HELD", again, by }
@@ -117,8 +123,6 @@ function script.receive(base, state, given, receiver, token, dead_token, number,
   local more = 0
   if restarted then owned = "FRESH" end
   if owned == "MINE" and not again and (acked > cursor or receiver_state ~= "" or packed_counts ~= "") then
-    local refusal = counts.refusal(receiver, { found })
-    if refusal then return refusal end
     if receiver_state ~= "" then redis.call("HSET", base .. "marks", receiver, receiver_state) end
     counts.add(receiver, found, now)
     local finished
@@ -218,7 +222,7 @@ function script.share(base, state, given, receiver, token, lease_ms, limit, room
   if #ARGV >= claims and not earlier then
     local all = {}
     for i, one in ipairs(settled) do all[i] = one[2] end
-    local refusal = counts.refusal(receiver, all)
+    local refusal = counts.refusal(receiver, all, now)
     if refusal then return refusal end
     for _, one in ipairs(settled) do
       shared_reader.drop(receiver, one[1])

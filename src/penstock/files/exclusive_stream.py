@@ -13,7 +13,7 @@ runs out, or, on the same host, it dies.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -42,6 +42,7 @@ from penstock.files.records import (
     read_block,
     read_end,
 )
+from penstock.files.settlement import CountPart, may_settle_again, settle
 from penstock.files.stream import ReceiverStream, blocks_missed, channel_restarted
 from penstock.messages.log import ask_until, check_wait, trim_rest
 
@@ -308,9 +309,14 @@ class ExclusiveStream(ReceiverStream[T]):
 
     def _pull(self) -> Operation[bool]:
         """Settle what was given and wait for records. Returns False if the wait is over."""
-        self._stop_renewing()
         self._given = self._done = self._reached
-        unsettled = [(self._done, self._take_counts())]
+        parts = self._take_counts()
+        if len(parts) > 1:
+            yield from self._commit(parts)
+            parts = []
+        self._stop_renewing()
+        settled, counts = self._settled, b"".join(part.packed for part in parts)
+        unsettled = [(self._done, counts)]
         asked = 0.0
 
         def ask(address: str, ttl: float) -> RoundTrip[ReceiveReply]:
@@ -323,9 +329,12 @@ class ExclusiveStream(ReceiverStream[T]):
                 self._is_answer, ask, self._channel, self._wait,
                 due=lambda reply: reply.due_in, local_check=self._check_for_death,
             )  # fmt: skip
-            if not self._holder_is_dead(reply):
+            if self._holder_is_dead(reply):
+                self._dead_token = reply.holder
+            elif (yield from may_settle_again(self._channel, self._receiver, reply.status)):
+                self._settled, unsettled = settled, [(self._done, counts)]
+            else:
                 break
-            self._dead_token = reply.holder
         return (yield from self._accept(reply, asked))
 
     def _receive(
@@ -347,7 +356,7 @@ class ExclusiveStream(ReceiverStream[T]):
 
     def _is_answer(self, reply: ReceiveReply) -> bool:
         return (
-            reply.status == "ENDED"
+            reply.status in {"ENDED", "PENDING", "BUSY"}
             or self._holder_is_dead(reply)
             or (reply.status == "OK" and (reply.is_new_owner or reply.last > self._position or bool(reply.records)))
         )
@@ -407,7 +416,15 @@ class ExclusiveStream(ReceiverStream[T]):
     def commit(self) -> Operation[None]:
         """Raises LeaseLost if another process receives by now; then the caller drops what it has and leaves."""
         self._done = self._given
-        reply = yield self._receive((self._done, self._take_counts()), 0)
+        yield from self._commit(self._take_counts())
+
+    def _commit(self, parts: Sequence[CountPart]) -> Operation[None]:
+        done = self._done
+        if len(parts) > 1:
+            self._settled = done  # as `_receive` does: if a deposit fails, `leave` must not settle without the counts
+        reply: ReceiveReply = yield from settle(
+            self._channel, self._receiver, parts, lambda counts: self._receive((done, counts), 0)
+        )
         if reply.restarted:
             raise channel_restarted(self._channel, self._receiver, reply.cursor)
         if reply.status == "HELD" or reply.is_new_owner:

@@ -19,6 +19,8 @@ FILES = {
     "counts:": ("ZSET", "key -> count; one key a receiver and table", "the deletion of the channel or counts"),
     "values:": ("HASH", "key -> exact sum, first or last value; one key a table", "the deletion of counts, or TTL"),
     "uniques:": ("STRING", "different texts (HyperLogLog); one key a table and key", "the deletion of counts"),
+    "parts:": ("LIST", "counts that are added part by part; one key a receiver", "TTL, or their addition"),
+    "part_sums:": ("HASH", "what deposited parts will add; one key a receiver", "TTL, or the commit of the deposit"),
     "windows:": ("ZSET", "table of a window -> when it expires; one key a receiver", "the deletion of counts"),
     "rejected:": ("LIST", "rejected lines; one key a receiver", "the deletion of the channel or counts"),
     "uncounted:": ("HASH", "id -> a dead batch; one key a receiver", "its removal, or the deletion of counts"),

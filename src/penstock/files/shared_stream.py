@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import zip_longest
 from typing import Literal, TypeVar
 
 from penstock.core.ids import mint_id
@@ -18,6 +17,7 @@ from penstock.core.renewal import PlainLease, Renewer, now
 from penstock.errors import FileDamaged, FilesError
 from penstock.files.bindings import ChannelBindings, ShareReply
 from penstock.files.records import ABORT, DATA, BlockHeader, ChannelRecord, read_block
+from penstock.files.settlement import CountPart, may_settle_again, settle
 from penstock.files.stream import ReceiverStream, blocks_missed
 from penstock.messages.bindings import default_on
 from penstock.messages.log import ask_until, check_wait
@@ -27,6 +27,10 @@ T = TypeVar("T")
 CLAIMED_RECORDS = 16
 """Records that one process claims together, up to a megabyte. With more of them the other processes would be idle at
 the end; with fewer, small files would take a round trip each."""
+
+
+SETTLED_KEYS = 800
+"""Most keys that one call adds for claims that are settled together."""
 
 
 class ClaimsLease(PlainLease):
@@ -76,7 +80,7 @@ class SharedStream(ReceiverStream[T]):
         self._make_items = make_items
         self._claims: list[bytes] = []
         """Claims of the records that were processed."""
-        self._collected: list[bytes] = []
+        self._collected: list[list[CountPart]] = []
         """The counts of the first claims of `_claims`, one for each, which are ready to be settled."""
         self._records: list[tuple[bytes, ChannelRecord]] = []
         """Claims and records that were not processed yet."""
@@ -126,13 +130,14 @@ class SharedStream(ReceiverStream[T]):
         """Note the counts of the first `done` claims. The counts since the last call belong to the last one of them,
         because the others had no items."""
         if done > len(self._collected):
-            self._collected += [b""] * (done - len(self._collected))
+            self._collected += [[] for _ in range(done - len(self._collected))]
             self._collected[-1] = self._take_counts()
 
-    def _take_settled(self, done: int) -> list[tuple[bytes, bytes]]:
+    def _take_settled(self, done: int) -> list[tuple[bytes, list[CountPart]]]:
         """The first `done` claims with their counts; later claims remain."""
         self._collect(min(done, self._given))
-        settled = [*zip_longest(self._claims[:done], self._collected, fillvalue=b"")]
+        without_counts = done - len(self._collected)
+        settled = list(zip(self._claims[:done], self._collected + [[]] * without_counts, strict=True))
         self._claims, self._collected = self._claims[done:], []
         if self._lease is not None:
             self._lease.claims = self._claims + [claim for claim, _ in self._records]
@@ -141,7 +146,8 @@ class SharedStream(ReceiverStream[T]):
     def _claim(self) -> Operation[bool]:
         """Settle what was given and wait for records. Returns False if the wait is over."""
         self._stop_renewing()
-        unsettled = [self._take_settled(len(self._claims))]
+        last = yield from self._settle_all_but_last(self._take_settled(len(self._claims)))
+        unsettled = [last]
         self._given = self._done = self._reached = 0
         asked = 0.0
 
@@ -150,11 +156,15 @@ class SharedStream(ReceiverStream[T]):
             asked = now()
             return self._share(CLAIMED_RECORDS, unsettled.pop() if unsettled else [], address, ttl)
 
-        reply = yield from ask_until(
-            lambda reply: reply.records or reply.status in {"ENDED", "MISSED"}, ask, self._channel, self._wait,
-            own_address=True, shared_reader=self._receiver, interval=self._channel.settings.sleep,
-            due=lambda reply: reply.due_in,
-        )  # fmt: skip
+        while True:
+            reply = yield from ask_until(
+                lambda reply: reply.records or reply.status in {"ENDED", "MISSED", "PENDING", "BUSY"}, ask,
+                self._channel, self._wait, own_address=True, shared_reader=self._receiver,
+                interval=self._channel.settings.sleep, due=lambda reply: reply.due_in,
+            )  # fmt: skip
+            if not (yield from may_settle_again(self._channel, self._receiver, reply.status)):
+                break
+            unsettled = [last]
         self._ended = reply.status == "ENDED"
         if reply.status == "MISSED":
             self._error = blocks_missed(self._channel, self._receiver, reply.missed, reply.first)
@@ -164,6 +174,35 @@ class SharedStream(ReceiverStream[T]):
             self._lease = ClaimsLease(self._channel, self._receiver, [*reply.claims], self._claim_lease, asked)
             self._renewer.keep(self._lease)
         return self._ended or bool(self._records)
+
+    def _settle_all_but_last(
+        self, settled: list[tuple[bytes, list[CountPart]]]
+    ) -> Operation[list[tuple[bytes, bytes]]]:
+        """Settle claims in calls with a bounded number of keys each. Returns the claims for the last call, with their
+        counts."""
+        group: list[tuple[bytes, bytes]] = []
+        keys = 0
+        for claim, parts in settled:
+            more = sum(part.keys for part in parts)
+            if group and keys + more > SETTLED_KEYS:
+                yield from self._settle_group(group)
+                group, keys = [], 0
+            if len(parts) > 1:
+
+                def call(counts: bytes, claim: bytes = claim) -> RoundTrip[ShareReply]:
+                    return self._share(0, [(claim, counts)])
+
+                yield from settle(self._channel, self._receiver, parts, call)
+            else:
+                group.append((claim, b"".join(part.packed for part in parts)))
+                keys += more
+        return group
+
+    def _settle_group(self, group: list[tuple[bytes, bytes]]) -> Operation[None]:
+        while True:
+            reply: ShareReply = yield self._share(0, group)
+            if not (yield from may_settle_again(self._channel, self._receiver, reply.status)):
+                return
 
     def _stop_renewing(self) -> None:
         if self._lease is not None:
@@ -183,8 +222,8 @@ class SharedStream(ReceiverStream[T]):
         self._ready = deque((item, claims - given) for item, claims in self._ready)
         self._reached -= given
         self._given = self._done = 0
-        if settled:
-            yield self._share(0, settled)
+        if last := (yield from self._settle_all_but_last(settled)):
+            yield from self._settle_group(last)
 
     def leave(self) -> Operation[None]:
         self._stop_renewing()

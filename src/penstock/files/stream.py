@@ -10,6 +10,7 @@ from typing import Any, Generic, Self, TypeVar
 from penstock.core.operations import Driver, Operation, verb
 from penstock.errors import BlocksMissed, ChannelRestarted, FilesError
 from penstock.files.bindings import ChannelBindings
+from penstock.files.settlement import CountPart
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ class ReceiverStream(Generic[T]):
         self._ready: deque[tuple[T, Any]] = deque()
         self._error: FilesError | None = None
         """Raised after the ready items."""
-        self._take_counts: Callable[[], bytes] = bytes
+        self._take_counts: Callable[[], list[CountPart]] = list
         self._given: Any = None
         """Checkpoint of the item that the loop has now."""
         self._done: Any = None
@@ -59,9 +60,8 @@ class ReceiverStream(Generic[T]):
         """Settle what is done, and stop receiving. Items that are not done go to the next process."""
         raise NotImplementedError
 
-    def commit_with(self, take_counts: Callable[[], bytes]) -> None:
-        """From now on, settle the items together with the counts that this function returns, both or neither. The
-        counts are packed for `counts.lua`."""
+    def commit_with(self, take_counts: Callable[[], list[CountPart]]) -> None:
+        """From now on, settle the items together with the counts that this function returns, both or neither."""
         self._take_counts = take_counts
 
     @verb

@@ -91,7 +91,7 @@ function script.settle_dead_batch(base, state, given, receiver, id, packed_count
     redis.call("SREM", base .. "retries:" .. receiver, id)
     return { "OK" }
   end
-  local refusal = counts.refusal(receiver, { found })
+  local refusal = counts.refusal(receiver, { found }, now)
   if refusal then return refusal end
   uncounted.remove(receiver, id)
   counts.add(receiver, found, now)

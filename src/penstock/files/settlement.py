@@ -1,0 +1,87 @@
+"""Settlements of counts: with one call if they have few keys, else in parts, which are added one by one.
+
+The server runs one script at a time, so a script must not add thousands of keys. Counts of many keys are deposited in
+parts first. One call then commits the deposit and the cursor, both or neither, and further calls add the parts. If the
+process dies before that, the next process that settles or reads the counts adds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from penstock.core.ids import mint_id
+from penstock.core.operations import Operation, RoundTrip, Sleep
+from penstock.files.count_bindings import CountBindings
+
+BUSY_PAUSE = 0.02
+"""Seconds after which to settle again, if another settlement deposits its parts."""
+
+
+class CountPart(NamedTuple):
+    """Packed counts for `counts.lua`, and how many keys they add."""
+
+    packed: bytes
+    keys: int
+
+
+class Reply(Protocol):
+    @property
+    def status(self) -> str: ...
+
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Reply)
+
+
+def settle(
+    channel: CountBindings, receiver: str, parts: Sequence[CountPart], call: Callable[[bytes], RoundTrip[R]]
+) -> Operation[R]:
+    """Make the call that settles these counts, again and again while they cannot be added. Its argument stands for the
+    counts. One round trip, and two for each part if there are several."""
+    while True:
+        counts, id = b"".join(part.packed for part in parts[:1]), ""
+        if len(parts) > 1:
+            counts, id = yield from _deposit(channel, receiver, parts)
+        reply: R = yield call(counts)
+        if id:
+            yield from add_parts(channel, receiver, id)
+        if not (yield from may_settle_again(channel, receiver, reply.status)):
+            return reply
+
+
+def may_settle_again(channel: CountBindings, receiver: str, status: str) -> Operation[bool]:
+    """Whether a settlement with this reply is to be repeated, because the counts of another one had to be added first.
+    Returns when it may be."""
+    if status == "PENDING":
+        yield from add_parts(channel, receiver)
+    elif status == "BUSY":
+        yield Sleep(BUSY_PAUSE)
+    return status in {"PENDING", "BUSY", "LOST"}
+
+
+def _deposit(channel: CountBindings, receiver: str, parts: Sequence[CountPart]) -> Operation[tuple[bytes, str]]:
+    """Deposit the parts. Returns what stands for them in a settlement, and the id of the deposit."""
+    while True:
+        id = mint_id()
+        for index, part in enumerate(parts):
+            status: str = yield channel.deposit(receiver, id, index, part.packed)
+            if (yield from may_settle_again(channel, receiver, status)):
+                break
+        else:
+            return f"@{id} {len(parts)}".encode(), id
+
+
+def add_parts(channel: CountBindings, receiver: str, id: str = "") -> Operation[None]:
+    """Add what a settlement has committed. A deposit with this id that was not committed is removed."""
+    while (yield channel.add_part(receiver, id)):
+        pass
+
+
+def when_added(channel: CountBindings, receiver: str, ask: RoundTrip[T | None]) -> Operation[T]:
+    """The answer of a call that reads counts; None means that parts are to be added first. One round trip, and two for
+    each of those."""
+    while (answer := (yield ask)) is None:
+        yield from add_parts(channel, receiver)
+    found: T = answer
+    return found
