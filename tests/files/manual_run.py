@@ -10,14 +10,18 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.operations import Effect, Listen, Operation, RoundTrip, RunInThread, Wait
+from penstock.core.operations import Effect, Listen, Operation, RoundTrip, RunInThread, Sleep, Wait
 from penstock.errors import LeaseLost
 from penstock.files import exclusive_stream
 from penstock.files.channel import Channel
 from penstock.files.recognition import SendRules
 from penstock.files.sender import Sender, Sent
+from penstock.files.settlement import CountPart
 from penstock.files.source import find_sources
 from penstock.files.upload import Upload
+
+KEYS_OF_PART = 3
+"""Items that are counted in one part of a settlement."""
 
 
 class Killed(BaseException):
@@ -75,6 +79,8 @@ class ManualRun:
                 return EagerListener()
             case Wait():
                 return ["0"]
+            case Sleep():
+                return None
             case RoundTrip():
                 return self._channel._driver.blocking.run(effect)
             case _:
@@ -137,13 +143,15 @@ class CountingReceiver:
         self.stream = self._make()
         self.stream.commit_with(self._take)
 
-    def _take(self) -> bytes:
-        counts = dict(self._unsettled)
+    def _take(self) -> list[CountPart]:
+        counts = [*self._unsettled.items()]
         self._unsettled.clear()
-        packed: bytes = (
-            msgspec.msgpack.encode((sum(counts.values()), 0, {"seen": ("count 0", 0, counts)}, [])) if counts else b""
-        )
-        return packed
+        parts = list[CountPart]()
+        for start in range(0, len(counts), KEYS_OF_PART):
+            some = dict(counts[start : start + KEYS_OF_PART])
+            packed = msgspec.msgpack.encode((sum(some.values()), 0, {"seen": ("count 0", 0, some)}, []))
+            parts.append(CountPart(packed, len(some)))
+        return parts
 
     def advance(self) -> None:
         """Perform one effect, or take one item."""

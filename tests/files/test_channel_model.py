@@ -25,6 +25,7 @@ from penstock.files.channel import Channel
 from penstock.files.lines import LONGEST, CutLine, LineCutter
 from penstock.files.receiver import BlockStream
 from penstock.files.saving import SavingStream
+from penstock.files.settlement import when_added
 from penstock.files.source import Source
 from penstock.files.source_reader import SourceReader
 from penstock.testing import MovableClock
@@ -191,7 +192,7 @@ class World:
 
     def counted(self, receiver: str) -> Counter[str]:
         found: dict[str, int] = self.channel._driver.blocking.run(
-            self.channel.bindings.top_counts(receiver, "seen", 0, 100_000)
+            when_added(self.channel.bindings, receiver, self.channel.bindings.top_counts(receiver, "seen", 0, 100_000))
         )
         return Counter(found)
 

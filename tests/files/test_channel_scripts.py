@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from valkey.exceptions import ResponseError
 
+from penstock.core.operations import RoundTrip
 from penstock.driver.retrying import error_code
 from penstock.errors import ChannelError, CountsRefused
 from penstock.files.bindings import DEFAULT_RECORDS
@@ -183,7 +184,11 @@ def test_parts_of_a_settlement_are_read_together_or_not_at_all(client: Any):
     assert send(client, commit) == send(client, commit)
     assert run(client, receive(5, acked=2, counts=COUNTED)).status == "PENDING"
     assert run(client, LOG.deposit("ada", "d2", 0, COUNTED)) == "PENDING"
-    asked = [LOG.totals("ada"), LOG.top_counts("ada", "days", 0, 9), LOG.counts_of("ada", "days", ["mon"])]
+    asked: list[RoundTrip[Any]] = [
+        LOG.totals("ada"),
+        LOG.top_counts("ada", "days", 0, 9),
+        LOG.counts_of("ada", "days", ["mon"]),
+    ]
     asked += [LOG.rejected("ada", 0, 9)]
     left = 3
     while left:

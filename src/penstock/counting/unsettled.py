@@ -15,8 +15,8 @@ from penstock.files.batches import LineBatch
 from penstock.files.settlement import CountPart
 
 MAX_KEYS = 4000
-"""Different keys after which counts are settled. With more of them the same keys are added less often: per megabyte of a
-real access log by host, URL and agent, 4,000 cost the server a fifth less time than 500."""
+"""Different keys after which counts are settled. The more there are, the less often the same keys are added: for a real
+access log by host, URL and agent, 4,000 cost the server a fifth less time than 500."""
 
 CALL_KEYS = 800
 """Most keys that one call adds; more are settled in parts. Each takes 4 to 6 microseconds of the server."""

@@ -312,7 +312,11 @@ class ExclusiveStream(ReceiverStream[T]):
         self._given = self._done = self._reached
         parts = self._take_counts()
         if len(parts) > 1:
-            yield from self._commit(parts)
+            asked = now()
+            reply = yield from self._settle(parts)
+            if reply.status == "ENDED" or reply.is_new_owner:
+                self._stop_renewing()
+                return (yield from self._accept(reply, asked))
             parts = []
         self._stop_renewing()
         settled, counts = self._settled, b"".join(part.packed for part in parts)
@@ -416,15 +420,7 @@ class ExclusiveStream(ReceiverStream[T]):
     def commit(self) -> Operation[None]:
         """Raises LeaseLost if another process receives by now; then the caller drops what it has and leaves."""
         self._done = self._given
-        yield from self._commit(self._take_counts())
-
-    def _commit(self, parts: Sequence[CountPart]) -> Operation[None]:
-        done = self._done
-        if len(parts) > 1:
-            self._settled = done  # as `_receive` does: if a deposit fails, `leave` must not settle without the counts
-        reply: ReceiveReply = yield from settle(
-            self._channel, self._receiver, parts, lambda counts: self._receive((done, counts), 0)
-        )
+        reply = yield from self._settle(self._take_counts())
         if reply.restarted:
             raise channel_restarted(self._channel, self._receiver, reply.cursor)
         if reply.status == "HELD" or reply.is_new_owner:
@@ -437,6 +433,14 @@ class ExclusiveStream(ReceiverStream[T]):
             yield RunInThread(self._on_new_owner)
         else:
             yield RunInThread(partial(self._on_settled, self._settled.number))
+
+    def _settle(self, parts: Sequence[CountPart]) -> Operation[ReceiveReply]:
+        done = self._done
+        if len(parts) > 1:
+            self._settled = done  # as `_receive` does: if a deposit fails, `leave` must not settle without the counts
+        return (
+            yield from settle(self._channel, self._receiver, parts, lambda counts: self._receive((done, counts), 0))
+        )
 
     def leave(self) -> Operation[None]:
         self._stop_renewing()
