@@ -21,7 +21,9 @@ from penstock import (
     chain,
     group,
 )
+from penstock.jobs.listing import FoundJob
 from penstock.jobs.middleware import EnqueueContext
+from penstock.jobs.moving import move_jobs
 from tests.conftest import Do
 from tests.everywhere import face  # noqa: F401 - a fixture
 from tests.worker.in_process import run_burst
@@ -210,6 +212,36 @@ async def test_a_job_that_others_wait_for_is_not_moved_to_another_queue(app: Pen
     assert (await do(app.queue("other").count)).ready == 1
     assert await do(flow.status) == Status.BLOCKED
     assert [await do(job.result, 5) for job in several] == ["C"] * 2
+
+
+async def test_a_job_that_others_begin_to_wait_for_while_it_is_moved_stays(app: Penstock, do: Do):
+    shop, other = Shop(app), app.queue("other")
+    one, two = await do(shop.part.enqueue, "a"), await do(shop.part.enqueue, "b")
+    queue, last, rows = app.queue("q"), None, []
+    for job in (one, two):
+        stored = await app._driver.aio.run(queue.bindings.show(job.key))
+        assert stored.record is not None
+        rows.append(FoundJob(job.key, b"", stored.record, ""))
+    moving = move_jobs(queue, other, rows)
+    call: Any = next(moving)
+    while call.script.name != "edit":
+        if call.script.name == "change_jobs":
+            last = await do(shop.after.using(after=one).enqueue, RESULT)
+        call = moving.send(await app._driver.aio.run(call))
+    await app._driver.aio.run(call)
+    assert await do(two.status) == Status.CANCELLED
+    assert last is not None
+    await run_burst(app, queues=("q",))
+    assert await do(last.result, 5) == "A"
+    assert ((await do(other.count)).ready, (await do(other.count)).cancelled) == (1, 1)
+
+
+async def test_a_job_that_was_moved_is_not_taken_for_one_that_failed(app: Penstock, do: Do):
+    shop = Shop(app)
+    one = await do(shop.part.enqueue, "a")
+    assert (await do(app.queue("q").jobs().move, app.queue("other"))).done == 1
+    with pytest.raises(JobNotFound, match=f"it was moved to another queue: wait for other:{one.key}"):
+        await do(shop.after.using(after=one).enqueue, RESULT)
 
 
 async def test_a_job_may_run_though_others_failed(app: Penstock, do: Do):

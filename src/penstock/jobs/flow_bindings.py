@@ -79,8 +79,11 @@ class FlowBindings:
                 return True
             if reply[0] in (b"TABLE", b"MOVED"):
                 return Elsewhere.read(reply)
-            word, position = reply
+            word, position, *moved = reply
             job = f"{self._queue.keys.queue}:{rows[position].key}"
+            if word == b"gone" and moved[0]:
+                there = f"{moved[0].decode()}:{rows[position].key}"
+                raise JobNotFound(f"no job {job} to wait for: it was moved to another queue: wait for {there}")
             if word == b"gone":
                 raise JobNotFound(
                     f"no job {job} to wait for: never enqueued here, or it ended and its result is gone: wait for "

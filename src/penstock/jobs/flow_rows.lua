@@ -13,7 +13,7 @@
 --
 -- The job of a row is a predecessor of `dependent`, unless that is empty. If job, edge or after is followed by ">",
 -- `dependent` is an edge that leads to another queue. Returns { } or, if nothing was written, { word, position }: `known`,
--- an id that is in the queue already; `gone`, a job that does not exist and has no result. A shard gets the table of shards as
+-- an id that is in the queue already; `gone`, a job that does not exist and has no result, and to which queue it was moved. A shard gets the table of shards as
 -- well, else "", and the number of the tenants that are to move, which are named before the rows. It may answer as
 -- `enqueue_in_shard` does.
 --- keys: base meta
@@ -38,7 +38,9 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
     if old[i] and (letter == "o" or letter == "j") then return { "known", i - 1 } end
     if letter == "a" and not old[i] then
       ended[i] = results.get(ids[i], s.now)
-      if not ended[i] then return { "gone", i - 1 } end
+      if not ended[i] then return { "gone", i - 1, "" } end
+      local moved = results.letter(ended[i]) == ending.CANCELLED and string.match(ended[i], "moved to queue (.*)$")
+      if moved then return { "gone", i - 1, moved } end
     end
     if letter == "o" then
       opened[ids[i]] = true

@@ -51,7 +51,7 @@ function script.list_jobs(base, meta, given, source, cursor, limit, state_, tena
 end
 
 -- Changes jobs that are still as a page has shown them. `verb`: cancel; remove (dead letters); move and the name of a queue
--- (jobs that this queue has as well and that do not run). `jobs`: id, generation, owner, … Returns { how many of them were reached, position of one that was changed, … }; call again with the others.
+-- (jobs that this queue has as well, that do not run and that no other job waits for). `jobs`: id, generation, owner, … Returns { how many of them were reached, position of one that was changed, … }; call again with the others.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, verb: str, jobs: *
 --- flags: allow-oom
@@ -65,7 +65,7 @@ function script.change_jobs(base, meta, caller, number, given, verb, jobs, ...)
     local dead = record.state(body) == state.DEAD
     if verb == "remove" and dead then
       job.remove(s, id, body, ending.CANCELLED, "removed from the dead letters")
-    elseif string.sub(verb, 1, 5) == "move " and not owner then
+    elseif string.sub(verb, 1, 5) == "move " and not owner and not listing.is_awaited(s, id) then
       job.remove(s, id, body, ending.CANCELLED, "moved to queue " .. string.sub(verb, 6))
     elseif verb == "cancel" and owner then
       cancelling.ask(id)
@@ -98,8 +98,7 @@ function script.hold_jobs(base, meta, caller, number, given, ms, jobs, ...)
   local reply = { 0 }
   for _, id, body, owner in listing.unchanged(reply, jobs) do
     local is, due = record.state(body), 0
-    local stays = string.byte(body, 36) ~= 0
-      or (s.row[_row.FLOWS] or 0) ~= 0 and redis.call("HEXISTS", base .. "dependents", id) == 1
+    local stays = string.byte(body, 36) ~= 0 or listing.is_awaited(s, id)
     if is == state.DELAYED then due = record.since(body) end
     if not owner and not stays and (is == state.READY or is == state.DELAYED) then
       body = listing.hold(s, id, body, math.max(due, s.now + ms))
@@ -113,6 +112,13 @@ function script.hold_jobs(base, meta, caller, number, given, ms, jobs, ...)
   job.commit(s)
   row.store(s)
   return idempotency.keep(caller, number, reply)
+end
+
+-- Whether other jobs wait for this one, so that it cannot leave its queue.
+--- (s: table, id: str) -> bool
+--- uses: base
+function listing.is_awaited(s, id)
+  return (s.row[_row.FLOWS] or 0) ~= 0 and redis.call("HEXISTS", base .. "dependents", id) == 1
 end
 
 -- Delays a waiting job until `due`. Returns its new record.

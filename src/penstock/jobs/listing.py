@@ -75,6 +75,14 @@ class ListingBindings:
         args = (*UNNUMBERED, self._queue.clock.now_ms, *verbs, *_versions(rows))
         return self._queue._call(name, args, lambda reply: (reply[0], len(reply) - 1))
 
+    def move(self, queue: str, rows: Sequence[FoundJob]) -> RoundTrip[tuple[int, list[int]]]:
+        """Remove jobs that `queue` has as well. Returns how many were reached, and the positions of those removed.
+
+        A job stays if it was changed, has started, or has become one that others wait for.
+        """
+        args = (*UNNUMBERED, self._queue.clock.now_ms, f"move {queue}", *_versions(rows))
+        return self._queue._call("change_jobs", args, lambda reply: (reply[0], reply[1:]))
+
     def hold(self, seconds: float, rows: Sequence[FoundJob]) -> RoundTrip[tuple[int, list[HeldJob]]]:
         """Delay waiting jobs while they are moved. Returns how many were reached, and those that can be moved."""
 

@@ -1,8 +1,8 @@
 """Moves jobs to another queue, which may be on another node, so that no job is lost and few run twice.
 
     hold at the source ──▶ enqueue at the target, under the same key ──▶ remove at the source
-      no worker claims them for a minute                │ the target has such a key
-                                                        └──▶ make the job due again, as it was
+      no worker claims them for a minute                │ the target has such a key    │ others wait for it now
+                                                        └──▶ make the job due again ◀──┘ cancel it at the target
 
 A program that dies after the second step leaves the jobs in both queues.
 """
@@ -45,14 +45,19 @@ def move_jobs(source: JobQueue, target: AnyQueue, rows: Sequence[FoundJob]) -> O
     moved = 0
     for shard, jobs in by_shard.items():
         refused = set((yield shard.bindings.enqueue([part for job in jobs for part in (job.key, _draft(job))])))
-        accepted = [FoundJob(job.key, b"", job.record, "") for at, job in enumerate(jobs) if at not in refused]
+        accepted = [job for at, job in enumerate(jobs) if at not in refused]
+        stay = [job for at, job in enumerate(jobs) if at in refused]
         while accepted:
-            some, done = yield bindings.change(f"move {target.name}", accepted)
-            accepted, moved = accepted[some:], moved + done
-        for at in refused:
-            if jobs[at].record.state != DEAD:
-                due = datetime.fromtimestamp(jobs[at].due / 1000, UTC)
-                yield source.bindings.edit(jobs[at].key, due=due if jobs[at].due else 0.0)
+            rows = [FoundJob(job.key, b"", job.record, "") for job in accepted]
+            some, removed = yield bindings.move(target.name, rows)
+            kept = [job for at, job in enumerate(accepted[:some]) if at not in removed]
+            if kept:
+                yield shard.bindings.cancel([job.key for job in kept])
+            accepted, stay, moved = accepted[some:], stay + kept, moved + len(removed)
+        for job in stay:
+            if job.record.state != DEAD:
+                due = datetime.fromtimestamp(job.due / 1000, UTC)
+                yield source.bindings.edit(job.key, due=due if job.due else 0.0)
     return reached, moved
 
 
