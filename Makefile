@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # uv uses an interpreter of this machine, and fails with a clear message if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help setup check lua constants test test-pairs test-browser test-logs test-servers storm flood demo bench bench-peers clean
+.PHONY: help setup check lua constants test test-pairs test-browser test-logs test-servers storm soak flood demo bench bench-peers clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z-]+:.*##/ { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -76,6 +76,9 @@ storm: setup  ## ten minutes of kills, restarts and lost replies (make test has 
 
 flood: setup  ## a gigabyte of log through 64 MiB to three receivers that count, all killed again and again; SEED=n repeats a run
 	PENSTOCK_FLOOD_MB=1024 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos/test_files.py
+
+soak: setup  ## three million jobs of 100,000 tenants through a server with an append-only file that is killed twice; takes about half an hour
+	PENSTOCK_SOAK_JOBS=3000000 PENSTOCK_SOAK_TENANTS=100000 $(BIN)/pytest -s -o faulthandler_timeout=0 tests/chaos/test_soak.py
 
 demo: setup  ## see the queue work on the embedded server; LOG=FILE reads a web access log of yours
 	$(BIN)/penstock demo $(if $(LOG),'$(LOG)')

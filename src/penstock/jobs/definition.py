@@ -60,6 +60,7 @@ class Definition:
             raise ConfigurationError(f"task {self.name}: result_ttl={self.result_ttl}: seconds from 0 to ten years")
         if self.timeout is not None and not 0 < self.timeout <= LONGEST_DELAY:
             raise ConfigurationError(f"task {self.name}: timeout={self.timeout}: seconds above 0, or None")
+        self._check_queue()
         if has_dependencies(self.function):
             self._check_dependencies()
         if self.isolate and self.import_path is None:
@@ -85,6 +86,13 @@ class Definition:
             TaskKey(self.name, self.unique, self.signature.names)
         if self.limit is not None:
             _ = self.limits
+
+    def _check_queue(self) -> None:
+        if "~" in self.queue:
+            raise ConfigurationError(
+                f"task {self.name}: queue={self.queue!r} is the name of a shard: name the whole queue, "
+                f"{self.queue.partition('~')[0]!r}, or write the name without '~'"
+            )
 
     def _check_dependencies(self) -> None:
         for one in self.signature.dependencies.values():
