@@ -6,6 +6,7 @@ import pytest
 
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.durable_bindings import Recorded, StepBindings, suspension
+from penstock.settings import MiB
 from tests.jobs.stand import START, FakeWorker, Stand, at_most
 
 
@@ -182,3 +183,38 @@ def test_a_rerun_with_many_finished_steps_reads_them_in_one_round_trip(
     assert [value for _, _, value in recorded(stand, steps, claim).values()] == [b"%d" % n for n in range(100)]
     shown = stand.run(steps.show("a"))
     assert [one.step for one in shown] == [str(n + 1) for n in range(100)]
+
+
+def test_a_worker_whose_lease_has_run_out_records_nothing_even_before_the_job_is_taken_back(
+    stand: Stand, worker: FakeWorker, steps: StepBindings
+):
+    (claim,) = worker.claim()
+    stand.run(steps.signal("a", "go", b"1"))
+    stand.advance(11)
+    assert stand.run(steps.record("w", claim.token, "1", "pay", b"7")) == -1
+    assert stand.run(steps.receive("w", claim.token, "1", "go")) is False
+    assert stand.run(steps.load("w", claim.token)) is None
+
+
+def test_each_step_counts_256_bytes_beside_its_result(stand: Stand, worker: FakeWorker, steps: StepBindings):
+    (claim,) = worker.claim()
+    assert stand.run(steps.record("w", claim.token, "1", "pay", b"7" * (MiB - 400))) is None
+    assert stand.run(steps.record("w", claim.token, "2", "pack", b"8")) == MiB - 400 + 256 + len("pay") + 8
+
+
+def test_a_received_signal_occupies_nothing_but_its_step(stand: Stand, worker: FakeWorker, steps: StepBindings):
+    (claim,) = worker.claim()
+    for n in range(4):
+        assert stand.run(steps.signal("a", "go", b"1" * 200_000)) == "sent"
+        assert isinstance(stand.run(steps.receive("w", claim.token, str(n), "go")), Recorded)
+    assert stand.run(steps.signal("a", "go", b"1" * 200_000)) == "sent"
+    assert stand.run(steps.signal("a", "go", b"1" * 200_000)) == "full"
+
+
+def test_a_signal_that_no_step_received_is_forgotten_with_its_job(
+    stand: Stand, worker: FakeWorker, steps: StepBindings
+):
+    (claim,) = worker.claim()
+    stand.run(steps.signal("a", "go", b"1"))
+    worker.settle(claim)
+    assert not [name for name in stand.names() if "steps:" in name]

@@ -175,7 +175,8 @@ function script.signal(base, meta, caller, number, given, id, name, payload)
   local payloads = packed and cmsgpack.unpack(packed) or {}
   payloads[#payloads + 1] = payload
   redis.call("HSET", key, "!" .. name, cmsgpack.pack(payloads))
-  local incarnation = redis.call("HGET", base .. "owners", id)
+  local owner = redis.call("HGET", base .. "owners", id)
+  local incarnation = owner and lease.incarnation(owner)
   local wakes = waits_for == name and name ~= "" and not incarnation and record.state(body) == state.DELAYED
   redis.call("HSET", key, "", struct.pack(">I4", bytes + #payload + _durable.EACH) .. (wakes and "" or waits_for))
   if incarnation then
