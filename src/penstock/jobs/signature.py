@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -117,6 +117,10 @@ class Signature:
         return self._decoder_of(lambda: self._arguments, "a parameter's annotation")
 
     @cached_property
+    def _list_decoder(self) -> msgspec.json.Decoder[list[Any]]:
+        return codec.decoder(list.__class_getitem__(self._arguments))
+
+    @cached_property
     def returns(self) -> msgspec.json.Decoder[Any]:
         """Decodes a result as the return annotation says."""
         return self._decoder_of(lambda: self._hints.get("return", Any), "the return annotation")
@@ -202,6 +206,14 @@ class Signature:
     def decode(self, arguments: bytes) -> msgspec.Struct:
         """The typed arguments of a payload. Raises BadCall if they do not fit the function's current parameters."""
         return self._decoded(self._decoder, arguments)
+
+    def decode_all(self, arguments: Sequence[bytes]) -> list[msgspec.Struct] | None:
+        """The typed arguments of many payloads, in one call of the decoder. None if one of them does not fit."""
+        try:
+            decoded = self._list_decoder.decode(b"[%b]" % b",".join(arguments))
+        except (TypeError, ValueError, NotImplementedError, RecursionError):
+            return None
+        return decoded if len(decoded) == len(arguments) else None
 
     def _decoded(self, decoder: msgspec.json.Decoder[Any], arguments: bytes) -> msgspec.Struct:
         try:

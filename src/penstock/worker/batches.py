@@ -42,6 +42,8 @@ class BatchRun(JobRun):
     def settlements(self, settlement: Settlement) -> list[Settlement]:
         """The settlement of each member, after the call has ended with `settlement`."""
         all_alike = len(self.outcomes) != len(self.members)
+        if not all_alike and not any(one.cancelled for one in self.members):
+            return [*self.outcomes]
         return [
             Settlement(one.claim.token, b"", "cancel")
             if one.cancelled

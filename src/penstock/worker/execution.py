@@ -8,7 +8,7 @@ import contextvars
 import inspect
 import logging
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any, TypeVar
 
@@ -81,6 +81,9 @@ class Execution:
 
     def prepare_batch(self, claims: Iterable[Claim], queue: str) -> tuple[list[JobRun], list[tuple[Claim, Settlement]]]:
         """The runs of the claims of a batch, and the settlements of those that this worker cannot run."""
+        claims = list(claims)
+        if (alike := self._prepare_alike(claims, queue)) is not None:
+            return alike, []
         runs, refused = [], []
         for claim in claims:
             run = self.prepare(claim, queue)
@@ -89,6 +92,18 @@ class Execution:
             else:
                 runs.append(run)
         return runs, refused
+
+    def _prepare_alike(self, claims: Sequence[Claim], queue: str) -> list[JobRun] | None:
+        """The runs of calls of one task that are all in order. None: prepare them one by one."""
+        calls = [claim.record.call for claim in claims]
+        names = {name for name, _ in calls}
+        definition = self._registry.get_encoded(calls[0][0]) if len(names) == 1 else None
+        if definition is None or any(c.record.waits_for_others or not c.record.is_call for c in claims):
+            return None
+        arguments = definition.signature.decode_all([payload for _, payload in calls])
+        if arguments is None:
+            return None
+        return [JobRun(claim, definition, one, queue) for claim, one in zip(claims, arguments, strict=True)]
 
     def _unknown(self, claim: Claim, reason: str) -> Settlement:
         """Hand the job back for a worker that knows its task, as in a rolling deploy.
@@ -256,7 +271,8 @@ class Execution:
     def _batch_completed(self, run: BatchRun, outcomes: Any) -> Settlement:
         """Settle each job of a batch by its own outcome. Wrong outcomes make all of them dead letters."""
         if outcomes is None:
-            outcomes = [None] * len(run.members)
+            run.outcomes = [Settlement(one.claim.token) for one in run.members]
+            return run.outcomes[0]
         if why := wrong_outcomes(run.definition.name, outcomes, len(run.members)):
             return self._dead_letter(run.claim, why)
         run.outcomes = [

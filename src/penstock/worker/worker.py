@@ -450,15 +450,18 @@ class Worker:
             self._round_due.set()  # there is nothing to settle; but a runner is free again
             return
         if isinstance(run, BatchRun):
-            for one, settled in zip(run.members, run.settlements(settlement), strict=True):
-                self._settled(run.feed, one, settled, run.started_at)
+            self._settled(run.feed, run.members, run.settlements(settlement), run.started_at)
         else:
-            self._settled(run.feed, run, settlement, run.started_at)
+            self._settled(run.feed, (run,), (settlement,), run.started_at)
 
-    def _settled(self, feed: Feed, run: JobRun, settlement: Settlement, started_at: float) -> None:
-        feed.to_settle.append(settlement)
-        if settlement.ending is not None or self._reports.wants_all:
-            self._reports.add(run.context, settlement, started_at)
+    def _settled(
+        self, feed: Feed, runs: Sequence[JobRun], settlements: Sequence[Settlement], started_at: float
+    ) -> None:
+        feed.to_settle += settlements
+        wants_all = self._reports.wants_all
+        for run, settlement in zip(runs, settlements, strict=True):
+            if wants_all or settlement.ending is not None:
+                self._reports.add(run.context, settlement, started_at)
 
     def _go_on(self) -> None:
         """Jobs have ended: start others, and settle these."""
