@@ -1,5 +1,6 @@
 """`penstock queue|job|dead|worker …`: what a person reads, what a program reads, and nothing destroyed by accident."""
 
+import asyncio
 import contextlib
 import io
 import json
@@ -10,7 +11,7 @@ import unicodedata
 
 import pytest
 
-from penstock import Penstock, Retention
+from penstock import Penstock, Retention, current
 from penstock.cli import COMMANDS
 from penstock.cli.exits import Exit
 from penstock.jobs.claims import Registration
@@ -90,6 +91,30 @@ def test_a_list_of_queues_shows_what_waits(shop, penstock):
     _, _, mail, raw = out.splitlines()
     assert mail.split()[:2] == ["mail", "1,234"]
     assert raw.split() == ["raw", "0", "1", "0", "0", "0", "paused"]
+
+
+def test_an_outbox_is_shown_until_it_is_delivered(shop, penstock, monkeypatch):
+    async def deliver(*args):
+        pass
+
+    async def work():
+        await Worker(shop, WorkerSettings(queues=("orders",), burst=True)).run()
+        await shop._driver.aclose_loop()
+
+    @shop.task(queue="mail")
+    def remind(n: int) -> None: ...
+
+    @shop.task(queue="orders")
+    def order(n: int) -> None:
+        current().stage.enqueue(remind.call(n))
+
+    monkeypatch.setattr("penstock.worker.ticks.deliver", deliver)
+    shop.enqueue_many(order.call(n) for n in range(3))
+    asyncio.run(work())
+    assert re.search(r"outbox +3 to mail, the oldest for ", penstock("queue", "show", "orders")[1])
+    (said,) = json.loads(penstock("queue", "show", "orders", "--json")[1])["outbox"]
+    assert (said["queue"], said["entries"]) == ("mail", 3)
+    assert "outbox" not in penstock("queue", "show", "mail")[1]
 
 
 def test_a_tenant_is_paused_shown_and_resumed(shop, penstock):

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.core.writes import pack_rows, packable, write
 from penstock.jobs.claims import Settlement
+from penstock.jobs.counts import Outgoing
 from penstock.jobs.job import Failure
 from tests.jobs.stand import FakeWorker, Stand, record
 
@@ -163,6 +164,15 @@ def test_what_arrives_again_is_recognised_however_late(stand: Stand, other: Stan
     assert second[:8] == first, "they are offered until they were answered"
     other.run(other.bindings.deliver("q", second))
     assert other.counts() == "1 0 0 0"
+
+
+def test_an_operator_sees_what_waits_and_since_when(stand: Stand, other: Stand, worker: FakeWorker):
+    stand.advance(1)
+    _, entries = offered(with_calls_for(worker, "x", "y"))
+    stand.advance(7)
+    assert stand.run(stand.bindings.overview(1)).outbox == [Outgoing("other", 2, 7.0)]
+    stand.run(stand.bindings.delivered("other", int(entries[-4])))
+    assert stand.run(stand.bindings.overview(1)).outbox == []
 
 
 def test_another_worker_is_offered_them_after_five_seconds(stand: Stand, worker: FakeWorker):

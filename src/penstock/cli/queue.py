@@ -87,6 +87,7 @@ def _describe(queue: QueueDetail) -> None:
             "parked": f"{counts.parked:,}",
             "running": f"{counts.running:,}",
             "dead": _dead(counts),
+            **_outbox(queue),
             "keeps": _kept(queue.kept),
             "so far": _totals(counts),
         }
@@ -117,6 +118,11 @@ def _describe(queue: QueueDetail) -> None:
         show_table({"handed back": "name", "reason": "text"}, lines)
         some = many(len(queue.unknown_task_jobs), "job waits", "jobs wait")
         show(f"{some} for a worker that knows their task, of the first {queue.jobs_examined:,} delayed.")
+
+
+def _outbox(queue: QueueDetail) -> dict[str, str]:
+    parts = [f"{one.entries:,} to {one.queue}, the oldest for {age(one.oldest)}" for one in queue.outbox]
+    return {"outbox": "; ".join(parts)} if parts else {}
 
 
 def _shards(queue: QueueDetail) -> dict[str, str]:

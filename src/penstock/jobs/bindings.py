@@ -18,7 +18,7 @@ from penstock.core.scripts import Library
 from penstock.errors import UniqueKeyHeld
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
 from penstock.jobs.constants import MOST_BYTES, NUMBER_BYTES
-from penstock.jobs.counts import Counts, QueueOverview, TenantCounts, WorkerInfo
+from penstock.jobs.counts import Counts, Outgoing, QueueOverview, TenantCounts, WorkerInfo
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.notes import split_result
 from penstock.jobs.record import Record, StoredJob
@@ -488,6 +488,7 @@ def _packed_counts(packed: bytes) -> TenantCounts:
 
 
 def _overview(reply: Sequence[Any]) -> QueueOverview:
-    used, tenants, due, scanned, *rest = reply
+    used, tenants, due, scanned, outbox, *rest = reply
+    waiting = [Outgoing(q.decode(), n, ms / 1000) for q, n, ms in zip(*[iter(outbox)] * 3, strict=True)]
     unknown = {job_id.decode(errors="replace"): why for job_id, why in zip(rest[0::2], rest[1::2], strict=True)}
-    return QueueOverview(bool(used), tenants, due / 1000 if due >= 0 else None, scanned, unknown)
+    return QueueOverview(bool(used), tenants, due / 1000 if due >= 0 else None, scanned, unknown, waiting)

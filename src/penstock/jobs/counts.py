@@ -86,6 +86,20 @@ def total_tenant_counts(parts: Sequence[TenantCounts]) -> TenantCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What a queue has for another one: calls, and news for jobs that wait there. A worker of this queue delivers it.
+
+    entries  how many
+    oldest   seconds since the oldest was written; more than a few: no worker serves the queue, or the other queue
+             cannot be reached
+    """
+
+    queue: str
+    entries: int
+    oldest: float
+
+
+@dataclass(frozen=True, slots=True)
 class QueueOverview:
     """Facts about a queue besides its counts.
 
@@ -94,6 +108,7 @@ class QueueOverview:
     due_in         seconds until the next delayed job is due; None: no job is delayed
     scanned        how many delayed jobs, the earliest first, were searched for jobs of unknown tasks
     unknown_tasks  those of them that a worker handed back because it does not know their task: key -> reason
+    outbox         what waits to be delivered to other queues
     """
 
     used: bool
@@ -101,6 +116,16 @@ class QueueOverview:
     due_in: float | None
     scanned: int
     unknown_tasks: dict[str, bytes]
+    outbox: list[Outgoing]
+
+
+def total_outbox(parts: Sequence[Outgoing]) -> list[Outgoing]:
+    """What the shards of a queue have for other queues, together."""
+    found: dict[str, Outgoing] = {}
+    for one in parts:
+        old = found.get(one.queue, Outgoing(one.queue, 0, 0.0))
+        found[one.queue] = Outgoing(one.queue, old.entries + one.entries, max(old.oldest, one.oldest))
+    return sorted(found.values(), key=lambda one: one.queue)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ function script.counts(base, meta, given)
 end
 
 -- { 1 if the queue was ever used, tenants with jobs, ms until the next delayed job is due or -1, how many delayed jobs
--- were searched, id, reason, … }. The ids are those of jobs that a worker handed back because it does not know their
+-- were searched, { queue, entries, ms for which the oldest one waits, … } of the outbox, id, reason, … }. The ids are those of jobs that a worker handed back because it does not know their
 -- task. Such jobs are due within a minute, so that they are among the first delayed jobs.
 --- keys: base meta
 --- args: given: int, scan: int
@@ -57,7 +57,7 @@ function script.overview(base, meta, given, scan)
   if newer then return newer end
   local head = redis.call("ZRANGE", base .. "delayed", 0, scan - 1, "WITHSCORES")
   local due = head[2] and math.max(0, tonumber(head[2]) - s.now) or -1
-  local reply = { s.row[_row.SEQUENCE] > 0 and 1 or 0, redis.call("HLEN", base .. "tenants"), due, #head / 2 }
+  local reply = { s.row[_row.SEQUENCE] > 0 and 1 or 0, redis.call("HLEN", base .. "tenants"), due, #head / 2, outbox.lengths(s) }
   local ids = {}
   for i = 1, #head, 2 do ids[#ids + 1] = record.entry_id(head[i]) end
   local reasons = #ids > 0 and redis.call("HMGET", base .. "reasons", unpack(ids)) or {}

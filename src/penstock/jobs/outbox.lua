@@ -67,6 +67,26 @@ function outbox.oldest(queue)
   return entries
 end
 
+-- What waits for other queues, for an operator: queue, entries, ms for which the oldest one has waited, … Of a thousand queues and
+-- schedules at most.
+--- (s: table) -> table
+--- uses: base
+function outbox.lengths(s)
+  local found = {}
+  if s.row[_row.NEXT_TICK] == 0 then return found end
+  local due = redis.call("ZRANGE", base .. "ticks", "-inf", s.now + _offer.AGAIN, "BYSCORE", "LIMIT", 0, 1000)
+  for i = 1, #due do
+    if string.byte(due[i]) == 58 then
+      local key = base .. "outbox:" .. string.sub(due[i], 2)
+      local first = redis.call("LINDEX", key, 0)
+      found[#found + 1] = string.sub(due[i], 2)
+      found[#found + 1] = redis.call("LLEN", key) / outbox.FIELDS
+      found[#found + 1] = first and math.max(0, s.now - math.floor(tonumber(first) / 1000)) or 0
+    end
+  end
+  return found
+end
+
 -- Executes one entry of the queue `sender`.
 --- (s: table, sender: str, verb: str, id: str, text: str)
 --- uses: base

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
+from penstock.jobs.counts import Counts, Outgoing, TenantCounts, WorkerInfo
 from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.job_list import JobPage
 from penstock.jobs.pauses import PausedPart
@@ -68,6 +68,9 @@ class QueueDetail:
     """The number of shards before the change that is open; 0: none is."""
 
     kept: Retention = field(default_factory=Retention)
+
+    outbox: list[Outgoing] = field(default_factory=list)
+    """What waits to be delivered to other queues."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from penstock.core.operations import Operation, Parallel, RoundTrip, verb
 from penstock.errors import PenstockError
-from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo, total_counts, total_tenant_counts
+from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo, total_counts, total_outbox, total_tenant_counts
 from penstock.jobs.dead_letters import DeadLetter, DeadLetters
 from penstock.jobs.job import Failure
 from penstock.jobs.limits import Limit, LimitInfo
@@ -91,7 +91,7 @@ class QueueInspector(JobSearchInspector):
         return QueueDetail(
             name, counts, min(due, default=None), max(known, examined), largest, examined, unknown,
             sum(overview.scanned for overview in overviews), pauses, len(shards), table.before if table else 0,
-            (yield Retention.of(shards[0].bindings)),
+            (yield Retention.of(shards[0].bindings)), total_outbox([one for part in overviews for one in part.outbox]),
         )  # fmt: skip
 
     def _largest_tenants(self, shards: Sequence[Queue], n: int) -> Operation[tuple[int, list[TenantView]]]:

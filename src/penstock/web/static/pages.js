@@ -145,6 +145,9 @@ function Queue({ name, live, mayAct }) {
         ${["completed", "retried", "failed", "dropped", "cancelled", "expired", "lost"].map((one) => html`<dt>${t(`total.${one}`)}</dt><dd>${number(counts[one])}</dd>`)}
       </dl></div>
     </div>
+    ${queue.outbox.length > 0 && html`<div class="card"><h2>${t("outbox")}</h2>
+      <${Table} columns=${[[t("queue"), (one) => link("queue", one.queue)], [t("waits"), (one) => number(one.entries), "n"],
+        [t("oldest"), (one) => age(one.oldest), "n"]]} rows=${queue.outbox} /></div>`}
     ${queue.unknown_task_jobs.length > 0 && html`<div class="card alarm"><h2>${t("unknown-tasks")}</h2>
       <${Table} columns=${[[t("job"), (job) => link("job", job.id)], [t("reason"), (job) => job.reason]]} rows=${queue.unknown_task_jobs} /></div>`}`;
 }
