@@ -1,4 +1,4 @@
-"""Staged effects while workers are killed and frozen: none is missing, none is doubled."""
+"""Staged effects and durable steps while workers are killed and frozen: none is missing, none is doubled."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 from penstock import Penstock
@@ -14,6 +15,7 @@ from tests.servers import Server
 from tests.speed import Deadline
 
 JOBS = int(os.environ.get("PENSTOCK_LEDGER", "400"))
+DURABLE = JOBS // 5
 
 
 @contextlib.contextmanager
@@ -37,7 +39,7 @@ def start(address: str) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-def test_a_ledger_of_staged_effects_is_exact_whatever_is_killed_or_frozen():
+def test_a_ledger_of_staged_effects_and_steps_is_exact_whatever_is_killed_or_frozen():
     with (
         Server() as server,
         contextlib.closing(Penstock(server.address, prefix="ledger")) as app,
@@ -45,9 +47,13 @@ def test_a_ledger_of_staged_effects_is_exact_whatever_is_killed_or_frozen():
     ):
         book = app.task(queue="first", name=ledger_app.book.name)(lambda number: None)
         app.enqueue_many(book.call(number) for number in range(JOBS))
+        durable = app.task(queue="durable", name=ledger_app.continue_.name)(lambda number: None)
+        app.enqueue_many(durable.call(number) for number in range(DURABLE))
         running += [start(server.address) for _ in range(2)]
         deadline, shocks = Deadline(60 + JOBS / 20), 0
-        while (done := server.client.hlen(ledger_app.SECOND)) < JOBS:
+        while (done := server.client.hlen(ledger_app.SECOND)) < JOBS or server.client.hlen(
+            ledger_app.DURABLE
+        ) < DURABLE:
             assert not deadline.passed(), f"{done} of {JOBS} after {shocks} shocks"
             if done * 5 > (shocks + 1) * JOBS and shocks < 4:
                 shocks += 1
@@ -67,3 +73,8 @@ def test_a_ledger_of_staged_effects_is_exact_whatever_is_killed_or_frozen():
             booked = server.client.hgetall(ledger)
             assert booked == {b"%d" % number: b"1" for number in range(JOBS)}
             assert app.queue(queue).count().dead == 0
+        assert server.client.hgetall(ledger_app.DURABLE) == {b"%d" % number: b"1" for number in range(DURABLE)}
+        seen = Counter(text.rpartition(b" ")[0] for text in server.client.smembers(ledger_app.SEEN))
+        steps = [b"%d %d" % (number, place) for number in range(DURABLE) for place in (1, 2, 3)]
+        assert seen == dict.fromkeys(steps, 1), "each step returns one result, in all runs of its job"
+        assert app.queue("durable").count().dead == 0
