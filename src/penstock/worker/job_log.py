@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from penstock.jobs.claims import Settlement
 from penstock.jobs.middleware import JobContext, JobOutcome, Middleware, MiddlewareStack
+
+if TYPE_CHECKING:
+    from penstock.worker.running import JobRun
 
 log = logging.getLogger("penstock.worker")
 
@@ -76,3 +81,10 @@ class RunReports:
         outcome = JobOutcome.of(settlement, 0.0 if started_at is None else time.monotonic() - started_at)
         self._job_log.finished(context, outcome)
         self._middleware.report(context, outcome)
+
+    def add_all(self, runs: Sequence[JobRun], settlements: Sequence[Settlement], started_at: float) -> None:
+        """Report runs that began together; of those that completed, only what is wanted."""
+        wants_all = self.wants_all
+        for run, settlement in zip(runs, settlements, strict=True):
+            if wants_all or settlement.ending is not None:
+                self.add(run.context, settlement, started_at)

@@ -458,10 +458,7 @@ class Worker:
         self, feed: Feed, runs: Sequence[JobRun], settlements: Sequence[Settlement], started_at: float
     ) -> None:
         feed.to_settle += settlements
-        wants_all = self._reports.wants_all
-        for run, settlement in zip(runs, settlements, strict=True):
-            if wants_all or settlement.ending is not None:
-                self._reports.add(run.context, settlement, started_at)
+        self._reports.add_all(runs, settlements, started_at)
 
     def _go_on(self) -> None:
         """Jobs have ended: start others, and settle these."""

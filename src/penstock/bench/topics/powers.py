@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from statistics import median
@@ -15,7 +16,11 @@ from penstock.bench.usage import SENT
 from penstock.core.ids import mint_id
 from penstock.jobs.batching import Batch
 from penstock.jobs.claims import Settlement
+from penstock.jobs.current import current
+from penstock.jobs.durable import step
 from penstock.jobs.flow import group
+from penstock.jobs.retry import Retry
+from penstock.jobs.stage import Stage
 from penstock.jobs.task import Call, Task
 from penstock.jobs.unique import Unique
 from penstock.ops.raw_client import raw_client
@@ -39,6 +44,9 @@ PLAIN = "without a power"
 FLOW = "with a job that waits for it"
 
 TOGETHER = "batch handler of 100"
+
+FINISHED = 100
+"""Steps that a job has recorded before it runs again."""
 
 
 @TOPIC.scenario
@@ -107,24 +115,24 @@ def enqueue_each(rig: Rig, calls: Iterable[Call[Any]]) -> None:
 
 
 def cost_of(
-    rig: Rig, enqueue: Callable[[Iterable[Call[Any]]], object], calls: Sequence[Call[Any]]
+    rig: Rig, enqueue: Callable[[Iterable[Call[Any]]], object], calls: Sequence[Call[Any]], effects: bytes = b""
 ) -> tuple[float, float]:
-    """Commands of the scripts per job, and microseconds of the server's CPU."""
+    """Commands of the scripts per job, and microseconds of the server's CPU. `effects`: what each job has staged."""
     before = reading(rig)
     enqueue(calls)
-    run_all(rig)
+    run_all(rig, effects)
     after = reading(rig)
     return (after[0] - before[0]) / len(calls), (after[1] - before[1]) / len(calls) * 1e6
 
 
-def run_all(rig: Rig) -> None:
+def run_all(rig: Rig, effects: bytes = b"") -> None:
     """Claim and complete every job, as a worker does whose jobs take no time."""
     bindings, incarnation, number = rig.tasks.queue.bindings, mint_id(), 0
     settlements: list[Settlement] = []
     while number == 0 or settlements:
         number += 1
         turn = bindings.turn(incarnation, number, lease=60, want=BATCH, settlements=settlements)
-        settlements = [Settlement(claim.token) for claim in rig.app._driver.blocking.run(turn).claims]
+        settlements = [Settlement(claim.token, effects=effects) for claim in rig.app._driver.blocking.run(turn).claims]
 
 
 def reading(rig: Rig) -> tuple[int, float]:
@@ -175,6 +183,51 @@ def flows(rig: Rig) -> Figures:
 def enqueue_flow(rig: Rig, calls: Iterable[Call[Any]]) -> None:
     """A flow in which one more job waits for all of these."""
     group(calls).then(rig.tasks.noop.call(0, 1, "x")).enqueue()
+
+
+@TOPIC.scenario
+def staged_writes(rig: Rig) -> Figures:
+    """Jobs of a bulk that stage one write, beside jobs that stage none: commands and CPU of the server per job"""
+    jobs, rounds = rig.at_pace(640, 3200, 12_800), rig.at_pace(3, 9, 15)
+    queue = rig.tasks.queue
+    stage = Stage(queue).hincrby(queue.key("staged"), "n")
+    calls = [rig.tasks.noop.using(expires=3600).call(n, 1, "x") for n in range(jobs)]
+    measured: dict[str, list[tuple[float, float]]] = {PLAIN: [], "a staged write": []}
+    for _ in range(rounds + 1):  # the first round warms up
+        for costs, effects in zip(measured.values(), (b"", stage.pack()), strict=True):
+            costs.append(cost_of(rig, rig.app.enqueue_many, calls, effects))
+    plain, staged = (costs[1:] for costs in measured.values())
+    for part, (what, unit) in enumerate((("commands", ""), ("CPU of the server", "µs"))):
+        ratio = Ratio(median(a[part] / b[part] for a, b in zip(staged, plain, strict=True)), PLAIN)
+        target = at_most(1.25, "ratio") if part else None
+        yield figure(f"{PLAIN}, {what} per job", [cost[part] for cost in plain], unit)
+        yield figure(
+            f"a staged write, {what} per job", [cost[part] for cost in staged], unit, ratio=ratio, target=target
+        )
+
+
+@TOPIC.scenario
+def reruns(rig: Rig) -> Figures:
+    """A job with 100 finished steps runs again: from its start until its next step has started"""
+    jobs = rig.at_pace(5, 20, 100)
+    milliseconds: list[float] = []
+
+    async def hundred() -> None:
+        began = time.perf_counter()
+        for n in range(FINISHED):
+            await step(do_nothing, n)
+        if current().attempt == 1:
+            raise Retry(1, base=0)
+        await step(note_start, began)
+
+    async def note_start(began: float) -> None:
+        milliseconds.append((time.perf_counter() - began) * 1000)
+
+    task: Task[[], None] = rig.app.task(queue="reruns", result_ttl=0)(hundred)
+    for _ in range(jobs):
+        rig.fill([task.call()])
+        run_to_end(rig, "reruns")
+    yield figure(f"{FINISHED} finished steps, start of the next one", milliseconds, "ms", target=at_most(5))
 
 
 @TOPIC.scenario
