@@ -10,8 +10,8 @@ from penstock import Penstock, WorkerSettings, current
 from penstock.core.slots import slot
 from penstock.testing import MovableClock
 from penstock.worker.worker import Worker
-from tests.clusters import SLOTS, ReplicatedCluster, move_slot
-from tests.servers import eventually
+from tests.clusters import ReplicatedCluster, move_slot
+from tests.servers import SLOTS, eventually
 
 JOBS = 60
 
