@@ -163,3 +163,16 @@ async def test_a_job_that_was_cancelled_or_failed_stages_nothing(app: Penstock, 
     job = await fail.enqueue.aio()
     await run_burst(app)
     assert (await job.status.aio(), raw.get(key)) == (Status.DEAD, None)
+
+
+async def test_a_job_whose_result_cannot_be_stored_stages_nothing(app: Penstock, raw: Any):
+    key = app.queue("q").key("n")
+
+    @app.task(queue="q")
+    async def count() -> object:
+        current().stage.incrby(key)
+        return object()
+
+    job = await count.enqueue.aio()
+    await run_burst(app)
+    assert (await job.status.aio(), raw.get(key)) == (Status.DEAD, None)

@@ -87,7 +87,7 @@ def total_tenant_counts(parts: Sequence[TenantCounts]) -> TenantCounts:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """What a queue has for another one: calls, and news for jobs that wait there. A worker of this queue delivers it.
+    """The entries in the outbox of a queue for one other queue: calls, and reports to jobs that wait there. A worker of this queue delivers it.
 
     entries  how many
     oldest   seconds since the oldest was written; more than a few: no worker serves the queue, or the other queue
@@ -108,7 +108,7 @@ class QueueOverview:
     due_in         seconds until the next delayed job is due; None: no job is delayed
     scanned        how many delayed jobs, the earliest first, were searched for jobs of unknown tasks
     unknown_tasks  those of them that a worker handed back because it does not know their task: key -> reason
-    outbox         what waits to be delivered to other queues
+    outbox         the entries for each other queue
     """
 
     used: bool
@@ -120,7 +120,7 @@ class QueueOverview:
 
 
 def total_outbox(parts: Sequence[Outgoing]) -> list[Outgoing]:
-    """What the shards of a queue have for other queues, together."""
+    """The outbox of a queue from those of its shards."""
     found: dict[str, Outgoing] = {}
     for one in parts:
         old = found.get(one.queue, Outgoing(one.queue, 0, 0.0))

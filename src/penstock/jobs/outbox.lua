@@ -67,8 +67,8 @@ function outbox.oldest(queue)
   return entries
 end
 
--- What waits for other queues, for an operator: queue, entries, ms for which the oldest one has waited, … Of a thousand queues and
--- schedules at most.
+-- The lengths of the outbox, for an operator: queue, entries, ms for which the oldest one has waited, … Reads at most a thousand
+-- members of `ticks`.
 --- (s: table) -> table
 --- uses: base
 function outbox.lengths(s)

@@ -70,7 +70,7 @@ class QueueDetail:
     kept: Retention = field(default_factory=Retention)
 
     outbox: list[Outgoing] = field(default_factory=list)
-    """What waits to be delivered to other queues."""
+    """The entries that wait to be delivered to other queues."""
 
 
 @dataclass(frozen=True, slots=True)
