@@ -46,7 +46,7 @@ def test_each_call_of_an_outbox_arrives_once_over_a_slot_move_and_a_fail_over(mo
             await driver.aio.run(target.bindings.deliver(source.name, entries[: len(entries) // 8 * 4]))
 
         begun = app.enqueue_many(confirm.using(tenant=f"t{n}").call(-1) for n in range(20))
-        monkeypatch.setattr("penstock.worker.ticks.deliver", deliver_half)
+        monkeypatch.setattr("penstock.worker.delivery.deliver", deliver_half)
         jobs = app.enqueue_many(book.call(number) for number in range(JOBS))
         work(app, first)
         monkeypatch.undo()

@@ -108,7 +108,7 @@ def test_an_outbox_is_shown_until_it_is_delivered(shop, penstock, monkeypatch):
     def order(n: int) -> None:
         current().stage.enqueue(remind.call(n))
 
-    monkeypatch.setattr("penstock.worker.ticks.deliver", deliver)
+    monkeypatch.setattr("penstock.worker.delivery.deliver", deliver)
     shop.enqueue_many(order.call(n) for n in range(3))
     asyncio.run(work())
     assert re.search(r"outbox +3 to mail, the oldest for ", penstock("queue", "show", "orders")[1])

@@ -87,7 +87,9 @@ def total_tenant_counts(parts: Sequence[TenantCounts]) -> TenantCounts:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """The entries in the outbox of a queue for one other queue: calls, and reports to jobs that wait there. A worker of this queue delivers it.
+    """The entries in the outbox of a queue for one other queue: calls, and reports to jobs that wait there.
+
+    A worker of the queue delivers them.
 
     entries  how many
     oldest   seconds since the oldest was written; more than a few: no worker serves the queue, or the other queue
