@@ -1,0 +1,66 @@
+"""What the scripts of flows cost, counted in commands: no step depends on how many jobs a flow has."""
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.jobs.claims import Settlement
+from penstock.jobs.flow_bindings import ROWS, FlowBindings, FlowRow
+from tests.jobs.stand import FakeWorker, Stand, record
+
+BATCH = 50
+MOST = 600
+"""Commands of one script that reports the end of a job to 128 others, and makes those ready."""
+
+
+def commands(stand: Stand, act: Callable[[], Any]) -> int:
+    """The commands that scripts call meanwhile."""
+
+    def read() -> int:
+        stats = stand.client.info("commandstats")
+        return sum(one["calls"] for name, one in stats.items() if name not in ("cmdstat_evalsha", "cmdstat_info"))
+
+    before = read()
+    act()
+    return read() - before
+
+
+def send(stand: Stand, rows: list[FlowRow]) -> list[int]:
+    """Send the rows of a flow. Returns the commands of each slice."""
+    slices = [rows[at : at + ROWS] for at in range(0, len(rows), ROWS)]
+    bindings = FlowBindings(stand.bindings)
+    return [commands(stand, lambda some=some: stand.run(bindings.enqueue(some, durable=False))) for some in slices]
+
+
+def drain(stand: Stand, worker: FakeWorker) -> list[int]:
+    """Complete all jobs in turns of `BATCH`. Returns the commands of each turn."""
+    costs: list[int] = []
+    replies: list[Any] = []
+    done: list[Settlement] = []
+    while not replies or done or replies[-1].more:
+        costs.append(commands(stand, lambda done=done: replies.append(worker.turn(BATCH, *done))))
+        done = [Settlement(claim.token, b"1") for claim in replies[-1].claims]
+    return costs
+
+
+def test_a_turn_costs_the_same_however_many_jobs_one_waits_for(stand: Stand):
+    costs = {}
+    for number in (500, 5000):
+        rows = [FlowRow("opensw", f"d{number}", record())]
+        rows += [FlowRow("job", f"{number}-{n}", record(), f"d{number}") for n in range(number)]
+        enqueued = send(stand, [*rows, FlowRow("close", f"d{number}")])
+        turns = drain(stand, FakeWorker(stand, f"w{number}"))
+        assert stand.done(f"d{number}") == b"c1"
+        costs[number] = (max(enqueued), sorted(turns)[len(turns) // 2], max(turns))
+    for few, many in zip(costs[500], costs[5000], strict=True):
+        assert many <= few + 5
+
+
+def test_the_end_of_a_job_is_reported_to_many_in_parts(stand: Stand):
+    rows = [FlowRow("opens-", f"d{n}", record()) for n in range(2000)]
+    rows += [FlowRow("edge", "a", b"", f"d{n}") for n in range(2000)]
+    rows += [FlowRow("job", "a", record()), *(FlowRow("close", f"d{n}") for n in range(2000))]
+    send(stand, rows)
+    costs = drain(stand, FakeWorker(stand, "w"))
+    assert stand.counts() == "0 0 0 0"
+    assert not {"waiting", "dependents", "events", "opened"} & set(stand.dump())
+    assert max(costs) <= MOST, costs
