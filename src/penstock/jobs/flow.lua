@@ -59,15 +59,16 @@ end
 --- (s: table, letter: str, id: str, text: str)
 function flow.report(s, letter, id, text)
   local flows = s.row[_row.FLOWS]
-  if flows and flows > 0 then flow.note(s, results.letter(letter), id, text) end
+  if flows and flows > 0 then flow.note(s, #letter == 1 and letter or results.letter(letter), id, text) end
 end
 
 --- (s: table, letter: str, id: str, text: str)
 --- seldom
 function flow.note(s, letter, id, text)
-  s.events = s.events or {}
-  local n = #s.events
-  s.events[n + 1], s.events[n + 2], s.events[n + 3], s.events[n + 4] = letter, id, text, ""
+  local events = s.events or {}
+  local n = #events
+  events[n + 1], events[n + 2], events[n + 3], events[n + 4] = letter, id, text, ""
+  s.events = events
 end
 
 -- The state of the wait of a dependent, or false. Changes to the table are stored by `flow.write`.

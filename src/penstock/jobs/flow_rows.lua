@@ -30,11 +30,12 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
     if #gone > 0 then return { "MOVED", unpack(gone) } end
     rows = rows + moving
   end
-  local r, ids, ended, opened, closed, shared = s.row, {}, {}, {}, {}, {}
+  local r, ids, letters, ended, opened, closed, shared = s.row, {}, {}, {}, {}, {}, {}
   for i = rows, #ARGV, 4 do ids[#ids + 1] = ARGV[i + 1] end
   local old = redis.call("HMGET", base .. "jobs", unpack(ids))
   for i = 1, #ids do
     local letter = string.sub(ARGV[rows + 4 * i - 4], 1, 1)
+    letters[i] = letter
     if old[i] and (letter == "o" or letter == "j") then return { "known", i - 1 } end
     if letter == "a" and not old[i] then
       ended[i] = results.get(ids[i], s.now)
@@ -60,8 +61,7 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
   end
   for i = 1, #ids do
     local at = rows + 4 * i - 4
-    local verb, id, body, dependent = ARGV[at], ids[i], ARGV[at + 2], ARGV[at + 3]
-    local letter = string.sub(verb, 1, 1)
+    local verb, letter, id, body, dependent = ARGV[at], letters[i], ids[i], ARGV[at + 2], ARGV[at + 3]
     if letter == "o" then
       flow.add(s, id, body, generation + i, verb, set)
     elseif letter == "j" then
@@ -76,12 +76,15 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
     local edge
     if letter == "f" then
       flow.link(s, string.char(#body) .. body .. id, dependent)
-    elseif string.sub(verb, -1) == ">" then
+    elseif string.byte(verb, -1) == 62 then
       edge = dependent
     elseif dependent ~= "" then
       edge = flow.link(s, "\0" .. id, dependent)
     end
-    if edge and ended[i] then
+    if edge and letter == "j" and not known_edges[id] then
+      known_edges[id] = edge
+      new_edges[#new_edges + 1], new_edges[#new_edges + 2] = id, edge
+    elseif edge and ended[i] then
       flow.visit(s, edge, results.letter(ended[i]), id, results.text(ended[i]))
     elseif edge then
       local is_dead = letter == "a" and record.intact(old[i]) and record.state(old[i]) == state.DEAD
