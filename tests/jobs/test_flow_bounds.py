@@ -1,6 +1,7 @@
 """What the scripts of flows cost, counted in commands: no step depends on how many jobs a flow has."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from penstock.jobs.claims import Settlement
@@ -28,7 +29,7 @@ def send(stand: Stand, rows: list[FlowRow]) -> list[int]:
     """Send the rows of a flow. Returns the commands of each slice."""
     slices = [rows[at : at + ROWS] for at in range(0, len(rows), ROWS)]
     bindings = FlowBindings(stand.bindings)
-    return [commands(stand, lambda some=some: stand.run(bindings.enqueue(some, durable=False))) for some in slices]
+    return [commands(stand, partial(stand.run, bindings.enqueue(some, durable=False))) for some in slices]
 
 
 def drain(stand: Stand, worker: FakeWorker) -> list[int]:
@@ -36,8 +37,12 @@ def drain(stand: Stand, worker: FakeWorker) -> list[int]:
     costs: list[int] = []
     replies: list[Any] = []
     done: list[Settlement] = []
+
+    def turn(done: list[Settlement]) -> None:
+        replies.append(worker.turn(BATCH, *done))
+
     while not replies or done or replies[-1].more:
-        costs.append(commands(stand, lambda done=done: replies.append(worker.turn(BATCH, *done))))
+        costs.append(commands(stand, partial(turn, done)))
         done = [Settlement(claim.token, b"1") for claim in replies[-1].claims]
     return costs
 
