@@ -5,6 +5,9 @@ BIN := .venv/bin
 
 # Tests of the sources and the documents: part of `check`, and so not run again by `test`.
 RULES := tests/test_layers.py tests/test_surface.py tests/test_docs.py tests/test_language.py tests/typing
+# What takes minutes because processes and servers are killed, frozen and started again. `make storm` runs the long form.
+STORMS := tests/chaos/test_storm.py tests/chaos/test_recovery_storm.py tests/chaos/test_files.py \
+	tests/chaos/test_failover.py tests/chaos/test_wakeups.py tests/cli/test_recovery.py
 JOBS ?= 8
 # What failed is tried once more, one test after another.
 RETRY := -q --last-failed --last-failed-no-failures none
@@ -16,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # uv uses an interpreter of this machine, and fails with a clear message if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help setup check lua constants test test-pairs test-browser test-logs test-servers storm soak flood demo bench bench-peers clean
+.PHONY: help setup check lua constants test test-storms test-pairs test-browser test-logs test-servers storm soak flood demo bench bench-peers clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z-]+:.*##/ { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -48,9 +51,12 @@ lua: setup  ## valid Lua, no unknown global, nothing unused (without luac and lu
 constants: setup  ## write what Lua and Python share, from the .lua files into constants.py
 	$(BIN)/python -m tests.lua.constants
 
-test: check  ## check, then every other test, eight at a time, because they mostly wait (failures are retried serially)
-	$(BIN)/pytest -q -n $(JOBS) --dist worksteal --pairs half $(RULES:%=--ignore=%) || \
+test: check  ## check, then the other tests, eight at a time, because they mostly wait (failures are retried serially)
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal --pairs half $(RULES:%=--ignore=%) $(STORMS:%=--ignore=%) || \
 		$(BIN)/pytest $(RETRY)
+
+test-storms: setup  ## the short form of the storms: kills, freezes, fail-overs
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(STORMS) || $(BIN)/pytest $(RETRY)
 
 test-pairs: setup  ## the tests of components with those pairs of a face and a server that make test leaves out
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal --pairs rest tests || $(BIN)/pytest $(RETRY)
@@ -71,7 +77,7 @@ test-servers: setup  ## every component on Redis 7.0 over TLS, as the user of do
 	PENSTOCK_REDIS_SERVER=$$(command -v redis-server) $(BIN)/pytest -q -k redis tests/ops/test_everywhere.py || \
 		PENSTOCK_REDIS_SERVER=$$(command -v redis-server) $(BIN)/pytest $(RETRY)
 
-storm: setup  ## ten minutes of kills, restarts and lost replies (make test has twenty seconds); SEED=n repeats a run
+storm: setup  ## ten minutes of kills, restarts and lost replies (make test-storms has twenty seconds); SEED=n repeats a run
 	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) PENSTOCK_LEDGER=20000 PENSTOCK_FLOW=10000 $(BIN)/pytest -s tests/chaos tests/cli/test_recovery.py
 
 flood: setup  ## a gigabyte of log through 64 MiB to three receivers that count, all killed again and again; SEED=n repeats a run
