@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # uv uses an interpreter of this machine, and fails with a clear message if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help setup check lua constants test test-storms test-pairs test-browser test-logs test-servers storm soak flood demo bench bench-peers clean
+.PHONY: help setup check lua constants test test-storms test-pairs test-browser test-logs test-servers test-metrics storm soak flood demo bench bench-peers clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z-]+:.*##/ { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -76,6 +76,11 @@ test-servers: setup  ## every component on Redis 7.0 over TLS, as the user of do
 	@command -v redis-server >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server; }
 	PENSTOCK_REDIS_SERVER=$$(command -v redis-server) $(BIN)/pytest -q -k redis tests/ops/test_everywhere.py || \
 		PENSTOCK_REDIS_SERVER=$$(command -v redis-server) $(BIN)/pytest $(RETRY)
+
+test-metrics: setup  ## every query of the Grafana board; needs Debian's prometheus
+	@command -v prometheus >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus; }
+	PENSTOCK_PROMETHEUS=$$(command -v prometheus) $(BIN)/pytest -q tests/integrations/test_grafana.py || \
+		PENSTOCK_PROMETHEUS=$$(command -v prometheus) $(BIN)/pytest $(RETRY)
 
 storm: setup  ## ten minutes of kills, restarts and lost replies (make test-storms has twenty seconds); SEED=n repeats a run
 	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) PENSTOCK_LEDGER=20000 PENSTOCK_FLOW=10000 $(BIN)/pytest -s tests/chaos tests/cli/test_recovery.py
