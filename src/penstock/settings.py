@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 MiB = 1024 * 1024
 
@@ -110,6 +113,10 @@ class WorkerSettings:
     max_memory: int | None = None
     """A worker process that uses more bytes of memory than this (resident, without its isolated processes) retires as
     after `max_jobs`. None: never."""
+
+    job_log_level: LogLevel = "debug"
+    """The level of the log lines that say that a job starts, and that it has completed. Other endings have levels of
+    their own."""
 
     blocked_warning: float = 1.0
     """A task that blocks the event loop for longer than this is named in a warning."""

@@ -571,3 +571,12 @@ def test_the_steps_of_a_job_are_shown_and_it_gets_signals(shop, penstock):
     assert (code, '"text"' in err) == (Exit.USAGE, True)
     item.complete()
     assert penstock("job", "signal", job.id, "go")[0] == Exit.FAILED
+
+
+def test_a_doctor_without_the_password_says_so_as_every_command_does(start, penstock):
+    server = start("--requirepass", "secret")
+    for command in (("doctor",), ("queue", "ls")):
+        code, out, err = penstock(*command, "--url", server.address.replace("unix://", "unix://:wrong@"))
+        assert (code, out) == (Exit.SERVER, "")
+        assert "the server wants another user or password" in err
+        assert "wrong@" not in err

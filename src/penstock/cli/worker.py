@@ -21,12 +21,12 @@ from penstock.cli.loading import load_app
 from penstock.cli.parameter import Parameter
 from penstock.config import Configuration
 from penstock.errors import ConfigurationError, PenstockError
-from penstock.settings import MiB, WorkerSettings
+from penstock.settings import LogLevel, MiB, WorkerSettings
 from penstock.terminal.signals import not_ignored
 from penstock.worker.app import named_queues
 from penstock.worker.forkserver import loop_factory
 from penstock.worker.init_process import continue_in_child
-from penstock.worker.logs import LogFormat, LogLevel, start_logging
+from penstock.worker.logs import LogFormat, start_logging
 from penstock.worker.parent_pipe import stop_with_parent
 from penstock.worker.shared_status import VARIABLE as STATUS_VARIABLE
 from penstock.worker.shared_status import SharedStatus
@@ -51,6 +51,7 @@ def worker(
     url: str | None = None,
     log_format: LogFormat | None = None,
     log_level: LogLevel = "info",
+    job_log_level: LogLevel | None = None,
     stop_timeout: float | None = None,
     max_jobs: int | None = None,
     max_memory: int | None = None,
@@ -86,6 +87,8 @@ def worker(
         `plain` (the default), or `json`: one object per line.
     log_level
         The lowest level that is logged.
+    job_log_level
+        The level of the lines that say that a job starts, and that it has completed (debug by default).
     stop_timeout
         Seconds that running jobs have to finish (30 by default).
     max_jobs
@@ -107,6 +110,7 @@ def worker(
         given: dict[str, Any] = {
             "concurrency": configuration.number("concurrency", concurrency),
             "stop_timeout": stop_timeout,
+            "job_log_level": job_log_level,
             "max_jobs": configuration.number("max_jobs", max_jobs),
             "max_memory": None if memory is None else _mebibytes(memory),
         }

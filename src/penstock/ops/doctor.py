@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from penstock.app import Penstock
 from penstock.core.operations import Operation
+from penstock.driver.retrying import error_code
 from penstock.errors import ConfigurationError, ServerError, ServerRefused
 from penstock.ops import probe
 from penstock.ops.checks.app import check_keys, check_queues
@@ -55,7 +56,8 @@ def diagnose(app: Penstock, topic: str | None = None) -> Operation[list[CheckRes
     """The results of all checks, or of those of one topic.
 
     Some 500 round trips for each server, some writes of a key that is then deleted, and for `keys` the round trips of
-    `take_inventory`. Raises ConfigurationError for an unknown topic; an unreachable server is a result that fails.
+    `take_inventory`. Raises ConfigurationError for an unknown topic, and ServerRefused for a wrong user or password; an
+    unreachable server is a result that fails.
     """
     if topic is not None and topic not in TOPICS:
         known = ", ".join((*TOPICS, LOCKS))
@@ -77,7 +79,10 @@ def _check_servers(app: Penstock, topics: list[str]) -> Operation[list[CheckResu
         try:
             found = yield from measure(app, node, topics, queues)
         except ServerRefused as error:
-            results.append(CheckResult("rights", "fail", str(error), "allow it, then run the doctor again", server))
+            if error.__cause__ is not None and error_code(error.__cause__) in {"NOAUTH", "WRONGPASS"}:
+                raise
+            advice = "do what this says, then run the doctor again"
+            results.append(CheckResult("rights", "fail", str(error), advice, server))
             continue
         except ServerError as error:
             advice = "start it, or repair the connection to it"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, get_args
 
 from penstock.core.operations import Driver
 from penstock.errors import ConfigurationError
@@ -10,7 +10,7 @@ from penstock.jobs.keys import MOST_SHARDS
 from penstock.jobs.middleware import MiddlewareStack
 from penstock.jobs.queue import Queue
 from penstock.jobs.registry import Registry
-from penstock.settings import Settings, WorkerSettings
+from penstock.settings import LogLevel, Settings, WorkerSettings
 
 MOST_QUEUES = 254
 """The shared status of a process keeps the queue of a running job in one byte."""
@@ -57,7 +57,9 @@ def _all_parts(queue: Queue) -> tuple[Queue, ...]:
 
 
 def check_settings(settings: WorkerSettings) -> None:
-    """Raises ConfigurationError for numbers that cannot work."""
+    """Raises ConfigurationError for settings that cannot work."""
+    if settings.job_log_level not in get_args(LogLevel):
+        raise ConfigurationError(f"job_log_level={settings.job_log_level!r}: use {', '.join(get_args(LogLevel))}")
     for name, value in (("concurrency", settings.concurrency), ("isolated", settings.isolated)):
         if value is not None and value < 1:
             raise ConfigurationError(f"{name}={value}: use 1 or more")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from penstock.jobs.claims import Settlement
 from penstock.jobs.middleware import JobContext, JobOutcome, Middleware, MiddlewareStack
+from penstock.settings import LogLevel
 
 if TYPE_CHECKING:
     from penstock.worker.running import JobRun
@@ -17,21 +18,29 @@ log = logging.getLogger("penstock.worker")
 
 
 class JobLog(Middleware):
-    """Logs how each run ended: at DEBUG if it completed, else at INFO, WARNING or ERROR.
+    """Logs that a run starts and that it has completed, both at `level`, and other endings at INFO, WARNING or ERROR.
 
     Each record has the attributes `job` (`queue:key`), `task`, `queue`, `tenant`, `attempt`, `duration` in seconds,
     `worker`, and `ending`. A record of a failure also has its traceback, which every `logging.Formatter` prints.
     """
 
-    def __init__(self, worker: str) -> None:
+    def __init__(self, worker: str, level: int) -> None:
         self._worker = worker
+        self._level = level
+
+    @property
+    def wants_all(self) -> bool:
+        return log.isEnabledFor(self._level)
+
+    def started(self, job: JobContext) -> None:
+        self._log(self._level, f"job {job.id} ({job.task}) starts", job)
 
     def finished(self, job: JobContext, outcome: JobOutcome) -> None:
         name = f"{job.id} ({job.task})" if job.task else job.id
         level, text = logging.ERROR, ""
         match outcome.ending:
             case "completed":
-                level, text = logging.DEBUG, "completed"
+                level, text = self._level, "completed"
             case "dropped":
                 level, text = logging.INFO, f"dropped: {outcome.reason}"
             case "postponed":
@@ -52,30 +61,39 @@ class JobLog(Middleware):
             case "dead":
                 text = f"is a dead letter after attempt {job.attempt}: {outcome.reason}"
         if log.isEnabledFor(level):
-            self._log(level, f"job {name} {text}", job, outcome)
+            ended = {"duration": round(outcome.duration, 6), "ending": outcome.ending}
+            self._log(level, f"job {name} {text}", job, ended, outcome.traceback)
 
-    def _log(self, level: int, text: str, job: JobContext, outcome: JobOutcome) -> None:
+    def _log(
+        self, level: int, text: str, job: JobContext, ended: Mapping[str, Any] | None = None, traceback: str = ""
+    ) -> None:
         fields = {
             "job": job.id, "task": job.task, "queue": job.queue, "tenant": job.tenant, "attempt": job.attempt,
-            "duration": round(outcome.duration, 6), "worker": self._worker, "ending": outcome.ending,
+            "worker": self._worker, **(ended or {}),
         }  # fmt: skip
         record = log.makeRecord(log.name, level, __file__, 0, "%s", (text,), None, extra=fields)
         # The exception may come from another process, so there is only its text. A formatter prints it like its own.
-        record.exc_text = outcome.traceback.rstrip() or None
+        record.exc_text = traceback.rstrip() or None
         log.handle(record)
 
 
 class RunReports:
-    """Reports how runs ended: to the log, and to the `finished` hooks."""
+    """Reports how runs ended: to the log, and to the `finished` hooks. `level`: that of `WorkerSettings.job_log_level`."""
 
-    def __init__(self, worker: str, middleware: MiddlewareStack) -> None:
-        self._job_log = JobLog(worker)
+    def __init__(self, worker: str, middleware: MiddlewareStack, level: LogLevel) -> None:
+        self._job_log = JobLog(worker, logging.getLevelNamesMapping()[level.upper()])
         self._middleware = middleware
 
     @property
     def wants_all(self) -> bool:
         """Whether completed runs are reported, too."""
-        return bool(self._middleware.finished_hooks) or log.isEnabledFor(logging.DEBUG)
+        return bool(self._middleware.finished_hooks) or self._job_log.wants_all
+
+    def start(self, run: JobRun) -> None:
+        """Log that the job, or each job of the batch, starts."""
+        if self._job_log.wants_all:
+            for one in run.members or (run,):
+                self._job_log.started(one.context)
 
     def add(self, context: JobContext, settlement: Settlement, started_at: float | None = None) -> None:
         outcome = JobOutcome.of(settlement, 0.0 if started_at is None else time.monotonic() - started_at)

@@ -9,9 +9,9 @@ import time
 from typing import Literal, TypeAlias
 
 from penstock.jobs.reporting import JobFields
+from penstock.settings import LogLevel
 
 LogFormat: TypeAlias = Literal["plain", "json"]
-LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 _STANDARD_FIELDS = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """The attributes of every log record. Any other attribute was passed with `extra=`."""

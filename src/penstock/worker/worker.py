@@ -106,7 +106,7 @@ class Worker:
             isolated, self._execution, app.registry,
             max_payload=app.settings.max_payload, worker=self.name, start_logging=start_logging,
         )  # fmt: skip
-        self._reports = RunReports(self.name, app.middleware)
+        self._reports = RunReports(self.name, app.middleware, self.settings.job_log_level)
         self._round_due = asyncio.Event()
         self._suspects = SuspectWatch(
             self._feeds, queues, self._turn, partial(command_for, app, self.settings, start_logging), self.settings,
@@ -416,6 +416,7 @@ class Worker:
         """Start a job, or a batch. False: it belongs into a streak."""
         run.feed = feed
         self._inflight.start(run)
+        self._reports.start(run)
         if self._runners_timer is None and not self._inflight.has_all_runners:
             self._runners_timer = self._loop.call_later(DOUBLING, self._add_runners)
         self._rechecked = False
