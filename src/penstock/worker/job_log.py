@@ -78,7 +78,7 @@ class JobLog(Middleware):
 
 
 class RunReports:
-    """Reports how runs ended: to the log, and to the `finished` hooks. `level`: that of `WorkerSettings.job_log_level`."""
+    """Reports how runs ended: to the log, and to the `finished` hooks. `level`: `WorkerSettings.job_log_level`."""
 
     def __init__(self, worker: str, middleware: MiddlewareStack, level: LogLevel) -> None:
         self._job_log = JobLog(worker, logging.getLevelNamesMapping()[level.upper()])
