@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from penstock import Concurrency, ConfigurationError, Penstock, Queue, Rate, Unique
+from penstock.jobs.retention import Retention
 from penstock.jobs.shards import shard_number
 from tests.conftest import Do, MakeApp
 
@@ -130,15 +131,17 @@ async def test_a_change_is_closed_when_no_tenant_is_left_to_move(queue: Queue, o
         await do(queue.add_shards, 3)
 
 
-async def test_switches_and_weights_hold_in_new_shards(queue: Queue, do: Do):
+async def test_switches_weights_and_retention_hold_in_new_shards(queue: Queue, do: Do):
     await do(queue.put, 0)
     await do(queue.pause)
     await do(queue.due_first)
     await do(queue.tenant(MOVING[0]).weigh, 3)
+    await do(queue.keep, dead_letters=7, dead_age=60)
     await do(queue.add_shards, 3)
     counts = await do(queue.parts[2].count)
     assert (counts.paused, counts.due_first) == (True, True)
     assert (await do(queue.tenant(MOVING[0]).count)).weight == 3
+    assert await do(queue.parts[2].kept) == await do(queue.kept) == Retention(dead_letters=7, dead_age=60)
 
 
 async def test_windows_of_unique_keys_and_buckets_of_rates_keep_a_tenant(app: Penstock, queue: Queue, do: Do):

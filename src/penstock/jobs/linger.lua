@@ -174,7 +174,7 @@ function linger.take(s, level, room)
       linger.offer_lane(r, level, tenant)
       first[2] = redis.call("ZSCORE", base .. "turns:" .. level, tenant)
     end
-    local cost = lane.cost(r[_row.WEIGHTED] == 1 and redis.call("HGET", base .. "weights", tenant))
+    local cost = lane.cost(r[_row.WEIGHTED] % 2 == 1 and redis.call("HGET", base .. "weights", tenant))
     local head = redis.call("HGET", base .. "heads:" .. level, tenant)
     local cursor = lane.cursor(r, level, tenant, first[2], cost, head)
     lane.read(cursor, level, room.want + 1)

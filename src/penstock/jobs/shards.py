@@ -296,8 +296,9 @@ class Shards(Generic[S]):
         yield Parallel(tuple(ShardBindings(one.bindings).adopt(self.table.text) for one in self.queues[1:]))
 
     def _copy_settings(self, before: int) -> Operation[None]:
-        """Give new shards the switches, the pauses and the weights of the first one."""
+        """Give new shards the switches, the retention, the pauses and the weights of the first one."""
         from penstock.jobs.pauses import part_name
+        from penstock.jobs.retention import Retention
 
         first, added = self.all[0], self.queues[before:]
         counts = yield first.bindings.counts()
@@ -305,6 +306,9 @@ class Shards(Generic[S]):
         for name in names:
             if getattr(counts, name):
                 yield Parallel(tuple(one.bindings.set_switch(name, True) for one in added))
+        kept = yield Retention.of(first.bindings)
+        if kept:
+            yield Parallel(tuple(kept.store(one.bindings) for one in added))
         if counts.paused_parts:
             for pause in (yield first.bindings.pauses()):
                 part = part_name(first.name, pause.task, pause.tenant)
