@@ -6,8 +6,7 @@ BIN := .venv/bin
 # Tests of the sources and the documents: part of `check`, and so not run again by `test`.
 RULES := tests/test_layers.py tests/test_surface.py tests/test_docs.py tests/test_language.py tests/typing
 # What takes minutes because processes and servers are killed, frozen and started again. `make storm` runs the long form.
-STORMS := tests/chaos/test_storm.py tests/chaos/test_recovery_storm.py tests/chaos/test_files.py \
-	tests/chaos/test_failover.py tests/chaos/test_wakeups.py tests/cli/test_recovery.py
+STORMS := tests/chaos tests/cli/test_recovery.py tests/cli/test_supervision.py
 JOBS ?= 8
 # What failed is tried once more, one test after another.
 RETRY := -q --last-failed --last-failed-no-failures none
@@ -83,7 +82,7 @@ test-metrics: setup  ## every query of the Grafana board; needs Debian's prometh
 		PENSTOCK_PROMETHEUS=$$(command -v prometheus) $(BIN)/pytest $(RETRY)
 
 storm: setup  ## ten minutes of kills, restarts and lost replies (make test-storms has twenty seconds); SEED=n repeats a run
-	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) PENSTOCK_LEDGER=20000 PENSTOCK_FLOW=10000 $(BIN)/pytest -s tests/chaos tests/cli/test_recovery.py
+	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) PENSTOCK_LEDGER=20000 PENSTOCK_FLOW=10000 $(BIN)/pytest -s $(STORMS)
 
 flood: setup  ## a gigabyte of log through 64 MiB to three receivers that count, all killed again and again; SEED=n repeats a run
 	PENSTOCK_FLOOD_MB=1024 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos/test_files.py

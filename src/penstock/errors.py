@@ -64,8 +64,9 @@ import re
 _LONG = 600
 """Characters of a message that is printed in any case as it was written."""
 
-_QUOTED = re.compile(r"""(['"])((?:(?!\1)[^\\]|\\.){60})(?:(?!\1)[^\\]|\\.){60,}\1""", re.DOTALL)
-_UNBROKEN = re.compile(r"(\S{120})\S{60,}")
+_QUOTED = re.compile(r"""(['"])((?:(?!\1)[^\\]|\\.){250})(?:(?!\1)[^\\]|\\.){60,}\1""", re.DOTALL)
+_UNBROKEN = re.compile(r"(\S{250})\S{60,}")
+"""Long enough for the path of a file."""
 
 
 class PenstockError(Exception):

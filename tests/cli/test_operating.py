@@ -135,6 +135,19 @@ def test_a_tenant_is_paused_shown_and_resumed(shop, penstock):
     assert "one at a time" in err
 
 
+def test_the_order_of_a_queue_is_chosen_and_shown(shop, penstock):
+    shop.queue("mail").put(1)
+    code, out, _ = penstock("queue", "order", "mail", "--by-time")
+    assert code == 0
+    assert out == "mail: tenants share the time of the workers equally; jobs that become due wait behind other jobs.\n"
+    assert "open; tenants share the time of the workers" in penstock("queue", "show", "mail")[1]
+    penstock("queue", "order", "mail", "--due-first", "--no-by-time")
+    counts = shop.queue("mail").count()
+    assert (counts.by_time, counts.due_first) == (False, True)
+    assert penstock("queue", "order", "mail")[0] == Exit.USAGE
+    assert penstock("queue", "order", "none", "--by-time")[0] == Exit.FAILED
+
+
 def test_what_a_queue_keeps_is_set_and_shown(shop, penstock):
     shop.queue("mail").put(1)
     assert "keeps    all dead letters" in penstock("queue", "show", "mail")[1]

@@ -135,11 +135,12 @@ async def test_switches_weights_and_retention_hold_in_new_shards(queue: Queue, d
     await do(queue.put, 0)
     await do(queue.pause)
     await do(queue.due_first)
+    await do(queue.fair_by_time)
     await do(queue.tenant(MOVING[0]).weigh, 3)
     await do(queue.keep, dead_letters=7, dead_age=60)
     await do(queue.add_shards, 3)
     counts = await do(queue.parts[2].count)
-    assert (counts.paused, counts.due_first) == (True, True)
+    assert (counts.paused, counts.due_first, counts.by_time) == (True, True, True)
     assert (await do(queue.tenant(MOVING[0]).count)).weight == 3
     assert await do(queue.parts[2].kept) == await do(queue.kept) == Retention(dead_letters=7, dead_age=60)
 

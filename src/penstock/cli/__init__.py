@@ -41,6 +41,7 @@ COMMANDS = (
     Command("queue limit", "penstock.cli.limits:change", "change the numbers of a limit"),
     Command("queue split", "penstock.cli.queue:split", "give a queue more shards, each in a cluster slot of its own"),
     Command("queue keep", "penstock.cli.queue:keep", "limit what is kept of jobs that have ended"),
+    Command("queue order", "penstock.cli.queue:order", "choose in which order jobs are handed out"),
     Command("queue purge", "penstock.cli.queue:purge", "cancel all waiting jobs"),
     Command("job ls", "penstock.cli.job_list:ls", "list jobs by state, task, tenant, worker, id or age"),
     Command("job show", "penstock.cli.job:show_one", "show everything known about a job"),

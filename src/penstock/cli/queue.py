@@ -6,6 +6,7 @@ from rich.text import Text
 
 from penstock.cli.ages import Age
 from penstock.cli.where import HERE, AsJson, Where, Yes, confirm
+from penstock.errors import ConfigurationError
 from penstock.jobs.counts import Counts
 from penstock.jobs.pauses import PausedPart
 from penstock.jobs.retention import Retention
@@ -75,6 +76,8 @@ def _describe(queue: QueueDetail) -> None:
     state = "paused: no job is handed out" if counts.paused else "open"
     if counts.due_first:
         state += "; due jobs go first"
+    if counts.by_time:
+        state += "; tenants share the time of the workers"
     oldest = f", the oldest for {age(counts.oldest)}" if counts.ready else ""
     due = f", the next {_due(queue.due_in)}" if queue.due_in is not None else ""
     show_facts(
@@ -178,6 +181,29 @@ def keep(
     with where.open() as inspector:
         inspector.keep(name, kept)
     show(f"{name} keeps {_kept(kept)}.")
+
+
+def order(
+    name: str, /, *, by_time: bool | None = None, due_first: bool | None = None, where: Where = HERE
+) -> None:
+    """Choose in which order a queue hands out its jobs. What is not given stays as it is.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    by_time
+        Let tenants share the time of the workers equally, instead of the number of jobs.
+    due_first
+        Let delayed jobs that are due go before the other jobs of their tenant and priority.
+    """
+    if by_time is None and due_first is None:
+        raise ConfigurationError("name an order: --by-time, --due-first, --no-by-time or --no-due-first")
+    with where.open() as inspector:
+        counts = inspector.order(name, by_time=by_time, due_first=due_first)
+    shared = "the time of the workers" if counts.by_time else "the number of jobs"
+    due = "go before other jobs" if counts.due_first else "wait behind other jobs"
+    show(f"{name}: tenants share {shared} equally; jobs that become due {due}.")
 
 
 def pause(name: str, /, *, task: str | None = None, tenant: str | None = None, where: Where = HERE) -> None:

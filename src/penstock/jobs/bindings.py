@@ -460,11 +460,11 @@ def _stored_job(reply: Sequence[Any]) -> StoredJob:
 
 def _counts(reply: Sequence[Any]) -> Counts:
     now, oldest, *rest = reply
-    *numbers, paused, due_first, parked, paused_parts, entered, dependent = (int(n or 0) for n in rest)
+    *numbers, paused, due_first, parked, paused_parts, entered, dependent, by_time = (int(n or 0) for n in rest)
     age = max(0.0, now / 1000 - int(oldest)) if oldest is not None else 0.0
     return Counts(
         *numbers, oldest=age, paused=bool(paused), due_first=bool(due_first), parked=parked, paused_parts=paused_parts,
-        entered=entered, dependent=dependent,
+        entered=entered, dependent=dependent, by_time=bool(by_time),
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ class Counts:
     letter), were `dropped`, or `lost` (their worker died); and jobs that were `cancelled` or `expired` while they
     waited.
 
-    Switches: `paused`, and `due_first` (see `Queue.due_first`). `paused_parts`: how many tasks and tenants are paused,
+    Switches: `paused`, `due_first` (see `Queue.due_first`) and `by_time` (see `Queue.fair_by_time`). `paused_parts`: how many tasks and tenants are paused,
     or still have parked jobs after their pause (see `Queue.pauses`).
     """
 
@@ -40,6 +40,7 @@ class Counts:
     paused_parts: int = field(default=0, kw_only=True)
     entered: int = field(default=0, kw_only=True)
     dependent: int = field(default=0, kw_only=True)
+    by_time: bool = field(default=False, kw_only=True)
 
     @property
     def waiting(self) -> int:
@@ -55,7 +56,7 @@ def total_counts(parts: Sequence[Counts]) -> Counts:
         due_first=all(part.due_first for part in parts), parked=sum(part.parked for part in parts),
         paused_parts=max(part.paused_parts for part in parts),
         entered=sum(part.entered for part in parts),
-        dependent=sum(part.dependent for part in parts),
+        dependent=sum(part.dependent for part in parts), by_time=all(part.by_time for part in parts),
     )  # fmt: skip
 
 

@@ -302,7 +302,7 @@ class Shards(Generic[S]):
 
         first, added = self.all[0], self.queues[before:]
         counts = yield first.bindings.counts()
-        names: tuple[Literal["paused", "due_first"], ...] = ("paused", "due_first")
+        names: tuple[Literal["paused", "due_first", "by_time"], ...] = ("paused", "due_first", "by_time")
         for name in names:
             if getattr(counts, name):
                 yield Parallel(tuple(one.bindings.set_switch(name, True) for one in added))

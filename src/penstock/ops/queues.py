@@ -134,6 +134,21 @@ class QueueInspector(JobSearchInspector):
         return (yield from count_parts((yield from self._shards(name))))
 
     @verb
+    def order(self, name: str, *, by_time: bool | None = None, due_first: bool | None = None) -> Operation[Counts]:
+        """Switch `Queue.fair_by_time` and `Queue.due_first`; None leaves one as it is. Returns the queue's counts.
+
+        Raises PenstockError for a queue that was never used.
+        """
+        yield from self._check_used(self._app.queue(name))
+        shards = yield from self._shards(name)
+        for shard in shards:
+            if by_time is not None:
+                yield shard.bindings.set_switch("by_time", by_time)
+            if due_first is not None:
+                yield shard.bindings.set_switch("due_first", due_first)
+        return (yield from count_parts(shards))
+
+    @verb
     def keep(self, name: str, kept: Retention) -> Operation[None]:
         """Limit what a queue keeps of jobs that have ended. Raises PenstockError for a queue that was never used."""
         yield from self._check_used(self._app.queue(name))
