@@ -183,9 +183,7 @@ def keep(
     show(f"{name} keeps {_kept(kept)}.")
 
 
-def order(
-    name: str, /, *, by_time: bool | None = None, due_first: bool | None = None, where: Where = HERE
-) -> None:
+def order(name: str, /, *, by_time: bool | None = None, due_first: bool | None = None, where: Where = HERE) -> None:
     """Choose in which order a queue hands out its jobs. What is not given stays as it is.
 
     Parameters

@@ -18,8 +18,8 @@ class Counts:
     letter), were `dropped`, or `lost` (their worker died); and jobs that were `cancelled` or `expired` while they
     waited.
 
-    Switches: `paused`, `due_first` (see `Queue.due_first`) and `by_time` (see `Queue.fair_by_time`). `paused_parts`: how many tasks and tenants are paused,
-    or still have parked jobs after their pause (see `Queue.pauses`).
+    Switches: `paused`, `due_first` (see `Queue.due_first`) and `by_time` (see `Queue.fair_by_time`). `paused_parts`:
+    how many tasks and tenants are paused, or still have parked jobs after their pause (see `Queue.pauses`).
     """
 
     ready: int = 0
