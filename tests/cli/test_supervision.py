@@ -120,7 +120,7 @@ def eventually_one(shop) -> int:
 
 def test_after_max_jobs_a_process_is_replaced_and_its_running_job_ends(start, shop, begun):
     start("worker", "tasks:app", "-c", "2", "--max-jobs", "2", "--stop-timeout", "0.1", **shop.where)
-    long = shop.nap.enqueue(4.0)
+    long = shop.nap.enqueue(scaled(4.0))
     eventually(begun)
     pids = [shop.nap.enqueue(0).result(timeout=scaled(30)) for _ in range(4)]
     assert long.status() is Status.RUNNING, "it has more time than a stop would give it"
@@ -294,12 +294,11 @@ def test_the_command_line_cancels_a_running_job_and_waits_for_its_end(start, run
     done = run("job", "cancel", first.id, "--wait", "20", *words)
     assert (done.returncode, done.stdout.strip()) == (Exit.OK, f"{first.id} cancelled")
     asked = run("job", "cancel", second.id, *words)
-    assert (asked.returncode, "it was asked to end; --wait SECONDS waits for that" in asked.stderr) == (
-        Exit.FAILED,
-        True,
-    )
+    was_asked = "it was asked to end; --wait SECONDS waits for that" in asked.stderr
+    assert was_asked == (asked.returncode == Exit.FAILED)
+    assert was_asked or asked.stdout.strip() == f"{second.id} cancelled"  # the worker was quicker than the command
     eventually(lambda: second.status() is Status.CANCELLED)
-    stuck = shop.block.enqueue(4)
+    stuck = shop.block.enqueue(scaled(4))
     eventually(lambda: begun(3))
     late = run("job", "cancel", stuck.id, "--wait", "0.3", *words)
     assert (late.returncode, "its code cannot be interrupted" in late.stderr) == (Exit.FAILED, True)
