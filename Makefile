@@ -5,8 +5,11 @@ BIN := .venv/bin
 
 # Tests of the sources and the documents: part of `check`, and so not run again by `test`.
 RULES := tests/test_layers.py tests/test_surface.py tests/test_docs.py tests/test_language.py tests/typing
-# What takes minutes because processes and servers are killed, frozen and started again. `make storm` runs the long form.
-STORMS := tests/chaos tests/cli/test_recovery.py tests/cli/test_supervision.py
+# Processes and servers are killed, frozen and started again. `make storm` runs the long form.
+STORMS := tests/chaos tests/cli/test_recovery.py
+# With them, what takes minutes because it starts many processes.
+PROCESSES := $(STORMS) tests/cli/test_supervision.py tests/cli/test_processes.py tests/cli/test_worker_command.py \
+	tests/worker/test_many_idle_workers.py tests/demo
 JOBS ?= 8
 # What failed is tried once more, one test after another.
 RETRY := -q --last-failed --last-failed-no-failures none
@@ -18,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # uv uses an interpreter of this machine, and fails with a clear message if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help setup check lua constants test test-storms test-pairs test-browser test-logs test-servers test-metrics storm soak flood demo bench bench-peers clean
+.PHONY: help setup check lua constants test test-processes test-pairs test-browser test-logs test-servers test-metrics storm soak flood demo bench bench-peers clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z-]+:.*##/ { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -51,11 +54,11 @@ constants: setup  ## write what Lua and Python share, from the .lua files into c
 	$(BIN)/python -m tests.lua.constants
 
 test: check  ## check, then the other tests, eight at a time, because they mostly wait (failures are retried serially)
-	$(BIN)/pytest -q -n $(JOBS) --dist worksteal --pairs half $(RULES:%=--ignore=%) $(STORMS:%=--ignore=%) || \
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal --pairs half $(RULES:%=--ignore=%) $(PROCESSES:%=--ignore=%) || \
 		$(BIN)/pytest $(RETRY)
 
-test-storms: setup  ## the short form of the storms: kills, freezes, fail-overs
-	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(STORMS) || $(BIN)/pytest $(RETRY)
+test-processes: setup  ## worker processes, and the short form of the storms: kills, freezes, fail-overs
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(PROCESSES) || $(BIN)/pytest $(RETRY)
 
 test-pairs: setup  ## the tests of components with those pairs of a face and a server that make test leaves out
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal --pairs rest tests || $(BIN)/pytest $(RETRY)
@@ -81,7 +84,7 @@ test-metrics: setup  ## every query of the Grafana board; needs Debian's prometh
 	PENSTOCK_PROMETHEUS=$$(command -v prometheus) $(BIN)/pytest -q tests/integrations/test_grafana.py || \
 		PENSTOCK_PROMETHEUS=$$(command -v prometheus) $(BIN)/pytest $(RETRY)
 
-storm: setup  ## ten minutes of kills, restarts and lost replies (make test-storms has twenty seconds); SEED=n repeats a run
+storm: setup  ## ten minutes of kills, restarts and lost replies (make test-processes has twenty seconds); SEED=n repeats a run
 	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) PENSTOCK_LEDGER=20000 PENSTOCK_FLOW=10000 $(BIN)/pytest -s $(STORMS)
 
 flood: setup  ## a gigabyte of log through 64 MiB to three receivers that count, all killed again and again; SEED=n repeats a run

@@ -37,6 +37,8 @@ class Job:
     dead: bool = False
     handed_back: bool = False
     """A run of it was interrupted. Until the next claim it keeps its places."""
+    may_start: bool = False
+    """The numbers of its rate have changed since it was admitted, or may have."""
     in_order: bool = True
     """It was ready at once, and neither displaced nor paused."""
 
@@ -73,7 +75,6 @@ class Judge:
     definitions: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
     """Name of a limit -> number, interval, burst, release, as stored."""
     sent: dict[str, set[tuple[int, int, int, int]]] = field(default_factory=lambda: defaultdict(set))
-    changed_rates: bool = False
     keeps: int | None = None
     """The most dead letters that the queue keeps."""
     records: dict[str, Record] = field(default_factory=dict)
@@ -136,16 +137,16 @@ class Judge:
             assert claim.record.limits_passed == len(limits), f"{job.id} was claimed without its places"
             for name, key in limits:
                 if name.startswith("r:"):
-                    self._judge_start(name, key)
+                    self._judge_start(job, name, key)
             self._judge_strict_order(job, before)
-            job.token, job.handed_back = claim.token, False
+            job.token, job.handed_back, job.may_start = claim.token, False, False
             if job.unique and job.unique[1] != ANY_TIME and job.unique[1] != "t":
                 self.give_up(job)
 
-    def _judge_start(self, name: str, key: str) -> None:
+    def _judge_start(self, job: Job, name: str, key: str) -> None:
         _, interval, burst, _ = self.definitions[name]
         bucket = self.buckets[f"{name}={key}"]
-        assert self.changed_rates or bucket.left(self.now, interval, burst) > 0, f"too many starts of {name}={key}"
+        assert job.may_start or bucket.left(self.now, interval, burst) > 0, f"too many starts of {name}={key}"
         bucket.take(self.now, interval)
 
     def _judge_strict_order(self, job: Job, before: dict[str, Record]) -> None:
@@ -168,8 +169,8 @@ class Judge:
             return
         job.token = None
         job.handed_back = ending not in ("retry", "later")
-        record = self.records[job.id]
-        if record.state == constants.DEAD:
+        record = self.records.get(job.id)
+        if record is None or record.state == constants.DEAD:  # none: one dead letter too many
             job.dead = True
             if job.unique and job.unique[1] == ANY_TIME:
                 self.give_up(job)
@@ -216,9 +217,11 @@ class Judge:
             most, interval, burst, release, _ = msgspec.msgpack.decode(b"\x95" + packed)
             numbers = most, interval, burst, release
             assert numbers in self.sent[name], f"{name} has {numbers}"
-            old = self.definitions.setdefault(name, numbers)
-            assert release >= old[3], f"{name} went back from {old} to {numbers}"
-            self.changed_rates |= name.startswith("r:") and numbers != old
+            old = self.definitions.get(name)
+            assert old is None or release >= old[3], f"{name} went back from {old} to {numbers}"
+            if name.startswith("r:") and numbers != old:
+                for id in self.records:
+                    self.jobs[id].may_start = True
             self.definitions[name] = numbers
 
     def _judge_ended(self, before: dict[str, Record]) -> None:
@@ -261,8 +264,9 @@ class Judge:
             running = job.token is not None
             if record.state == constants.PARKED and record.limits_passed < len(keys):
                 parked[keys[record.limits_passed]].append(record)
+                job.may_start = False
             elif record.state == constants.PARKED:
-                job.in_order = False
+                job.in_order = job.may_start = False
                 continue
             if record.state == constants.READY:
                 assert record.limits_passed == len(keys), f"{id} is ready without its places"

@@ -146,7 +146,11 @@ function limits.learn(s, one)
   local name, known = one[1], limits.definition(s, one[1])
   if known and known.release >= one[6] then return end
   limits.define(s, name, { most = one[3], interval = one[4], burst = one[5], release = one[6], cursor = "" })
-  if known then limits.look_at_all(s, name) end
+  if not known then return end
+  limits.look_at_all(s, name)
+  for i = 1, #s.place_list do
+    if s.place_list[i].name == name then s.place_list[i].left = nil end
+  end
 end
 
 -- Has a turn look at `key` from `at` on: a name=key, or = and a name.
