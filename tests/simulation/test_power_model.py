@@ -104,11 +104,13 @@ class PowerHistory:
             limits = self.limits_of(kind, key)
             if limits and mode in ("r", "b"):
                 mode = "d"  # limits together with replace are refused where they are written
-            unique = (("t" if mode == "t" else "") + key, mode, round(2000 * UNIT) if mode in "tb" else 0) if mode else None
+            unique = (
+                (("t" if mode == "t" else "") + key, mode, round(2000 * UNIT) if mode in "tb" else 0) if mode else None
+            )
             payload = f'"{id}"'.encode()
             drafted = record(
-                tenant, level, delay=delay * UNIT, expires=expires * UNIT, task=kind, limits=limits, unique=unique, payload=payload,
-                ttl=0,
+                tenant, level, delay=delay * UNIT, expires=expires * UNIT, task=kind, limits=limits, unique=unique,
+                payload=payload, ttl=0,
             )  # fmt: skip
             parts += [id, drafted]
             job = Job(id, limits, unique, payload, self.serial, in_order=not delay)

@@ -512,8 +512,7 @@ async def test_a_job_that_suspended_in_a_streak_is_cancelled_when_its_lease_is_l
     task = job_task(app, body)
     await app.enqueue_many.aio(task.call(n) for n in range(8))
     async with running_worker(app) as worker:
-        while (await app.queue("q").count.aio()).completed < 7:  # else some of them run again as well
-            await asyncio.sleep(0.01)
+        await until(lambda: app.queue("q").count().completed == 7)  # else some of them run again as well
         (feed,) = worker._feeds
         await app._driver.aio.run(feed.queue.bindings.abandon(feed.incarnation))
         worker._lease_lost(feed, feed.incarnation)
