@@ -58,7 +58,7 @@ class PowerHistory:
         kinds = pick.sample(KINDS, pick.randint(1, 3))
         levels = pick.sample([1, 5, 9], pick.randint(1, 3))
         tenants = pick.sample(["", "ada"], pick.randint(1, 2))
-        modes = pick.choice([[None], [None, *pick.sample("dsrbt", 2)]])
+        modes: list[str | None] = pick.choice([[None], [None, *pick.sample("dsrbt", 2)]])
         self.choices = [*itertools.product(kinds, tenants, levels, modes)]
         self.endings = [None, *pick.sample(ENDINGS, 3)]
         self.delays, self.expiries = pick.choice([[0], [0, 0, 2]]), pick.choice([[0], [0, 0, 3]])
