@@ -148,9 +148,7 @@ function limits.learn(s, one)
   limits.define(s, name, { most = one[3], interval = one[4], burst = one[5], release = one[6], cursor = "" })
   if not known then return end
   limits.look_at_all(s, name)
-  for i = 1, #s.place_list do
-    if s.place_list[i].name == name then s.place_list[i].left = nil end
-  end
+  for _, place in ipairs(s.place_list or {}) do if place.name == name then place.left = nil end end
 end
 
 -- Has a turn look at `key` from `at` on: a name=key, or = and a name.
