@@ -146,8 +146,7 @@ function limits.learn(s, one)
   local name, known = one[1], limits.definition(s, one[1])
   if known and known.release >= one[6] then return end
   limits.define(s, name, { most = one[3], interval = one[4], burst = one[5], release = one[6], cursor = "" })
-  if not known then return end
-  limits.look_at_all(s, name)
+  if known then limits.look_at_all(s, name) end
   for _, place in ipairs(s.place_list or {}) do if place.name == name then place.left = nil end end
 end
 
