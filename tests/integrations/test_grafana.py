@@ -90,6 +90,8 @@ def scraped(start: Start, server: Server, tmp_path: Path) -> Iterator[str]:
     """The address of a Prometheus that scrapes a worker at work."""
     if not PROMETHEUS:
         pytest.skip("make test-metrics runs this with Debian's prometheus")
+    with Penstock(server.address, prefix="board") as app:
+        app.queue("unserved").put(1)  # a job that is ready at each scrape
     (tmp_path / "shop.py").write_text(SHOP)
     metrics, port = free_port(), free_port()
     words = ("worker", "shop:app", "--metrics-port", str(metrics))
