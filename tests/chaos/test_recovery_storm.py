@@ -20,11 +20,15 @@ PAUSE = 0.5
 """Seconds from one kill to the next. So many jobs come meanwhile that most processes are busy."""
 HOSTS = 3
 CONCURRENCY = 8
-MS = 40
-"""A job takes up to so many milliseconds."""
+MS = 20
+"""A job takes up to so many milliseconds. Without any kill, the runners need 9 s for all of them: what is longer is recovery."""
 
 DONE_WITHIN = 15.0
 """Seconds after the last kill."""
+
+TAKEOVER = 5.0
+"""Seconds, after the lease, until a lost job runs again. A suspect of a worker without a supervisor may wait longer: each kill
+of a host also ends the trial process that the host started. `test_takeover.py` holds the strict limit, without a storm."""
 
 
 def is_trial(pid: int) -> bool:
@@ -92,4 +96,5 @@ def test_all_jobs_are_done_soon_after_the_last_kill(tmp_path: Path, supervised: 
         # Some had ended when they were killed, but were not settled yet. That takes a round trip.
         assert again <= interrupted + KILLS * CONCURRENCY
         assert took < scaled(DONE_WITHIN)
-        assert env.faults(takeover=scaled(lease + 5.0)) == []
+        wait = lease + TAKEOVER if supervised else last - began + DONE_WITHIN
+        assert env.faults(takeover=scaled(wait)) == []
