@@ -21,14 +21,20 @@ PAUSE = 0.5
 HOSTS = 3
 CONCURRENCY = 8
 MS = 20
-"""A job takes up to so many milliseconds. Without any kill, the runners need 9 s for all of them: what is longer is recovery."""
+"""A job takes up to so many milliseconds.
+
+Without any kill, the runners need 9 s for all of them. What is longer is recovery.
+"""
 
 DONE_WITHIN = 15.0
 """Seconds after the last kill."""
 
 TAKEOVER = 5.0
-"""Seconds, after the lease, until a lost job runs again. A suspect of a worker without a supervisor may wait longer: each kill
-of a host also ends the trial process that the host started. `test_takeover.py` holds the strict limit, without a storm."""
+"""Seconds, after the lease, until a lost job runs again.
+
+A suspect of a worker without a supervisor may wait longer: each kill of a host also ends the trial process that the host
+started. `test_takeover.py` holds the strict limit, without a storm.
+"""
 
 
 def is_trial(pid: int) -> bool:

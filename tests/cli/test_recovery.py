@@ -1,5 +1,6 @@
 """Jobs whose workers were killed: they run again soon and side by side, and only a killer becomes a dead letter."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Job, JobFailed, Penstock, Settings, Status, Task
+from tests.chaos.forker import child_pids
 from tests.cli.worker_shop import gone
 from tests.command_line import SOURCE
 from tests.servers import Server, eventually
@@ -198,8 +200,12 @@ def start(jobs: Jobs) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
     yield begin
     for process in started:
+        children = child_pids(process.pid)
         process.kill()
         process.wait()
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("lease", [2.0])
@@ -268,7 +274,7 @@ def assert_only_the_killer_died(jobs: Jobs, many: list[Job[int]], killer: Job[No
 @pytest.mark.parametrize("processes", [1, 3])
 def test_beside_a_killer_all_complete_and_other_tenants_start_at_once(jobs: Jobs, start, processes: int):
     """Of three processes one lives at any time, because the killer is a suspect when it has killed the second one."""
-    start("-c", "64", "--processes", str(processes))
+    start("-c", str(BESIDE + 16), "--processes", str(processes))  # a few runners are free for the probes
     probe = jobs.nap.using(tenant="other")
     probe.enqueue("first", 0).result(timeout=scaled(30))
     eventually(lambda: len(jobs.queue.workers()) == processes)
@@ -297,7 +303,7 @@ def test_beside_a_killer_all_complete_and_other_tenants_start_at_once(jobs: Jobs
         waits = [ready - start for start, ready in start_ups.values() if processes == 1 and at < ready <= began]
         assert len(waits) <= 2
         late.append(began - at - sum(waits) - 0.1 * (len(waits) or 1))
-    assert max(late) < scaled(0.1) - 0.1, sorted(late)[-5:]
+    assert max(late) < scaled(0.1), sorted(late)[-5:]
 
 
 def jobs_are_left(jobs: Jobs) -> bool:
