@@ -32,8 +32,8 @@ DONE_WITHIN = 15.0
 TAKEOVER = 5.0
 """Seconds, after the lease, until a lost job runs again.
 
-A suspect of a worker without a supervisor may wait longer: each kill of a host also ends the trial process that the host
-started. `test_takeover.py` holds the strict limit, without a storm.
+A suspect of a worker without a supervisor may wait longer: each kill of a host also ends the trial process that the
+host started. `test_takeover.py` holds the strict limit, without a storm.
 """
 
 
