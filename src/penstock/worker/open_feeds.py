@@ -55,6 +55,7 @@ class OpenFeeds:
         heartbeat = Heartbeat(self._driver.blocking, feed, self._loop, self._lease_lost, self._cancelling.cancel)
         self.heartbeats.append(heartbeat)
         heartbeat.start()
+        self._round_due()  # a worker that sleeps does not know the feed
 
     def close_listeners(self) -> None:
         for listener in self._listeners:
