@@ -85,6 +85,16 @@ function counters.unpack(packed)
   return struct.unpack(">I4I4I4I4I4I4", packed)
 end
 
+-- What follows the first four numbers of a tenant after a change: see `counters.unpack`.
+--- (packed: str | false, change: table) -> str
+--- seldom
+function counters.rest(packed, change)
+  local _, _, _, _, parked, dependent = counters.unpack(packed)
+  parked, dependent = parked + (change[_count.PARKED] or 0), dependent + (change[_count.DEPENDENT] or 0)
+  if dependent > 0 then return struct.pack(">I4I4", parked, dependent) end
+  return parked > 0 and struct.pack(">I4", parked) or ""
+end
+
 -- Writes the collected changes, except those in the row.
 --- (s: table)
 --- uses: base
@@ -94,20 +104,22 @@ function counters.write(s)
     local key = base .. "tenants"
     batch.leave_listpack(key, #order)
     local old = batch.read(key, order)
-    local set, del = {}, {}
+    local set, del, n, tenants = {}, {}, 0, s.tenants
     for i = 1, #order do
-      local change = s.tenants[order[i]]
-      local ready, delayed, running, dead, parked, dependent = counters.unpack(old[i])
+      local tenant, packed = order[i], old[i]
+      local change, ready, delayed, running, dead = tenants[tenant], 0, 0, 0, 0
+      if packed then ready, delayed, running, dead = struct.unpack(">I4I4I4I4", packed) end
       ready, delayed = ready + change[_count.READY], delayed + change[_count.DELAYED]
       running, dead = running + change[_count.RUNNING], dead + change[_count.DEAD]
-      parked, dependent = parked + (change[_count.PARKED] or 0), dependent + (change[_count.DEPENDENT] or 0)
-      if ready + delayed + running + dead + parked + dependent == 0 then
-        if old[i] then del[#del + 1] = order[i] end
-      else
-        set[#set + 1] = order[i]
-        local four = struct.pack(">I4I4I4I4", ready, delayed, running, dead)
-        if parked + dependent > 0 then four = four .. struct.pack(">I4", parked) end
-        set[#set + 1] = dependent > 0 and four .. struct.pack(">I4", dependent) or four
+      local rest = ""
+      if packed and #packed > 16 or change[_count.PARKED] or change[_count.DEPENDENT] then
+        rest = counters.rest(packed, change)
+      end
+      if ready + delayed + running + dead > 0 or rest ~= "" then
+        n = n + 2
+        set[n - 1], set[n] = tenant, struct.pack(">I4I4I4I4", ready, delayed, running, dead) .. rest
+      elseif packed then
+        del[#del + 1] = tenant
       end
     end
     batch.write("HSET", key, set)

@@ -340,7 +340,7 @@ end
 --- uses: base
 function job.cancel_tenant(s, level, tenant, part)
   local cursor = lane.open_tenant(s.row, level, tenant)
-  lane.read(cursor, level, part.left)
+  lane.read(cursor, lane.names(level), part.left)
   for i = 1, #cursor.entries do
     local entry = cursor.entries[i]
     if not slice.take(part, record.entry_bytes(entry)) then break end

@@ -116,8 +116,18 @@ end
 -- The entry with the mark of a first entry that others follow.
 --- (entry: str) -> str
 function lane.marked(entry)
-  return string.sub(entry, 1, 6) .. string.char(string.byte(entry, 7) % _size_class.MORE + _size_class.MORE)
-    .. string.sub(entry, 8)
+  local class = string.byte(entry, 7)
+  if class >= _size_class.MORE then return entry end
+  return string.sub(entry, 1, 6) .. string.char(class + _size_class.MORE) .. string.sub(entry, 8)
+end
+
+-- What the names of a level's lanes have in common. To append a number to a text costs as much as a short command, so
+-- a claim does it once.
+--- (level: int) -> str
+--- uses: base
+--- inline
+function lane.names(level)
+  return base .. "lane:" .. level .. ":"
 end
 
 -- A cursor into the entries of one tenant. `head`: its first entry, or false.
@@ -125,10 +135,11 @@ end
 --- uses: base
 function lane.cursor(r, level, tenant, time, cost, head)
   -- At most eight fields: a ninth would double the table. `head` and `more`: what the lane holds beyond `entries`.
-  -- `records`: id and record of each entry for which they were read, in the order of `entries`.
+  -- `records`: id and record of each entry for which they were read, in the order of `entries`. Both have room for what
+  -- one turn of the tenant needs, so that they need not grow.
   local cursor = {
-    tenant = tenant, time = tonumber(time), cost = cost, entries = {}, records = {}, taken = 0, head = head,
-    more = head and string.byte(head, 7) >= _size_class.MORE,
+    tenant = tenant, time = tonumber(time), cost = cost, entries = { nil, nil }, records = { nil, nil }, taken = 0,
+    head = head, more = head and string.byte(head, 7) >= _size_class.MORE,
   }
   if r[_row.FRONT] > 0 then cursor.front, cursor.in_front = base .. "front:" .. level .. ":" .. tenant, 0 end
   return cursor
@@ -140,7 +151,7 @@ end
 function lane.open(r, level, n)
   local found = redis.call("ZRANGE", base .. "turns:" .. level, 0, n - 1, "WITHSCORES")
   local names, cursors = {}, {}
-  for i = 1, #found, 2 do names[#names + 1] = found[i] end
+  for i = 1, #found / 2 do names[i] = found[2 * i - 1] end
   if #names == 0 then return cursors end
   local heads = redis.call("HMGET", base .. "heads:" .. level, unpack(names))
   local weights = r[_row.WEIGHTED] % 2 == 1 and redis.call("HMGET", base .. "weights", unpack(names)) or {}
@@ -159,10 +170,9 @@ function lane.open_tenant(r, level, tenant)
 end
 
 -- Reads the next `n` entries of a tenant: those of its front list, then its first entry, then those of its lane. Only the
--- entries of the lane are removed, and `lane.close` puts back those that were not taken.
---- (cursor: table, level: int, n: int)
---- uses: base
-function lane.read(cursor, level, n)
+-- entries of the lane are removed, and `lane.close` puts back those that were not taken. `lanes`: see `lane.names`.
+--- (cursor: table, lanes: str, n: int)
+function lane.read(cursor, lanes, n)
   local entries, have = cursor.entries, #cursor.entries
   if cursor.front then
     local got = redis.call("LRANGE", cursor.front, cursor.in_front, cursor.in_front + n - 1)
@@ -175,11 +185,16 @@ function lane.read(cursor, level, n)
     have, n = have + 1, n - 1
     entries[have], cursor.head = cursor.head, nil
   end
-  if cursor.more and n > 0 then
-    local got = redis.call("LPOP", base .. "lane:" .. level .. ":" .. cursor.tenant, n) or {}
-    for i = 1, #got do entries[have + i] = got[i] end
-    cursor.more = #got == n
+  if not cursor.more or n == 0 then return end
+  if n == 1 then
+    local got = redis.call("LPOP", lanes .. cursor.tenant)
+    cursor.more = got and true
+    entries[have + 1] = got or nil
+    return
   end
+  local got = redis.call("LPOP", lanes .. cursor.tenant, n) or {}
+  for i = 1, #got do entries[have + i] = got[i] end
+  cursor.more = #got == n
 end
 
 -- Reads with one command the records of the next `share` entries of each of these tenants, as many as fit into `room`.
@@ -189,14 +204,17 @@ end
 function lane.fetch(cursors, share, room)
   local ids, n, bytes, firsts = {}, 0, room.bytes, {}
   for i = 1, #cursors do
-    local entries, records, taken = cursors[i].entries, cursors[i].records, cursors[i].taken
-    firsts[i] = #records / 2 + 1
-    for at = firsts[i], math.min(#entries, taken + share) do
-      bytes = bytes - record.entry_bytes(entries[at])
+    local cursor = cursors[i]
+    local entries, records, first = cursor.entries, cursor.records, #cursor.records / 2 + 1
+    firsts[i] = first
+    for at = first, cursor.taken + share do
+      local entry = entries[at]
+      if not entry then break end
+      bytes = bytes - record.entry_bytes(entry)
       if bytes < 0 and (n > 0 or room.bytes < room.max_bytes) then break end
       n = n + 1
-      ids[n] = record.entry_id(entries[at])
-      records[2 * at - 1] = ids[n]
+      local id = record.entry_id(entry)
+      ids[n], records[2 * at - 1] = id, id
     end
   end
   if n == 0 then return end
@@ -215,27 +233,29 @@ end
 -- Takes the tenant's next entry that stands for a ready job. Returns id, record, and of that: since, expires, flags, ttl.
 -- Entries of cancelled and purged jobs are skipped, but each uses up one of the `room.look` entries that a claim may
 -- read. Sets `room.full` to end the claim.
---- (cursor: table, level: int, room: table) -> …
+--- (cursor: table, lanes: str, room: table) -> …
 --- uses: base
-function lane.next(cursor, level, room)
+function lane.next(cursor, lanes, room)
   while room.look > 0 do
-    local share, at = math.min(room.want, _read.ENTRIES), cursor.taken + 1
-    local entry, records = cursor.entries[at], cursor.records
-    if not entry then
-      lane.read(cursor, level, share + 1)
-      entry = cursor.entries[at]
-      if not entry then return nil end
-    end
-    if not records[2 * at - 1] then
+    local at, records = cursor.taken + 1, cursor.records
+    local entry, id = cursor.entries[at], records[2 * at - 1]
+    if not id then
+      local share = math.min(room.want, _read.ENTRIES)
+      if not entry then
+        lane.read(cursor, lanes, share + 1)
+        entry = cursor.entries[at]
+        if not entry then return nil end
+      end
       lane.fetch({ cursor }, share, room)
-      if not records[2 * at - 1] then break end
+      id = records[2 * at - 1]
+      if not id then break end
     end
     local body = records[2 * at]
     local bytes = body and #body or 0
     if bytes > room.bytes and room.bytes < room.max_bytes then break end
     cursor.taken, room.look, room.bytes = at, room.look - 1, room.bytes - bytes
     local generation, since, expires, flags, ttl = record.parse_ready(body)
-    if generation == struct.unpack(">I6", entry) then return records[2 * at - 1], body, since, expires, flags, ttl end
+    if generation == struct.unpack(">I6", entry) then return id, body, since, expires, flags, ttl end
   end
   room.full = true
 end
@@ -269,11 +289,11 @@ function lane.take(r, level, n, room, now)
   local cursors = lane.open(r, level, n)
   if #cursors == 0 then return false end
   if r[_row.WEIGHTED] >= _charge.BY_TIME then room.owner = string.match(room.owner, "^%S+ %d+") .. " " .. level end
-  local others = #cursors == n
+  local lanes, others = lane.names(level), #cursors == n
   local horizon = others and cursors[n].time or math.huge
   local share = math.ceil(room.want / #cursors)
   -- One more than the share, so that the next first entry is known without another command.
-  for i = 1, #cursors do lane.read(cursors[i], level, share + 1) end
+  for i = 1, #cursors do lane.read(cursors[i], lanes, share + 1) end
   lane.fetch(cursors, share, room)
   -- `again`: tenants that were served and have a next turn, in its order. `first` and `back`: the next positions in
   -- `cursors` and `again`. From `horizon` on, a tenant that was not read may be next.
@@ -290,7 +310,7 @@ function lane.take(r, level, n, room, now)
     local other = lane.earliest(cursors[first], again[back], horizon)
     local id, body, since, expires, flags, ttl
     repeat
-      id, body, since, expires, flags, ttl = lane.next(cursor, level, room)
+      id, body, since, expires, flags, ttl = lane.next(cursor, lanes, room)
       if id and expires > 0 and expires <= now then
         room.expired[#room.expired + 1] = { id, body }
       elseif id then
@@ -317,43 +337,45 @@ end
 
 -- Makes the first entry that was not taken the first of its tenant, and puts back the entries of the lane behind it.
 -- Returns it, or nil if the lane is empty.
---- (cursor: table, level: int) -> str | nil
---- uses: base
-function lane.next_head(cursor, level)
+--- (cursor: table, lanes: str) -> str | nil
+function lane.next_head(cursor, lanes)
   local entries, at = cursor.entries, math.max(cursor.taken, cursor.in_front or 0) + 1
-  local key = base .. "lane:" .. level .. ":" .. cursor.tenant
-  local head = entries[at] or cursor.head
-  if not head and cursor.more then
-    head = redis.call("LPOP", key)
-  end
-  if #entries > at then
+  local head, more = entries[at] or cursor.head, #entries > at
+  if not head and cursor.more then head = redis.call("LPOP", lanes .. cursor.tenant) end
+  if more then
     local back = {}
     for i = #entries, at + 1, -1 do back[#back + 1] = entries[i] end
-    redis.call("LPUSH", key, unpack(back))
+    redis.call("LPUSH", lanes .. cursor.tenant, unpack(back))
   end
-  return head and (cursor.more or #entries > at) and lane.marked(head) or head
+  return head and (more or cursor.more) and lane.marked(head) or head
 end
 
 -- Removes the taken entries from the lists. Gives each tenant its next turn, or removes a tenant without entries.
 --- (r: table, level: int, cursors: table, served: int | nil)
 --- uses: base
 function lane.close(r, level, cursors, served)
-  local turns, heads = base .. "turns:" .. level, base .. "heads:" .. level
-  local again, gone, new_heads, headless, taken, from_fronts = {}, {}, {}, {}, 0, 0
+  local turns, heads, lanes = base .. "turns:" .. level, base .. "heads:" .. level, lane.names(level)
+  local again, gone, new_heads, headless, taken, from_fronts, kept, back = {}, {}, {}, {}, 0, 0, 0, 0
   for i = 1, #cursors do
     local cursor = cursors[i]
-    local tenant, from_front = cursor.tenant, math.min(cursor.taken, cursor.in_front or 0)
-    local front = base .. "front:" .. level .. ":" .. tenant
-    if from_front > 0 then redis.call("LPOP", front, from_front) end
-    local head = lane.next_head(cursor, level)
+    local tenant, from_front, more_in_front = cursor.tenant, 0, false
+    if cursor.in_front then
+      local front = base .. "front:" .. level .. ":" .. tenant
+      from_front = math.min(cursor.taken, cursor.in_front)
+      if from_front > 0 then redis.call("LPOP", front, from_front) end
+      -- A front list that was not read to its end may have more.
+      more_in_front = cursor.in_front > from_front or cursor.front and redis.call("EXISTS", front) == 1
+    end
+    local head = lane.next_head(cursor, lanes)
     if head then
-      new_heads[#new_heads + 1], new_heads[#new_heads + 2] = tenant, head
+      kept = kept + 2
+      new_heads[kept - 1], new_heads[kept] = tenant, head
     elseif cursor.taken > from_front then
       headless[#headless + 1] = tenant
     end
-    -- A front list that was not read to its end may have more.
-    if head or (cursor.in_front or 0) > from_front or (cursor.front and redis.call("EXISTS", front) == 1) then
-      again[#again + 1], again[#again + 2] = cursor.time, tenant
+    if head or more_in_front then
+      back = back + 2
+      again[back - 1], again[back] = cursor.time, tenant
     else
       gone[#gone + 1] = tenant
     end

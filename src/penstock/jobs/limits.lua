@@ -228,7 +228,7 @@ function limits.pop(place)
   base = base .. "parked:" .. place.key .. ":"
   local cursor = lane.open(place.r, level, 1)[1]
   if cursor then
-    lane.read(cursor, level, 1)
+    lane.read(cursor, lane.names(level), 1)
     cursor.taken = #cursor.entries
     cursor.time = cursor.time + cursor.cost
     lane.close(place.r, level, { cursor }, cursor.time - cursor.cost)
@@ -252,7 +252,7 @@ function limits.take_tenant(place, tenant, all, part)
       if all then one = redis.call("ZRANGE", turns, 0, 0)[1] end
       if not one or not redis.call("ZSCORE", turns, one) then break end
       local cursor = lane.open_tenant(place.r, levels[i], one)
-      lane.read(cursor, levels[i], part.left)
+      lane.read(cursor, lane.names(levels[i]), part.left)
       for j = 1, #cursor.entries do
         if not slice.take(part, record.entry_bytes(cursor.entries[j])) then break end
         cursor.taken, taken[#taken + 1] = j, cursor.entries[j]

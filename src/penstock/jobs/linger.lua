@@ -177,7 +177,7 @@ function linger.take(s, level, room)
     local cost = lane.cost(r[_row.WEIGHTED] % 2 == 1 and redis.call("HGET", base .. "weights", tenant))
     local head = redis.call("HGET", base .. "heads:" .. level, tenant)
     local cursor = lane.cursor(r, level, tenant, first[2], cost, head)
-    lane.read(cursor, level, room.want + 1)
+    lane.read(cursor, lane.names(level), room.want + 1)
     lane.fetch({ cursor }, room.want, room)
     local served, last
     repeat
