@@ -62,10 +62,11 @@ def chunks(texts: Mapping[str, str]) -> dict[str, str]:
 
 def _alone(function: Section, sections: list[Section]) -> str:
     lines = [f"local {', '.join(function.uses)} = unpack(KEYS)"] if function.uses else []
+    lines.append("local F = {}")
     for section in sections:
         if section.name in function.calls:
-            lines.append(f"local function {section.local_name}(...) return {', '.join([*section.uses, '...'])} end")
-    return "\n".join([*lines, scripts.as_local(function), f"return {function.local_name}"])
+            lines.append(f"function F.{section.flat_name}(...) return {', '.join([*section.uses, '...'])} end")
+    return "\n".join([*lines, scripts.as_field(function), "return F"])
 
 
 def faults(texts: Mapping[str, str]) -> list[str]:
