@@ -16,7 +16,7 @@ import valkey
 import valkey.asyncio
 
 from penstock.core.idempotency import UNNUMBERED
-from penstock.core.operations import Operation, RoundTrip
+from penstock.core.operations import Operation, Parallel, RoundTrip
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import FormatTooNew, ServerError, ServerFull, ServerUnavailable, StateDamaged
 from tests.driver.operations import (
@@ -313,3 +313,24 @@ def test_each_loop_has_connections_of_its_own(key: str, server: Server):
     assert asyncio.run(operation()) == [3, 4]
     assert driver.blocking.run(count(key)) == 5
     driver.close()
+
+
+async def test_parallel_calls_are_repeated_with_their_numbers(face: str, key: str, own_server: Server):
+    proxy = Proxy(own_server)
+    driver = FaceDriver(face, proxy.address)
+
+    def together(text: str) -> Operation[list[int]]:
+        return (yield Parallel(tuple(numbered(key + str(n), text) for n in range(3))))
+
+    await driver.run(together("a"))
+    proxy.lose_replies(1)
+    await driver.run(together("b"))
+    await driver.run(together("c"))
+    for n in range(3):
+        seen = [line.split() for line in await driver.run(shown(key + str(n)))]
+        sent = {(caller, number) for caller, number, text in seen if text == "b"}
+        assert len(sent) == 1
+        assert len([text for _, _, text in seen if text == "b"]) >= 2
+        assert len({(caller, number) for caller, number, _ in seen}) == 3
+    proxy.close()
+    await driver.aclose()

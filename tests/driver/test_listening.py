@@ -298,3 +298,23 @@ def test_a_forked_child_does_not_keep_the_subscription_of_a_parent_that_died(fac
             eventually(lambda: not own_server.subscribers())
         finally:
             os.killpg(process.pid, signal.SIGKILL)
+
+
+async def test_a_listener_hears_that_another_one_beside_it_got_a_message(driver: FaceDriver, key: str):
+    addresses: list[str] = []
+
+    def operation() -> Operation[tuple[list[str], list[str], list[str]]]:
+        bell = yield Listen(key)
+        first, second = (yield Listen(key, beside=bell)), (yield Listen(key + "2", beside=bell))
+        yield Wait(bell, 0)
+        addresses.append(second.address)
+        rung = yield Wait(bell, 10)
+        return rung, (yield Wait(first, 0)), (yield Wait(second, 0))
+
+    task = asyncio.create_task(driver.run(operation()))
+    await until(lambda: addresses)
+    await driver.run(send(key + "2", addresses[0], "news"))
+    rung, of_first, of_second = await asyncio.wait_for(task, scaled(10))
+    assert set(rung) == {""}
+    assert set(of_first) <= {""}
+    assert of_second[-1] == "news"

@@ -126,7 +126,7 @@ class Parallel:
     """Call several scripts, whose keys may have different slots, in one round trip to each node.
 
     Result: the list of their results, in order. If a call fails, its error is raised; the other calls may have taken
-    effect. Numbered and `durable` calls are not allowed here.
+    effect. A call that is sent again keeps its idempotency key. `durable` calls are not allowed here.
     """
 
     round_trips: tuple[RoundTrip[Any], ...]
@@ -156,11 +156,15 @@ class Listen:
     shared  all shared listeners of a face with the same key have one address, which the server keeps once. Each of
             them gets every message. Otherwise the address belongs to this listener alone.
 
+    beside  an open listener of the same operation, which gets an empty message whenever this one gets a message. So one
+            `Wait` covers several listeners, also of different nodes
+
     A listener also gets an empty message when messages may have been lost, for instance with a connection.
     """
 
     key: str
     shared: bool = False
+    beside: Listener | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from penstock.core.idempotency import KeyPool
 from penstock.core.operations import (
@@ -39,7 +39,7 @@ from penstock.driver.faults import name_wrong_key, read_reply
 from penstock.driver.first_attempt import FirstAttempt, numbered_arguments, send_in_operation
 from penstock.driver.listening import FaceListener
 from penstock.driver.lookup import OutcomeQueue, look_up
-from penstock.driver.parallel import send_pipelines
+from penstock.driver.parallel import number_calls, send_pipelines
 from penstock.driver.retrying import (
     ASK,
     MOVED,
@@ -196,11 +196,14 @@ class Engine(Generic[C, L]):
     async def send_parallel(self, round_trips: Sequence[RoundTrip[Any]], give_up_after: float) -> list[Any]:
         """Call many scripts, in one pipeline to each node. A call that fails in a pipeline is sent again alone."""
         replies: dict[int, Any] = {}
+        round_trips, numbered = number_calls(round_trips, self._idempotency_keys)
         with contextlib.suppress(Exception):
             replies = await send_pipelines(self, await self.find_route(), round_trips)
         failed = [index for index in range(len(round_trips)) if isinstance(replies.get(index, _NO_REPLY), Exception)]
         again = await self.gather([self.send(round_trips[index], give_up_after) for index in failed])
         answers = dict(zip(failed, again, strict=True))
+        for key in numbered:
+            self._idempotency_keys.release(key)
         return [
             answers[index] if index in answers else read_reply(round_trip, round_trip.read, replies[index])
             for index, round_trip in enumerate(round_trips)
@@ -394,6 +397,7 @@ class Engine(Generic[C, L]):
     async def _open_listener(self, effect: Listen, opened: list[Listener | Unanswered]) -> L:
         await self.find_route()
         listener = self.listen(effect.key, shared=effect.shared)
+        listener.beside = cast("L | None", effect.beside)
         opened.append(listener)
         if listener.needs_confirmation:
             # Without it, the operation begins anyway, and looks at the state again when the confirmation comes.

@@ -92,6 +92,8 @@ class FaceListener:
         self.address = f"{channel.name}/{number}"
         self.needs_confirmation = not channel.is_subscribed
         """Whether its first message confirms that the channel is subscribed to."""
+        self.beside: FaceListener | None = None
+        """A listener that gets an empty message with each message of this one."""
         self._registry = registry
 
     def close(self) -> bool:
@@ -99,6 +101,12 @@ class FaceListener:
         return self._registry.remove(self)
 
     def notify(self, message: Message) -> None:
+        self.put(message)
+        if self.beside is not None:
+            self.beside.put("")
+
+    def put(self, message: Message) -> None:
+        """Add a message to those that the next wait returns."""
         raise NotImplementedError
 
 
@@ -109,7 +117,7 @@ class BlockingListener(FaceListener):
         self._messages: SimpleQueue[Message] = SimpleQueue()
         super().__init__(registry, channel, number, shared_key)
 
-    def notify(self, message: Message) -> None:
+    def put(self, message: Message) -> None:
         self._messages.put(message)
 
     def wait(self, timeout: float | None) -> list[str]:
@@ -131,7 +139,7 @@ class AioListener(FaceListener):
         self._sleeping: asyncio.Future[None] | None = None
         super().__init__(registry, channel, number, shared_key)
 
-    def notify(self, message: Message) -> None:
+    def put(self, message: Message) -> None:
         self._messages.append(message)
         self._wake()
 

@@ -10,9 +10,13 @@ import contextlib
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
+from penstock.core.idempotency import IdempotencyKey, KeyPool
 from penstock.core.operations import RoundTrip
 from penstock.core.slots import Node
 from penstock.driver.connector import Command
+from penstock.driver.first_attempt import numbered_arguments
 from penstock.driver.retrying import NOSCRIPT, error_code
 from penstock.driver.route import Route
 
@@ -26,6 +30,19 @@ class PipelineFace(Protocol):
     async def exchange(self, node: Node, *commands: Command) -> list[Any]: ...
     async def recover(self, error: Exception, key: str, failures: int, node: Node | None = None) -> Node | None: ...
     async def gather(self, works: Sequence[Coroutine[Any, Any, R]]) -> list[R]: ...
+
+
+def number_calls(
+    round_trips: Sequence[RoundTrip[Any]], pool: KeyPool
+) -> tuple[list[RoundTrip[Any]], list[IdempotencyKey]]:
+    """The calls with idempotency keys, and these keys. A call that is sent again alone keeps its key."""
+    calls, keys = list[RoundTrip[Any]](), list[IdempotencyKey]()
+    for one in round_trips:
+        args, key = numbered_arguments(one, pool)
+        calls.append(one if key is None else msgspec.structs.replace(one, args=args))
+        if key is not None:
+            keys.append(key)
+    return calls, keys
 
 
 async def send_pipelines(face: PipelineFace, route: Route, round_trips: Sequence[RoundTrip[Any]]) -> dict[int, Any]:
