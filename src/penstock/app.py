@@ -19,7 +19,7 @@ from penstock.jobs.definition import Definition
 from penstock.jobs.item import Item
 from penstock.jobs.job import Job
 from penstock.jobs.middleware import Middleware, MiddlewareStack
-from penstock.jobs.queue import Queue
+from penstock.jobs.queue import Queue, give_back
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Retry
 from penstock.jobs.task import Call, Task, enqueue_all
@@ -243,11 +243,14 @@ class Penstock(CoordinationFactory):
         One round trip for each queue that it asks.
         """
         items: list[Item] = []
-        for name in queues:
-            found = yield from self.queue(name).claim_from_parts(n - len(items), lease)
-            items += found
-            if len(items) >= n:
-                break
+        try:
+            for name in queues:
+                items += yield from self.queue(name).claim_from_parts(n - len(items), lease)
+                if len(items) >= n:
+                    break
+        except BaseException:
+            yield from give_back(items)
+            raise
         return items
 
     def contacts(

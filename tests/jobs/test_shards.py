@@ -1,16 +1,19 @@
 """One queue over several slots: where jobs are stored, and verbs on the whole."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from penstock import Concurrency, ConfigurationError, Penstock, Queue, Status, Unique
 from penstock.core.slots import slot
+from penstock.driver import parallel
 from penstock.jobs.keys import QueueKeys
+from penstock.jobs.record import Record
 from penstock.jobs.shards import shard_number
 from penstock.ops.inspect import Inspector
 from penstock.ops.raw_client import raw_client
-from tests.conftest import Do, MakeApp
+from tests.conftest import Do, MakeApp, commands
 
 TENANTS = [f"tenant-{n}" for n in range(30)]
 
@@ -94,11 +97,6 @@ async def test_operators_act_on_the_whole_queue(queue: Queue, do: Do):
     assert await do(queue.tenant(TENANTS[0]).purge) == 2
     assert (await do(queue.count)).ready == 58
     assert await do(queue.purge) == 58
-
-
-async def test_a_waiting_claim_is_refused(queue: Queue, do: Do):
-    with pytest.raises(ConfigurationError, match="has 3 shards: claim"):
-        await do(queue.claim, wait=1)
 
 
 async def test_tasks_follow_a_queue_that_is_split_after_them(app: Penstock, do: Do):
@@ -252,3 +250,56 @@ async def test_the_number_may_come_from_the_settings(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PENSTOCK_SHARDS", "mail=many")
     with pytest.raises(ConfigurationError, match=r"PENSTOCK_SHARDS: .* as in mail=8,raw=2"):
         Penstock("unix:///nowhere")
+
+
+async def test_a_bulk_enqueue_takes_one_round_trip_to_each_node(
+    app: Penstock, queue: Queue, do: Do, nodes: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    @app.task(queue="mail")
+    def work(tenant: str, n: int) -> None: ...
+
+    await do(app.enqueue_many, [work.using(tenant=tenant).call(tenant, 0) for tenant in TENANTS])
+    pipelines = list[int]()
+    send = parallel._send_pipeline
+
+    async def counted(face: Any, node: Any, round_trips: Any, indexes: Any, **options: Any) -> Any:
+        pipelines.append(len(indexes))
+        return await send(face, node, round_trips, indexes, **options)
+
+    monkeypatch.setattr(parallel, "_send_pipeline", counted)
+    before = sum(map(commands, nodes))
+    jobs = await do(app.enqueue_many, [work.using(tenant=tenant).call(tenant, n) for n in (1, 2) for tenant in TENANTS])
+    assert sum(pipelines) == sum(map(commands, nodes)) - before == 3
+    assert len(pipelines) == len(nodes)
+    assert [job.id.partition(":")[0] for job in jobs[:30]] == [queue.shard_of(tenant).name for tenant in TENANTS]
+    ran = list[tuple[str, int]]()
+    while items := await do(queue.claim, 30):
+        for item in items:
+            ran.append((item.body[1]["tenant"], item.body[1]["n"]))
+            await do(item.complete)
+    assert len(ran) == 90
+    for tenant in TENANTS:
+        assert [n for name, n in ran if name == tenant] == [0, 1, 2]
+
+
+async def test_a_pipeline_of_a_bulk_enqueue_is_bounded_as_one_call_is(
+    app: Penstock, queue: Queue, do: Do, monkeypatch: pytest.MonkeyPatch
+):
+    @app.task(queue="mail")
+    def work() -> None: ...
+
+    sizes = list[tuple[int, int]]()
+    send = type(queue.shards)._send_parts  # type: ignore[union-attr]
+
+    def counted(self: Any, parts: Any, known: Any, *, durable: bool) -> Any:
+        records = [record for part in parts for _, record in part.drafts]
+        sizes.append((len(records), len({Record(record).tenant for record in records})))
+        return (yield from send(self, parts, known, durable=durable))
+
+    await do(queue.check_shards)
+    monkeypatch.setattr(type(queue.shards), "_send_parts", counted)
+    await do(app.enqueue_many, [work.using(tenant=f"t{n % 400}").call() for n in range(1300)])
+    assert len(sizes) > 1
+    assert all(jobs <= 500 and tenants <= 250 for jobs, tenants in sizes)
+    assert (await do(queue.count)).ready == 1300
+    await do(queue.purge)

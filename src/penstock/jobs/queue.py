@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -15,14 +14,12 @@ from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import (
     Driver,
-    Listen,
     Operation,
     Receive,
     RoundTrip,
     Send,
     Unanswered,
     verb,
-    wait_until_recheck,
 )
 from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.bindings import SLICE, OnDouble, QueueBindings
@@ -38,7 +35,7 @@ from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, r
 from penstock.jobs.record import Record, has_powers
 from penstock.jobs.sharded_queue import ShardedQueue
 from penstock.jobs.status import Status
-from penstock.settings import SLEEPER_TTL_FACTOR, Settings
+from penstock.settings import Settings
 
 if TYPE_CHECKING:
     from penstock.jobs.job_list import Jobs
@@ -60,6 +57,12 @@ def becomes_double_of(jobs: Sequence[Job[Any]]) -> OnDouble:
         jobs[position].key = key
 
     return change
+
+
+def give_back(items: Iterable[Item]) -> Operation[None]:
+    """Release items that the caller never gets, because the claim was cancelled or failed in another queue."""
+    for queue, incarnation in dict.fromkeys((item._queue, item._incarnation) for item in items):
+        yield from cast("Queue", queue).abandon(incarnation)
 
 
 class SentDrafts(NamedTuple):
@@ -246,7 +249,7 @@ class Queue(ShardedQueue):
         """
         if sent is not None:
             yield from sent.receive()
-        if durable or self.middleware.enqueue_hooks or (known is not None and not known.is_settled):
+        if not self.may_send_ahead(known, durable=durable):
             yield from self.enqueue_drafts(drafts, durable=durable, jobs=jobs)
             return None
         parts = [part for draft in drafts for part in draft]
@@ -258,6 +261,10 @@ class Queue(ShardedQueue):
 
             call = ShardBindings(self.bindings).enqueue(parts, known.table.text, on_double=becomes_double_of(jobs))
         return SentDrafts((yield Send(call)), self, known, [] if known is None else [*drafts], jobs)
+
+    def may_send_ahead(self, known: TenantMap[Queue] | None, *, durable: bool) -> bool:
+        """Whether a call can be sent before the last one was answered, or together with calls to other shards."""
+        return not (durable or self.middleware.enqueue_hooks or (known is not None and not known.is_settled))
 
     def enqueue_job(
         self, key: str, record: bytes, job: Job[R], options: Options
@@ -325,16 +332,14 @@ class Queue(ShardedQueue):
         lease  seconds after which a job that is not settled goes to another program; None: the app's setting
 
         One round trip if there are jobs. While it waits, it sends about one command per 10 s.
+
+        In a queue with shards it asks each shard, until it has `n` jobs. Then it waits for all shards, at that cost for
+        each, and returns the jobs of the one that woke it.
         """
         if not 1 <= n <= 1000:
             raise ValueError(f"claim({n}): 1 to 1000 jobs")
         if wait is not None and wait < 0:
             raise ValueError(f"claim(wait={wait}): seconds from 0, or None for ever")
-        if self.is_split and wait != 0:
-            raise ConfigurationError(
-                f"queue {self.name} has {len(self.parts)} shards: claim(wait=0) asks all of them; to wait, run "
-                "a worker, or one program for each of queue.parts"
-            )
         if wait == 0:
             return self.claim_from_parts(n, lease)
         return self._claim_waiting(n, wait, self._lease(lease))
@@ -349,10 +354,14 @@ class Queue(ShardedQueue):
             yield from self.shards.refresh()
             parts = self.shards.rotated()
         items: list[Item] = []
-        for part in parts:
-            items += yield from part.claim_now(n - len(items), lease)
-            if len(items) >= n:
-                break
+        try:
+            for part in parts:
+                items += yield from part.claim_now(n - len(items), lease)
+                if len(items) >= n:
+                    break
+        except BaseException:
+            yield from give_back(items)
+            raise
         return items
 
     def claim_now(self, n: int, lease: float | None) -> Operation[list[Item]]:
@@ -369,36 +378,11 @@ class Queue(ShardedQueue):
                 return [Item(self, incarnation, claim) for claim in turn.claims]
 
     def _claim_waiting(self, n: int, wait: float | None, lease: float) -> Operation[list[Item]]:
-        incarnation, number = mint_id(), 0
-        deadline = None if wait is None else time.monotonic() + wait
-        listener = yield Listen(self.bindings.keys.base)
-        try:
-            while True:
-                number += 1
-                left = None if deadline is None else deadline - time.monotonic()
-                is_last = left is not None and left <= 0
-                sleep = 0.0 if is_last else self.settings.sleep * SLEEPER_TTL_FACTOR
-                turn = yield self.bindings.turn(
-                    incarnation, number, lease=lease, want=n, trial="alone", address=listener.address, sleep=sleep,
-                    once=True,
-                )  # fmt: skip
-                if turn.claims or (is_last and turn.alive and not turn.more):
-                    return [Item(self, incarnation, claim) for claim in turn.claims]
-                if not turn.alive or turn.more:
-                    # The server has ended the incarnation, because it has no claims and is not idle.
-                    incarnation, number = mint_id(), 0
-                else:
-                    every = self.settings.sleep
-                    yield from wait_until_recheck(
-                        listener, every if turn.due_in is None else min(every, turn.due_in), deadline
-                    )
-        except BaseException:
-            yield from self.abandon(incarnation)
-            # A turn that wants no job, to remove the listener from the idle ones.
-            yield self.bindings.turn(mint_id(), 1, lease=lease, want=0, address=listener.address, once=True)
-            raise
-        finally:
-            listener.close()
+        from penstock.jobs.waiting_claim import WaitingClaim
+
+        if self.is_split and (items := (yield from self.claim_from_parts(n, lease))):
+            return items
+        return (yield from WaitingClaim(self, lease).wait(n, wait))
 
     def abandon(
         self,

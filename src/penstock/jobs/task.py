@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack
 
 import msgspec
 
@@ -22,7 +22,7 @@ from penstock.jobs.queue import CHUNK, CHUNK_TENANTS, Queue, SentDrafts
 if TYPE_CHECKING:
     from penstock.jobs.flow import Flow, UsingOptions
     from penstock.jobs.flow_plan import Waiting
-    from penstock.jobs.shards import TenantMap
+    from penstock.jobs.shards import Chunk, TenantMap
     from penstock.jobs.unique import TaskKey, Unique
 
 P = ParamSpec("P")
@@ -216,10 +216,14 @@ class Task(Generic[P, R]):
         return call.job(key)
 
 
+Opened: TypeAlias = tuple[list[tuple[str, bytes]], list[Job[R]], set[str]]
+"""A chunk that is being filled: drafts, their jobs, and their tenants."""
+
+
 def enqueue_all(calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
     """Enqueue calls of any tasks, 500 of at most 250 tenants per round trip, as the iterable yields them."""
     jobs: list[Job[R]] = []
-    chunks: dict[tuple[Queue, bool], tuple[list[tuple[str, bytes]], list[Job[R]], set[str]]] = {}
+    chunks: dict[tuple[Queue, bool], Opened[R]] = {}
     known: dict[Queue, TenantMap[Queue]] = {}
     """Of each shard. The same map is used for all calls: a newer one would let a tenant's jobs pass each other."""
     sent: SentDrafts | None = None
@@ -254,12 +258,26 @@ def enqueue_all(calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
         if sent is not None:  # the iterable has failed: what was sent before is enqueued, or its error raised
             yield from sent.receive()
         raise
+    yield from _send_rest(chunks, sent, known)
+    return jobs
+
+
+def _send_rest(
+    chunks: Mapping[tuple[Queue, bool], Opened[R]], sent: SentDrafts | None, known: Mapping[Queue, TenantMap[Queue]]
+) -> Operation[None]:
+    """Send the chunks that are not full: those for the shards of one queue together."""
+    rest: dict[Queue, list[Chunk[Queue]]] = {}
     for (queue, durable), (chunk, handles, _) in chunks.items():
-        if chunk:
-            sent = yield from queue.send_drafts(chunk, sent, durable=durable, jobs=handles, known=_map_of(queue, known))
+        shards, places = queue.shards, _map_of(queue, known)
+        if chunk and shards is not None and queue.may_send_ahead(places, durable=durable):
+            rest.setdefault(shards.all[0], []).append((queue, chunk, handles))
+        elif chunk:
+            sent = yield from queue.send_drafts(chunk, sent, durable=durable, jobs=handles, known=places)
     if sent is not None:
         yield from sent.receive()
-    return jobs
+    for first, several in rest.items():
+        assert first.shards is not None
+        yield from first.shards.enqueue_chunks(several, known[first])
 
 
 def _map_of(queue: Queue, known: Mapping[Queue, TenantMap[Queue]]) -> TenantMap[Queue] | None:
