@@ -19,7 +19,7 @@ from penstock.jobs.definition import Definition
 from penstock.jobs.item import Item
 from penstock.jobs.job import Job
 from penstock.jobs.middleware import Middleware, MiddlewareStack
-from penstock.jobs.queue import Queue, give_back
+from penstock.jobs.queue import Queue, claim_from_queues
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Retry
 from penstock.jobs.task import Call, Task, enqueue_all
@@ -242,16 +242,7 @@ class Penstock(CoordinationFactory):
         For a program that serves several queues in strict order. `lease`: seconds; None: as the app's settings say.
         One round trip for each queue that it asks.
         """
-        items: list[Item] = []
-        try:
-            for name in queues:
-                items += yield from self.queue(name).claim_from_parts(n - len(items), lease)
-                if len(items) >= n:
-                    break
-        except BaseException:
-            yield from give_back(items)
-            raise
-        return items
+        return claim_from_queues([self.queue(name) for name in queues], n, lease)
 
     def contacts(
         self, name: str, *, limit: int = 100, by: ContactOrder | None = None, accents: bool | None = None,

@@ -293,7 +293,7 @@ class Driver(Protocol):
 
 
 class HasDriver(Protocol):
-    """What a class needs so that its methods can be verbs."""
+    """A class with a driver, whose methods can be verbs."""
 
     @property
     def _driver(self) -> Driver: ...

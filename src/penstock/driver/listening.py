@@ -76,7 +76,7 @@ class WakeChannel:
 
 
 class ListenerRegistry(Protocol):
-    """What a listener needs from the face that it belongs to."""
+    """The part of a face that a listener uses."""
 
     def remove(self, listener: FaceListener) -> bool: ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, Unpack, cast
@@ -59,10 +59,26 @@ def becomes_double_of(jobs: Sequence[Job[Any]]) -> OnDouble:
     return change
 
 
-def give_back(items: Iterable[Item]) -> Operation[None]:
-    """Release items that the caller never gets, because the claim was cancelled or failed in another queue."""
-    for queue, incarnation in dict.fromkeys((item._queue, item._incarnation) for item in items):
-        yield from cast("Queue", queue).abandon(incarnation)
+def claim_from_queues(queues: Iterable[Queue], n: int, lease: float | None) -> Operation[list[Item]]:
+    """Claim up to `n` jobs without waiting: from the first queue, then from the next one."""
+    return claim_in_order([queue.claim_from_parts for queue in queues], n, lease)
+
+
+def claim_in_order(
+    claims: Iterable[Callable[[int, float | None], Operation[list[Item]]]], n: int, lease: float | None
+) -> Operation[list[Item]]:
+    """Claim until there are `n` items. If one claim fails or is cancelled, the items of the others are released."""
+    items: list[Item] = []
+    try:
+        for claim in claims:
+            items += yield from claim(n - len(items), lease)
+            if len(items) >= n:
+                break
+    except BaseException:
+        for queue, incarnation in dict.fromkeys((item._queue, item._incarnation) for item in items):
+            yield from cast("Queue", queue).abandon(incarnation)
+        raise
+    return items
 
 
 class SentDrafts(NamedTuple):
@@ -353,16 +369,7 @@ class Queue(ShardedQueue):
         if self.shards is not None and self.is_split:
             yield from self.shards.refresh()
             parts = self.shards.rotated()
-        items: list[Item] = []
-        try:
-            for part in parts:
-                items += yield from part.claim_now(n - len(items), lease)
-                if len(items) >= n:
-                    break
-        except BaseException:
-            yield from give_back(items)
-            raise
-        return items
+        return (yield from claim_in_order([part.claim_now for part in parts], n, lease))
 
     def claim_now(self, n: int, lease: float | None) -> Operation[list[Item]]:
         while True:

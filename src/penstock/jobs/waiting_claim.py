@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol, Self
 
 from penstock.core.ids import mint_id
 from penstock.core.operations import Listen, Listener, Operation, Parallel, RoundTrip, Wait, recheck_delay
 from penstock.jobs.claims import TurnReply
 from penstock.jobs.item import Item
+from penstock.jobs.job import JobQueue
 from penstock.settings import SLEEPER_TTL_FACTOR
 
-if TYPE_CHECKING:
-    from penstock.jobs.queue import Queue
+
+class ClaimedQueue(JobQueue, Protocol):
+    """The parts of a queue that this module uses."""
+
+    @property
+    def is_split(self) -> bool: ...
+    def fresh_parts(self) -> Operation[tuple[Self, ...]]: ...
+    def abandon(self, incarnation: str) -> Operation[bool]: ...
 
 
 class Place:
@@ -26,7 +33,7 @@ class Place:
     may_hold  it may have claimed jobs: a turn was not answered yet, or its jobs were not returned yet
     """
 
-    def __init__(self, queue: Queue, listener: Listener) -> None:
+    def __init__(self, queue: ClaimedQueue, listener: Listener) -> None:
         self.queue = queue
         self.listener = listener
         self.due = 0.0
@@ -34,7 +41,7 @@ class Place:
         self._incarnation, self._turns = mint_id(), 0
 
     def ask(self, n: int, lease: float, *, is_last: bool) -> Operation[list[Item]]:
-        """Claim up to `n` jobs. If there are none, the claim is registered as idle, unless this attempt `is_last`."""
+        """Claim up to `n` jobs. If it finds nothing, it is registered as idle, unless it `is_last`."""
         every = self.queue.settings.sleep
         while True:
             self._turns += 1
@@ -70,7 +77,7 @@ class Place:
 class WaitingClaim:
     """The places of one claim: one, or one in each shard."""
 
-    def __init__(self, queue: Queue, lease: float) -> None:
+    def __init__(self, queue: ClaimedQueue, lease: float) -> None:
         self._queue = queue
         self._lease = lease
         self._places: list[Place] = []
@@ -107,8 +114,8 @@ class WaitingClaim:
         """Have a place in each shard, also in those that were added since. A round trip if the queue has shards."""
         if not self._queue.is_split:
             if not self._places:
-                self._bell = yield Listen(self._queue.bindings.keys.base)
-                self._places.append(Place(self._queue, self._bell))
+                listener = self._bell = yield Listen(self._queue.bindings.keys.base)
+                self._places.append(Place(self._queue, listener))
             return
         if time.monotonic() < self._looks_for_shards_at:
             return
