@@ -252,7 +252,8 @@ def _body(script: Section, sections: Sequence[Section]) -> list[str]:
     shared = callees(script, sections, lambda function: function.is_seldom)
     missing = {function.flat_name: function for function in shared}
     # With its fields named at once, the table need not grow.
-    lines = [f"local F = {{{', '.join(f'{name} = false' for name in missing)}}}"] if missing else []
+    fields = ", ".join(f"{name} = false" for name in missing)
+    lines = ["local F = {" + fields + "}"] if missing else []
     statement = 0  # where the present one begins
     for line in script.code.split("\n"):
         if not _CONTINUATION.match(line):
