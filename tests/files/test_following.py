@@ -19,7 +19,7 @@ from penstock import Channel, FileDamaged
 from penstock.files import following
 from penstock.files.sender import Sent
 from tests.conftest import Apps, commands
-from tests.files.test_recognition import lines, once
+from tests.files.test_recognition import lines, once, pack
 from tests.servers import eventually
 from tests.speed import scaled
 
@@ -59,7 +59,7 @@ def followed(channel: Channel, paths: Any, **more: Any) -> Iterator[Followed]:
     stopped, result = threading.Event(), Followed(channel)
 
     def send() -> None:
-        result.sent = channel.send_lines(paths, follow=lambda: not stopped.is_set(), settle=0.5, **more)
+        result.sent = channel.send_lines(paths, follow=lambda: not stopped.is_set(), **{"settle": 0.5, **more})
 
     sender = threading.Thread(target=send)
     sender.start()
@@ -126,6 +126,23 @@ def test_a_copy_made_before_a_truncation_is_not_sent_again(channel: Channel, tmp
         wait_for(lambda: result.has(lines("old", size), lines("between", 3), lines("new", 2)))
         time.sleep(1.2)  # the copy is old enough now to be taken for another log
     assert result.has(lines("old", size), lines("between", 3), lines("new", 2))
+
+
+def test_a_short_log_that_was_packed_is_read_to_its_end(channel: Channel, tmp_path: Path):
+    """A program writes to its log after the log was packed, and the packed copy was recognised already."""
+    log = tmp_path / "a.log"
+    log.write_bytes(lines("old", 3))
+    with followed(channel, tmp_path, settle=3) as result:
+        wait_for(lambda: result.has(lines("old", 3)))
+        with log.open("ab") as writer:
+            renamed = log.rename(tmp_path / "a.log.1")
+            log.write_bytes(lines("new", 3))
+            pack(renamed)
+            wait_for(lambda: result.has(lines("old", 3), lines("new", 3)))
+            time.sleep(0.3)
+            writer.write(b"late\n")
+        wait_for(lambda: result.has(lines("old", 3), lines("new", 3), b"late\n"))
+    assert result.has(lines("old", 3), lines("new", 3), b"late\n")
 
 
 def test_the_end_of_following_may_be_final_and_close_the_channel(channel: Channel, tmp_path: Path):

@@ -367,3 +367,49 @@ def test_small_files_share_round_trips(channel: Channel, tmp_path: Path, nodes: 
     assert {block.file: bytes(block) for block in channel.receiver("r").blocks(wait=0)} == {
         path.name: path.read_bytes() for path in tmp_path.iterdir()
     }
+
+
+@pytest.mark.parametrize(("size", "sent_before"), [(5, 1), (5, 60), (400, 0), (400, 1), (400, 60)])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("sent_meanwhile", [1, 5, 40])
+def test_a_copy_that_was_made_long_before_the_log_was_truncated_is_known(
+    channel: Channel, tmp_path: Path, size: int, packed: bool, sent_before: int, sent_meanwhile: int
+):
+    """copytruncate copies a large log for so long that the log is sent several times meanwhile."""
+    logs, written = tmp_path / "logs", list[bytes]()
+    logs.mkdir()
+    log, copy = logs / "access.log", logs / "access.log.1"
+
+    def write(name: str) -> None:
+        written.append(lines(name, size))
+        with log.open("ab") as file:
+            file.write(written[-1])
+
+    write("first")
+    for n in range(sent_before):
+        channel.send_lines(logs)
+        write(f"before {n}")
+    copy.write_bytes(log.read_bytes())
+    for n in range(sent_meanwhile):
+        channel.send_lines(logs)
+        write(f"while copied {n}")
+    channel.send_lines(logs)
+    os.truncate(log, 0)
+    if packed:
+        pack(copy)
+    write("after")
+    sent = channel.send_lines(logs, settle=0)
+    assert received(channel) == once(*written)
+    assert "access.log.1" + ".gz" * packed in {*sent.skipped, *(one.name for one in sent.copies)}
+
+
+def test_a_new_log_may_begin_like_the_one_before(channel: Channel, tmp_path: Path):
+    """Each day, the program writes the same first lines."""
+    log = tmp_path / "a.log"
+    for day in range(3):
+        for text in (b"started\n", b"ready\n", b"day %d\n" % day):
+            with log.open("ab") as file:
+                file.write(text)
+            channel.send_lines(tmp_path)
+        log.rename(tmp_path / f"a.log.{3 - day}")
+    assert received(channel) == Counter({b"started": 3, b"ready": 3, b"day 0": 1, b"day 1": 1, b"day 2": 1})

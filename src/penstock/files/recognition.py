@@ -23,6 +23,7 @@ import msgspec
 
 from penstock.errors import FileDamaged, FilesError
 from penstock.files.bindings import SourceEntry
+from penstock.files.marks import Mark, with_mark
 from penstock.files.regular_file import identity_of, inode_at, inode_of, reason_of
 from penstock.files.rotation import is_rotated, log_path, unpacked_path
 from penstock.files.source import Source
@@ -41,7 +42,7 @@ class UploadState(msgspec.Struct, frozen=True):
     digest          of all blocks of this upload so far
     begins_in_line  the next block begins in the middle of a line that is longer than a block
     held_back       bytes of an unfinished line at the end, which were not sent
-    earlier         the resume point at the end of the upload before this one
+    marks           ends of the uploads before this one, in their order
     """
 
     name: str
@@ -50,7 +51,7 @@ class UploadState(msgspec.Struct, frozen=True):
     digest: bytes
     begins_in_line: bool = False
     held_back: int = 0
-    earlier: ResumePoint | None = None
+    marks: tuple[Mark, ...] = ()
 
 
 decode_state = msgspec.json.Decoder(UploadState).decode
@@ -314,8 +315,8 @@ class Recogniser:
         if log_path(state.path) != log_path(file.path):
             # Two equal files of bytes are two files; of two equal logs, one is a copy.
             return self._rules.lines and point.head_size >= ALIKE_SIZE
-        if point.head_size >= ALIKE_SIZE:
-            return True
+        if point.head_size >= ALIKE_SIZE or file.source.opened is not None:
+            return True  # an open log was sent by this process, so one of the entries is its own
         # Two short logs may be equal. If the file of the entry is still there, this is another one, unless it was
         # made from that file just now.
         is_packed_copy = file.is_packed_copy and unpacked_path(file.path) == state.path
@@ -362,17 +363,14 @@ class Recogniser:
             self._continued.setdefault(entry.id, file.inode)
 
     def _is_older_copy(self, file: PendingFile, reader: SourceReader, state: UploadState) -> bool:
-        """Whether this is a copy of a log that a rotation made before the last lines of the log were sent. The log was
-        truncated since, so that the copy has fewer lines than were sent."""
-        point, earlier = state.resume_point, state.earlier
-        if point is None or earlier is None or not self._rules.lines or self._rules.by_path or self._rules.again:
+        """Whether this is a copy of a log that a rotation made, and has no more lines than were sent of the log."""
+        point = state.resume_point
+        if point is None or not self._rules.lines or self._rules.by_path or self._rules.again:
             return False
-        is_rotated_log = state.path != file.path and log_path(state.path) == log_path(file.path)
-        return (
-            is_rotated_log
-            and reader.continues(earlier, trust_inode=False) is not Continuation.NO
-            and not reader.has_bytes_at(point.offset - 1)
-        )
+        log = log_path(file.path)
+        if state.path == file.path or log_path(state.path) != log or log == unpacked_path(file.path):
+            return False
+        return reader.begins_as(with_mark(state.marks, point.mark)) and not reader.has_bytes_at(point.offset)
 
     def _is_being_copied(self, file: PendingFile, reader: SourceReader, states: list[UploadState]) -> bool:
         """Whether a rotation seems to write this copy of a known log at the moment: it was modified a short time ago,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.errors import FileChanged, FileDamaged, FilesError
+from penstock.files.marks import Mark, mark_at
 from penstock.files.records import START_DIGEST, chain_digest
 from penstock.files.regular_file import (
     AnyPath,
@@ -110,6 +111,10 @@ class ResumePoint:
     chain: bytes = START_DIGEST
     head_size: int = 0
     head: bytes = b""
+
+    @property
+    def mark(self) -> Mark:
+        return mark_at(self.offset, self.chain, self.last_block_digest)
 
 
 class SourceReader:
@@ -288,6 +293,20 @@ class SourceReader:
         ):
             return Continuation.NO
         return Continuation.WITH_MORE if rest else Continuation.TO_THE_END
+
+    def begins_as(self, marks: Sequence[Mark]) -> bool:
+        """Whether the content begins with what was sent up to the last of these marks that it reaches. Reads it all."""
+        content, at, chain, left, agrees = self._content(), 0, START_DIGEST, [*marks], False
+        try:
+            while left and (data := content(at, self._window_length)):
+                whole, _ = self._cut(data)
+                while left and left[0].offset <= at + len(whole):
+                    mark = left.pop(0)
+                    agrees = mark_at(mark.offset, chain, sha256(whole[: mark.offset - at]).digest()) == mark
+                at, chain = at + len(whole), chain_digest(chain, sha256(whole).digest())
+        except (FileDamaged, FileChanged):
+            return False
+        return agrees
 
     def has_whole_line(self, offset: int) -> bool:
         """Whether a line ends after this offset."""

@@ -15,6 +15,7 @@ import msgspec
 from penstock.core.ids import mint_id
 from penstock.errors import FileChanged, FileDamaged, FilesError
 from penstock.files.bindings import SourceEntry, UploadPart
+from penstock.files.marks import with_mark
 from penstock.files.recognition import (
     PendingFile,
     Recogniser,
@@ -90,7 +91,9 @@ class Upload:
         self._expected = entry.raw if entry else b""
         self._names = recogniser.names(pending)
         self._point = start
-        self._earlier = (state.earlier if pending.is_resumed else start) if state else None
+        self._marks = state.marks if state else ()
+        if start is not None and not pending.is_resumed:
+            self._marks = with_mark(self._marks, start.mark)
         self._digest = self._digest_read = START_DIGEST
         self._begins_in_line = False
         self._records: list[tuple[str, bytes]] = []
@@ -192,7 +195,7 @@ class Upload:
             self._digest,
             self._begins_in_line,
             self.reader.held_back,
-            self._earlier,
+            self._marks,
         )
         return UploadPart(
             self._entry_id, self._upload_id, self._records, encode_state(state),
