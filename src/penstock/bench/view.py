@@ -23,7 +23,7 @@ NOTE = (
 
 
 def show(run: BenchRun) -> None:
-    """Measure, and print each figure as soon as it is known."""
+    """Measure, and print each figure at once."""
     console = Console(highlight=False)
     _show_conditions(console, run.conditions)
     for scenario, figures in run:

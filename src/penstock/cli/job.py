@@ -86,7 +86,7 @@ def _when(at: float, now: float) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A body or a result: a string as it is, anything else as JSON."""
+    """A body or a result: a string unchanged, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

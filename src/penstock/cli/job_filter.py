@@ -56,7 +56,7 @@ class Matching:
         return self.queue
 
     def words(self) -> str:
-        """The filter as it is said: `state dead, task 'send_email'`."""
+        """The filter in words: `state dead, task 'send_email'`."""
         said = [
             f"{name} {value!r}" for name, value in (
                 ("task", self.task), ("tenant", self.tenant), ("worker", self.worker), ("id prefix", self.id_prefix)

@@ -12,7 +12,7 @@ else:
     except ModuleNotFoundError:
 
         class Parameter:
-            """What an annotation says about an option. Only its names are used (see `plain_worker.py`)."""
+            """The facts that an annotation states about an option. Only its names are used (see `plain_worker.py`)."""
 
             def __init__(self, name=(), **_):
                 self.name = (name,) if isinstance(name, str) else tuple(name)

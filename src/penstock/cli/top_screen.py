@@ -1,4 +1,4 @@
-"""What `penstock top` shows: the rows of a view, sorted and filtered, in as many lines as the terminal has."""
+"""The screen of `penstock top`: the rows of a view, sorted and filtered, in as many lines as the terminal has."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What every noun (queue, lock, channel, …) uses: operations, scripts, keys, ids, slots and the renewal of leases."""
+"""The base of every noun (queue, lock, channel, …): operations, scripts, keys, ids, slots and the renewal of leases."""

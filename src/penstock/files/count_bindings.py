@@ -64,8 +64,8 @@ class UncountedLine(_Rejected):
 
 
 class StoredBatch(NamedTuple):
-    """A dead batch as it is stored. `lines`: how many; `known`: JSON, see `DeadBatch`; `is_retried`: the next run tries
-    it again."""
+    """The stored form of a dead batch. `lines`: how many; `known`: JSON, see `DeadBatch`; `is_retried`: the next run
+    tries it again."""
 
     id: str
     died: float

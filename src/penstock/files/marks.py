@@ -38,7 +38,7 @@ def with_mark(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
     if len(kept) > MOST_MARKS:
 
         def gap(at: int) -> float:
-            """What is between the neighbours, as a part of the distance to the end."""
+            """The distance between the neighbours, as a part of the distance to the end."""
             before, after = kept[at - 1].offset, kept[at + 1].offset
             return (after - before) / (mark.offset - before)
 

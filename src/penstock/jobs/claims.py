@@ -87,7 +87,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     delay: float = 0.0
     """Seconds until the job runs again. With the ending `until`: the date of that, in seconds since 1970."""
     effects: bytes = b""
-    """What a completed job has staged (see `Stage.pack`)."""
+    """The effects that a completed job has staged (see `Stage.pack`)."""
     weight: int = 0
     """The bytes of the effects, and as many for each of them as its time in the server is worth."""
 

@@ -85,7 +85,7 @@ function counters.unpack(packed)
   return struct.unpack(">I4I4I4I4I4I4", packed)
 end
 
--- What follows the first four numbers of a tenant after a change: see `counters.unpack`.
+-- The text behind the first four numbers of a tenant after a change: see `counters.unpack`.
 --- (packed: str | false, change: table) -> str
 --- seldom
 function counters.rest(packed, change)

@@ -91,7 +91,7 @@ class BulkProgress:
 
 
 class Wanted(TypedDict, total=False):
-    """What the jobs must be; see `Queue.jobs`."""
+    """The conditions for the jobs; see `Queue.jobs`."""
 
     state: Status | str | None
     task: str | None

@@ -121,7 +121,7 @@ function lane.marked(entry)
   return string.sub(entry, 1, 6) .. string.char(class + _size_class.MORE) .. string.sub(entry, 8)
 end
 
--- What the names of a level's lanes have in common. To append a number to a text costs as much as a short command, so
+-- The common beginning of the names of a level's lanes. To append a number to a text costs as much as a short command, so
 -- a claim does it once.
 --- (level: int) -> str
 --- uses: base

@@ -114,7 +114,7 @@ function record.limits(body)
   return cmsgpack.unpack(string.sub(body, at + 2, at + 1 + struct.unpack(">I2", body, at))).l
 end
 
--- What the powers of a job need: a map. Only for a job that has some.
+-- The map that the powers of a job need. Only for a job that has some.
 --- (body: str) -> table
 function record.powers(body)
   local at = 43 + string.byte(body, 42)

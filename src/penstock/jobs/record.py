@@ -223,7 +223,7 @@ class Record(msgspec.Struct, eq=False, gc=False):
 
     @property
     def powers(self) -> dict[str, msgspec.Raw]:
-        """What the powers of the job need, in MessagePack (see `record.lua`); {} for most jobs."""
+        """The map that the powers of the job need, in MessagePack (see `record.lua`); {} for most jobs."""
         if not self.body[POWERS_AT]:
             return {}
         start = _trace_start(self.body)

@@ -1,4 +1,4 @@
-"""What the inspector returns, and the command line prints."""
+"""The answers of the inspector, which the command line prints."""
 
 from __future__ import annotations
 

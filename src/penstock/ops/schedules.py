@@ -73,7 +73,7 @@ class ScheduleInspector(CoordinationInspector):
     def _change(
         self, name: str, change: Callable[[ScheduleBindings, StoredSchedule, int], RoundTrip[bool]]
     ) -> Operation[ScheduleInfo]:
-        """Apply a change. Returns the schedule as it is now, or as it was before it was removed."""
+        """Apply a change. Returns the present schedule, or the last one before it was removed."""
         queue, now, stored = yield from self._find_schedule(name)
         bindings = ScheduleBindings(queue.bindings)
         yield change(bindings, stored, now)

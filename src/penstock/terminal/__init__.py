@@ -1,1 +1,1 @@
-"""What the command line, the bench and the demo share: tables, progress, signals, and input files."""
+"""The parts that the command line, the bench and the demo share: tables, progress, signals, and input files."""

@@ -19,7 +19,7 @@ KEPT = 50
 
 
 class Filter(msgspec.Struct, forbid_unknown_fields=True):
-    """What the jobs must be, as a page sends it; see `Queue.jobs`."""
+    """The conditions for the jobs, as a page sends them; see `Queue.jobs`."""
 
     state: str | None = None
     task: str | None = None

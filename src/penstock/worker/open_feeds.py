@@ -1,4 +1,4 @@
-"""What a worker runs for each feed beside its turns: a listener for wake-ups and cancellations, and a heartbeat."""
+"""Beside the turns of each feed of a worker: a listener for wake-ups and cancellations, and a heartbeat."""
 
 from __future__ import annotations
 

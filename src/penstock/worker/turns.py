@@ -18,7 +18,7 @@ SLOW_TURN = 0.5
 """Seconds that a round waits for the turn of one queue. Then it continues with the other queues."""
 
 NEXT_SLOW_TURN = 0.05
-"""The same, for each further queue of a round in which a turn was slow: several queues may be on the silent node."""
+"""The wait for each further queue of a round in which a turn was slow: several queues may be on the silent node."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 

@@ -1,4 +1,4 @@
-"""What the powers of a job cost in the server: beside jobs of the same queue without any of them."""
+"""The cost of the powers of a job in the server: beside jobs of the same queue without any of them."""
 
 from __future__ import annotations
 
