@@ -124,3 +124,23 @@ async def test_a_new_process_resumes_where_the_restored_server_says(
     fall_back(raw, old)
     await send(do, channel, tmp_path / "new", b"new")
     assert await gather(face, channel.receiver("r").blocks(wait=0, share=share)) == [b"a", b"new"]
+
+
+@pytest.mark.parametrize("share", [False, True])
+async def test_a_receiver_whose_cursor_is_above_the_last_record_is_told_and_begins_again(
+    channel: Channel, do: Do, face: str, tmp_path: Path, raw: Any, share: bool
+):
+    """The records fell back to an older state, and the receivers did not."""
+    await send(do, channel, tmp_path / "a", b"a")
+    old = take_snapshot(raw)
+    for name in ("b", "c"):
+        await send(do, channel, tmp_path / name, name.encode())
+    assert sorted(await gather(face, channel.receiver("r").blocks(wait=0, share=share))) == [b"a", b"b", b"c"]
+    base = channel.bindings.keys.base
+    for name in ("state", "log", "ends"):
+        fall_back(raw, {key: one for key, one in old.items() if key == (base + name).encode()}, base + name)
+    stream: Any = channel.receiver("r").blocks(wait=0, share=share)
+    with pytest.raises(ChannelRestarted, match="'r' continues after record 0"):
+        await raise_error(do, stream)
+    await send(do, channel, tmp_path / "new", b"new")
+    assert sorted(await gather(face, stream)) == [b"a", b"new"]

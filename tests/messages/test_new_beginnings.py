@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from penstock import Chat, LeaseLost, Mailbox, NewBeginning, Penstock
+from penstock import Chat, LeaseLost, Mailbox, NewBeginning, Penstock, StateDamaged
 from penstock.messages.message import number_of
 from penstock.ops.audit.messages import read_state
 from tests.conftest import Do, Time
 from tests.messages.positions import numbers_of
-from tests.snapshots import fall_back, take_snapshot
+from tests.snapshots import Snapshot, fall_back, take_snapshot
+from tests.speed import scaled
 
 
 @pytest.fixture
@@ -179,3 +183,121 @@ async def test_a_log_of_an_earlier_format_is_read_and_becomes_one_of_this_format
     await do(box.ack, first)
     await do(box.ack, (await do(box.pull))[-1])
     assert await do(box.unread) == 0
+
+
+# --- a cursor above the last number: the log fell back to an older state, and its readers did not ---
+
+
+def fall_back_below(raw: Any, base: str, old: Snapshot) -> None:
+    """Restore the messages of a log, and leave its readers as they are."""
+    for name in ("state", "log"):
+        fall_back(raw, {key: value for key, value in old.items() if key == (base + name).encode()}, base + name)
+
+
+@pytest.mark.parametrize("wait", [0, 30])
+async def test_a_reader_of_a_mailbox_that_fell_back_begins_again(box: Mailbox, do: Do, raw: Any, wait: float):
+    await do(box.post_many, "ab")
+    old = take_snapshot(raw)
+    await do(box.post_many, "cde")
+    await do(box.ack, (await do(box.pull))[-1])
+    fall_back_below(raw, box._log.keys.base, old)
+    assert await do(box.unread) == 2
+    await do(box.post, "new")
+    mail = await do(box.pull, wait=wait)
+    assert (bodies(mail), mail.new_beginning, mail[0].new_beginning) == (["a", "b", "new"], True, True)
+    await do(box.ack, mail[1])
+    again = await do(box.pull)
+    assert (bodies(again), again.new_beginning) == (["new"], False)
+
+
+async def test_a_position_of_the_later_state_acknowledges_nothing(box: Mailbox, do: Do, raw: Any):
+    await do(box.post_many, "abc")
+    last = (await do(box.pull))[-1]
+    old = take_snapshot(raw)
+    await do(box.post_many, "de")
+    await do(box.ack, (await do(box.pull))[-1])
+    fall_back_below(raw, box._log.keys.base, old)
+    with pytest.raises(NewBeginning):
+        await do(box.ack, replace(last, id="9-1"))
+    mail = await do(box.pull)
+    assert mail.new_beginning
+    await do(box.ack, mail[-1])
+    follow = box.follow()
+    await do(box.post, "new")
+    mail = await do(follow.fetch)
+    assert (bodies(mail), mail.new_beginning) == (["new"], False)
+
+
+async def test_workers_of_a_mailbox_that_fell_back_begin_again(box: Mailbox, do: Do, raw: Any):
+    await do(box.post_many, "ab")
+    old = take_snapshot(raw)
+    await do(box.post_many, "cdef")
+    held = await do(box.claim, 6)
+    for claimed in held[:5]:
+        await do(claimed.ack)
+    fall_back_below(raw, box._log.keys.base, old)
+    again = await do(box.claim, 6)
+    assert [claimed.body for claimed in again] == ["a", "b"]
+    assert [claimed.message.new_beginning for claimed in again] == [True, False]
+    with pytest.raises(LeaseLost):
+        await do(held[5].ack)
+    for claimed in again:
+        await do(claimed.ack)
+    await do(box.post, "new")
+    (claimed,) = await do(box.claim)
+    assert (claimed.body, claimed.message.new_beginning) == ("new", False)
+    await do(claimed.ack)
+
+
+@pytest.mark.damages
+async def test_a_member_of_a_chat_that_fell_back_counts_no_message_twice(app: Penstock, do: Do, raw: Any):
+    chat = await create(app, do, "a", "b")
+    old = take_snapshot(raw)
+    await do(chat.send_many, "bo", "cdef")
+    for name in ("ada", "bo"):
+        reader = chat.reader(name)
+        await do(reader.ack, (await do(reader.pull))[-1])
+    await do(chat.send, "bo", "g")
+    fall_back_below(raw, chat._log.keys.base, old)
+    await do(chat.send_many, "bo", ["new 1", "new 2"])
+    mail = await do(chat.reader("ada").pull)
+    assert (bodies(mail), mail.new_beginning) == (["a", "b", "new 1", "new 2"], True)
+    assert 0 <= await do(chat.reader("bo").unread) <= 2
+    assert all(0 <= member.unread <= 4 for member in await do(chat.members))
+    assert bodies(await do(chat.reader("bo").pull)) == ["a", "b", "new 1", "new 2"]
+    await do(chat.delete)
+
+
+async def test_what_a_member_leaves_is_deleted_in_bounded_steps(
+    app: Penstock, do: Do, raw: Any, monkeypatch: pytest.MonkeyPatch
+):
+    chat = await create(app, do, "a")
+    own = chat._log.keys.base + "own"
+    numbers = b"".join((n + 2).to_bytes(6) for n in range(256))
+    raw.hset(own, mapping={b"bo": b"1 7001:" + numbers, **{b"bo\0%d" % n: numbers for n in range(1, 7001)}})
+    left = list[int]()
+    leave = type(chat._log).leave
+
+    def counted(self: Any, member: str) -> Any:
+        left.append(raw.hlen(own))
+        return leave(self, member)
+
+    monkeypatch.setattr(type(chat._log), "leave", counted)
+    assert await do(chat.leave, "bo")
+    assert raw.hlen(own) == 0
+    assert [before - after for before, after in itertools.pairwise([*left, 0])] == [3000, 3000, 1001]
+    await do(chat.delete)
+
+
+@pytest.mark.damages
+async def test_an_invented_list_of_own_messages_is_named_and_ends(app: Penstock, do: Do, raw: Any):
+    chat = await create(app, do, "a")
+    own = chat._log.keys.base + "own"
+    raw.hset(own, b"bo", b"1 1000000000000:" + (1).to_bytes(6))
+    began = time.monotonic()
+    with pytest.raises(StateDamaged, match="'ops'"):
+        await do(chat.leave, "bo")
+    assert time.monotonic() - began < scaled(5)
+    assert raw.zcard(chat._log.keys.base + "readers") == 2
+    raw.delete(own)
+    assert await do(chat.delete)

@@ -155,7 +155,8 @@ class ShareReply:
     """The reply to one of several processes that share a receiver.
 
     status  as in ReceiveReply, where HELD means that one process receives alone. MISSED: the receiver was passed over,
-            and `missed` records before number `first` are gone
+            and `missed` records before number `first` are gone. RESTARTED: the channel began again, and the receiver
+            continues with number `first`
     claims  one for each of the records
     due_in  seconds after which to ask again even without a record, because a lease runs out; or None
     """
@@ -392,6 +393,8 @@ class ChannelBindings(CountBindings):
                     return ShareReply("OK", _records_of_rows(rows), claims, None if due_ms < 0 else due_ms / 1000)
                 case b"MISSED":
                     return ShareReply("MISSED", missed=reply[1], first=reply[2])
+                case b"RESTARTED":
+                    return ShareReply("RESTARTED", first=reply[1] + 1)
                 case b"HELD":
                     return ShareReply("HELD", due_in=reply[1] / 1000)
                 case b"ENDED" | b"GONE" | b"PENDING" | b"BUSY" | b"LOST":

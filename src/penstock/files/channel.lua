@@ -42,18 +42,22 @@ _kept = { MS = 86400000, LIMIT = 67108864 } -- a day; the limit of bytes if none
 --
 -- If there is no cursor, returns nil and the reason: ENDED, NOT_A_MEMBER, or LATE for a receiver that was passed over,
 -- when the channel was closed and everything was freed in the meantime. With LATE, the third value is the cursor that
--- it had.
+-- it had. If the channel began again below the cursor, `l.restarted` is set (see `log.present_cursor`).
 --- (l: table, receiver: str) -> int | nil, str, int | nil
 --- uses: base state
 function channel.cursor(l, receiver)
   local cursor = redis.call("ZSCORE", base .. "readers", receiver)
-  if cursor then return tonumber(cursor) end
+  if cursor then
+    cursor, l.restarted = log.present_cursor(l, tonumber(cursor))
+    return cursor
+  end
   cursor = redis.call("ZSCORE", base .. "vanished", receiver)
   if cursor and channel.close_number() > 0 and l.first > l.top then return nil, "LATE", tonumber(cursor) end
   if cursor then
     redis.call("ZREM", base .. "vanished", receiver)
     redis.call("ZADD", base .. "readers", cursor, receiver)
-    return tonumber(cursor)
+    cursor, l.restarted = log.present_cursor(l, tonumber(cursor))
+    return cursor
   end
   return nil, redis.call("ZSCORE", base .. "finished", receiver) and "ENDED" or "NOT_A_MEMBER"
 end

@@ -109,9 +109,10 @@ function script.receive(base, state, given, receiver, token, dead_token, number,
     return { "ENDED" }
   end
   if not cursor then return channel.refuse(why) end
+  if l.restarted then download.begin_again(l, receiver) end
   -- Records that other processes have claimed, or settled above the cursor, would be received once more.
   if tonumber(redis.call("HGET", base .. "next", receiver) or 0) - 1 > cursor then return { "SHARED" } end
-  local restarted = after > l.top or acked > l.top or not log.locate(l, position)
+  local restarted = l.restarted or after > l.top or acked > l.top or not log.locate(l, position)
   if l.lost or (cursor < l.top and redis.call("EXISTS", base .. "log") == 0) then return { "VANISHED", "log" } end
   local function refusal() return not restarted and counts.refusal(receiver, { found }, now) or nil end
   local owned, again, by = download.own(receiver, token, dead_token, number, now, lease_ms, refusal)
@@ -170,6 +171,16 @@ function script.renew(base, state, given, receiver, token, lease_ms)
   return 1
 end
 
+-- Has a receiver begin with the oldest record, because the channel began again below its cursor. Its state, which names
+-- places in files, was that of the earlier records.
+--- (l: table, receiver: str)
+--- uses: base
+--- seldom
+function download.begin_again(l, receiver)
+  shared_reader.begin_again(l, receiver)
+  redis.call("HDEL", base .. "marks", receiver)
+end
+
 -- For one of several processes that share a receiver: settles claims, then claims up to `limit` records. The claims are
 -- given as claim, packed counts, …, and each is settled by itself, together with its counts: a claim that another process
 -- has by now is skipped, and its counts are dropped. A second call with this `token` settles nothing, and returns the
@@ -177,6 +188,7 @@ end
 --
 -- Returns { "OK", ms after which to ask again even without a record or -1, claim, number, ms, by, body, "", … } or
 -- { "ENDED" }. Or, if nothing was settled, one of:
+--   { "RESTARTED", the cursor }: the channel began again below the cursor that the receiver had; all claims have ended
 --   { "MISSED", how many records, number of the next one }: the receiver was passed over; only one process gets this
 --   { "HELD", ms until its lease ends }: a process receives alone
 --   a refusal of `counts.refusal`: the counts cannot be added
@@ -213,6 +225,11 @@ function script.share(base, state, given, receiver, token, lease_ms, limit, room
   end
   if missed then return { "MISSED", unpack(missed) } end
   if not cursor then return channel.refuse(why) end
+  local unclaimed = tonumber(redis.call("HGET", base .. "next", receiver) or cursor + 1)
+  if l.restarted or unclaimed > l.top + 1 then
+    download.begin_again(l, receiver)
+    return { "RESTARTED", l.first - 1 }
+  end
   local ends_at = tonumber(string.match(redis.call("HGET", base .. "owners", receiver) or "0", "^%d+"))
   if ends_at > now then
     waiting.remove("idle:" .. receiver, address)
@@ -229,7 +246,6 @@ function script.share(base, state, given, receiver, token, lease_ms, limit, room
       counts.add(receiver, one[2], now)
     end
     redis.call("SET", base .. "claim:" .. token, cmsgpack.pack({}), "PX", 60000)
-    local unclaimed = tonumber(redis.call("HGET", base .. "next", receiver) or cursor + 1)
     local low = shared_reader.cursor(receiver, unclaimed)
     local _, finished = channel.acknowledge(l, receiver, cursor, low, now)
     if finished then return { "ENDED" } end

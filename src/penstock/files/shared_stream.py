@@ -18,7 +18,7 @@ from penstock.errors import FileDamaged, FilesError
 from penstock.files.bindings import ChannelBindings, ShareReply
 from penstock.files.records import ABORT, DATA, BlockHeader, ChannelRecord, read_block
 from penstock.files.settlement import CountPart, may_settle_again, settle
-from penstock.files.stream import ReceiverStream, blocks_missed
+from penstock.files.stream import ReceiverStream, blocks_missed, channel_restarted
 from penstock.messages.bindings import default_on
 from penstock.messages.log import ask_until, check_wait
 
@@ -158,7 +158,7 @@ class SharedStream(ReceiverStream[T]):
 
         while True:
             reply = yield from ask_until(
-                lambda reply: reply.records or reply.status in {"ENDED", "MISSED", "PENDING", "BUSY"}, ask,
+                lambda reply: reply.records or reply.status in {"ENDED", "MISSED", "RESTARTED", "PENDING", "BUSY"}, ask,
                 self._channel, self._wait, own_address=True, shared_reader=self._receiver,
                 interval=self._channel.settings.sleep, due=lambda reply: reply.due_in,
             )  # fmt: skip
@@ -168,6 +168,9 @@ class SharedStream(ReceiverStream[T]):
         self._ended = reply.status == "ENDED"
         if reply.status == "MISSED":
             self._error = blocks_missed(self._channel, self._receiver, reply.missed, reply.first)
+            return True
+        if reply.status == "RESTARTED":
+            self._error = channel_restarted(self._channel, self._receiver, reply.first - 1)
             return True
         self._records = list(zip(reply.claims, reply.records, strict=True))
         if self._records:

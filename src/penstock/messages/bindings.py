@@ -289,14 +289,14 @@ class LogBindings:
         )  # fmt: skip
 
         def read(reply: Sequence[Any]) -> ClaimReply:
-            _, due_ms, *rows = reply
+            status, due_ms, *rows = reply
             claimed = []
             for at in range(0, len(rows), 1 + ROW):
                 (message,) = self._messages(rows[at + 1 : at + 1 + ROW], rows[at + 1] - 1)
                 claimed.append((rows[at], message))
-            return ClaimReply(None if due_ms < 0 else due_ms / 1000, claimed)
+            return ClaimReply(None if due_ms < 0 else due_ms / 1000, claimed, status == b"AGAIN")
 
-        return self._call("claim", args, read, member)
+        return self._call("claim", args, read, member, also=b"AGAIN")
 
     def settle_claims(
         self, member: str, action: ClaimAction, claims: Sequence[bytes], seconds: float = 0.0, reason: str = ""
@@ -343,10 +343,13 @@ class LogBindings:
         still there. Returns its cursor."""
         return self._call("join", (*UNNUMBERED, member, last), lambda reply: int(reply[1]))
 
-    def leave(self, member: str) -> RoundTrip[tuple[bool, bool, WakeReply]]:
-        """Returns whether it was a member, and whether there is more to trim."""
+    def leave(self, member: str) -> RoundTrip[tuple[bool, bool, WakeReply, bool]]:
+        """Returns whether it was a member, whether there is more to trim, and whether to call again, because more is
+        stored of the member than one call deletes."""
         args = (*UNNUMBERED, self.clock.now_ms, member)
-        return self._call("leave", args, lambda reply: (bool(reply[1]), bool(reply[2]), WakeReply(reply[3])))
+        return self._call(
+            "leave", args, lambda reply: (bool(reply[1]), bool(reply[2]), WakeReply(reply[3]), bool(reply[4]))
+        )
 
     def drop_device(self, member: str, device: str) -> RoundTrip[tuple[bool, bool]]:
         """Returns whether the device was a reader, and whether there is more to trim."""

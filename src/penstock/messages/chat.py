@@ -263,11 +263,13 @@ class Chat:
 
     def _leave(self, index: ChatIndexBindings, member: str) -> Operation[bool]:
         entry = yield index.find(self.id)
-        was_member, more_to_trim, wake = yield self._log.leave(member)
+        was_member, more_to_trim, wake, again = yield self._log.leave(member)
         if entry is not None:
             yield index.remove(self.id, entry)
         yield from wake_rest(self._log, wake)
         yield from trim_rest(self._log, more_to_trim)
+        while again:
+            _, _, _, again = yield self._log.leave(member)
         return bool(was_member)
 
     @verb

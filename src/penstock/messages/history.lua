@@ -50,7 +50,7 @@ end
 --- seldom
 function history.make_space(l, messages, bytes)
   local low = redis.call("ZRANGE", base .. "readers", 0, 0, "WITHSCORES")
-  local most, enough = tonumber(low[2]) or 0, l.begun + bytes
+  local most, enough = log.present_cursor(l, tonumber(low[2]) or 0), l.begun + bytes
   local to = math.min(most, l.first - 1 + messages)
   if to >= l.first then log.free_to(l, to) end
   for _ = 1, _history.STEPS do

@@ -162,8 +162,9 @@ end
 function log.trim(l, now)
   local last, more = l.first - 1, 0
   local low = redis.call("ZRANGE", base .. "readers", 0, 0, "WITHSCORES")
-  -- A damaged cursor may be above `top`: the slices end there.
-  local to = math.min(l.top, math.max(last, tonumber(low[2]) or last))
+  -- Cursors above `top` are those of an earlier state of the log. Their readers have yet to learn that it began again.
+  local to = tonumber(low[2]) or last
+  to = to > l.top and last or math.max(last, to)
   if to > last and l.history_messages + l.history_age > 0 then
     local rest
     to, rest = history.floor(l, now, to)
@@ -356,12 +357,12 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
     return log.refuse_gone()
   end
   l.is_messages = true
-  local name, cursor, devices = log.reader(member, device)
+  local name, cursor, devices = log.reader(l, member, device)
   if not cursor then return log.refuse() end
   if devices and #devices > log.MAX_DEVICES then return { "MANY" } end
   local acked_number, position = log.locate(l, acked), log.locate(l, after)
   if l.lost then return { "VANISHED", l.lost } end
-  local restarted = acked_number and position and 0 or 1
+  local restarted = acked_number and position and not (l.restarted and limit > 0) and 0 or 1
   local now, more = clock.now(given), 0
   if devices then log.add_device(member, name, cursor, devices) end
   redis.call("HSET", base .. "seen", name, string.format("%d", now))
@@ -371,14 +372,17 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
     if l.has_shared then shared_reader.drop_below(name, cursor) end
     if member ~= "" then own.drop(member) end
     more = log.trim(l, now)
-  elseif l.age + l.history_age > 0 or acked ~= "" then
-    more = log.trim(l, now)
+  else
+    if l.restarted and limit > 0 then redis.call("ZADD", base .. "readers", cursor, name) end
+    if l.age + l.history_age > 0 or acked ~= "" then more = log.trim(l, now) end
   end
   local left, to_notify = 0, {}
   if limit > 0 then left, to_notify = log.wake_rest(l, now) end
   position = math.max(cursor, position or 0)
   local unread = l.top - math.max(cursor, l.first - 1)
-  if limit > 0 and unread > 0 and member ~= "" then unread = unread - own.above(member, l.top - unread) end
+  if limit > 0 and unread > 0 and member ~= "" then
+    unread = math.max(0, unread - own.above(member, l.top - unread))
+  end
   local answer = { "OK", l.top, l.first, cursor, position, restarted, more, left, to_notify, unread }
   local head = #answer
   l.now = now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.core.clock import Clock
@@ -241,6 +241,12 @@ class Mailbox(LogReader):
     def _claim(self, n: int, lease: float, max_deliveries: int, wait: float | None) -> Operation[list[Claimed]]:
         token = mint_id()
         deadline = None if wait is None else time.monotonic() + wait
+        restarted = False
+
+        def found(reply: ClaimReply) -> object:
+            nonlocal restarted
+            restarted |= reply.new_beginning  # also that of a reply without messages
+            return reply.messages or reply.due_in == 0.0
 
         def ask(address: str, ttl: float) -> RoundTrip[ClaimReply]:
             call = self._log.claim(
@@ -253,17 +259,20 @@ class Mailbox(LogReader):
             while not reply.messages and reply.due_in == 0.0:  # it has only found messages that it passed over
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 reply = yield from ask_until(
-                    lambda reply: reply.messages or reply.due_in == 0.0, ask, self._log, left,
-                    own_address=True, shared_reader="", due=lambda reply: reply.due_in,
+                    found, ask, self._log, left, own_address=True, shared_reader="", due=lambda reply: reply.due_in,
                     interval=self._log.settings.sleep,
                 )  # fmt: skip
+            restarted |= reply.new_beginning
         except BaseException:
             # The server may have handed out messages in a reply that never arrived: give them back at once.
             lost = yield ask("", 0.0)
             if lost.messages:
                 yield self._log.settle_claims("", "release", [claim for claim, _ in lost.messages])
             raise
-        return [Claimed(self, claim, message) for claim, message in reply.messages]
+        messages = [Claimed(self, claim, message) for claim, message in reply.messages]
+        for first in messages[:1] if restarted else ():
+            first.message = replace(first.message, new_beginning=True)
+        return messages
 
     def _settle(
         self, action: ClaimAction, messages: Sequence[Claimed], seconds: float = 0.0, reason: str = ""

@@ -9,6 +9,8 @@
 
 own = { CHUNK = 256, BYTES = 6 }
 
+_own_slice = { DROPPED = 500, FORGOTTEN = 3000 } -- chunks that one call deletes
+
 --- (member: str, n: int) -> str
 --- inline
 function own.field(member, n)
@@ -44,6 +46,10 @@ end
 function own.add(member, first, last)
   local lo, hi, chunk = own.last(member)
   if not lo then lo, hi, chunk = 1, 1, "" end
+  if #chunk > 0 and own.at(chunk, #chunk / own.BYTES) >= first then -- the log began again below these numbers
+    own.forget(member)
+    lo, hi, chunk = hi + 1, hi + 1, ""
+  end
   while first <= last do
     if #chunk >= own.CHUNK * own.BYTES then
       redis.call("HSET", base .. "own", own.field(member, hi), chunk)
@@ -95,7 +101,7 @@ function own.drop(member)
   if not lo then return end
   local upto = log.lowest_cursor(member)
   local fields, from = {}, lo
-  while lo < hi and #fields < 500 do
+  while lo < hi and #fields < _own_slice.DROPPED do
     local chunk = redis.call("HGET", base .. "own", own.field(member, lo))
     if own.at(chunk, own.CHUNK) > upto then break end
     fields[#fields + 1], lo = own.field(member, lo), lo + 1
@@ -108,19 +114,20 @@ function own.drop(member)
   if #fields > 0 then redis.call("HDEL", base .. "own", unpack(fields)) end
 end
 
--- Deletes everything about a member.
---- (member: str)
+-- Deletes what there is about a member: at most 3000 chunks, of 768,000 messages. Returns whether there is more. Raises an
+-- error for a list with more chunks than are stored, before it deletes anything.
+--- (member: str) -> bool
 --- uses: base
 function own.forget(member)
-  local lo, hi = own.last(member)
-  if not lo then return end
-  local fields = { member }
-  for n = lo, hi - 1 do
-    fields[#fields + 1] = own.field(member, n)
-    if #fields == 1000 then
-      redis.call("HDEL", base .. "own", unpack(fields))
-      fields = { member }
-    end
+  local lo, hi, chunk = own.last(member)
+  if not lo then return false end
+  if hi - lo >= redis.call("HLEN", base .. "own") then error("a list of own messages cannot be read") end
+  local to = math.min(hi - 1, lo + _own_slice.FORGOTTEN - 1)
+  if to < hi - 1 then own.store(member, to + 1, hi, chunk) else redis.call("HDEL", base .. "own", member) end
+  for from = lo, to, 1000 do
+    local fields = {}
+    for n = from, math.min(to, from + 999) do fields[#fields + 1] = own.field(member, n) end
+    redis.call("HDEL", base .. "own", unpack(fields))
   end
-  redis.call("HDEL", base .. "own", unpack(fields))
+  return to < hi - 1
 end

@@ -58,11 +58,17 @@ class LogReader:
         def ask(address: str, ttl: float) -> RoundTrip[PullReply]:
             return self._pull(limit, acked=acked, after=after, address=address, ttl=ttl)
 
-        deadline = None if wait is None else time.monotonic() + wait
         restarted = False
+
+        def found(reply: PullReply) -> object:
+            nonlocal restarted
+            restarted |= reply.new_beginning  # also that of a reply without messages
+            return reply.mail or reply.skipped_to
+
+        deadline = None if wait is None else time.monotonic() + wait
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            reply = yield from ask_until(lambda reply: reply.mail or reply.skipped_to, ask, self._log, left)
+            reply = yield from ask_until(found, ask, self._log, left)
             yield from trim_rest(self._log, reply.more_to_trim)
             yield from self._notify(reply.to_notify)
             restarted |= reply.new_beginning

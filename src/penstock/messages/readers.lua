@@ -32,19 +32,32 @@ function log.reader_name(member, device)
   return device == "" and member or member .. "\0" .. device
 end
 
--- Returns a reader's name and cursor; the cursor is nil if its member is not in the log.
+-- Returns the number after which a reader with this cursor reads, and whether the log began again since: its numbers end
+-- below the cursor, because the server fell back to an older state. Then the reader begins with the oldest message, as
+-- nothing says which of the present ones it has read.
+--- (l: table, cursor: int) -> int, bool
+function log.present_cursor(l, cursor)
+  if cursor > l.top then return l.first - 1, true end
+  return cursor, false
+end
+
+-- Returns a reader's name and cursor; the cursor is nil if its member is not in the log. If the log began again below the
+-- cursor, `l.restarted` is set.
 --
 -- A new device starts at the lowest cursor of its member. There is then a third value, for `log.add_device`: the
 -- devices of the member with the new one. It omits the device "" if that has never pulled: messages would be kept for
 -- it for ever.
---- (member: str, device: str) -> str, int | nil, table | nil
+--- (l: table, member: str, device: str) -> str, int | nil, table | nil
 --- uses: base
-function log.reader(member, device)
+function log.reader(l, member, device)
   local name = log.reader_name(member, device)
   local cursor = redis.call("ZSCORE", base .. "readers", name)
-  if cursor then return name, tonumber(cursor) end
+  if cursor then
+    cursor, l.restarted = log.present_cursor(l, tonumber(cursor))
+    return name, cursor
+  end
   if not log.is_member(member) then return name end
-  local devices, low = log.devices(member), log.lowest_cursor(member)
+  local devices, low = log.devices(member), log.present_cursor(l, log.lowest_cursor(member))
   local unused = #devices == 1 and devices[1] == "" and redis.call("HEXISTS", base .. "seen", member) == 0
   if unused then devices = {} end
   devices[#devices + 1] = device
@@ -86,7 +99,7 @@ function script.join(base, state, caller, number, member, last)
   if past then return past end
   if not l then return log.refuse_gone() end
   if log.is_member(member) then
-    local _, cursor = log.reader(member, "")
+    local _, cursor = log.reader(l, member, "")
     return idempotency.keep(caller, number, { "OK", cursor, 0 })
   end
   local cursor = l.first - 1
@@ -97,7 +110,7 @@ end
 
 -- Removes a member with all its devices, and wakes those that wait, because the member may be one of them. When the last
 -- member leaves, the log is deleted. Returns { "OK", 1 if it was a member, 1 if there is more to trim, how many are left
--- to wake }.
+-- to wake, 1 if the caller is to call again, because more is stored of the member than one call deletes }.
 --- keys: base state
 --- args: caller: str, number: int, given: int, member: str
 --- flags: allow-oom
@@ -106,18 +119,19 @@ function script.leave(base, state, caller, number, given, member)
   if fault then return fault end
   local past = idempotency.replay(caller, number)
   if past then return past end
-  if not l or not log.is_member(member) then return idempotency.keep(caller, number, { "OK", 0, 0, 0 }) end
+  if not l then return idempotency.keep(caller, number, { "OK", 0, 0, 0, 0 }) end
+  local again = own.forget(member) and 1 or 0
+  if not log.is_member(member) then return idempotency.keep(caller, number, { "OK", 0, 0, 0, again }) end
   local devices = log.devices(member)
   for i = 1, #devices do log.remove_reader(log.reader_name(member, devices[i])) end
   redis.call("HDEL", base .. "devices", member)
-  own.forget(member)
   local more, left = 0
   if redis.call("ZCARD", base .. "readers") == 0 then
     left = log.delete(l)
   else
     more, left = log.trim(l, clock.now(given)), log.report_change()
   end
-  return idempotency.keep(caller, number, { "OK", 1, more, left })
+  return idempotency.keep(caller, number, { "OK", 1, more, left, again })
 end
 
 -- Removes a device that will not read again. If it was the last one, the member takes over its cursor. Returns { "OK",
@@ -158,7 +172,7 @@ function script.status(base, state, given, member, device, watch)
   local fault, l = log.open()
   if fault then return fault end
   if not l then return log.refuse_gone() end
-  local name, cursor = log.reader(member, device)
+  local name, cursor = log.reader(l, member, device)
   local now, readers = clock.now(given), redis.call("ZCARD", base .. "readers")
   if readers == 0 then return { "VANISHED", "readers" } end
   local kept, oldest = ids.kept()
@@ -168,7 +182,8 @@ function script.status(base, state, given, member, device, watch)
   local unclaimed = tonumber(redis.call("HGET", base .. "next", name) or 0)
   local claimed = unclaimed > 0 and redis.call("ZCARD", base .. "claimed:" .. name) or 0
   local dead = redis.call("ZCARD", base .. "dead")
-  local mine = member ~= "" and own.above(member, math.max(cursor, l.first - 1)) or 0
+  local read_to = math.max(cursor, l.first - 1)
+  local mine = member ~= "" and math.min(own.above(member, read_to), l.top - read_to) or 0
   return { "OK", now, l.top, l.first, l.ended - l.begun, readers, kept, oldest, cursor, seen, unclaimed, claimed, dead, mine }
 end
 
@@ -185,9 +200,11 @@ function script.readers(base, state, offset, n)
   local answer = { "OK", l.top, l.first }
   for i = 1, #rows, 2 do
     answer[#answer + 1] = rows[i]
-    answer[#answer + 1] = tonumber(rows[i + 1])
+    local cursor = log.present_cursor(l, tonumber(rows[i + 1]))
+    answer[#answer + 1] = cursor
     answer[#answer + 1] = tonumber(redis.call("HGET", base .. "seen", rows[i]) or 0)
-    answer[#answer + 1] = own.above(string.match(rows[i], "^%Z*"), math.max(tonumber(rows[i + 1]), l.first - 1))
+    local read_to = math.max(cursor, l.first - 1)
+    answer[#answer + 1] = math.min(own.above(string.match(rows[i], "^%Z*"), read_to), l.top - read_to)
   end
   return answer
 end

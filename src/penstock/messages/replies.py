@@ -36,7 +36,8 @@ class PullReply:
     cursor         number of the last message that the reader has acknowledged
     more_to_trim   the server still has messages to free
     to_notify      as in WakeReply
-    new_beginning  a position in the call belongs to a log that began again since, and was ignored
+    new_beginning  a position in the call belongs to a log that began again since, and was ignored; or the log began
+                   again below the reader's cursor
     skipped_to     if all messages that were read are overdue: the position of the last one; else ""
     """
 
@@ -53,11 +54,13 @@ class PullReply:
 class ClaimReply:
     """Claimed messages, each with the name of its claim.
 
-    `due_in`: seconds after which to ask again even without a message, because a lease runs out; or None.
+    due_in         seconds after which to ask again even without a message, because a lease runs out; or None
+    new_beginning  the mailbox began again below the cursor of its reader
     """
 
     due_in: float | None
     messages: list[tuple[bytes, Message]]
+    new_beginning: bool = False
 
 
 @dataclass(frozen=True, slots=True)

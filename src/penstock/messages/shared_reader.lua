@@ -65,6 +65,19 @@ function shared_reader.cursor(name, unclaimed)
   return (tonumber(low[2]) or unclaimed) - 1
 end
 
+-- Begins with the oldest message, because the log began again below what the reader has claimed or acknowledged. Claims
+-- end. Returns the cursor.
+--- (l: table, name: str) -> int
+--- uses: base
+--- seldom
+function shared_reader.begin_again(l, name)
+  l.restarted = true
+  redis.call("UNLINK", base .. "claimed:" .. name, base .. "leased:" .. name)
+  redis.call("HDEL", base .. "next", name)
+  redis.call("ZADD", base .. "readers", l.first - 1, name)
+  return l.first - 1
+end
+
 -- Appends a message to `into`, if it is still there. Returns whether it is. If the stream has vanished, `l.lost` is set.
 --- (l: table, number: int, into: table) -> bool
 --- uses: base
@@ -240,7 +253,9 @@ function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, lim
     end
     return false
   end
-  local unclaimed = math.max(cursor + 1, l.first, tonumber(redis.call("HGET", base .. "next", name) or 0))
+  local unclaimed = tonumber(redis.call("HGET", base .. "next", name) or 0)
+  if l.restarted or unclaimed > l.top + 1 then cursor, unclaimed = shared_reader.begin_again(l, name), 0 end
+  unclaimed = math.max(cursor + 1, l.first, unclaimed)
   local late, passed = redis.call("ZRANGE", leased, "-inf", now, "BYSCORE", "LIMIT", 0, limit), 0
   for i = 1, #late do
     if (#taken + passed == 0 or room > 0) and passed < _reply.PASSED then
@@ -286,7 +301,7 @@ end
 
 -- Claims up to `limit` messages for one of several workers. `token` is minted by the caller; a second call with it
 -- returns the same messages. If there is no message, `address` is registered for `wait_ms`, and notified of the next
--- one. Returns { "OK", ms after which to ask again even without a message or -1, claim, number, ms, by, body, note, … } or
+-- one. Returns { "OK", or "AGAIN" if the log began again below the reader's cursor, ms after which to ask again even without a message or -1, claim, number, ms, by, body, note, … } or
 -- { "GONE" | "VANISHED" | "NOT_A_MEMBER" }.
 --- keys: base state
 --- args: given: int, member: str, token: str, lease_ms: int, limit: int, room: int, most: int, address: str
@@ -305,7 +320,7 @@ function script.claim(base, state, given, member, token, lease_ms, limit, room, 
     end
     return log.refuse_gone()
   end
-  local name, cursor = log.reader(member, "")
+  local name, cursor = log.reader(l, member, "")
   if not cursor then return log.refuse() end
   redis.call("HSET", base .. "seen", name, string.format("%d", now))
   sleepers.answered(base .. "woken", name .. "\0")
@@ -316,6 +331,7 @@ function script.claim(base, state, given, member, token, lease_ms, limit, room, 
   l.now = now
   local again = shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, limit, room, most, answer)
   if l.lost then return { "VANISHED", l.lost } end
+  if l.restarted then answer[1] = "AGAIN" end
   if again and #answer == head then
     answer[_reply.DUE] = 0
   elseif #answer == head and wait_ms > 0 then
@@ -338,7 +354,8 @@ function script.settle_claims(base, state, caller, number, given, member, action
   if past then return past end
   if not l then return log.refuse_gone() end
   local now, lost, more = clock.now(given), {}, 0
-  local name, cursor = log.reader(member, "")
+  local name, cursor = log.reader(l, member, "")
+  if cursor and l.restarted then shared_reader.begin_again(l, name) end
   -- A channel of files that is finished has no readers.
   if not cursor then return member == "" and log.refuse() or { "NOT_A_MEMBER" } end
   local leased = base .. "leased:" .. name
