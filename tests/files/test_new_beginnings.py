@@ -127,7 +127,7 @@ async def test_a_new_process_resumes_where_the_restored_server_says(
 
 
 @pytest.mark.parametrize("share", [False, True])
-async def test_a_receiver_whose_cursor_is_above_the_last_record_is_told_and_begins_again(
+async def test_a_receiver_whose_cursor_is_above_the_last_record_begins_again(
     channel: Channel, do: Do, face: str, tmp_path: Path, raw: Any, share: bool
 ):
     """The records fell back to an older state, and the receivers did not."""
