@@ -67,8 +67,11 @@ def pack(path: Path, suffix: str = ".gz") -> Path:
 # --- rotation ---
 
 
-def rotate(log: Path, how: str, kept: int = 7) -> None:
-    """One rotation as logrotate does it. `how`: create, copytruncate, compress, delaycompress, or several of them."""
+def rotate(
+    log: Path, how: str, kept: int = 7, while_copied: Callable[[Path], object] = lambda copy: None
+) -> None:  # fmt: skip
+    """One rotation as logrotate does it. `how`: create, copytruncate, compress, delaycompress, or several of them.
+    copytruncate calls `while_copied` between the copy and the truncation."""
     for number in range(kept, 0, -1):
         for suffix in ("", ".gz"):
             old = log.with_name(f"{log.name}.{number}{suffix}")
@@ -77,6 +80,7 @@ def rotate(log: Path, how: str, kept: int = 7) -> None:
     first = log.with_name(f"{log.name}.1")
     if "copytruncate" in how:
         shutil.copy2(log, first)
+        while_copied(first)
         os.truncate(log, 0)
     else:
         log.rename(first)
@@ -413,3 +417,37 @@ def test_a_new_log_may_begin_like_the_one_before(channel: Channel, tmp_path: Pat
             channel.send_lines(tmp_path)
         log.rename(tmp_path / f"a.log.{3 - day}")
     assert received(channel) == Counter({b"started": 3, b"ready": 3, b"day 0": 1, b"day 1": 1, b"day 2": 1})
+
+
+@pytest.mark.parametrize("how", ["copytruncate", "copytruncate compress", "copytruncate compress delaycompress"])
+@pytest.mark.parametrize("grows", [False, True])
+@pytest.mark.parametrize("size", [5, 300])
+def test_copies_of_several_days_are_known_although_the_log_was_sent_while_it_was_copied(
+    channel: Channel, tmp_path: Path, size: int, grows: bool, how: str
+):
+    """`grows`: after the truncation the log becomes larger than it was, before it is sent again."""
+    logs, written = tmp_path / "logs", list[bytes]()
+    logs.mkdir()
+    log = logs / "access.log"
+
+    def write(name: str, n: int) -> None:
+        written.append(lines(name, n))
+        with log.open("ab") as file:
+            file.write(written[-1])
+
+    def send_while_copied(copy: Path) -> None:
+        for part in range(4):
+            channel.send_lines(logs)
+            write(f"day {day} while copied {part}", size)
+            channel.send_lines(logs)
+            assert copy.name not in {file.name for file in channel.send_lines(logs).files}
+
+    for day in range(4):
+        write(f"day {day}", size * (4**day if grows else 1))
+        channel.send_lines(logs, settle=0)
+        write(f"day {day} unsent", size)
+        rotate(log, how, kept=day, while_copied=send_while_copied)
+    write("last", size)
+    channel.send_lines(logs, settle=0)
+    channel.send_lines(logs, settle=0)
+    assert received(channel) == once(*written)
