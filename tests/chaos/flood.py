@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock import LineBatch, Penstock, Settings, Tally
+from penstock import Penstock, Settings
 from penstock.counting.access_log import requests_per
 from penstock.counting.countries import registration
 
@@ -73,21 +73,3 @@ def send(address: str, path: str, receivers: list[str], limit: int) -> None:
 def count(address: str, receiver: str) -> None:
     with make_app(address) as app:
         app.aggregate(CHANNEL, receiver=receiver)(requests_per("day", "country")).run()
-
-
-ROTATED = "rotated"
-"""The channel of a log that is rotated while it is followed."""
-
-
-def follow(address: str, folder: str) -> None:
-    with make_app(address) as app:
-        app.files(ROTATED).send_lines(folder, follow=True, settle=1)
-
-
-def count_shared(address: str) -> None:
-    with make_app(address) as app:
-        app.aggregate(ROTATED, receiver="shared")(each_line).run(share=True, lease=1)
-
-
-def each_line(lines: LineBatch) -> Tally:
-    return Tally({"lines": Counter(line.decode() for line in lines)})

@@ -49,9 +49,9 @@ def seed() -> int:
     return chosen
 
 
-def seconds() -> float:
-    """$PENSTOCK_STORM_SECONDS, or twenty; `make storm` sets ten minutes."""
-    return float(os.environ.get("PENSTOCK_STORM_SECONDS", "20"))
+def seconds(short: float = 20) -> float:
+    """$PENSTOCK_STORM_SECONDS, or those of the short form; `make storm` sets ten minutes."""
+    return float(os.environ.get("PENSTOCK_STORM_SECONDS", short))
 
 
 def plan(seed: int, seconds: float) -> list[Failure]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tests.chaos import flood, storm
+from tests.chaos import flood, rotated_log, storm
 from tests.files.test_recognition import rotate
 from tests.servers import Server
 from tests.speed import Deadline
@@ -25,6 +25,11 @@ LARGE = MB >= 500
 LIMIT = (64 if LARGE else 4) << 20
 EVERY = 2.0 if LARGE else 0.7
 """Seconds from one kill to the next."""
+
+DAY = 0.7
+"""Seconds from one rotation of a log to the next, in which it is written in so many parts."""
+
+PARTS = 5
 
 Role: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
 
@@ -132,27 +137,32 @@ def test_counts_are_exact_while_senders_and_receivers_are_killed(start: Callable
         assert memory.peak <= 1.15 * LIMIT
 
 
-def test_counts_are_exact_while_a_rotated_log_is_followed_and_all_are_killed(
+def test_tables_of_every_kind_are_exact_while_a_rotated_log_is_followed_and_all_are_killed(
     start: Callable[..., Server], tmp_path: Path
 ):
-    """The process that follows the log and the two that share the counting are killed while the log is rotated."""
+    """The process that follows the log and the two that share the counting are killed while the log is rotated. Each
+    day the log has another format."""
     chance = random.Random(storm.seed())
     server, log, written = start(), tmp_path / "access.log", 0
+    how, days = chance.choice(rotated_log.ROTATIONS), int(storm.seconds(4) / DAY)
+    faulthandler.cancel_dump_traceback_later()
     log.touch()
     with flood.make_app(server.address) as app:
-        channel = app.files(flood.ROTATED)
+        channel = app.files(rotated_log.CHANNEL)
         channel.open(["shared"])
-        counters: dict[str, Role] = dict.fromkeys(("one", "two"), (flood.count_shared, (server.address,)))
-        processes = RestartedProcesses({"sender": (flood.follow, (server.address, str(tmp_path))), **counters})
-        for day in range(12):
-            for _ in range(5):
+        counters: dict[str, Role] = dict.fromkeys(("one", "two"), (rotated_log.count_shared, (server.address,)))
+        processes = RestartedProcesses({"sender": (rotated_log.follow, (server.address, str(tmp_path))), **counters})
+        for day in range(days):
+            format, killed_at = chance.choice(list(rotated_log.FORMATS)), chance.sample(range(PARTS), 2)
+            for part in range(PARTS):
                 with log.open("a") as file:
                     for _ in range(chance.randint(1, 200)):
-                        file.write(f"line {written:08} {'x' * 60}\n")
+                        file.write(rotated_log.line(written, format) + "\n")
                         written += 1
-                time.sleep(0.15)
-            rotate(log, "create compress delaycompress", kept=day)
-            processes.kill_one(chance)
+                time.sleep(DAY / PARTS)
+                if part in killed_at:
+                    processes.kill_one(chance)
+            rotate(log, how, kept=day)
         processes.running.pop("sender").kill()
         channel.send_lines(tmp_path, final=True, close=True)
         deadline = Deadline(60)
@@ -160,7 +170,6 @@ def test_counts_are_exact_while_a_rotated_log_is_followed_and_all_are_killed(
             assert not deadline.passed(), f"{list(processes.running)} did not end"
             time.sleep(0.05)
             processes.check_ended()
-        aggregate = app.aggregate(flood.ROTATED, receiver="shared")(flood.each_line)
-        table = aggregate.table("lines")
-        assert (aggregate.totals().lines, len(table), set(table.values())) == (written, written, {1})
+        print(f"{how}: {written:,} lines in {days} days, {processes.kills} killed")
+        rotated_log.check(app, written)
     assert processes.kills > 3
