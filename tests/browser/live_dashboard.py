@@ -11,7 +11,7 @@ import threading
 
 import uvicorn
 
-from penstock import Concurrency, Penstock, Worker
+from penstock import Concurrency, Penstock, Worker, current, step, wait_for
 from penstock.errors import LeaseLost
 from penstock.ops.inspect import Inspector
 from penstock.settings import WorkerSettings
@@ -53,10 +53,34 @@ def main() -> None:
         async def charge(account: str) -> None:
             await asyncio.sleep(3600)
 
+        @app.task(queue="flow")
+        async def approve(order: int) -> None:
+            await step(book, order)
+            await wait_for("approved")
+
+        @app.task(queue="flow")
+        async def part(n: int) -> int:
+            job = current()
+            job.log(f"part {n} began")
+            job.progress(0.4, "two of five pages")
+            await asyncio.sleep(3600 if n == 2 else 0)
+            if n == 1:
+                raise ValueError(NASTY)
+            return n
+
+        async def book(order: int) -> str:
+            return f"booked {order}"
+
+        @app.task(queue="flow")
+        async def merge(parts: list[int]) -> None: ...
+
         async def at_work() -> None:
-            await asyncio.gather(Worker(app, WorkerSettings(queues=("tasks",))).run(), flood(app))
+            await asyncio.gather(Worker(app, WorkerSettings(queues=("tasks", "flow"))).run(), flood(app))
 
         app.enqueue_many(charge.call("ada") for _ in range(3))
+        parts = [part.enqueue(n) for n in range(3)]
+        merge.using(after=parts, id="merge").enqueue([one.output for one in parts])
+        approve.using(id="approve").enqueue(17)
         threading.Thread(target=asyncio.run, args=(at_work(),), daemon=True).start()
         held = app.lock("invoice:7").acquire(), app.semaphore("market:17", limit=5).acquire()
         listener = socket.create_server(("127.0.0.1", 0))

@@ -25,6 +25,7 @@ PAGES = {
     "workers": "Workers", "locks": "invoice:7", "messages": "Mailboxes", "files": "Files", "directories": "guild:9",
     "health": "Finding", "jobs/bulk": "searched", "jobs/tasks?state=running": "charge",
     "schedules": "Monday to Friday at 07:00", "queue/tasks": "1 at a time",
+    "job/flow:merge": "1 of 3 have ended", "job/flow:approve": "wait_for approved",
 }  # fmt: skip
 
 
@@ -94,6 +95,7 @@ def test_every_page_is_shown_without_a_fault(page: Any, look: dict[str, Any], re
         # Wide tables scroll by themselves, so that the page does not.
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), to
         if folder := os.environ.get("PENSTOCK_SCREENSHOTS"):
+            page.locator(".side .end .mono").evaluate("place => { place.textContent = 'valkey://localhost:6379'; }")
             page.screenshot(path=f"{folder}/{re.sub('[^a-z]+', '-', to)}-{request.node.callspec.id}.png")
 
 
@@ -144,6 +146,20 @@ def test_jobs_are_found_by_a_filter_that_the_address_holds(page: Any):
     page.get_by_text("Found: 100").wait_for()
 
 
+def test_a_bulk_move_is_undone_before_it_begins(page: Any):
+    go(page, "jobs/bulk?tenant=bo")
+    page.get_by_role("button", name="Move all that match").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text("jobs of the queue bulk match").wait_for()
+    dialog.get_by_role("textbox").fill("elsewhere")
+    dialog.get_by_role("button", name="Move all that match").click()
+    dialog.get_by_text("Begins in four seconds").wait_for()
+    dialog.get_by_role("button", name="Undo").click()
+    page.wait_for_timeout(5000)
+    go(page, "queue/elsewhere")
+    page.get_by_text("no queue").first.wait_for()
+
+
 def test_jobs_that_match_are_counted_and_then_moved_and_cancelled(page: Any):
     go(page, "jobs/bulk?tenant=bo")
     page.get_by_role("button", name="Move all that match").click()
@@ -158,6 +174,15 @@ def test_jobs_that_match_are_counted_and_then_moved_and_cancelled(page: Any):
     dialog.get_by_text("1,500 jobs of the queue bulk match").wait_for()
     dialog.get_by_role("button", name="Cancel all that match").click()
     dialog.get_by_text("1,500 of 1,500 jobs changed").wait_for()
+
+
+def test_the_job_of_a_flow_leads_to_those_it_waits_for(page: Any):
+    go(page, "job/flow:merge")
+    page.get_by_text("dead letters: 1").wait_for()
+    sync_api.expect(page.locator(".flow")).to_contain_text("blocked")
+    page.locator(".flow li li").filter(has_text="running").get_by_role("link").click()
+    page.get_by_text("part 2 began").wait_for()
+    sync_api.expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "40")
 
 
 def test_a_run_again_is_undone_before_it_begins(page: Any):

@@ -91,6 +91,22 @@ def test_a_job_is_shown_masked_and_cut(app: Penstock):
     assert ask(dashboard(app), "/api/jobs/nonsense").status_code in {400, 404, 502}
 
 
+def test_a_job_shows_the_flow_that_it_waits_for(app: Penstock):
+    @app.task
+    async def part(n: int) -> int:
+        return n
+
+    @app.task
+    async def whole(parts: list[int]) -> None: ...
+
+    parts = [part.enqueue(n) for n in range(70)]
+    job = whole.using(after=parts).enqueue([one.output for one in parts])
+    shown = ask(dashboard(app), f"/api/jobs/{job.id}").json()
+    assert (shown["status"], shown["steps"], shown["flow"]["total"], shown["flow"]["left"]) == ("waiting", [], 70, 70)
+    assert [one["id"] for one in shown["flow"]["predecessors"]] == [one.id for one in parts[:59]]
+    assert ask(dashboard(app), f"/api/jobs/{parts[0].id}").json()["flow"] is None
+
+
 def test_every_question_is_answered(app: Penstock):
     app.queue("mail").put("a")
     app.mailbox("user:17").post({"text": "hi"})

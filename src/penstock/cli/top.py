@@ -128,7 +128,11 @@ class Watch:
         if screen.view == "tenants":
             found = self._inspector.queue(screen.queue, tenants=TENANTS).largest
             names = ("ready", "delayed", "parked", "running", "dead")
-            return [{"tenant": one.name, **{name: getattr(one.counts, name) for name in names}} for one in found]
+            return [
+                {"tenant": one.name, "waiting": one.counts.dependent,
+                 **{name: getattr(one.counts, name) for name in names}}
+                for one in found
+            ]  # fmt: skip
         if screen.view == "workers":
             return [
                 {"worker": one.name or "(a program)", "queue": one.queue, "jobs": one.held, "at once": one.concurrency,
@@ -158,6 +162,6 @@ class Watch:
             failed = max(0, counts.failed + counts.retried - old.failed - old.retried) / seconds
         return {
             "queue": name, "ready": counts.ready, "oldest": counts.oldest if counts.ready else 0.0,
-            "delayed": counts.delayed, "running": counts.running, "in/s": entered, "out/s": left, "fail/s": failed,
-            "dead": counts.dead,
+            "delayed": counts.delayed, "parked": counts.parked, "running": counts.running, "in/s": entered,
+            "out/s": left, "fail/s": failed, "dead": counts.dead,
         }  # fmt: skip

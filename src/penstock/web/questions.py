@@ -10,7 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from penstock.errors import JobNotFound
 from penstock.jobs.dead_letters import DeadLetter
+from penstock.jobs.flow_tree import FlowNode
 from penstock.jobs.history import Interval
 from penstock.ops.inspect import Inspector
 from penstock.web.answers import Json, Mask, body_text, cut_text, fields, reporting_errors
@@ -26,6 +28,9 @@ MOST_SEARCHED = 5000
 """Jobs that one search examines, so that the page is there within 200 ms."""
 
 COMPLETIONS = 20
+
+MOST_OF_FLOW = 60
+"""Jobs of a flow on the page of a job."""
 
 
 class Questions:
@@ -87,8 +92,19 @@ class Questions:
         info = await self._ask.job.aio(request.path_params["id"])
         result = body_text(info.result, self._mask) if info.result is not None else None
         body = body_text(info.body, self._mask) if info.body is not None else None
-        now = await self._ask.now.aio()
-        return Json(fields(info, body=body, result=result, traceback=cut_text(info.traceback), now=now))
+        shown = fields(
+            info, body=body, result=result, traceback=cut_text(info.traceback), now=await self._ask.now.aio(),
+            steps=await self._ask.steps.aio(info.id), flow=await self._flow(info.id),
+        )  # fmt: skip
+        return Json(shown)
+
+    async def _flow(self, job_id: str) -> FlowNode | None:
+        """The jobs that a job waits or waited for; None if it never waited for any."""
+        try:
+            root = await self._ask.tree.aio(job_id, MOST_OF_FLOW)
+        except JobNotFound:  # its result is gone since
+            return None
+        return root if root.total else None
 
     async def find(self, request: Request) -> Response:
         """Jobs that match the filter in the query; see `Queue.jobs`."""

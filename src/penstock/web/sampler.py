@@ -107,7 +107,8 @@ class Sampler:
             rate_failed = max(0, counts.failed + counts.retried - old.failed - old.retried) / seconds
         return {
             "name": view.name, "ready": counts.ready, "delayed": counts.delayed, "running": counts.running,
-            "dead": counts.dead, "oldest": counts.oldest, "paused": counts.paused,
+            "parked": counts.parked, "dependent": counts.dependent, "dead": counts.dead,
+            "oldest": counts.oldest, "paused": counts.paused,
             "workers": self._workers.get(view.name, 0),
             "in": rate_in, "out": rate_out, "failing": rate_failed,
             "totals": {name: getattr(counts, name) for name in _TOTALS},

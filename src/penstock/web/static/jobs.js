@@ -4,9 +4,9 @@ import { html, useEffect, useRef, useState } from "./ui.js";
 import { Loading, Problem, Table, Tag, act, ask, later, send, useAnswer } from "./parts.js";
 import { age, number, t, time } from "./text.js";
 
-export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", ready: "", parked: "", running: "good", completed: "good", dropped: "" };
+export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", ready: "", parked: "", waiting: "", blocked: "warn", unknown: "", running: "good", completed: "good", dropped: "" };
 const FILTERS = ["state", "task", "tenant", "worker", "id_prefix", "older_than"];
-const SEARCHED = ["ready", "delayed", "parked", "running", "dead"];
+const SEARCHED = ["ready", "delayed", "parked", "waiting", "running", "dead"];
 
 const job = (id) => html`<a class="mono" href=${`#/job/${encodeURIComponent(id)}`}>${id}</a>`;
 
@@ -53,7 +53,7 @@ function useSearch(path) {
 
 /** A button that counts the jobs that match, asks, and acts on those that still do. */
 function Bulk({ action, queue, filter, dangerous, target, then }) {
-  const dialog = useRef(), closed = useRef(true);
+  const dialog = useRef(), closed = useRef(true), waits = useRef();
   const [run, set] = useState(null), [to, choose] = useState("");
   const title = useRef(`bulk-${Math.random().toString(36).slice(2)}`).current;
   const order = { queue, filter: { ...filter, older_than: Number(filter.older_than || 0) } };
@@ -71,15 +71,22 @@ function Bulk({ action, queue, filter, dangerous, target, then }) {
     } catch (error) { set({ error: error.message, ended: true, what }); }
   };
   const open = () => { closed.current = false; set(null); dialog.current.showModal(); follow("count"); };
-  const name = t(`bulk.${action}`), counted = run?.what === "count" && run.ended && !run.error, acting = run && run.what !== "count";
+  // What is not dangerous begins after some seconds, in which it can be undone: nothing takes it back from a worker.
+  const begin = (what, more) => {
+    if (dangerous) { follow(what, more); return; }
+    set({ what: "soon" });
+    waits.current = setTimeout(() => follow(what, more), 4000);
+  };
+  const stop = () => { clearTimeout(waits.current); closed.current = true; };
+  const name = t(`bulk.${action}`), counted = run?.what === "count" && run.ended && !run.error, acting = run && run.what !== "count" && run.what !== "soon";
   return html`<button class=${dangerous ? "danger" : ""} onClick=${open}>${name}</button>
-    <dialog ref=${dialog} aria-labelledby=${title} onClose=${() => { closed.current = true; }}>
+    <dialog ref=${dialog} aria-labelledby=${title} onClose=${stop}>
       <h2 id=${title}>${name}</h2>
-      <p role="status">${!run ? t("loading") : run.error || t(acting ? "bulk.acted" : counted ? `bulk.ask.${action}` : "bulk.counting", { done: number(run.done), found: number(run.found), examined: number(run.examined), of: number(run.of), queue, to })}</p>
+      <p role="status">${!run ? t("loading") : run.error || t(run.what === "soon" ? "bulk.soon" : acting ? "bulk.acted" : counted ? `bulk.ask.${action}` : "bulk.counting", { done: number(run.done), found: number(run.found), examined: number(run.examined), of: number(run.of), queue, to })}</p>
       ${run?.of > 0 && !run.ended && html`<div class="bar"><i style=${{ width: `${Math.min(100, (100 * run.examined) / run.of)}%` }}></i></div>`}
       ${target && counted && html`<p><label>${t("move-to")} <input value=${to} onInput=${(event) => choose(event.target.value)} /></label></p>`}
-      <div class="row"><button onClick=${() => dialog.current.close()}>${t(acting ? "close" : "keep")}</button>
-        ${counted && run.found > 0 && html`<button class=${dangerous ? "danger" : "main"} disabled=${target && !to} onClick=${() => follow(action, { to, confirmed: true })}>${name}</button>`}</div>
+      <div class="row"><button onClick=${() => dialog.current.close()}>${t(acting ? "close" : run?.what === "soon" ? "undo" : "keep")}</button>
+        ${counted && run.found > 0 && html`<button class=${dangerous ? "danger" : "main"} disabled=${target && !to} onClick=${() => begin(action, { to, confirmed: true })}>${name}</button>`}</div>
     </dialog>`;
 }
 

@@ -2,12 +2,16 @@
 
 import { html, useEffect, useState } from "./ui.js";
 import { Jobs, Limits, STATES, Schedules } from "./jobs.js";
-import { Careful, Chart, Fact, Loading, Problem, Table, Tag, act, ask, later, useAnswer } from "./parts.js";
+import { Job } from "./job.js";
+import { Careful, Chart, Fact, Loading, Problem, Table, Tag, act, ask, later, link, useAnswer } from "./parts.js";
 import { age, number, rate, size, t, time } from "./text.js";
 
 const OLD = 60; // seconds after which a ready job has waited long
 
-const link = (page, name, text) => html`<a href=${`#/${page}/${encodeURIComponent(name)}`}>${text ?? name}</a>`;
+/** States that a queue without limits, pauses and flows does not know: shown where there are jobs in them. */
+const SELDOM = [["parked", "parked"], ["dependent", "for-others"]];
+
+const waits = ({ counts }) => counts.ready + counts.delayed + counts.parked;
 
 const sum = (rows, name) => rows.reduce((total, row) => total + row[name], 0);
 
@@ -70,6 +74,7 @@ function Overview({ live }) {
     [t("ready"), (queue) => number(queue.ready), "n"],
     [t("oldest"), (queue) => (queue.ready ? age(queue.oldest) : ""), "n"],
     [t("delayed"), (queue) => number(queue.delayed), "n"],
+    ...SELDOM.filter(([name]) => sum(queues, name)).map(([name, word]) => [t(word), (queue) => number(queue[name]), "n"]),
     [t("running"), (queue) => number(queue.running), "n"],
     [t("in-per-second"), (queue) => rate(queue.in), "n"],
     [t("out-per-second"), (queue) => rate(queue.out), "n"],
@@ -94,13 +99,13 @@ function Overview({ live }) {
 // --- a queue ---
 
 function Tenants({ queue, mayAct, again }) {
-  const waits = ({ counts }) => counts.ready + counts.delayed + counts.parked;
   const most = Math.max(1, ...queue.largest.map(waits));
   const columns = [
     [t("tenant"), (tenant) => html`<span class="mono">${tenant.name || t("no-tenant")}</span>`],
     [t("waits"), (tenant) => html`<div class="bar" aria-hidden="true"><i style=${{ width: `${(100 * waits(tenant)) / most}%` }}></i></div>`],
     [t("ready"), (tenant) => number(tenant.counts.ready), "n"],
     [t("delayed"), (tenant) => number(tenant.counts.delayed), "n"],
+    ...SELDOM.filter(([name]) => queue.largest.some((tenant) => tenant.counts[name])).map(([name, word]) => [t(word), (tenant) => number(tenant.counts[name]), "n"]),
     [t("served"), (tenant) => number(tenant.counts.running), "n"],
     [t("dead"), (tenant) => number(tenant.counts.dead), "n"],
   ];
@@ -118,7 +123,7 @@ function Queue({ name, live, mayAct }) {
   const [queue, error, again] = useAnswer(`queues/${encodeURIComponent(name)}`);
   if (!queue) return html`<h1>${name}</h1><${Problem} error=${error} /><${Loading} answer=${queue} error=${error} />`;
   const { counts } = queue, flow = (live.queues || []).find((one) => one.name === name) || {};
-  const waiting = counts.ready + counts.delayed + counts.parked;
+  const waiting = waits(queue);
   const pause = counts.paused ? ["resume", "pause"] : ["pause", "resume"];
   return html`
     <div class="head"><h1>${name}</h1><${State} queue=${{ ...counts, workers: queue.workers.length }} />${link("jobs", name, t("page.find"))}
@@ -131,6 +136,7 @@ function Queue({ name, live, mayAct }) {
     <div class="facts">
       <${Fact} name=${t("ready")} value=${number(counts.ready)} more=${counts.ready ? t("oldest-for", { age: age(counts.oldest) }) : ""} />
       <${Fact} name=${t("delayed")} value=${number(counts.delayed)} more=${queue.due_in === null ? "" : t("next-in", { age: age(Math.max(0, queue.due_in)) })} />
+      ${SELDOM.filter(([name]) => counts[name]).map(([name, word]) => html`<${Fact} name=${t(word)} value=${number(counts[name])} />`)}
       <${Fact} name=${t("running")} value=${number(counts.running)} />
       <${Fact} name=${t("in-per-second")} value=${rate(flow.in)} />
       <${Fact} name=${t("out-per-second")} value=${rate(flow.out)} />
@@ -150,33 +156,6 @@ function Queue({ name, live, mayAct }) {
         [t("oldest"), (one) => age(one.oldest), "n"]]} rows=${queue.outbox} /></div>`}
     ${queue.unknown_task_jobs.length > 0 && html`<div class="card alarm"><h2>${t("unknown-tasks")}</h2>
       <${Table} columns=${[[t("job"), (job) => link("job", job.id)], [t("reason"), (job) => job.reason]]} rows=${queue.unknown_task_jobs} /></div>`}`;
-}
-
-// --- a job ---
-
-function Job({ name, mayAct }) {
-  const [job, error, again] = useAnswer(`jobs/${encodeURIComponent(name)}`);
-  if (!job) return html`<h1>${t("job")}</h1><${Problem} error=${error} /><${Loading} answer=${job} error=${error} />`;
-  const facts = [
-    ["queue", link("queue", job.id.split(":")[0])], ["tenant", job.tenant], ["priority", job.priority],
-    ["enqueued", job.enqueued && t("ago", { time: time(job.enqueued), age: age(job.now - job.enqueued) })],
-    ["since", job.since && t("ago", { time: time(job.since), age: age(job.now - job.since) })],
-    ["worker", job.worker], ["claimed", job.claimed && t("ago", { time: time(job.claimed), age: age(job.now - job.claimed) })],
-    ["expires", time(job.expires)], ["attempts", job.attempts], ["deliveries", job.deliveries], ["crashes", job.crashes],
-  ];
-  return html`
-    <div class="head"><h1 class="mono">${job.id}</h1><${Tag} state=${STATES[job.status]}>${t(`status.${job.status}`)}<//>
-      ${mayAct && html`<div class="rest">
-        ${job.status === "dead" && html`<button class="main" onClick=${() => later({ action: "requeue", ids: [job.id] }, t("requeue.soon", { n: 1 }), { then: again })}>${t("requeue")}</button>
-          <${Careful} label=${t("remove")} question=${t("remove.job", { id: job.id })} order=${{ action: "remove", ids: [job.id] }} then=${again} />`}
-        ${["ready", "delayed", "parked", "running"].includes(job.status) && html`
-          <${Careful} label=${t("cancel")} question=${t("cancel.job", { id: job.id })} order=${{ action: "cancel", ids: [job.id] }} then=${again} />`}
-      </div>`}</div>
-    <${Problem} error=${error} />
-    <div class="card"><dl>${facts.filter(([, value]) => value !== "" && value !== null && value !== undefined && value !== 0).map(([key, value]) => html`<dt>${t(`job.${key}`)}</dt><dd>${value}</dd>`)}</dl></div>
-    ${job.reason && html`<div class="card ${job.status === "dead" ? "alarm" : ""}"><h2>${t("reason")}</h2><p>${job.reason}</p>${job.traceback && html`<pre tabindex="0">${job.traceback}</pre>`}</div>`}
-    ${job.body !== null && html`<div class="card"><h2>${t("arguments")}</h2><pre tabindex="0">${job.body}</pre></div>`}
-    ${job.result !== null && html`<div class="card"><h2>${t("result")}</h2><pre tabindex="0">${job.result}</pre></div>`}`;
 }
 
 // --- dead letters ---

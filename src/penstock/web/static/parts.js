@@ -118,6 +118,9 @@ export function Table({ columns, rows, none, label }) {
   </table></div>`;
 }
 
+/** A link to another page about something. */
+export const link = (page, name, text) => html`<a href=${`#/${page}/${encodeURIComponent(name)}`}>${text ?? name}</a>`;
+
 export function Problem({ error }) {
   return error ? html`<div class="card alarm" role="alert"><h2>${t("problem")}</h2>${error}</div>` : null;
 }
@@ -139,7 +142,8 @@ export function Chart({ rows, series, label }) {
       const axis = { stroke: ink("--quiet"), grid: { stroke: ink("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
       plot.current = new uPlot({
         width: frame.clientWidth, height: 180, cursor: { y: false }, legend: { show: false },
-        scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+        // A single moment has no span of its own.
+        scales: { x: { range: (_, low, high) => (high - low < 60 ? [(high ?? Date.now() / 1000) - 60, high ?? Date.now() / 1000] : [low, high]) }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
         axes: [axis, { ...axis, size: 56 }],
         series: [{}, ...series.map(([name, color]) => ({ label: name, stroke: ink(`--chart-${color.slice(1)}`), width: 2, points: { show: false } }))],
       }, data(), frame);

@@ -1,0 +1,74 @@
+// The page of one job: what it is, what it did so far, and which jobs it waits for.
+
+import { html } from "./ui.js";
+import { STATES } from "./jobs.js";
+import { Careful, Loading, Problem, Table, Tag, later, link, useAnswer } from "./parts.js";
+import { age, number, t, time } from "./text.js";
+
+const NEVER = 1e11; // seconds since 1970 beyond which nothing is due: it waits for a signal without a time-out
+
+const WAITS = ["ready", "delayed", "parked", "running", "waiting", "blocked"];
+
+function Facts({ job }) {
+  const ago = (at) => at && at < NEVER && (at > job.now ? `${time(at)}, ${t("due-in", { age: age(at - job.now) })}` : t("ago", { time: time(at), age: age(job.now - at) }));
+  const facts = [
+    ["queue", link("queue", job.id.split(":")[0])], ["tenant", job.tenant], ["priority", job.priority],
+    ["enqueued", ago(job.enqueued)], [job.since > job.now ? "due" : "since", ago(job.since)], ["worker", job.worker], ["claimed", ago(job.claimed)],
+    ["expires", time(job.expires)], ["attempts", job.attempts], ["deliveries", job.deliveries], ["crashes", job.crashes],
+  ].filter(([, value]) => value);
+  return facts.length > 0 && html`<div class="card"><dl>${facts.map(([key, value]) => html`<dt>${t(`job.${key}`)}</dt><dd>${value}</dd>`)}</dl></div>`;
+}
+
+function Progress({ progress, now }) {
+  const part = Math.round(100 * progress.fraction);
+  return html`<div class="card"><h2>${t("progress")}</h2>
+    <div class="bar" role="progressbar" aria-label=${t("progress")} aria-valuenow=${part} aria-valuemin="0" aria-valuemax="100"><i style=${{ width: `${part}%` }}></i></div>
+    <p>${part} % ${progress.text} <span class="quiet">${t("seen-ago", { age: age(Math.max(0, now - progress.at)) })}</span></p></div>`;
+}
+
+/** Everything with a time that is known of the job, the earliest first. */
+function Timeline({ job }) {
+  const state = { done: "good", waiting: "", "timed out": "warn" };
+  const events = [
+    job.enqueued && [job.enqueued, t("event.enqueued")],
+    ...job.steps.map((step) => [step.at, html`<span class="mono">${step.step}</span> ${step.does !== step.step && html`<span class="quiet mono">${step.does}</span>`}
+      ${" "}<${Tag} state=${state[step.state]}>${t(`step.${step.state}`)}<//> ${step.ends && step.ends > job.now && html`<span class="quiet">${t("due-in", { age: age(step.ends - job.now) })}</span>`}`]),
+    ...job.log.map((line) => [line.at, html`<code>${line.text}</code>`]),
+    job.claimed && [job.claimed, t("event.claimed", { worker: job.worker })],
+    job.since && job.since < NEVER && job.status !== "running" && [job.since, t(`status.${job.status}`)],
+  ].filter(Boolean).sort((one, other) => one[0] - other[0]);
+  return events.length > 0 && html`<div class="card"><h2>${t("timeline")}</h2><${Table} label=${t("timeline")} rows=${events} columns=${[
+    [t("time"), ([at]) => html`<span title=${t("seen-ago", { age: age(Math.max(0, job.now - at)) })}>${time(at)}</span>`, "tight"],
+    [t("event"), ([, what]) => what]]} /></div>`;
+}
+
+/** The jobs that a job waits or waited for, each above those that it waits for itself. */
+function Branch({ node, here }) {
+  const hidden = node.total - node.predecessors.length;
+  return html`<li><${Tag} state=${STATES[node.status]}>${t(`status.${node.status}`)}<//>
+    ${" "}${here ? html`<b class="mono">${node.id}</b>` : html`<span class="mono">${link("job", node.id)}</span>`} <span class="mono">${node.task}</span>
+    ${node.total > 0 && html` <span class="quiet">${t("flow.ended", { ended: number(node.total - node.left), total: number(node.total) })}${node.dead > 0 && html` · ${t("flow.dead", { n: number(node.dead) })}`}</span>`}
+    ${node.predecessors.length > 0 && html`<ul>${node.predecessors.map((one) => html`<${Branch} node=${one} />`)}
+      ${hidden > 0 && html`<li class="quiet">${t("and-more", { n: number(hidden) })}</li>`}</ul>`}</li>`;
+}
+
+export function Job({ name, mayAct }) {
+  const [job, error, again] = useAnswer(`jobs/${encodeURIComponent(name)}`);
+  if (!job) return html`<h1>${t("job")}</h1><${Problem} error=${error} /><${Loading} answer=${job} error=${error} />`;
+  return html`
+    <div class="head"><h1 class="mono">${job.id}</h1><${Tag} state=${STATES[job.status]}>${t(`status.${job.status}`)}<//>
+      ${mayAct && html`<div class="rest">
+        ${job.status === "dead" && html`<button class="main" onClick=${() => later({ action: "requeue", ids: [job.id] }, t("requeue.soon", { n: 1 }), { then: again })}>${t("requeue")}</button>
+          <${Careful} label=${t("remove")} question=${t("remove.job", { id: job.id })} order=${{ action: "remove", ids: [job.id] }} then=${again} />`}
+        ${WAITS.includes(job.status) && html`
+          <${Careful} label=${t("cancel")} question=${t("cancel.job", { id: job.id })} order=${{ action: "cancel", ids: [job.id] }} then=${again} />`}
+      </div>`}</div>
+    <${Problem} error=${error} />
+    <${Facts} job=${job} />
+    ${job.progress && html`<${Progress} progress=${job.progress} now=${job.now} />`}
+    ${job.reason && html`<div class="card ${job.status === "dead" ? "alarm" : ""}"><h2>${t("reason")}</h2><p>${job.reason}</p>${job.traceback && html`<pre tabindex="0">${job.traceback}</pre>`}</div>`}
+    ${job.flow && html`<div class="card"><h2>${t("flow")}</h2><ul class="flow"><${Branch} node=${job.flow} here=${true} /></ul></div>`}
+    <${Timeline} job=${job} />
+    ${job.body !== null && html`<div class="card"><h2>${t("arguments")}</h2><pre tabindex="0">${job.body}</pre></div>`}
+    ${job.result !== null && html`<div class="card"><h2>${t("result")}</h2><pre tabindex="0">${job.result}</pre></div>`}`;
+}
