@@ -63,3 +63,24 @@ def test_a_queue_cannot_have_the_name_of_a_shard(shop: Penstock):
     for name in ("mail~", "mail~0", "mail~x", "~1", "mail~1~1"):
         with pytest.raises(ConfigurationError, match="use 1 to 100 letters"):
             shop.queue(name)
+
+
+def test_a_tenant_is_spread_and_its_jobs_are_found(shop: Penstock, penstock: Command):
+    queue = shop.queue("mail", shards=4)
+    queue.put(0, tenant="acme")
+    code, out, _ = penstock("queue", "spread", "mail", "--tenant", "acme", "--shards", "4")
+    assert (code, out) == (Exit.OK, "New jobs of acme go to 4 shards of mail.\n")
+    jobs = queue.put_many(range(1, 40), tenant="acme")
+    assert len({job.id.partition(":")[0] for job in jobs}) == 4
+    code, out, _ = penstock("queue", "show", "mail")
+    assert "4; acme uses 4" in out
+    code, out, _ = penstock("job", "ls", "mail", "--tenant", "acme", "--limit", "100", "--json")
+    assert len(json.loads(out)["jobs"]) == 40
+    assert penstock("queue", "pause", "mail", "--tenant", "acme")[0] == Exit.OK
+    assert queue.claim(5) == []
+    assert penstock("queue", "resume", "mail", "--tenant", "acme")[0] == Exit.OK
+    code, out, _ = penstock("queue", "purge", "mail", "--tenant", "acme", "--yes")
+    assert (code, queue.count().waiting) == (Exit.OK, 0)
+    code, _, err = penstock("queue", "spread", "mail", "--tenant", "acme", "--shards", "5")
+    assert code != Exit.OK
+    assert "takes 1 to 4" in err

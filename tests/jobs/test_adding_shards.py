@@ -6,7 +6,7 @@ import pytest
 
 from penstock import Concurrency, ConfigurationError, Penstock, Queue, Rate, Unique
 from penstock.jobs.retention import Retention
-from penstock.jobs.shards import shard_number
+from penstock.jobs.shard_table import shard_number
 from tests.conftest import Do, MakeApp
 
 TENANTS = [f"tenant-{n}" for n in range(24)]

@@ -10,7 +10,7 @@ from penstock.core.slots import slot
 from penstock.driver import parallel
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.record import Record
-from penstock.jobs.shards import shard_number
+from penstock.jobs.shard_table import shard_number
 from penstock.ops.inspect import Inspector
 from penstock.ops.raw_client import raw_client
 from tests.conftest import Do, MakeApp, commands

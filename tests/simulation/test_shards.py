@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from penstock import Item, Penstock
 from penstock.jobs.options import Options
 from penstock.jobs.shard_bindings import Elsewhere, ShardBindings
-from penstock.jobs.shards import shard_number
+from penstock.jobs.shard_table import shard_number
 from tests.servers import Server
 
 EXAMPLES = int(os.environ.get("PENSTOCK_SIMULATION", "0"))

@@ -131,7 +131,8 @@ def _outbox(queue: QueueDetail) -> dict[str, str]:
 def _shards(queue: QueueDetail) -> dict[str, str]:
     if queue.growing_from:
         return {"shards": f"{queue.growing_from}, and {queue.shards - queue.growing_from} more are being added"}
-    return {"shards": f"{queue.shards}"} if queue.shards > 1 else {}
+    spread = "".join(f"; {tenant or '(no tenant)'} uses {number}" for tenant, number in queue.spread.items())
+    return {"shards": f"{queue.shards}{spread}"} if queue.shards > 1 else {}
 
 
 def _due(seconds: float) -> str:
@@ -266,6 +267,26 @@ def split(name: str, /, *, shards: int, where: Where = HERE) -> None:
         is_closed = inspector.split(name, shards)
     rest = "" if is_closed else " Tenants with jobs move when these are done; penstock queue show says when all have."
     show(f"{name} has {shards} shards.{rest}")
+
+
+def spread(name: str, /, *, tenant: str, shards: int, where: Where = HERE) -> None:
+    """Spread the new jobs of one tenant over several shards, because it has more jobs than one shard can do.
+
+    Its jobs have no order among each other from then on. Unique jobs, and jobs with limits, in flows or in batches,
+    stay in one shard.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    tenant
+        The tenant. An empty name stands for jobs without a tenant.
+    shards
+        How many shards it uses. 1 ends it for new jobs.
+    """
+    with where.open() as inspector:
+        inspector.spread(name, tenant, shards)
+    show(f"New jobs of {tenant or '(no tenant)'} go to {many(shards, 'shard', 'shards')} of {name}.")
 
 
 def purge(name: str, /, *, tenant: str | None = None, yes: Yes = False, where: Where = HERE) -> None:

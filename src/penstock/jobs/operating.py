@@ -44,6 +44,10 @@ class OperatedQueue:
         """The shards that may hold jobs of a tenant, or the queue itself."""
         raise NotImplementedError
 
+    def spread_tenant(self, tenant: str, shards: int) -> Operation[None]:
+        """Spread the jobs of a tenant over several shards."""
+        raise NotImplementedError
+
     @verb
     def count(self) -> RoundTrip[Counts] | Operation[Counts]:
         """Jobs by state, totals so far, and the age of the oldest ready job. One round trip, O(1).
@@ -246,6 +250,19 @@ class Tenant:
         if not 0.001 <= weight <= 1000:
             raise ValueError(f"weigh({weight}): a weight is from 0.001 to 1000")
         return in_each_part(self._queue.fresh_parts, lambda part: part.bindings.set_weight(self.name, weight))
+
+    @verb
+    def spread(self, shards: int) -> Operation[None]:
+        """Spread the tenant's jobs over this many shards of its queue, because it has more than one of them can do.
+
+        From then on its jobs have no order among each other, and it takes its turns in each of these shards. Jobs that
+        have a key of their own stay in one shard: unique jobs, jobs with limits, in flows or in batches. Jobs that are
+        enqueued already stay where they are. 1 ends it for new jobs. `tenant("")` stands for jobs without a tenant.
+
+        Raises ConfigurationError for a queue without shards, for a number beyond them, while shards are being added,
+        and for more than 50 tenants. A round trip for each shard, and two more.
+        """
+        return self._queue.spread_tenant(self.name, shards)
 
 
 def count_parts(parts: Iterable[OperatedQueue]) -> Operation[Counts]:

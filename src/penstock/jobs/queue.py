@@ -39,7 +39,7 @@ from penstock.settings import Settings
 
 if TYPE_CHECKING:
     from penstock.jobs.job_list import Jobs
-    from penstock.jobs.shards import TenantMap
+    from penstock.jobs.shard_table import TenantMap
 
 R = TypeVar("R")
 
@@ -155,7 +155,7 @@ class Queue(ShardedQueue):
         from penstock.jobs.job_list import Jobs, job_filter
 
         return Jobs(
-            self.parts if tenant is None else [self.shard_of(tenant)],
+            self.parts if tenant is None else self.known_homes(tenant),
             job_filter(state, task, tenant, worker, id_prefix, older_than),
         )
 

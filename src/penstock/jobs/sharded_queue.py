@@ -109,6 +109,16 @@ class ShardedQueue(OperatedQueue):
         yield from self.shards.refresh()
         return (yield from self.shards.finish_change())
 
+    def known_homes(self, tenant: str) -> tuple[Self, ...]:
+        """As `homes_of`, as far as this program knows. No round trip."""
+        return self.shards.tenants.homes(tenant) if self.shards is not None and self.is_split else (self,)
+
+    def spread_tenant(self, tenant: str, shards: int) -> Operation[None]:
+        """See `Tenant.spread`."""
+        if self.shards is None or not self.is_split:
+            raise ConfigurationError(f"queue {self.name} has no shards over which a tenant could be spread")
+        yield from self.shards.spread(tenant, shards)
+
     def shard_of(self, tenant: str) -> Self:
         """The shard of a tenant's next job, as far as this program knows; the queue itself if it has no shards."""
         return self.shards.tenants.place(tenant)[0] if self.shards is not None and self.is_split else self

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
-from zlib import crc32
 
 from penstock.core.operations import Operation, Parallel, RoundTrip
 from penstock.errors import ConfigurationError
@@ -21,6 +20,7 @@ from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.keys import MOST_SHARDS
 from penstock.jobs.record import Record
 from penstock.jobs.shard_bindings import Elsewhere, ShardBindings
+from penstock.jobs.shard_table import Table, TenantMap, shard_name, shard_number
 
 if TYPE_CHECKING:
     from penstock.jobs.job import Job
@@ -35,10 +35,10 @@ _PIPELINED: Final = 500
 _PIPELINED_TENANTS: Final = 250
 """Jobs, and tenants of them, in one pipeline to a node."""
 
-_REMEMBERED: Final = 10_000
-"""Tenants whose shard a program remembers."""
-
 _TENANTS_PER_PAGE: Final = 1000
+
+MOST_SPREAD: Final = 50
+"""Tenants that are spread over several shards."""
 
 
 class Shard(Protocol):
@@ -52,83 +52,6 @@ class Shard(Protocol):
 
 
 S = TypeVar("S", bound=Shard)
-
-
-class Table(NamedTuple):
-    """How the tenants are spread. `before`: the number of shards before the change that is open; 0: none is."""
-
-    version: int
-    number: int
-    before: int
-
-    @classmethod
-    def read(cls, text: str) -> Table:
-        version, number, before = map(int, text.split())
-        return cls(version, number, before)
-
-    @property
-    def text(self) -> str:
-        return f"{self.version} {self.number} {self.before}"
-
-
-def shard_name(queue: str, number: int) -> str:
-    return f"{queue}~{number}" if number else queue
-
-
-def whole_name(name: str) -> str:
-    """The name of the queue that this queue or shard is a part of."""
-    return name.partition("~")[0]
-
-
-def shard_number(tenant: str, shards: int) -> int:
-    """The shard of a tenant. A jump hash: with one shard more, only the tenants of the new one have another shard.
-
-    Jobs without a tenant are in shard 0. From: Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm".
-    """
-    key, number, following = crc32(tenant.encode()), 0, 0
-    while following < shards:
-        number = following
-        key = (key * 2862933555777941757 + 1) & 0xFFFFFFFFFFFFFFFF
-        following = int((number + 1) * ((1 << 31) / ((key >> 33) + 1)))
-    return number
-
-
-class TenantMap(Generic[S]):
-    """Where the tenants belong by one table."""
-
-    def __init__(self, shards: Sequence[S], table: Table) -> None:
-        self._shards = shards
-        self.table = table
-        self._places: dict[str, tuple[S, bool]] = {}
-        self._moved: set[str] = set()
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the table is the server's, and no change was open when it was read."""
-        return self.table.version > 0 and not self.table.before
-
-    def place(self, tenant: str) -> tuple[S, bool]:
-        """The shard to which a tenant's next job is sent, and whether that may have handed the tenant over by now."""
-        found = self._places.get(tenant)
-        if found is None:
-            if len(self._places) >= _REMEMBERED:
-                self._places.clear()
-            new = shard_number(tenant, self.table.number)
-            old = shard_number(tenant, self.table.before) if self.table.before else new
-            stays = old == new or tenant in self._moved
-            found = self._places[tenant] = (self._shards[new if stays else old], not stays)
-        return found
-
-    def homes(self, tenant: str) -> tuple[S, ...]:
-        """The shards that may hold jobs of a tenant: while a change is open, its old and its new one."""
-        numbers = {shard_number(tenant, n) for n in (self.table.before or self.table.number, self.table.number)}
-        return tuple(self._shards[n] for n in sorted(numbers))
-
-    def note_moved(self, tenants: Iterable[str]) -> None:
-        """These tenants belong to their new shard for good."""
-        for tenant in tenants:
-            self._moved.add(tenant)
-            self._places.pop(tenant, None)
 
 
 class ShardPart(NamedTuple, Generic[S]):
@@ -232,7 +155,7 @@ class Shards(Generic[S]):
         while left:
             known, groups = self.tenants, dict[tuple[S, bool], list[int]]()
             for position in left:
-                groups.setdefault(known.place(names[position]), []).append(position)
+                groups.setdefault(known.home(names[position], *drafts[position]), []).append(position)
             refused: list[int] = []
             while groups:
                 # One part of each group: two parts on their way could change places when one has to be repeated.
@@ -298,7 +221,7 @@ class Shards(Generic[S]):
         known = self.tenants
         if not known.is_settled:
             return (yield from self.enqueue([(key, record)], durable=durable, jobs=[job]))
-        home, _ = known.place(tenant)
+        home, _ = known.home(tenant, key, record)
         job._queue = home  # type: ignore[assignment]
         answer = yield ShardBindings(home.bindings).enqueue(
             (key, record), known.table.text, plain=plain, durable=durable, on_double=renamed([job])
@@ -332,15 +255,43 @@ class Shards(Generic[S]):
                 "shard has jobs of tenants that move; `penstock queue show` says so"
             )
         yield from refuse_moving_schedules(self.queues, number)
-        opened = Table(table.version + 1, number, table.number)
+        opened = Table(table.version + 1, number, table.number, table.spread)
         stored = yield ShardBindings(first.bindings).change(table.text, opened.text)
         if stored != opened.text:
             raise ConfigurationError(f"queue {first.name}: another program changed its shards meanwhile: try again")
         self.adopt(opened.text)
-        yield from self._spread()
+        yield from self._publish()
         yield from self._copy_settings(table.number)
 
-    def _spread(self) -> Operation[None]:
+    def spread(self, tenant: str, number: int) -> Operation[None]:
+        """See `Tenant.spread`."""
+        yield from self.refresh()
+        table, name = self.table, self.all[0].name
+        if isinstance(number, bool) or number not in range(1, table.number + 1):
+            raise ConfigurationError(
+                f"queue {name} has {table.number} shards: spread({number!r}) takes 1 to {table.number}"
+            )
+        if table.before:
+            raise ConfigurationError(
+                f"queue {name} grows from {table.before} to {table.number} shards: spread tenants when no old shard "
+                "has jobs of tenants that move; `penstock queue show` says so"
+            )
+        spread = dict(table.spread)
+        if spread.get(tenant, 1) == number:
+            return
+        if len(spread) >= MOST_SPREAD and tenant not in spread:
+            raise ConfigurationError(
+                f"queue {name} has {MOST_SPREAD} tenants that are or were spread over several shards, and each enqueue "
+                "carries their names: add shards instead"
+            )
+        changed = Table(table.version + 1, table.number, 0, tuple(sorted((spread | {tenant: number}).items())))
+        stored = yield ShardBindings(self.all[0].bindings).change(table.text, changed.text)
+        if stored != changed.text:
+            raise ConfigurationError(f"queue {name}: another program changed its shards meanwhile: try again")
+        self.adopt(changed.text)
+        yield from self._publish()
+
+    def _publish(self) -> Operation[None]:
         """Have all shards know the table."""
         yield Parallel(tuple(ShardBindings(one.bindings).adopt(self.table.text) for one in self.queues[1:]))
 
@@ -377,16 +328,16 @@ class Shards(Generic[S]):
         Such tenants become fewer only, so a later call continues where this one found the first. One round trip for
         each 1000 tenants that it passes, and a few more.
         """
-        table = self.table
+        table, is_spread = self.table, self.tenants.is_spread
         if not table.before:
             return True
         number, cursor = self._searched
         if (number, cursor) == (0, "0"):
-            yield from self._spread()
+            yield from self._publish()
         while number < table.before:
             following, page = yield self.all[number].bindings.scan_tenants(cursor, _TENANTS_PER_PAGE)
             self._searched = (number, cursor)
-            if any(shard_number(tenant, table.number) != number for tenant, _ in page):
+            if any(shard_number(tenant, table.number) != number for tenant, _ in page if not is_spread(tenant)):
                 return False
             number, cursor = (number + 1, "0") if following == "0" else (number, following)
         for number in range(table.before):
@@ -397,9 +348,9 @@ class Shards(Generic[S]):
                     return False
                 if cursor == "0":
                     break
-        closed = Table(table.version + 1, table.number, 0)
+        closed = Table(table.version + 1, table.number, 0, table.spread)
         self.adopt((yield ShardBindings(self.all[0].bindings).change(table.text, closed.text)))
-        yield from self._spread()
+        yield from self._publish()
         return True
 
 

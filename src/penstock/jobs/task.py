@@ -22,7 +22,8 @@ from penstock.jobs.queue import CHUNK, CHUNK_TENANTS, Queue, SentDrafts
 if TYPE_CHECKING:
     from penstock.jobs.flow import Flow, UsingOptions
     from penstock.jobs.flow_plan import Waiting
-    from penstock.jobs.shards import Chunk, TenantMap
+    from penstock.jobs.shard_table import TenantMap
+    from penstock.jobs.shards import Chunk
     from penstock.jobs.unique import TaskKey, Unique
 
 P = ParamSpec("P")
@@ -239,7 +240,7 @@ def enqueue_all(calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
                     yield from shards.check()
                     known[shards.all[0]] = shards.tenants
                 places = known[shards.all[0]]
-                queue = places.place(tenant)[0] if places.is_settled else shards.all[0]
+                queue = places.home(tenant, key, record)[0] if places.is_settled else shards.all[0]
                 job._queue = queue
             jobs.append(job)
             chunk, handles, tenants = chunks.setdefault((queue, durable), ([], [], set()))

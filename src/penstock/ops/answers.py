@@ -72,6 +72,9 @@ class QueueDetail:
     outbox: list[Outgoing] = field(default_factory=list)
     """The entries that wait to be delivered to other queues."""
 
+    spread: dict[str, int] = field(default_factory=dict)
+    """The tenants that are spread over several shards, and over how many."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerDetail:

@@ -20,7 +20,7 @@ from penstock.jobs.operating import count_parts, limits_of, pauses_of, set_limit
 from penstock.jobs.queue import CHUNK, Queue
 from penstock.jobs.retention import Retention
 from penstock.jobs.shard_bindings import ShardBindings
-from penstock.jobs.shards import whole_name
+from penstock.jobs.shard_table import whole_name
 from penstock.jobs.status import Status, status_of
 from penstock.ops.answers import (
     ActionOutcome,
@@ -92,6 +92,7 @@ class QueueInspector(JobSearchInspector):
             name, counts, min(due, default=None), max(known, examined), largest, examined, unknown,
             sum(overview.scanned for overview in overviews), pauses, len(shards), table.before if table else 0,
             (yield Retention.of(shards[0].bindings)), total_outbox([one for part in overviews for one in part.outbox]),
+            {tenant: number for tenant, number in table.spread if number > 1} if table else {},
         )  # fmt: skip
 
     def _largest_tenants(self, shards: Sequence[Queue], n: int) -> Operation[tuple[int, list[TenantView]]]:
@@ -120,6 +121,12 @@ class QueueInspector(JobSearchInspector):
         if queue.shards is None:
             queue = self._app.queue(name, shards=1)
         return (yield from queue.add_shards_operation(shards))
+
+    @verb
+    def spread(self, name: str, tenant: str, shards: int) -> Operation[None]:
+        """Spread the new jobs of a tenant over several shards; see `Tenant.spread`. Raises what `split` raises."""
+        yield from self._check_used(self._app.queue(name))
+        yield from (yield from self._target(name)).spread_tenant(tenant, shards)
 
     @verb
     def pause(

@@ -12,7 +12,7 @@ from penstock.jobs.queue import Queue
 from penstock.jobs.schedule import ScheduleInfo, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings
 from penstock.jobs.schedules import add_schedule, find_schedule, schedules_of, trigger
-from penstock.jobs.shards import whole_name
+from penstock.jobs.shard_table import whole_name
 from penstock.jobs.task import Call, Task
 from penstock.jobs.timing import Missed, Timing
 from penstock.ops.coordination import CoordinationInspector

@@ -13,7 +13,7 @@ from penstock.jobs.job import signal_job
 from penstock.jobs.options import Options
 from penstock.jobs.queue import Queue
 from penstock.jobs.shard_bindings import ShardBindings
-from penstock.jobs.shards import Table, shard_name, whole_name
+from penstock.jobs.shard_table import Table, shard_name, whole_name
 from penstock.jobs.status import status_of
 from penstock.ops.answers import ActionOutcome
 from penstock.ops.history import HistoryInspector

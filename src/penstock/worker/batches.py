@@ -12,7 +12,7 @@ from penstock.jobs.batching import Batch
 from penstock.jobs.claims import Settlement
 from penstock.jobs.current import NoteSink
 from penstock.jobs.registry import Registry
-from penstock.jobs.shards import whole_name
+from penstock.jobs.shard_table import whole_name
 from penstock.worker.running import JobRun
 
 
