@@ -137,8 +137,8 @@ def _settled_home(name: str, call: Call[Any]) -> Operation[Queue]:
     if shards is None:
         return call.task.home
     yield from shards.refresh()
-    home, moves = shards.tenants.place(tenant)
-    if moves:
+    home, is_moving = shards.tenants.place(tenant)
+    if is_moving:
         raise ConfigurationError(
             f"schedule {name!r}: tenant {tenant!r} of queue {shards.all[0].name} moves to another shard at present: "
             "add the schedule when that is done"
