@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -84,3 +85,37 @@ def test_a_long_chart_is_summed_up():
 def test_an_empty_report_is_a_page():
     options = CountOptions((LogFile(Path("a.log"), "a.log", format="any"),))
     Page(page(CountReport(options, tables={"days": {}}, fault="a.log is damaged")))
+
+
+def test_the_report_has_the_notes_that_the_command_prints(run: Run, tmp_path: Path):
+    requests = [*generate(50)]
+    (tmp_path / "a.log").write_text("\n".join([*requests, ""]))
+    (tmp_path / "b.log").write_text("\n".join([*(f"2026-03-02T10:05:03Z stdout F {line}" for line in requests), ""]))
+    (tmp_path / "error.log").write_text("broken\n" * 3)
+    done = run("logs", "count", ".", "--html", "report.html")
+    notes = [
+        "error.log: all 3 lines rejected", "b.log is in the format cri+combined, and 1 other file in combined",
+    ]  # fmt: skip
+    assert done.stderr.splitlines()[1:] == [f"penstock: {text}" for text in notes]
+    texts = Page((tmp_path / "report.html").read_text()).texts
+    assert {"Notes", *notes} <= set(texts)
+
+
+def test_the_report_names_copies_unfinished_lines_directives_and_deaths():
+    options = CountOptions((LogFile(Path("a.log"), "a.log", format="combined"),), by=("day",))
+    report = CountReport(
+        options, lines=5, directives=2, tables={"days": {"2026-03-02": 3}}, deaths=2, seconds=4.0,
+        copies={f"<{n}>.log": "a.log" for n in range(60)}, held_back={"a.log": 7},
+    )  # fmt: skip
+    texts = Page(page(report)).texts
+    assert "same content as a.log: <0>.log not counted again" in texts
+    assert "and 12 more" in texts
+    few = Page(page(replace(report, copies={}))).texts
+    assert "a.log: 7 bytes of an unfinished line not counted (--final)" in few
+    assert "2 processes died and were restarted; the counts are exact nevertheless" in few
+    assert few[few.index("directives") + 1] == "2"
+    assert few[few.index("counted in") + 1] == "4.0 s"
+    assert "Not complete" in Page(page(replace(report, fault="a.log is damaged"))).texts
+    empty = replace(report, lines=2, directives=0, copies={}, tables={})
+    assert "no line is in a format that is known: see --format" not in Page(page(empty)).texts
+    assert "no line is in a format that is known: see --format" in Page(page(replace(empty, rejected=2))).texts

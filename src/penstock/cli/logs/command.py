@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -145,8 +145,8 @@ def count(
         report.write_csv(sys.stdout)
     else:
         show_report(report)
-    failures, remarks = list(_failures(report)), list(_remarks(report))
-    for text in (*remarks, *failures):
+    failures = list(report.failures())
+    for text in (*report.remarks(), *failures):
         note(text)
     failed = bool(failures) or (strict and _is_imperfect(found, report))
     return Exit.FAILED if failed else Exit.OK
@@ -184,27 +184,6 @@ def _write_html(report: CountReport, path: Path) -> None:
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
     note(f"report written to {path}")
-
-
-def _failures(report: CountReport) -> Iterator[str]:
-    if report.fault:
-        yield report.fault
-    elif report.lines > report.directives and not report.counted:
-        yield "no line is in a format that is known: see --format"
-
-
-def _remarks(report: CountReport) -> Iterator[str]:
-    if report.counted:
-        for file, number in sorted(report.rejected_files.items()):
-            yield f"{file}: all {many(number, 'line')} rejected"
-    for name, of in report.copies.items():
-        yield f"same content as {of}: {name} not counted again"
-    for name, held_back in report.held_back.items():
-        yield f"{name}: {many(held_back, 'byte')} of an unfinished line not counted (--final)"
-    (most, usual), *others = report.formats.items() or [("", [])]
-    for format, files in others:
-        for file in files if format != "any" else ():
-            yield f"{file} is in the format {format}, and {many(len(usual), 'other file')} in {most}"
 
 
 def _is_imperfect(found: Selection, report: CountReport) -> bool:

@@ -10,11 +10,14 @@ from html import escape
 from pathlib import Path
 
 from penstock.cli.logs.report import COUNTRY_BUCKETS, SINGULAR, TABLES, CountReport
-from penstock.ops.wording import many, size
+from penstock.ops.wording import age, many, size
 
 _WIDTH, _HEIGHT, _AXIS = 960, 240, 90
 _MOST_BARS = 400
 """Bars of a chart. A longer table is summed up: a bar then stands for several of its rows."""
+
+_MOST_NOTES = 50
+"""Notes that are shown one by one: a folder may have thousands of copies."""
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b2733; --dim: #5d6b78; --line: #d9dfe5; --back: #f6f8fa; --card: #ffffff;
@@ -38,6 +41,7 @@ th { text-align: left; color: var(--dim); font-weight: 500; font-size: .85rem; }
 th, td { padding: .3rem .5rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 .n { text-align: right; white-space: nowrap; } .key { overflow-wrap: anywhere; min-width: 8rem; }
 .key span { display: block; background: var(--soft); height: .35rem; border-radius: .2rem; margin-top: .15rem; }
+ul { margin: 0; padding-left: 1.2rem; overflow-wrap: anywhere; }
 small, .dim { color: var(--dim); } summary { cursor: pointer; color: var(--dim); margin-top: .75rem; }
 @media (max-width: 40rem) { svg text { font-size: 24px; } .share { display: none; } th, td { padding: .3rem .25rem; }
   .facts { grid-template-columns: 1fr 1fr; } .key { min-width: 6rem; } td { font-size: .9rem; } }
@@ -58,7 +62,7 @@ def page(report: CountReport) -> str:
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>{_STYLE}</style></head>\n<body><main><h1>{escape(title)}</h1>\n"
-        f"{_facts(report)}{sections}{_rejected(report)}</main></body></html>\n"
+        f"{_facts(report)}{_notes(report)}{sections}{_rejected(report)}</main></body></html>\n"
     )
 
 
@@ -70,11 +74,30 @@ def _facts(report: CountReport) -> str:
     facts["files"] = f"{len(report.options.logs):,}"
     facts["format"] = ", ".join(format for format in report.formats if format != "any") or "unknown"
     days = sorted(report.tables.get("days", {}))
+    if report.directives:
+        facts["directives"] = f"{report.directives:,}"
+    facts["counted in"] = age(report.seconds)
     if days:
         facts["days"] = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
-    fault = f'<section role="alert"><h2>Not complete</h2>{escape(report.fault)}</section>' if report.fault else ""
-    return f'<dl class="facts">{rows}</dl>{fault}'
+    return f'<dl class="facts">{rows}</dl>'
+
+
+def _notes(report: CountReport) -> str:
+    """What the command prints on stderr, so that the page can be read without it."""
+    failures, remarks = list(report.failures()), list(report.remarks())
+    if report.deaths:
+        died = many(report.deaths, "process", "processes")
+        remarks.append(f"{died} died and were restarted; the counts are exact nevertheless")
+    fault = f'<section role="alert"><h2>Not complete</h2>{_list(failures)}</section>\n' if failures else ""
+    return fault + (f"<section><h2>Notes</h2>{_list(remarks)}</section>\n" if remarks else "")
+
+
+def _list(texts: Sequence[str]) -> str:
+    shown = [f"<li>{escape(text)}</li>" for text in texts[:_MOST_NOTES]]
+    if more := len(texts) - len(shown):
+        shown.append(f"<li>and {many(more, 'more', 'more')}</li>")
+    return f"<ul>{''.join(shown)}</ul>"
 
 
 def _section(report: CountReport, table: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from penstock.cli.logs.log_files import LogFile, LogSearch
 from penstock.counting.access_log import By
+from penstock.ops.wording import many
 from penstock.settings import MiB
 
 TABLES = ("days", "hours", "countries", "by_day", "hosts", "urls", "statuses", "agents")
@@ -141,6 +142,27 @@ class CountReport:
             day, _, country = key.partition(" ")
             found.setdefault(day, {})[country] = number
         return found
+
+    def failures(self) -> Iterator[str]:
+        """The reasons why the result is not complete."""
+        if self.fault:
+            yield self.fault
+        elif self.lines > self.directives and not self.counted:
+            yield "no line is in a format that is known: see --format"
+
+    def remarks(self) -> Iterator[str]:
+        """What a reader of the result should know about single files."""
+        if self.counted:
+            for file, number in sorted(self.rejected_files.items()):
+                yield f"{file}: all {many(number, 'line')} rejected"
+        for name, of in self.copies.items():
+            yield f"same content as {of}: {name} not counted again"
+        for name, held_back in self.held_back.items():
+            yield f"{name}: {many(held_back, 'byte')} of an unfinished line not counted (--final)"
+        (most, usual), *others = self.formats.items() or [("", [])]
+        for format, files in others:
+            for file in files if format != "any" else ():
+                yield f"{file} is in the format {format}, and {many(len(usual), 'other file')} in {most}"
 
     def as_json(self) -> dict[str, Any]:
         tables: dict[str, Any] = {name: self.top(name) for name in TABLES if name in self.tables and name != "by_day"}
