@@ -136,14 +136,15 @@ def backlog(rig: Rig) -> Figures:
 
 @TOPIC.scenario
 def latency(rig: Rig) -> Figures:
-    """From the call of enqueue to the start of the job, with an idle worker"""
+    """From the call of enqueue to the start of the job, with an idle worker, and an EVALSHA after the same pause"""
     times, started = rig.at_pace(50, 500, 1000), rig.tasks.started
     latencies, trips = [], []
     with rig.workers(1, 10) as workers:
         wait_for(started.enqueue().result, workers)
         for _ in range(times):
             time.sleep(random.uniform(0.008, 0.012))  # until it has settled the last job and is idle
-            trips.append(timed(rig.send_trivial, 5))
+            trips.append(timed(rig.send_trivial))
+            time.sleep(random.uniform(0.008, 0.012))
             began = time.monotonic()
             job = started.enqueue()
             time.sleep(0.003)  # so that the request for the result does not delay the job
