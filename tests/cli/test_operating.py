@@ -242,6 +242,17 @@ def test_a_delayed_job_says_when_it_is_due(shop, penstock):
     assert "in 60 min" in facts["due"]
 
 
+def test_the_job_of_a_task_names_it(shop, penstock):
+    @shop.task(queue="mail")
+    async def send(to: str) -> None: ...
+
+    call, value = send.enqueue("Zoë"), shop.queue("mail").put("a value")
+    assert json.loads(penstock("job", "show", call.id, "--json")[1])["task"] == send.name
+    assert re.search(rf"^task +{re.escape(send.name)}$", penstock("job", "show", call.id)[1], re.MULTILINE)
+    assert json.loads(penstock("job", "show", value.id, "--json")[1])["task"] == ""
+    assert not re.search("^task ", penstock("job", "show", value.id)[1], re.MULTILINE)
+
+
 def test_a_missing_thing_is_reported_in_one_line(shop, penstock):
     shop.queue("mail").put(1)
     for words, expected in {

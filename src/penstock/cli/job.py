@@ -56,6 +56,8 @@ _FOREVER = 100_000_000_000
 def facts(job: JobInfo, now: float) -> dict[str, object]:
     """The known facts by name. Unknown ones are omitted."""
     known: dict[str, object] = {"job": job.id, "status": str(job.status)}
+    if job.task:
+        known["task"] = job.task
     if job.enqueued is not None and job.since is not None:
         known |= {"tenant": job.tenant or "(none)", "priority": job.priority, "enqueued": _when(job.enqueued, now)}
         is_or_was = "ready" if job.status == "running" else job.status

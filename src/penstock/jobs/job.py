@@ -99,6 +99,7 @@ class JobInfo:
     attempts           runs that failed
     deliveries         how often it was handed to a worker
     crashes            how often in a row its process died while no other job ran there
+    task               its name; "" for a value that was put
     body               the value that was put; for the call of a task `[task, arguments]`
     reason, traceback  of the last failure
     result             of a completed job, as JSON types
@@ -126,6 +127,7 @@ class JobInfo:
     log: tuple[LogLine, ...] = ()
     worker: str = ""
     claimed: float | None = None
+    task: str = ""
 
 
 class Job(QueueHandle[JobQueue], Generic[R_co]):
@@ -468,6 +470,7 @@ def info_of(job_id: str, stored: StoredJob) -> JobInfo:
         record.expires / 1000 or None, record.attempts, record.deliveries + (stored.owner is not None), record.crashes,
         [record.task, readable_json(record.payload)] if record.is_call else readable_json(record.payload),
         why.reason, why.traceback, None, notes.progress, notes.log, stored.worker, stored.claimed,
+        record.task,
     )  # fmt: skip
 
 
