@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
-from penstock import ConfigurationError, Penstock
+from penstock import Concurrency, ConfigurationError, Penstock, Queue, Worker, WorkerSettings
 from penstock.cli.exits import Exit
+from penstock.ops.inspect import Inspector
 from tests.command_line import Command
 
 TENANTS = [f"t{n}" for n in range(12)]
@@ -84,3 +86,111 @@ def test_a_tenant_is_spread_and_its_jobs_are_found(shop: Penstock, penstock: Com
     code, _, err = penstock("queue", "spread", "mail", "--tenant", "acme", "--shards", "5")
     assert code != Exit.OK
     assert "takes 1 to 4" in err
+
+
+@pytest.fixture
+def filled(shop: Penstock) -> Queue:
+    """A queue with three shards, in each of which several tenants have two jobs."""
+    queue = shop.queue("mail", shards=3)
+    for tenant in TENANTS:
+        queue.put_many([1, 2], tenant=tenant)
+    return queue
+
+
+def ran(penstock: Command, *words: str) -> str:
+    code, out, err = penstock(*words)
+    assert code == Exit.OK, err
+    return out
+
+
+def test_jobs_are_cancelled_retried_removed_and_moved_by_filter_in_all_shards(filled: Queue, penstock: Command):
+    for item in filled.claim(6):
+        item.fail("no")
+    ran(penstock, "job", "retry", "--queue", "mail", "--state", "dead", "--yes")
+    assert (filled.count().dead, filled.count().ready) == (0, 24)
+    for item in filled.claim(5):
+        item.fail("no")
+    ran(penstock, "job", "rm", "--queue", "mail", "--state", "dead", "--yes")
+    assert (filled.count().dead, filled.count().ready) == (0, 19)
+    tenant = next(one for one in TENANTS if filled.tenant(one).count().ready == 2)
+    ran(penstock, "job", "cancel", "--queue", "mail", "--tenant", tenant, "--yes")
+    assert filled.tenant(tenant).count().ready == 0
+    before = filled.count().ready
+    ran(penstock, "job", "move", "--queue", "mail", "--to", "other", "--yes")
+    assert (filled.count().ready, before) == (0, 17)
+    assert json.loads(ran(penstock, "queue", "show", "other", "--json"))["counts"]["ready"] == 17
+    ran(penstock, "job", "move", "--queue", "other", "--to", "mail", "--yes")
+    assert filled.count().ready == 17
+    places = [(job.id.partition(":")[0], job.tenant) for job in filled.jobs().page(50).jobs]
+    assert places == [(filled.shard_of(tenant).name, tenant) for _, tenant in places]
+    assert len({place for place, _ in places}) > 1
+
+
+def test_dead_letters_of_all_shards_are_removed(filled: Queue, penstock: Command):
+    items = filled.claim(24)
+    for item in items:
+        item.fail("no")
+    assert "no" in ran(penstock, "dead", "show", items[-1].id)
+    ran(penstock, "dead", "rm", items[0].id, "--yes")
+    assert filled.count().dead == 23
+    ran(penstock, "dead", "rm", "--all", "mail", "--yes")
+    assert filled.count().dead == 0
+
+
+def test_settings_reach_all_shards(filled: Queue, penstock: Command):
+    ran(penstock, "queue", "weigh", "mail", "--tenant", "t5", "--weight", "4")
+    assert {part.tenant("t5").count().weight for part in filled.parts} == {4.0}
+    code, _, err = penstock("queue", "weigh", "mail", "--tenant", "t5", "--weight", "0")
+    assert code != Exit.OK
+    assert "from 0.001 to 1000" in err
+    ran(penstock, "queue", "order", "mail", "--by-time", "--due-first")
+    assert all(part.count().by_time and part.count().due_first for part in filled.parts)
+    ran(penstock, "queue", "keep", "mail", "--dead-letters", "3")
+    assert "3" in ran(penstock, "queue", "show", "mail")
+    ran(penstock, "queue", "pause", "mail", "--tenant", "t5")
+    assert len(filled.claim(30)) == 22
+    ran(penstock, "queue", "resume", "mail", "--tenant", "t5")
+    assert len(filled.claim(30)) == 2
+
+
+def test_limits_of_all_shards_are_listed_and_changed(shop: Penstock, penstock: Command):
+    queue = shop.queue("mail", shards=3)
+
+    @shop.task(queue="mail", limit=Concurrency(1, key="{tenant}", name="one"))
+    def work() -> None: ...
+
+    for tenant in TENANTS:
+        work.using(tenant=tenant).enqueue()
+        work.using(tenant=tenant).enqueue()
+    (limit,) = json.loads(ran(penstock, "queue", "limits", "mail", "--json"))
+    assert [usage["parked"] for usage in limit["keys"]] == [1] * 12
+    ran(penstock, "queue", "limit", "mail", "one", "--most", "2")
+    assert queue.count().parked == 0
+
+
+def test_the_history_of_a_queue_is_that_of_all_its_shards(filled: Queue, shop: Penstock, penstock: Command):
+    for n in range(3):
+        shop.clock.now_ms = 1_800_000_000_000 + 10_000 * n
+        for part, tenant in [(part, one) for part in filled.parts for one in TENANTS if filled.shard_of(one) is part]:
+            shop.clock.now_ms += 100
+            filled.put_many([n], tenant=tenant)
+            assert part.count().ready
+    shop.clock.now_ms = 0
+    moments = json.loads(ran(penstock, "queue", "history", "mail", "--json"))
+    assert [(moment["ready"], moment["entered"]) for moment in moments][-1] == (24 + 24, 12)
+    usage = Inspector(shop).usage("mail")
+    assert (usage.tenants, usage.largest.ready) == (12, 5)
+
+
+def test_a_worker_of_all_shards_is_one_worker(shop: Penstock, penstock: Command):
+    shop.queue("mail", shards=3)
+
+    @shop.task(queue="mail")
+    async def slow() -> None:
+        seen.append((await Inspector(shop).usage.aio("mail")).workers)
+
+    seen = list[int]()
+    job = slow.using(tenant="t1").enqueue()
+    asyncio.run(Worker(shop, WorkerSettings(burst=True)).run())
+    assert job.status() == "completed"
+    assert seen == [1]

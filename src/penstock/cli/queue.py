@@ -269,6 +269,25 @@ def split(name: str, /, *, shards: int, where: Where = HERE) -> None:
     show(f"{name} has {shards} shards.{rest}")
 
 
+def weigh(name: str, /, *, tenant: str, weight: float, where: Where = HERE) -> None:
+    """Give one tenant of a queue more or fewer turns than the others have.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    tenant
+        The tenant.
+    weight
+        Its turns for each turn of a tenant with weight 1, the default. From 0.001 to 1000.
+    """
+    if not 0.001 <= weight <= 1000:
+        raise ConfigurationError(f"--weight {weight:g}: a weight is from 0.001 to 1000")
+    with where.open() as inspector:
+        inspector.weigh(name, tenant, weight)
+    show(f"{tenant} of {name} has the weight {weight:g}.")
+
+
 def spread(name: str, /, *, tenant: str, shards: int, where: Where = HERE) -> None:
     """Spread the new jobs of one tenant over several shards, because it has more jobs than one shard can do.
 

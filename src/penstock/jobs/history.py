@@ -53,6 +53,10 @@ class Moment:
         return float(getattr(self, name)) / self.seconds
 
 
+_STATES: Final = ("ready", "delayed", "parked", "running", "dead")
+_EVENTS: Final = ("entered", "completed", "retried", "failed", "dropped", "cancelled", "expired", "lost")
+
+
 def read_rows(rows: Sequence[bytes]) -> list[Moment]:
     """The events between each two rows. After a clock or a total has gone backwards, counting begins anew."""
     numbers = (tuple(_numbers(row)) for row in rows)
@@ -61,6 +65,34 @@ def read_rows(rows: Sequence[bytes]) -> list[Moment]:
         for then, now in pairwise(numbers)
         if now[0] > then[0]
     ]
+
+
+def joined_moments(parts: Sequence[Sequence[Moment]], interval: Interval) -> list[Moment]:
+    """The moments of a queue from those of its shards, which are a few seconds apart.
+
+    A shard without a moment has changed nothing since its last one. A worker is registered in every shard.
+    """
+    by_time: dict[int, list[tuple[int, Moment]]] = {}
+    for number, moments in enumerate(parts):
+        for moment in moments:
+            by_time.setdefault(int(moment.at // interval), []).append((number, moment))
+    latest: dict[int, Moment] = {}
+    joined: list[Moment] = []
+    for time in sorted(by_time):
+        found = dict(by_time[time])
+        latest |= found
+        at = max(moment.at for moment in found.values())
+        seconds = at - joined[-1].at if joined else max(moment.seconds for moment in found.values())
+        joined.append(
+            Moment(
+                at,
+                seconds,
+                **{name: sum(getattr(one, name) for one in latest.values()) for name in _STATES},
+                **{name: max(getattr(one, name) for one in latest.values()) for name in ("oldest", "workers")},
+                **{name: sum(getattr(one, name) for one in found.values()) for name in _EVENTS},
+            )
+        )
+    return joined
 
 
 def _numbers(row: bytes) -> Iterable[int]:

@@ -247,9 +247,7 @@ class Tenant:
         It takes effect at the tenant's next turn, and is kept in the server. From 0.001 to 1000. One round trip; with
         shards, for each.
         """
-        if not 0.001 <= weight <= 1000:
-            raise ValueError(f"weigh({weight}): a weight is from 0.001 to 1000")
-        return in_each_part(self._queue.fresh_parts, lambda part: part.bindings.set_weight(self.name, weight))
+        return weigh_tenant(self._queue.fresh_parts, self.name, weight)
 
     @verb
     def spread(self, shards: int) -> Operation[None]:
@@ -281,6 +279,15 @@ def in_each_part(
         done += missing
         if len(done) == 1 and not done[0].is_sharded:
             return
+
+
+def weigh_tenant(
+    parts: Callable[[], Operation[Sequence[OperatedQueue]]], tenant: str, weight: float
+) -> Operation[None]:
+    """See `Tenant.weigh`."""
+    if not 0.001 <= weight <= 1000:
+        raise ValueError(f"weigh({weight}): a weight is from 0.001 to 1000")
+    return in_each_part(parts, lambda part: part.bindings.set_weight(tenant, weight))
 
 
 def limits_of(parts: Iterable[OperatedQueue], keys: int) -> Operation[list[LimitInfo]]:

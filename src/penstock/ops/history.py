@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.core.operations import Operation, verb
+from penstock.core.operations import Operation, Parallel, verb
 from penstock.errors import ConfigurationError
-from penstock.jobs.counts import TenantCounts
-from penstock.jobs.history import KEPT, Interval, Moment
+from penstock.jobs.counts import TenantCounts, total_tenant_counts
+from penstock.jobs.history import KEPT, Interval, Moment, joined_moments
+from penstock.jobs.queue import Queue
+from penstock.jobs.shard_bindings import ShardBindings
+from penstock.jobs.shard_table import Table, shard_name, whole_name
 from penstock.ops.coordination import CoordinationInspector
 
 TENANTS_COMPARED = 1000
@@ -32,27 +35,49 @@ class HistoryInspector(CoordinationInspector):
     def history(self, name: str, *, interval: Interval = 10, moments: int | None = None) -> Operation[list[Moment]]:
         """The latest `moments` of a queue (all that are kept by default), the oldest first.
 
-        A moment is missing where nothing was enqueued and no worker took a turn: then nothing changed. One round trip.
-        Returns an empty list for a queue that was never used.
+        A moment is missing where nothing was enqueued and no worker took a turn: then nothing changed. Returns an empty
+        list for a queue that was never used. One round trip; with shards, one more to each node.
         """
         if interval not in KEPT:
             raise ConfigurationError(f"interval={interval}: use 10 for the last hour, or 60 for the last day")
         most = KEPT[interval]
-        found: list[Moment] = yield self._app.queue(name).bindings.history(
-            interval, min(most, most if moments is None else moments + 1)
-        )
-        return found
+        rows = min(most, most if moments is None else moments + 1)
+        first = self._app.queue(name).bindings
+        text, found = yield Parallel((ShardBindings(first).table(0), first.history(interval, rows)))
+        further = self._shards_of(name, text)[1:]
+        if not further:
+            return list(found)
+        others = yield Parallel(tuple(shard.bindings.history(interval, rows) for shard in further))
+        return joined_moments([found, *others], interval)[-(moments or most) :]
 
     @verb
     def usage(self, name: str) -> Operation[QueueUsage]:
         """How many workers are alive and how many tenants have jobs, and the tenant that waits most.
 
-        Three round trips, O(1) in jobs and tenants.
+        Four round trips, O(1) in jobs and tenants. With shards, most of them to each node; a tenant that has jobs in
+        several shards counts once in each.
         """
-        bindings = self._app.queue(name).bindings
-        overview = yield bindings.overview(1)
-        workers = yield bindings.workers(WORKERS_COUNTED)
-        _, tenants = yield bindings.scan_tenants("0", TENANTS_COMPARED)
-        largest = max((counts for _, counts in tenants), key=lambda one: (one.waiting, one.running), default=None)
-        alive = sum(1 for worker in workers if worker.name and worker.lease > 0)
-        return QueueUsage(alive, overview.tenants, largest or TenantCounts())
+        shards = yield from self._shards(name)
+        pages = yield Parallel(tuple(shard.bindings.scan_tenants("0", TENANTS_COMPARED) for shard in shards))
+        overviews = yield Parallel(tuple(shard.bindings.overview(1) for shard in shards))
+        workers = yield Parallel(tuple(shard.bindings.workers(WORKERS_COUNTED) for shard in shards))
+        tenants: dict[str, list[TenantCounts]] = {}
+        for tenant, counts in (row for _, page in pages for row in page):
+            tenants.setdefault(tenant, []).append(counts)
+        totals = map(total_tenant_counts, tenants.values())
+        largest = max(totals, key=lambda one: (one.waiting, one.running), default=None)
+        alive = {one.name for part in workers for one in part if one.name and one.lease > 0}
+        return QueueUsage(len(alive), sum(one.tenants for one in overviews), largest or TenantCounts())
+
+    def _shards(self, name: str) -> Operation[list[Queue]]:
+        """The shards of a queue, as the server knows them. One round trip."""
+        return (yield from self._table_and_shards(name))[1]
+
+    def _table_and_shards(self, name: str) -> Operation[tuple[Table | None, list[Queue]]]:
+        """The table of shards, if the queue has one, and its shards. One round trip."""
+        text = yield ShardBindings(self._app.queue(name).bindings).table(0)
+        return Table.read(text) if text else None, self._shards_of(name, text)
+
+    def _shards_of(self, name: str, text: str) -> list[Queue]:
+        number = Table.read(text).number if text and name == whole_name(name) else 1
+        return [self._app.queue(shard_name(name, each)) for each in range(number)]

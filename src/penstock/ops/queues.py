@@ -16,7 +16,7 @@ from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo, total_counts,
 from penstock.jobs.dead_letters import DeadLetter, DeadLetters
 from penstock.jobs.job import Failure
 from penstock.jobs.limits import Limit, LimitInfo
-from penstock.jobs.operating import count_parts, limits_of, pauses_of, set_limit, switch_pause
+from penstock.jobs.operating import count_parts, limits_of, pauses_of, set_limit, switch_pause, weigh_tenant
 from penstock.jobs.queue import CHUNK, Queue
 from penstock.jobs.retention import Retention
 from penstock.jobs.shard_bindings import ShardBindings
@@ -127,6 +127,12 @@ class QueueInspector(JobSearchInspector):
         """Spread the new jobs of a tenant over several shards; see `Tenant.spread`. Raises what `split` raises."""
         yield from self._check_used(self._app.queue(name))
         yield from (yield from self._target(name)).spread_tenant(tenant, shards)
+
+    @verb
+    def weigh(self, name: str, tenant: str, weight: float) -> Operation[None]:
+        """Give a tenant more or fewer turns; see `Tenant.weigh`. Raises PenstockError for an unused queue."""
+        yield from self._check_used(self._app.queue(name))
+        yield from weigh_tenant(lambda: self._shards(name), tenant, weight)
 
     @verb
     def pause(

@@ -12,8 +12,7 @@ from penstock.jobs.flow_tree import FlowNode, cancel_tree, read_tree
 from penstock.jobs.job import signal_job
 from penstock.jobs.options import Options
 from penstock.jobs.queue import Queue
-from penstock.jobs.shard_bindings import ShardBindings
-from penstock.jobs.shard_table import Table, shard_name, whole_name
+from penstock.jobs.shard_table import whole_name
 from penstock.jobs.status import status_of
 from penstock.ops.answers import ActionOutcome
 from penstock.ops.history import HistoryInspector
@@ -55,19 +54,6 @@ class WaitingJobsInspector(HistoryInspector):
         """Raises PenstockError for a queue that was never used."""
         if not (yield queue.bindings.overview(1)).used:
             yield from self._raise_no_such_queue(queue.name)
-
-    def _shards(self, name: str) -> Operation[list[Queue]]:
-        """The shards of a queue, as the server knows them. One round trip."""
-        return (yield from self._table_and_shards(name))[1]
-
-    def _table_and_shards(self, name: str) -> Operation[tuple[Table | None, list[Queue]]]:
-        """The table of shards, if the queue has one, and its shards. One round trip."""
-        text = yield ShardBindings(self._app.queue(name).bindings).table(0)
-        return Table.read(text) if text else None, self._shards_of(name, text)
-
-    def _shards_of(self, name: str, text: str) -> list[Queue]:
-        number = Table.read(text).number if text and name == whole_name(name) else 1
-        return [self._app.queue(shard_name(name, each)) for each in range(number)]
 
     def _raise_no_such_queue(self, name: str) -> Operation[None]:
         names = yield from queue_names(self._app.settings.prefix)
