@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 
 from penstock import Penstock
+from penstock.cli.download_view import showing_download
 from penstock.cli.exits import Exit
-from penstock.cli.upload_view import describe_slowest
+from penstock.cli.upload_view import describe_slowest, show_sent
 from penstock.files.bindings import ChannelInfo, ReceiverInfo
+from penstock.files.saving import ReceiveProgress
+from penstock.files.sender import Sent
 from penstock.ops.inspect import Inspector
+from penstock.terminal import progress
 from tests.command_line import Command, Run, Start
 from tests.servers import eventually, was_interrupted
 from tests.speed import scaled
@@ -58,6 +62,37 @@ def test_files_are_sent_saved_and_listed(shop: Penstock, penstock: Command, logs
     code, out, _ = penstock("files", "send", "logs/a.log", "--channel", "access", "--to", "agg-1", "--json")
     report = json.loads(out)
     assert (code, report["channel"], report["bytes"], report["sent"]["skipped"]) == (Exit.OK, "access", 0, ["a.log"])
+
+
+def test_the_summary_names_copies_unfinished_lines_and_forgotten_files(
+    penstock: Command, logs: Path, capsys: pytest.CaptureFixture[str]
+):
+    log = logs / "a.log"
+    send = ("files", "send", "--lines", "--channel", "access", "--to", "agg")
+    assert penstock(*send, "logs/a.log")[0] == Exit.OK
+    log.rename(logs / "moved.txt")
+    log.write_text("new\nhalf")
+    (logs / "copy.txt").write_bytes((logs / "moved.txt").read_bytes())
+    code, out, _ = penstock(*send, "logs/a.log", "logs/copy.txt")
+    assert code == Exit.OK
+    assert "same content as a.log: copy.txt not sent again" in out
+    assert "a.log: 4 B of an unfinished line held back (--final)" in out
+    assert "1 file sent to access: 4 B" in out
+    _, out, _ = penstock(*send, "logs/a.log", "--final")
+    assert "1 file sent to access" in out
+    assert "held back" not in out
+    show_sent("access", Sent(forgotten=3), 0.1)
+    assert "The channel remembers 100,000 files, and forgot the 3 oldest" in capsys.readouterr().out
+
+
+def test_a_receive_reports_its_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(progress, "SECONDS_PER_LINE", 0.0)
+    with showing_download() as report:
+        report(ReceiveProgress("a.log", "web-1", 512, 2048, 512))
+        report(ReceiveProgress("a.log", "web-1", 2048, 2048, 2048))
+    shown = capsys.readouterr().err
+    assert "a.log: 512 B of 2.0 KiB" in shown
+    assert "2.0 KiB received" in shown
 
 
 def test_lines_are_printed_as_they_are(shop: Penstock, penstock: Command, start: Start, logs: Path):

@@ -44,7 +44,8 @@ async def channel(app: Penstock, do: Do) -> AsyncIterator[Channel]:
 async def test_each_line_is_counted_or_rejected(app: Penstock, channel: Channel, do: Do, tmp_path: Path, mode: str):
     lines = some_lines(5000)
     path = written(tmp_path, lines, packed=mode.endswith("gz"))
-    await do(channel.send_lines if "lines" in mode else channel.send, path, receivers=["by_day"], close=True)
+    send = channel.send_lines if "lines" in mode else channel.send
+    await do(send, path, receivers=["by_day"], source="web-7", close=True)
     aggregate = app.aggregate("access")(by_day)
     totals = await do(aggregate.run)
     assert totals == Totals(5000, 4998, 2, ("days",))
@@ -56,6 +57,7 @@ async def test_each_line_is_counted_or_rejected(app: Penstock, channel: Channel,
     assert await do(aggregate.top, "days", 10, offset=8) == dict(Counter(days).most_common()[8:])
     assert await do(aggregate.count, "days", "2026-03-04", "never") == {"2026-03-04": days["2026-03-04"], "never": 0}
     assert await do(aggregate.rejected) == [(path.name, 1667, "no blank"), (path.name, 4999, "no blank")]
+    assert [one.source for one in await do(aggregate.rejected)] == ["web-7"] * 2
     assert await do(aggregate.rejected, 1, offset=1) == [(path.name, 4999, "no blank")]
     assert aggregate(LineBatch(lines[:3])) == by_day(lines[:3])
 

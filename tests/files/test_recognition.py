@@ -18,6 +18,7 @@ import pytest
 from penstock import Channel, FilesError
 from penstock.files.rotation import is_rotated, log_path
 from penstock.files.sender import Copy, HeldBack
+from penstock.files.source_reader import HEAD_SIZE
 from tests.conftest import Apps, commands
 
 _numbers = itertools.count(1)
@@ -223,6 +224,22 @@ def test_a_copy_that_is_being_written_waits(channel: Channel, tmp_path: Path):
     copy.unlink()
     channel.send_lines(tmp_path)
     assert received(channel) == once(text)
+
+
+def test_a_log_that_was_short_when_it_was_first_sent_is_known_by_all_of_its_beginning(channel: Channel, tmp_path: Path):
+    """Its first bytes identify it, up to 256 KiB, as far as it has grown."""
+    log, text = tmp_path / "a.log", b""
+    for part, size in enumerate((3, 30, 300, 6000)):
+        text += lines(f"part {part}", size)
+        log.write_bytes(text)
+        channel.send_lines(log)
+    other = bytearray(text)
+    other[HEAD_SIZE - 1000] ^= 1
+    (tmp_path / "other.txt").write_bytes(other)
+    (tmp_path / "copy.txt").write_bytes(text)
+    log.unlink()
+    sent = channel.send_lines(tmp_path)
+    assert (sent.copies, [file.name for file in sent.files]) == ([Copy("copy.txt", "a.log")], ["other.txt"])
 
 
 # --- an upload that was interrupted ---
