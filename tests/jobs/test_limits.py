@@ -140,6 +140,19 @@ def test_tenants_take_turns_among_the_parked_jobs_of_a_key(stand: Stand, worker:
     assert claimed == ["first", "a1", "b1", "a2", "a3"]
 
 
+def test_a_heavier_tenant_gets_more_of_the_places_of_a_key(stand: Stand, worker: FakeWorker) -> None:
+    stand.run(stand.bindings.set_weight("a", 3))
+    for n in range(24):
+        stand.put(f"a{n}", limits=[at_most(1)], tenant="a")
+        stand.put(f"b{n}", limits=[at_most(1)], tenant="b")
+    served = []
+    for _ in range(24):
+        (job,) = worker.claim(1)
+        served.append(job.id[0])
+        worker.settle(job)
+    assert served.count("a") in {17, 18, 19}
+
+
 def test_expired_parked_jobs_are_passed_over(stand: Stand, worker: FakeWorker) -> None:
     stand.put("a", limits=[at_most(1)])
     (a,) = worker.claim(1)

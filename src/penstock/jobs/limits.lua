@@ -63,7 +63,7 @@ function limits.add(s, key, packed)
   local place = {
     key = key, name = string.match(key, "^[^=]*"), is_rate = string.byte(key) == 114, used = used, parked = parked,
     r = { [_row.FRONT] = front, [_row.WEIGHTED] = 0, [_row.LEVELS] = levels }, lists = false, had_lanes = #levels > 0,
-    stored = packed, is_part = string.byte(key) == 112, admitted = 0,
+    stored = packed, is_part = string.byte(key) == 112, admitted = 0, weighted = s.row[_row.WEIGHTED] % 2 == 1,
   }
   s.places[key] = place
   s.place_list[#s.place_list + 1] = place
@@ -228,9 +228,9 @@ function limits.pop(place)
   base = base .. "parked:" .. place.key .. ":"
   local cursor = lane.open(place.r, level, 1)[1]
   if cursor then
+    if place.weighted then cursor.cost = lane.cost(redis.call("HGET", queue .. "weights", cursor.tenant)) end
     lane.read(cursor, lane.names(level), 1)
-    cursor.taken = #cursor.entries
-    cursor.time = cursor.time + cursor.cost
+    cursor.taken, cursor.time = #cursor.entries, cursor.time + cursor.cost
     lane.close(place.r, level, { cursor }, cursor.time - cursor.cost)
   else
     place.r[_row.LEVELS] = {}
