@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from penstock.jobs.claims import Settlement
-from penstock.jobs.flow_bindings import ROWS, FlowBindings, FlowRow
+from penstock.jobs.flow_bindings import ROWS, FirstRows, FlowBindings, FlowRow
 from tests.jobs.stand import FakeWorker, Stand, record
 
 BATCH = 50
@@ -69,3 +69,18 @@ def test_the_end_of_a_job_is_reported_to_many_in_parts(stand: Stand):
     assert stand.counts() == "0 0 0 0"
     assert not {"waiting", "dependents", "events", "opened"} & set(stand.dump())
     assert max(costs) <= MOST, costs
+
+
+def test_one_call_reads_no_more_than_a_mebibyte_of_results(stand: Stand):
+    """More is refused before anything is written, and the caller sends fewer rows."""
+    worker, large = FakeWorker(stand, "w"), b'"' + b"x" * 400_000 + b'"'
+    stand.put(*(f"p{n}" for n in range(6)), ttl=60)
+    worker.turn(0, *(Settlement(claim.token, large) for claim in worker.claim(6)))
+    rows = [FlowRow("opens-", "d", record())] + [FlowRow("after", f"p{n}", b"", "d") for n in range(6)]
+    rows.append(FlowRow("close", "d"))
+    bindings = FlowBindings(stand.bindings)
+    assert stand.run(bindings.enqueue(rows, durable=False)) == FirstRows(3)
+    assert stand.states("d") == "-"
+    for some in (rows[:3], rows[3:5], rows[5:]):
+        assert stand.run(bindings.enqueue(some, durable=False)) is True
+    assert stand.states("d") == "r"

@@ -395,3 +395,19 @@ async def test_an_id_of_ones_own_waits_once(app: Penstock, do: Do):
     assert first == again
     await run_burst(app)
     assert shop.log == ["a", "after A"]
+
+
+async def test_a_job_may_wait_for_jobs_with_large_results(app: Penstock, do: Do):
+    @app.task(queue="large")
+    async def large() -> str:
+        return "x" * 400_000
+
+    @app.task(queue="large")
+    async def last(day: str) -> str:
+        return day
+
+    jobs = [await do(large.enqueue) for _ in range(7)]
+    await run_burst(app)
+    done = await do(last.using(after=jobs).enqueue, "monday")
+    await run_burst(app)
+    assert await do(done.result, 5) == "monday"

@@ -32,6 +32,15 @@ class FlowRow(NamedTuple):
         return self.verb.startswith(("open", "job"))
 
 
+class FirstRows(NamedTuple):
+    """The answer that nothing was enqueued, because the results that the rows name are too much for one call.
+
+    rows  how many of them to send first, before the others
+    """
+
+    rows: int
+
+
 class Predecessor(NamedTuple):
     """A job that another one waits or waited for. `queue`: "" for the same. `total`: how many it has itself."""
 
@@ -63,7 +72,7 @@ class FlowBindings:
 
     def enqueue(
         self, rows: Sequence[FlowRow], *, durable: bool, table: str = "", moving: Sequence[str] = ()
-    ) -> RoundTrip[bool | Elsewhere]:
+    ) -> RoundTrip[bool | Elsewhere | FirstRows]:
         """Enqueue a part of a flow, all of it or nothing. Returns False if its first job is in the queue already.
 
         table   of the shards, if the queue is one
@@ -74,12 +83,14 @@ class FlowBindings:
         start: tuple[Arg, ...] = (*UNNUMBERED, self._queue.clock.now_ms, table, len(moving), *moving)
         args = (*start, *(part for row in rows for part in row))
 
-        def read(reply: Sequence[Any]) -> bool | Elsewhere:
+        def read(reply: Sequence[Any]) -> bool | Elsewhere | FirstRows:
             if not reply:
                 return True
             if reply[0] in (b"TABLE", b"MOVED"):
                 return Elsewhere.read(reply)
             word, position, *moved = reply
+            if word == b"split":
+                return FirstRows(position)
             job = f"{self._queue.keys.queue}:{rows[position].key}"
             if word == b"gone" and moved[0]:
                 there = f"{moved[0].decode()}:{rows[position].key}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -14,7 +15,7 @@ from penstock.core.operations import Operation
 from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.constants import AFTER_OTHERS, CONTINUE, INSTEAD, STOP
-from penstock.jobs.flow_bindings import ROWS, FlowBindings, FlowRow, far_edge
+from penstock.jobs.flow_bindings import ROWS, FirstRows, FlowBindings, FlowRow, far_edge
 from penstock.jobs.job import Job
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
 from penstock.jobs.outputs import Output
@@ -215,11 +216,16 @@ class Plan:
         sent: list[tuple[FlowQueue, list[str]]] = []
         try:
             for rows in self._phases():
-                for queue, some in _slices(rows):
+                slices = deque(_slices(rows))
+                while slices:
+                    queue, some = slices.popleft()
                     answer = yield from _send(queue, some, durable=durable)
                     if isinstance(answer, Elsewhere):
                         yield from _cancel(sent)
                         return _Refusal(queue, answer)
+                    if isinstance(answer, FirstRows):
+                        slices.extendleft([(queue, some[answer.rows :]), (queue, some[: answer.rows])])
+                        continue
                     if not answer and not sent:
                         return False
                     sent.append((queue, [row.key for row in some if row.is_new]))
@@ -385,14 +391,14 @@ def _slices(rows: _Rows) -> Iterator[tuple[FlowQueue, list[FlowRow]]]:
         yield queue, some[start:]
 
 
-def _send(queue: FlowQueue, rows: list[FlowRow], *, durable: bool) -> Operation[bool | Elsewhere]:
+def _send(queue: FlowQueue, rows: list[FlowRow], *, durable: bool) -> Operation[bool | Elsewhere | FirstRows]:
     bindings, table, moving = FlowBindings(queue.bindings), "", list[str]()
     if queue.shards is not None:
         table = queue.shards.table.text
         tenants = {Record(row.draft).tenant for row in rows if row.is_new}
         moving = sorted(one for one in tenants if queue.shards.tenants.place(one)[1])
     if not queue.middleware.enqueue_hooks:
-        answer: bool | Elsewhere = yield bindings.enqueue(rows, durable=durable, table=table, moving=moving)
+        answer: bool | Elsewhere | FirstRows = yield bindings.enqueue(rows, durable=durable, table=table, moving=moving)
         return answer
     drafts = {at: JobDraft(queue.name, row.key, row.draft) for at, row in enumerate(rows) if row.is_new}
     with queue.middleware.around_enqueue(EnqueueContext(queue.name, [*drafts.values()])):

@@ -13,7 +13,8 @@
 --
 -- The job of a row is a predecessor of `dependent`, unless that is empty. If job, edge or after is followed by ">",
 -- `dependent` is an edge that leads to another queue. Returns { } or, if nothing was written, { word, position }: `known`,
--- an id that is in the queue already; `gone`, a job that does not exist and has no result, and to which queue it was moved. A shard gets the table of shards as
+-- an id that is in the queue already; `gone`, a job that does not exist and has no result, and to which queue it was moved;
+-- `split`, the first row whose result is too much for one call, so that the caller sends the rows before it first. A shard gets the table of shards as
 -- well, else "", and the number of the tenants that are to move, which are named before the rows. It may answer as
 -- `enqueue_in_shard` does.
 --- keys: base meta
@@ -32,7 +33,7 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
   end
   local r, ids, letters, ended, opened, closed, shared = s.row, {}, {}, {}, {}, {}, {}
   for i = rows, #ARGV, 4 do ids[#ids + 1] = ARGV[i + 1] end
-  local old = redis.call("HMGET", base .. "jobs", unpack(ids))
+  local old, bytes = redis.call("HMGET", base .. "jobs", unpack(ids)), 0
   for i = 1, #ids do
     local letter = string.sub(ARGV[rows + 4 * i - 4], 1, 1)
     letters[i] = letter
@@ -40,6 +41,8 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
     if letter == "a" and not old[i] then
       ended[i] = results.get(ids[i], s.now)
       if not ended[i] then return { "gone", i - 1, "" } end
+      bytes = bytes + #ended[i]
+      if bytes > _flow.MOST and i > 1 then return { "split", i - 1 } end
       local moved = results.letter(ended[i]) == ending.CANCELLED and string.match(ended[i], "moved to queue (.*)$")
       if moved then return { "gone", i - 1, moved } end
     end
