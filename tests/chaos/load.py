@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias
 
-from penstock import BarrierBroken, ChannelError, LeaseLost, Penstock, PenstockError, ServerError
+from penstock import BarrierBroken, ChannelError, Item, LeaseLost, Penstock, PenstockError, ServerError
 from penstock.messages.message import number_of
 from penstock.testing import (
     barrier_violations,
@@ -142,13 +142,16 @@ class JobWork(Work):
         for item in (yield partial(self.queue.claim, 5, wait=self.wait)):
             with contextlib.suppress(LeaseLost):
                 yield partial(item.complete)
-                self.completed[item.body] += 1
+                self.completed[self.number(item)] += 1
+
+    def number(self, item: Item) -> int:
+        return int(item.body)
 
     def violations(self, upto: float) -> Iterable[str]:
         def drained() -> bool:
             for item in self.queue.claim(20):
                 item.complete()
-                self.completed[item.body] += 1
+                self.completed[self.number(item)] += 1
             count = self.queue.count()
             return not count.waiting and not count.running
 
@@ -157,13 +160,27 @@ class JobWork(Work):
 
 
 class ShardedJobWork(JobWork):
+    """Each bulk enqueue is for several shards, and each claim waits for all of them."""
+
     kind = "queue with shards"
-    wait = 0.0
 
     def __init__(self, app: Penstock, name: str, over: threading.Event) -> None:
         Work.__init__(self, app, name, over)
         self.queue = app.queue(name, shards=2)
         self.completed = Counter[int]()
+
+        @app.task(queue=name, name=f"{name}.note")
+        def note(n: int) -> None: ...
+
+        self.note = note
+
+    def put(self) -> Steps:
+        some = [next(self.numbers) for _ in range(6)]
+        yield partial(self.app.enqueue_many, [self.note.using(tenant=f"t{n % 5}").call(n) for n in some])
+        self.answered |= dict.fromkeys(some, time.time())
+
+    def number(self, item: Item) -> int:
+        return int(item.body[1]["n"])
 
 
 class LockWork(Work):
