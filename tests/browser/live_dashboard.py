@@ -82,7 +82,7 @@ def main() -> None:
         merge.using(after=parts, id="merge").enqueue([one.output for one in parts])
         approve.using(id="approve").enqueue(17)
         threading.Thread(target=asyncio.run, args=(at_work(),), daemon=True).start()
-        held = app.lock("invoice:7").acquire(), app.semaphore("market:17", limit=5).acquire()
+        held = app.lock("invoice:7", lease=600).acquire(), app.semaphore("market:17", limit=5).acquire()
         listener = socket.create_server(("127.0.0.1", 0))
         asgi = pages(Inspector(Penstock(server.address)), local_may_act=True)
         settings = uvicorn.Config(asgi, log_level="error", timeout_graceful_shutdown=1)

@@ -124,6 +124,47 @@ def test_a_purge_asks_first(page: Any):
     page.get_by_text("30 jobs cancelled").wait_for()
 
 
+def test_the_answer_is_about_what_the_question_was_about(page: Any):
+    rows = [tenant("one", 3), tenant("two", 5)]
+
+    found = page.request.get(f"{page.url.partition('#')[0]}api/queues/reports").json()
+
+    def answer(route: Any) -> None:
+        route.fulfill(json={**found, "tenants": 2, "largest": rows})
+
+    orders: list[Any] = []
+
+    def act(route: Any) -> None:
+        orders.append(route.request.post_data_json)
+        route.fulfill(json={"done": "3 jobs cancelled"})
+
+    page.route("**/api/queues/reports", answer)
+    page.route("**/api/act", act)
+    go(page, "queue/reports")
+    page.get_by_role("row").filter(has_text="one").get_by_role("button", name="Purge").click()
+    rows.reverse()
+    sync_api.expect(page.locator("tbody tr").first).to_contain_text("two")
+    dialog = page.locator("dialog[open]")
+    assert "3 waiting jobs of the tenant one" in dialog.inner_text()
+    dialog.get_by_role("button", name="Purge").click()
+    page.get_by_text("3 jobs cancelled").wait_for()
+    assert [order["tenant"] for order in orders] == ["one"]
+
+
+def tenant(name: str, ready: int) -> dict[str, Any]:
+    counts = dict.fromkeys(("delayed", "parked", "dependent", "running", "dead"), 0)
+    return {"name": name, "counts": {**counts, "ready": ready}}
+
+
+def test_a_chart_of_a_single_moment_shows_a_minute(page: Any):
+    spans = page.evaluate("""async () => {
+        const { timeRange } = await import("./static/parts.js");
+        const ranges = [[], [1000], [1000, 4600]].map((times) => timeRange({ data: [times] }, 1000, 4600));
+        return ranges.map(([low, high]) => high - low);
+    }""")
+    assert spans == [60, 60, 3600]
+
+
 def test_a_dead_letter_is_looked_at_and_run_again(page: Any):
     go(page, "dead/mail")
     page.locator("summary").first.click()
@@ -136,6 +177,7 @@ def test_a_dead_letter_is_looked_at_and_run_again(page: Any):
 def test_jobs_are_found_by_a_filter_that_the_address_holds(page: Any):
     go(page, "jobs/bulk")
     page.get_by_label("Tenant").fill("bo")
+    page.wait_for_timeout(3000)  # the live connection draws the page again every two seconds
     page.get_by_role("button", name="Search", exact=True).click()
     page.get_by_text("Found: 20").wait_for()
     assert page.evaluate("location.hash").endswith("?tenant=bo")

@@ -76,6 +76,11 @@ function toggleTheme() {
 }
 
 function Side({ page, live }) {
+  // On a phone the navigation scrolls: show the part with this page.
+  useEffect(() => {
+    const here = document.querySelector(".side [aria-current]");
+    if (here) here.parentElement.scrollLeft = here.offsetLeft - (here.parentElement.clientWidth - here.offsetWidth) / 2;
+  }, [page]);
   const dead = (live.queues || []).reduce((sum, queue) => sum + queue.dead, 0);
   const counts = { dead: dead ? number(dead) : "", workers: live.workers ? number(live.workers) : "" };
   return html`<aside class="side">

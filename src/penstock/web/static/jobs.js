@@ -23,7 +23,8 @@ function Form({ queue, queues, filter }) {
     const to = `#/jobs/${encodeURIComponent(fields.get("queue"))}?${next}`;
     if (location.hash === to) dispatchEvent(new Event("hashchange")); else location.hash = to;
   };
-  const field = (name, kind = "text") => html`<label>${t(`filter.${name}`)}<input name=${name} type=${kind} min="0" value=${filter.get(name) || ""} /></label>`;
+  // Not `value`: what is typed must stay when the live connection draws the page again.
+  const field = (name, kind = "text") => html`<label>${t(`filter.${name}`)}<input name=${name} type=${kind} min="0" defaultValue=${filter.get(name) || ""} /></label>`;
   return html`<form class="card filter" onSubmit=${search} role="search" key=${queue + filter}>
     <label>${t("queue")}<select name="queue">
       <option value="" selected=${!queue}>${t("all-queues")}</option>

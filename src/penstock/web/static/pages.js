@@ -184,7 +184,7 @@ function DeadOf({ name, offset, mayAct }) {
     [t("attempts"), (letter) => number(letter.attempts), "n"],
     [t("worker"), (letter) => html`<span class="mono">${letter.worker}</span>`],
   ];
-  if (mayAct) columns.unshift([box, (letter) => html`<input type="checkbox" aria-label=${t("choose", { id: letter.id })} checked=${chosen.has(letter.id)} onChange=${() => toggle(letter.id)} />`]);
+  if (mayAct) columns.unshift([box, (letter) => html`<input type="checkbox" aria-label=${t("choose", { id: letter.id })} checked=${chosen.has(letter.id)} onChange=${() => toggle(letter.id)} />`, "tight"]);
   const ids = [...chosen], until = Math.floor(page.now * 1000);
   return html`
     <div class="head"><h1>${t("dead-of", { queue: name })}</h1><span class="quiet">${number(page.total)}</span>

@@ -1,7 +1,7 @@
 // What several pages need: asking the server, acting on it, tables, tags, charts.
 
 import { html, useEffect, useRef, useState } from "./ui.js";
-import { t } from "./text.js";
+import { language, t } from "./text.js";
 
 export async function ask(path) {
   const answer = await fetch(`api/${path}`);
@@ -88,11 +88,14 @@ export async function act(order, { undo, then } = {}) {
 /** A button that asks first. `question` says what will be destroyed. */
 export function Careful({ question, label, order, then, disabled }) {
   const dialog = useRef();
+  // A table that is asked for again may have another row here by now: the answer is about what the question was about.
+  const [asked, keep] = useState({});
+  const open = () => { keep({ question, order }); dialog.current.showModal(); };
   const title = useRef(`ask-${Math.random().toString(36).slice(2)}`).current;
-  const go = () => { dialog.current.close(); act({ ...order, confirmed: true }, { then }); };
-  return html`<button class="danger" disabled=${disabled} onClick=${() => dialog.current.showModal()}>${label}</button>
+  const go = () => { dialog.current.close(); act({ ...asked.order, confirmed: true }, { then }); };
+  return html`<button class="danger" disabled=${disabled} onClick=${open}>${label}</button>
     <dialog ref=${dialog} aria-labelledby=${title}>
-      <h2 id=${title}>${label}</h2><p>${question}</p>
+      <h2 id=${title}>${label}</h2><p>${asked.question}</p>
       <div class="row">
         <button autofocus onClick=${() => dialog.current.close()}>${t("keep")}</button>
         <button class="danger" onClick=${go}>${label}</button>
@@ -131,6 +134,18 @@ export function Loading({ answer, error }) {
 
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+/** The time below a chart: seconds only where the chart is shorter than ten minutes. */
+function clockTimes(plot, moments) {
+  const second = plot.scales.x.max - plot.scales.x.min < 600 ? "2-digit" : undefined;
+  return moments.map((at) => new Date(at * 1000).toLocaleTimeString(language, { hour: "2-digit", minute: "2-digit", second }));
+}
+
+/** At least a minute of time: a single moment has no span of its own, and uPlot would show years around it. */
+export function timeRange(plot, low, high) {
+  const times = plot.data?.[0] ?? [], newest = times.at(-1) ?? Date.now() / 1000;
+  return newest - (times[0] ?? newest) < 60 ? [newest - 60, newest] : [low, high];
+}
+
 /** Lines over time. `series`: [label, class, index in a row]. */
 export function Chart({ rows, series, label }) {
   const place = useRef(), plot = useRef();
@@ -142,9 +157,8 @@ export function Chart({ rows, series, label }) {
       const axis = { stroke: ink("--quiet"), grid: { stroke: ink("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
       plot.current = new uPlot({
         width: frame.clientWidth, height: 180, cursor: { y: false }, legend: { show: false },
-        // A single moment has no span of its own.
-        scales: { x: { range: (_, low, high) => (high - low < 60 ? [(high ?? Date.now() / 1000) - 60, high ?? Date.now() / 1000] : [low, high]) }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
-        axes: [axis, { ...axis, size: 56 }],
+        scales: { x: { range: timeRange }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+        axes: [{ ...axis, space: 80, values: clockTimes }, { ...axis, size: 56 }],
         series: [{}, ...series.map(([name, color]) => ({ label: name, stroke: ink(`--chart-${color.slice(1)}`), width: 2, points: { show: false } }))],
       }, data(), frame);
     };
