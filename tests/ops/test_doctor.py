@@ -266,6 +266,14 @@ def test_a_right_that_is_missing_is_named_with_the_command_that_gives_it(rights)
     assert result == ("fail", "user 'app' may not send SSUBSCRIBE, ZADD", "ACL SETUSER app +ssubscribe +zadd")
 
 
+@pytest.mark.parametrize(
+    ("refused", "needed"), [("-eval", "+eval"), ("-evalsha", "+evalsha"), ("-@scripting", "+eval +evalsha")]
+)
+def test_a_user_who_may_run_no_script_fails(rights, refused, needed):
+    first, *others = rights("~*", "&*", "+@all", refused)
+    assert (first[0], needed in first[2]) == ("fail", True), [first, *others]
+
+
 def test_rights_to_all_existing_queues_and_to_our_channels_are_enough(rights):
     assert [level for level, _, _ in rights("~{acl:mail}:*", "&penstock:wake:*", "+@all")] == ["ok"]
     assert [level for level, _, _ in rights("~{acl:*", "&penstock:wake:*", "+@all", used=())] == ["ok"]
