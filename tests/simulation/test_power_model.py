@@ -179,6 +179,8 @@ class PowerHistory:
     def claimed(self, one: Worker, claims: Sequence[Claim]) -> None:
         self.judge.claimed(claims, self.before)
         for claim in claims:
+            parts = {f"p:task={claim.record.task}", f"p:tenant={claim.record.tenant}"}
+            assert not parts & self.paused, f"{claim.id} was claimed while its part is paused"
             self.judge.holders[claim.id] = one.incarnation
         one.held += claims
 
