@@ -153,6 +153,21 @@ def test_a_heavier_tenant_gets_more_of_the_places_of_a_key(stand: Stand, worker:
     assert served.count("a") in {17, 18, 19}
 
 
+def test_a_heavier_tenant_that_parks_one_job_at_a_time_gets_more_of_the_places(
+    stand: Stand, worker: FakeWorker
+) -> None:
+    stand.run(stand.bindings.set_weight("a", 3))
+    for tenant in "ab":
+        stand.put(f"{tenant}0", f"{tenant}1", limits=[at_most(1)], tenant=tenant)
+    served: list[str] = []
+    for n in range(2, 26):
+        (job,) = worker.claim(1)
+        served.append(job.id[0])
+        stand.put(f"{job.id[0]}{n}", limits=[at_most(1)], tenant=job.id[0])
+        worker.settle(job)
+    assert served.count("a") in {17, 18, 19}
+
+
 def test_expired_parked_jobs_are_passed_over(stand: Stand, worker: FakeWorker) -> None:
     stand.put("a", limits=[at_most(1)])
     (a,) = worker.claim(1)

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from penstock import ConfigurationError, Worker, WorkerSettings
+from penstock.core.slots import slot
 from tests.conftest import MakeApp
-from tests.servers import Cluster
 from tests.speed import scaled
 from tests.worker.in_process import run_burst, running_worker
 
@@ -57,7 +57,7 @@ async def test_a_worker_that_names_no_shards_does_not_start(make_app: MakeApp):
 
 
 @pytest.mark.parametrize("place", ["cluster"])
-async def test_the_nodes_of_a_cluster_share_the_jobs_of_one_queue(make_app: MakeApp, cluster: Cluster):
+async def test_the_nodes_of_a_cluster_share_the_jobs_of_one_queue(make_app: MakeApp):
     app = make_app()
     queue = app.queue("mail", shards=12)
 
@@ -66,9 +66,12 @@ async def test_the_nodes_of_a_cluster_share_the_jobs_of_one_queue(make_app: Make
 
     await app.enqueue_many.aio(nothing.using(tenant=f"t{n}").call() for n in range(2000))
     await run_burst(app, concurrency=100)
-    shares = Counter[object]()
+    shares = Counter[
+        int
+    ]()  # by thirds of the slots, as a new cluster of three has them: another test may have moved some
     for part in queue.parts:
-        shares[cluster.owner(part.bindings.keys.base)] += (await app._driver.aio.run(part.bindings.counts())).completed
+        third = 3 * slot(part.bindings.keys.base) // 16384
+        shares[third] += (await app._driver.aio.run(part.bindings.counts())).completed
     assert sum(shares.values()) == 2000
     assert len(shares) == 3
     assert max(shares.values()) <= 1.1 * min(shares.values())

@@ -14,9 +14,10 @@
 -- The job of a row is a predecessor of `dependent`, unless that is empty. If job, edge or after is followed by ">",
 -- `dependent` is an edge that leads to another queue. Returns { } or, if nothing was written, { word, position }: `known`,
 -- an id that is in the queue already; `gone`, a job that does not exist and has no result, and to which queue it was moved;
--- `split`, the first row whose result is too much for one call, so that the caller sends the rows before it first. A shard gets the table of shards as
--- well, else "", and the number of the tenants that are to move, which are named before the rows. It may answer as
--- `enqueue_in_shard` does.
+-- `split`, the first row whose result is too much for one call, so that the caller sends the rows before it first.
+--
+-- A shard gets the table of shards as well, else "", and the number of the tenants that are to move, which are named before
+-- the rows. It may answer as `enqueue_in_shard` does.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, shards_table: str, moving: int, rows: *
 function script.enqueue_flow(base, meta, caller, number, given, shards_table, moving, rows, ...)

@@ -36,11 +36,12 @@ function lane.cost(weight)
 end
 
 -- Gives a first turn to tenants that arrive or return, unless they have one because of their other list of this level.
+-- `r.weights`: the key of the weights, if the lanes have another base (limits.lua).
 --- (r: table, level: int, tenants: table)
 --- uses: base
 function lane.add_tenants(r, level, tenants)
   local last, turns = row.last_served(r, level), {}
-  local weights = r[_row.WEIGHTED] % 2 == 1 and batch.read(base .. "weights", tenants) or {}
+  local weights = r[_row.WEIGHTED] % 2 == 1 and batch.read(r.weights or base .. "weights", tenants) or {}
   for i = 1, #tenants do
     turns[2 * i - 1], turns[2 * i] = last + lane.cost(weights[i]) - _turn.HEAD_START, tenants[i]
   end
@@ -154,7 +155,7 @@ function lane.open(r, level, n)
   for i = 1, #found / 2 do names[i] = found[2 * i - 1] end
   if #names == 0 then return cursors end
   local heads = redis.call("HMGET", base .. "heads:" .. level, unpack(names))
-  local weights = r[_row.WEIGHTED] % 2 == 1 and redis.call("HMGET", base .. "weights", unpack(names)) or {}
+  local weights = r[_row.WEIGHTED] % 2 == 1 and redis.call("HMGET", r.weights or base .. "weights", unpack(names)) or {}
   for i = 1, #names do
     cursors[i] = lane.cursor(r, level, names[i], found[2 * i], lane.cost(weights[i]), heads[i])
   end

@@ -62,8 +62,8 @@ function limits.add(s, key, packed)
   if packed then used, parked, front, levels = cmsgpack.unpack(packed) end
   local place = {
     key = key, name = string.match(key, "^[^=]*"), is_rate = string.byte(key) == 114, used = used, parked = parked,
-    r = { [_row.FRONT] = front, [_row.WEIGHTED] = 0, [_row.LEVELS] = levels }, lists = false, had_lanes = #levels > 0,
-    stored = packed, is_part = string.byte(key) == 112, admitted = 0, weighted = s.row[_row.WEIGHTED] % 2 == 1,
+    r = { [_row.FRONT] = front, [_row.WEIGHTED] = s.row[_row.WEIGHTED] % 2, [_row.LEVELS] = levels }, lists = false,
+    had_lanes = #levels > 0, stored = packed, is_part = string.byte(key) == 112, admitted = 0,
   }
   s.places[key] = place
   s.place_list[#s.place_list + 1] = place
@@ -214,7 +214,7 @@ end
 function limits.push(place)
   if not place.lists then return end
   local queue = base
-  base = base .. "parked:" .. place.key .. ":"
+  place.r.weights, base = base .. "weights", base .. "parked:" .. place.key .. ":"
   lane.push(place.r, place.lists)
   base = queue
   place.lists = false
@@ -225,10 +225,9 @@ end
 --- uses: base
 function limits.pop(place)
   local level, queue = place.r[_row.LEVELS][1], base
-  base = base .. "parked:" .. place.key .. ":"
+  place.r.weights, base = base .. "weights", base .. "parked:" .. place.key .. ":"
   local cursor = lane.open(place.r, level, 1)[1]
   if cursor then
-    if place.weighted then cursor.cost = lane.cost(redis.call("HGET", queue .. "weights", cursor.tenant)) end
     lane.read(cursor, lane.names(level), 1)
     cursor.taken, cursor.time = #cursor.entries, cursor.time + cursor.cost
     lane.close(place.r, level, { cursor }, cursor.time - cursor.cost)
