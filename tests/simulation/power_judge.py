@@ -220,8 +220,8 @@ class Judge:
             old = self.definitions.get(name)
             assert old is None or release >= old[3], f"{name} went back from {old} to {numbers}"
             if name.startswith("r:") and numbers != old:
-                for id in self.records:
-                    self.jobs[id].may_start = True
+                for id, record in self.records.items():
+                    self.jobs[id].may_start = record.state != constants.PARKED
             self.definitions[name] = numbers
 
     def _judge_ended(self, before: dict[str, Record]) -> None:
@@ -259,11 +259,13 @@ class Judge:
         used: Counter[str] = Counter()
         parked: dict[str, list[Record]] = defaultdict(list)
         admitted: dict[str, int] = {}
+        displaced: Counter[str] = Counter()
         for id, record in self.records.items():
             job, keys = self.jobs[id], [f"{name}={key}" for name, key in record.limits]
             running = job.token is not None
             if record.state == constants.PARKED and record.limits_passed < len(keys):
                 parked[keys[record.limits_passed]].append(record)
+                displaced[keys[record.limits_passed]] += job.may_start
                 job.may_start = False
             elif record.state == constants.PARKED:
                 job.in_order = job.may_start = False
@@ -280,10 +282,20 @@ class Judge:
                 most = self.definitions[key.partition("=")[0]][0]
                 assert n <= max(most, self.used[key]), f"{n} jobs have places of {key}, the limit is {most}"
         self.used = used
+        self._pass_on(displaced)
         for key, waiting in parked.items():
             self._judge_parked(key, waiting, used[key], admitted.get(key, 0), pending)
         earliest = min(pending.values(), default=0)
         assert not earliest or (self.row and 0 < self.row.next_admission <= earliest), "an admission is overlooked"
+
+    def _pass_on(self, displaced: Counter[str]) -> None:
+        """A job that may start although the number is lower now has given its place to a more urgent one."""
+        for id, record in self.records.items():
+            job, keys = self.jobs[id], [f"{name}={key}" for name, key in record.limits[: record.limits_passed]]
+            given = next((key for key in keys if displaced[key]), None)
+            if given and record.state == constants.READY and job.token is None and not job.may_start:
+                job.may_start = True
+                displaced[given] -= 1
 
     def _judge_parked(
         self, key: str, waiting: list[Record], used: int, admitted: int, pending: dict[str, float]
