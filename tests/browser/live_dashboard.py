@@ -26,6 +26,9 @@ def prepare(app: Penstock) -> None:
     app.queue("mail").put_many([{"text": NASTY}] * 3, tenant="acme")
     for item in app.queue("mail").claim(3):
         item.fail(f"no: {NASTY}")
+    app.queue("letters").put_many(range(4), tenant="acme")
+    for item in app.queue("letters").claim(4):
+        item.fail("no")
     app.mailbox(NASTY).post({"text": "hi"})
     app.chats.create(["ada", "bo"], sender="cy", message={"text": "hi"}, id="ops")
     app.directory("guild:9").add_many([("Ma Smith", "u2"), ("Ann", "u1"), ("名前", "u3")])
