@@ -57,6 +57,8 @@ Name: TypeAlias = Callable[[Callable[[str], str], str], str]
 
 PAUSE = 0.01
 LEASE = 2.0
+NAMES = 500
+"""In the directory at most."""
 
 
 class Work(ABC):
@@ -72,7 +74,7 @@ class Work(ABC):
     """Whether its parts yield functions that are no verbs."""
 
     def __init__(self, app: Penstock, name: str, over: threading.Event) -> None:
-        self.app, self.name, self.over = app, name, over
+        self.app, self.name, self.over, self.pause = app, name, over, PAUSE
         self.done = Counter[str]()
         self.events: list[Event] = []
         self.answered: dict[Any, float] = {}
@@ -99,7 +101,7 @@ class Work(ABC):
                 self.done[name] += 1
             except (TimeoutError, LeaseLost, BarrierBroken, ServerError, ChannelError):
                 pass
-            yield PAUSE
+            yield self.pause
 
     def seen(self, upto: float) -> list[Event]:
         return [event for event in self.events if event.at < upto]
@@ -418,9 +420,12 @@ class DirectoryWork(Work):
         return (self.add, self.complete)
 
     def add(self) -> Steps:
+        """Add a name, and remove an old one, so that the directory does not grow for ever."""
         n = next(self.numbers)
         yield partial(self.directory.add, f"name {n}", str(n))
         self.answered[str(n)] = time.time()
+        if self.answered.pop(old := str(n - NAMES), None):
+            yield partial(self.directory.remove, old)
 
     def complete(self) -> Steps:
         yield partial(self.directory.complete, "name", limit=5)
@@ -499,10 +504,16 @@ class Load:
 
     face  "blocking": a thread for each part; "aio": a task for each part, except for those that only block
     name  makes the names; by default the kind of component
+    pause seconds between two steps of a part
     """
 
     def __init__(
-        self, app: Penstock, face: str = "blocking", name: Name | None = None, kinds: Sequence[type[Work]] = WORK
+        self,
+        app: Penstock,
+        face: str = "blocking",
+        name: Name | None = None,
+        kinds: Sequence[type[Work]] = WORK,
+        pause: float = PAUSE,
     ) -> None:
         self._over = threading.Event()
         self._errors: list[str] = []
@@ -511,6 +522,7 @@ class Load:
             stem = f"n{number}"
             key = partial(kind.key, app)
             self.work.append(kind(app, name(key, stem) if name else stem, self._over))
+            self.work[-1].pause = pause
         blocking = [one for one in self.work if face == "blocking" or one.is_blocking]
         others = [one for one in self.work if one not in blocking]
         self._threads = [

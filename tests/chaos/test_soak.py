@@ -1,6 +1,6 @@
-"""Many jobs of many tenants pass a queue whose server is killed in the middle: all complete, and nothing is left.
+"""What grows only after long: the memory and the keys of a server, under many jobs and under mixed load.
 
-`make soak` has three million jobs of 100,000 tenants, and prints the rates and the memory.
+`make soak` has three million jobs of 100,000 tenants and an hour of mixed load, and prints the rates and the memory.
 """
 
 from __future__ import annotations
@@ -13,10 +13,16 @@ import time
 from collections.abc import Callable
 
 from penstock import Penstock, Settings, Worker, WorkerSettings
+from tests.chaos.load import Load
+from tests.leaks import leaks_of_test
 from tests.servers import Server
 
 JOBS = int(os.environ.get("PENSTOCK_SOAK_JOBS", "2000"))
 TENANTS = int(os.environ.get("PENSTOCK_SOAK_TENANTS", "200"))
+SECONDS = float(os.environ.get("PENSTOCK_SOAK_SECONDS", "1"))
+
+FULL = 1200
+"""Seconds until what is kept for a time, at most ten minutes, goes as fast as it comes."""
 
 
 def test_all_jobs_of_all_tenants_complete_across_a_restart(start: Callable[..., Server]):
@@ -56,6 +62,25 @@ def test_all_jobs_of_all_tenants_complete_across_a_restart(start: Callable[..., 
     assert sum(runs) <= JOBS + 2 * 100  # those that ran when the server was killed may run again
     assert (count.waiting, count.running, count.dead) == (0, 0, 0)
     assert memory(server) - empty < 20_000_000
+
+
+def test_mixed_load_keeps_the_memory_flat_and_every_key_accounted_for(start: Callable[..., Server]):
+    server = start("--appendonly", "yes", "--appendfsync", "no")
+    samples: list[int] = []
+    with Penstock(server.address, prefix="soak", settings=Settings(result_ttl=60)) as app:
+        with Load(app, face="aio", pause=0.05 if SECONDS > 60 else 0.01) as load:
+            load.until_all_continue()
+            end = time.monotonic() + SECONDS
+            while (left := end - time.monotonic()) > 0:
+                time.sleep(min(left, 10))
+                samples.append(memory(server))
+            load.until_all_continue()
+        print(f"{load}; bytes each tenth of the time: {samples[:: max(1, len(samples) // 10)]}")
+        assert load.violations() == []
+    assert leaks_of_test([server.client], ["soak"], damaged=False) == []
+    if SECONDS >= 2 * FULL:
+        steady = samples[FULL // 10 :]
+        assert max(steady[len(steady) // 2 :]) < 1.1 * max(steady[: len(steady) // 2])
 
 
 def memory(server: Server) -> int:
