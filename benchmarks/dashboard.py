@@ -69,7 +69,7 @@ def time_pages(address: str, job_id: str) -> None:
         "jobs that are ready": "find?queue=bulk&state=ready", "jobs of a tenant": "find?queue=bulk&tenant=tenant-04711",
         "jobs of a task, of which there is none": "find?queue=bulk&task=missing", "job": f"jobs/{job_id}",
         "dead letters": "dead/bulk", "workers": "workers", "locks": "locks", "schedules": "schedules",
-        "health": "doctor",
+        "health": "doctor?without=keys", "health of all keys": "doctor?topic=keys",
     }  # fmt: skip
     with httpx.Client(base_url=f"{address}/api/", timeout=60) as http:
         for name, path in questions.items():

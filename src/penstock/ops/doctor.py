@@ -52,17 +52,18 @@ MOST_QUEUES = 100
 """How many queues are included when the rights to keys are checked."""
 
 
-def diagnose(app: Penstock, topic: str | None = None) -> Operation[list[CheckResult]]:
-    """The results of all checks, or of those of one topic.
+def diagnose(app: Penstock, topic: str | None = None, without: str | None = None) -> Operation[list[CheckResult]]:
+    """The results of all checks, or of those of one topic, or of all but those of one topic.
 
     Some 500 round trips for each server, some writes of a key that is then deleted, and for `keys` the round trips of
     `take_inventory`. Raises ConfigurationError for an unknown topic, and ServerRefused for a wrong user or password; an
     unreachable server is a result that fails.
     """
-    if topic is not None and topic not in TOPICS:
-        known = ", ".join((*TOPICS, LOCKS))
-        raise ConfigurationError(f"doctor has no topic {topic!r}; its topics are {known}")
-    topics = [topic] if topic else list(TOPICS)
+    for one in (topic, without):
+        if one is not None and one not in TOPICS:
+            known = ", ".join((*TOPICS, LOCKS))
+            raise ConfigurationError(f"doctor has no topic {one!r}; its topics are {known}")
+    topics = [one for one in TOPICS if one != without and topic in {one, None}]
     results = yield from _check_servers(app, [name for name in topics if name in SERVER_CHECKS])
     for name in topics:
         if name in APP_CHECKS:

@@ -273,9 +273,9 @@ class Inspector(QueueInspector, ScheduleInspector):
         return take_inventory(self._app.settings.prefix, most)
 
     @verb
-    def doctor(self, topic: str | None = None) -> Operation[list[CheckResult]]:
-        """Check whether the server is fit for Penstock, in one topic or in all of them (see `doctor.py`)."""
-        return diagnose(self._app, topic)
+    def doctor(self, topic: str | None = None, *, without: str | None = None) -> Operation[list[CheckResult]]:
+        """Check whether the server is fit for Penstock, in one topic or in all but one (see `doctor.py`)."""
+        return diagnose(self._app, topic, without)
 
     def prove_locks(self, seconds: float = 3.0) -> list[CheckResult]:
         """Test for this many seconds whether locks exclude and semaphores keep their limit on this server. Blocks."""

@@ -155,4 +155,6 @@ class Questions:
         return Json({"entries": [{"name": entry.name, "id": entry.id} for entry in entries]})
 
     async def doctor(self, request: Request) -> Response:
-        return Json({"checks": await self._ask.doctor.aio()})
+        topics = request.query_params
+        checks = await self._ask.doctor.aio(topics.get("topic"), without=topics.get("without"))
+        return Json({"checks": checks})
