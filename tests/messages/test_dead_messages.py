@@ -216,3 +216,16 @@ async def test_a_claimed_message_that_becomes_overdue_ends(box: Mailbox, do: Do,
     assert await do(box.claim) == []
     assert (await do(box.info)).unread == 0
     assert await do(box.dead.count) == 0
+
+
+async def test_a_pull_that_passes_over_an_overdue_message_ends_its_claim(box: Mailbox, do: Do, clock: Time):
+    await do(box.post, "a", ttl=15)
+    await do(box.post, "b")
+    (item,) = await do(box.claim, lease=60)
+    clock.advance(20)
+    assert [message.body for message in await do(box.pull)] == ["b"]
+    info = await do(box.info)
+    assert (info.unread, info.claimed) == (1, 0)
+    with pytest.raises(LeaseLost):
+        await do(item.ack)
+    assert [item.body for item in await do(box.claim, 5)] == ["b"]

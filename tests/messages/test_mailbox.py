@@ -312,6 +312,17 @@ async def test_acknowledging_everything_ends_claims(box: Mailbox, do: Do):
     assert await do(box.claim, 5) == []
 
 
+async def test_acknowledging_what_a_worker_still_holds_frees_what_others_have_done(box: Mailbox, do: Do):
+    await do(box.post_many, "abc")
+    first, *rest = await do(box.claim, 3)
+    for item in rest:
+        await do(item.ack)
+    await do(box.ack, first.message)
+    info = await do(box.info)
+    assert (info.unread, info.claimed, info.bytes) == (0, 0, 0)
+    assert await do(box.pull) == []
+
+
 async def test_a_deleted_mailbox_leaves_no_key(box: Mailbox, do: Do, raw: Any):
     await do(box.keep, Keep(bytes=10**6))
     await do(box.post_many, "abc", ids="xyz")

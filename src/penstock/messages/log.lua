@@ -368,8 +368,8 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
   redis.call("HSET", base .. "seen", name, string.format("%d", now))
   if acked_number and acked_number > cursor then
     cursor = acked_number
+    if l.has_shared then cursor = shared_reader.drop_below(name, cursor) end
     redis.call("ZADD", base .. "readers", cursor, name)
-    if l.has_shared then shared_reader.drop_below(name, cursor) end
     if member ~= "" then own.drop(member) end
     more = log.trim(l, now)
   else
@@ -394,6 +394,7 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
     while answer[i + 4] == log.OVERDUE do
       cursor, i = answer[i], i + 5
     end
+    if l.has_shared then cursor = shared_reader.drop_below(name, cursor) end
     redis.call("ZADD", base .. "readers", cursor, name)
     answer[_pull.CURSOR], answer[_pull.MORE] = cursor, log.trim(l, now)
     answer[_pull.UNREAD] = l.top - cursor

@@ -32,14 +32,17 @@ _reply = { DUE = 2, PASSED = 100 } -- its place in the reply to a claim; message
 -- watcher; both are chosen from the first 100 addresses.
 _idle = { READERS = 64, GONE = 300, DEPUTY = 300, ADDRESSES = 100 }
 
--- Drops the claims up to `cursor`, because the reader has acknowledged everything up to there.
---- (name: str, cursor: int)
+-- Drops the claims up to `cursor`, because the reader has acknowledged everything up to there. Returns its cursor, which
+-- is higher if workers have acknowledged the messages that follow.
+--- (name: str, cursor: int) -> int
 --- uses: base
 --- seldom
 function shared_reader.drop_below(name, cursor)
-  if redis.call("HEXISTS", base .. "next", name) == 0 then return end
+  local unclaimed = redis.call("HGET", base .. "next", name)
+  if not unclaimed then return cursor end
   local old = redis.call("ZRANGE", base .. "claimed:" .. name, "-inf", cursor, "BYSCORE", "LIMIT", 0, 2000)
   for i = 1, #old do shared_reader.drop(name, old[i]) end
+  return math.max(cursor, shared_reader.cursor(name, tonumber(unclaimed)))
 end
 
 --- (name: str, claim: str)
