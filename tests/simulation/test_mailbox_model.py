@@ -215,7 +215,10 @@ class Mailboxes(RuleBasedStateMachine):
         self.positions += found
 
     @rule(
-        n=st.integers(1, 4), lease=st.sampled_from([5, 30]), most=st.sampled_from([None, None, 1, 2]), lost=st.booleans()
+        n=st.integers(1, 4),
+        lease=st.sampled_from([5, 30]),
+        most=st.sampled_from([None, None, 1, 2]),
+        lost=st.booleans(),
     )
     def claim(self, n: int, lease: int, most: int | None, lost: bool) -> None:
         """`lost`: the reply does not arrive, and the call with its token is sent again."""
@@ -394,8 +397,9 @@ class Mailboxes(RuleBasedStateMachine):
     @rule()
     def save(self) -> None:
         """Keep a copy to which the server may fall back later."""
-        self.saved = take_snapshot(server.client, self.pattern), copy.deepcopy(
-            (self.model, self.remembered, self.tokens)
+        self.saved = (
+            take_snapshot(server.client, self.pattern),
+            copy.deepcopy((self.model, self.remembered, self.tokens)),
         )
 
     @precondition(lambda self: self.saved)
