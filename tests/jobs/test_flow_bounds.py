@@ -4,8 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
+
 from penstock.jobs.claims import Settlement
 from penstock.jobs.flow_bindings import ROWS, FirstRows, FlowBindings, FlowRow
+from penstock.jobs.waits import WaitState
 from tests.jobs.stand import FakeWorker, Stand, record
 
 BATCH = 50
@@ -84,3 +87,49 @@ def test_one_call_reads_no_more_than_a_mebibyte_of_results(stand: Stand):
     for some in (rows[:3], rows[3:5], rows[5:]):
         assert stand.run(bindings.enqueue(some, durable=False)) is True
     assert stand.states("d") == "r"
+
+
+@pytest.mark.parametrize("others", range(125, 131))
+def test_an_end_is_reported_to_all_however_much_the_same_turn_reports(stand: Stand, others: int):
+    """Whether the last visit of a turn is left for it, or none."""
+    rows = [FlowRow("opens-", f"d{n}", record()) for n in range(others)]
+    rows += [FlowRow("job", f"p{n}", record(), f"d{n}") for n in range(others)]
+    rows += [FlowRow("opens-", f"e{n}", record()) for n in range(3)]
+    rows += [FlowRow("edge", "last", b"", f"e{n}") for n in range(3)]
+    rows += [FlowRow("job", "last", record())]
+    rows += [FlowRow("close", f"d{n}") for n in range(others)] + [FlowRow("close", f"e{n}") for n in range(3)]
+    send(stand, rows)
+    worker = FakeWorker(stand, "w")
+    claims = worker.claim(others + 1)
+    assert claims[-1].id == "last"
+    worker.turn(0, *(Settlement(claim.token, b"1") for claim in claims))
+    drain(stand, worker)
+    assert stand.states("e0", "e1", "e2") == "---"
+    assert not {"waiting", "dependents", "events", "opened"} & set(stand.dump())
+
+
+def test_a_dead_letter_counts_once_for_what_begins_to_wait_before_its_event(stand: Stand):
+    """Its death is an event that waits for the next turn, and is reported to a new dependent at once."""
+    rows = [FlowRow("opens-", f"d{n}", record()) for n in range(300)]
+    rows += [FlowRow("edge", "a", b"", f"d{n}") for n in range(300)]
+    rows += [FlowRow("job", "a", record()), *(FlowRow("close", f"d{n}") for n in range(300))]
+    send(stand, rows)
+    worker = FakeWorker(stand, "w")
+    (claim,) = worker.claim()
+    worker.settle(claim, ending="bury")
+    assert "events" in stand.dump()
+    bindings = FlowBindings(stand.bindings)
+    rows = [FlowRow("opens-", "late", record()), FlowRow("after", "a", b"", "late"), FlowRow("close", "late")]
+    stand.run(bindings.enqueue(rows, durable=False))
+    drain(stand, worker)
+
+    def dead(key: str) -> int:
+        return WaitState.read(stand.client.hget(stand.base + "waiting", key)).dead
+
+    assert [dead("d0"), dead("d299"), dead("late")] == [1, 1, 1]
+    stand.run(stand.bindings.requeue(["a"]))
+    stand.put("other")  # the events continue
+    worker.turn(0)
+    worker.turn(0)
+    worker.turn(0)
+    assert [dead("d0"), dead("d299"), dead("late")] == [0, 0, 0]

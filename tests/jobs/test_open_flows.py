@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from penstock import Job, JobCancelled, Penstock, Status
+from penstock import EnqueueContext, Job, JobCancelled, Middleware, Penstock, Status, chain, group
 from penstock.jobs.flow_bindings import FlowBindings, FlowRow, far_edge
 from tests.conftest import Do
 from tests.jobs.stand import FakeWorker, Stand, record
@@ -149,3 +150,48 @@ def test_an_end_that_another_queue_reports_counts_once_and_only_for_its_wait(sta
     report(7, 77, 1, b'"x"')
     assert stand.state("d") == "r"
     assert stand.job("d").payload.endswith(b'"*results":[[0,1],[1,"x"]]}')
+
+
+def test_edges_of_a_job_that_the_program_did_not_come_to_are_deleted(stand: Stand):
+    send(stand, open_row("d"), open_row("e"), FlowRow("edge", "a", b"", "d"), FlowRow("edge", "a", b"", "e"))
+    send(stand, FlowRow("edge", "b", b"", "e"))
+    assert {"dependents", "dependents:a"} <= set(stand.dump())
+    stand.advance(600)
+    assert stand.run(FlowBindings(stand.bindings).give_up_open()) == 4
+    assert not {"dependents", "dependents:a", "opened", "ticks", "waiting"} & set(stand.dump())
+
+
+def test_edges_may_come_in_a_call_before_their_job(stand: Stand):
+    send(stand, open_row("d"), open_row("e"), FlowRow("edge", "a", b"", "d"), FlowRow("edge", "a", b"", "e"))
+    send(stand, FlowRow("job", "a", record()), FlowRow("close", "d"), FlowRow("close", "e"))
+    assert not {"opened", "ticks"} & set(stand.dump())
+    worker = FakeWorker(stand, "w")
+    assert worker.settle(*worker.claim())
+    assert stand.states("a", "d", "e") == "-rr"
+
+
+async def test_an_open_job_that_is_cancelled_before_it_is_waited_for_counts_as_failed(app: Penstock, do: Do):
+    """It is in the second call of the flow. Some of the jobs that wait for it come in the third."""
+
+    class CancelBetween(Middleware):
+        calls = 0
+
+        def enqueue(self, _: EnqueueContext) -> Iterator[None]:
+            CancelBetween.calls += 1
+            if CancelBetween.calls == 3:
+                app.queue("q").job("middle").cancel()
+            yield
+
+    app.add_middleware(CancelBetween())
+
+    @app.task(queue="q")
+    async def part(n: int) -> None: ...
+
+    last = group(*(part.using(id=f"last-{n}").call(n) for n in range(260)))
+    flow = chain(part.using(id="first").call(1), part.using(id="middle").call(2), last)
+    await asyncio.to_thread(flow.enqueue)
+    assert CancelBetween.calls > 3
+    async with running_worker(app):
+        for n in range(260):
+            with pytest.raises(JobCancelled):
+                await do(app.queue("q").job(f"last-{n}").result, scaled(10))

@@ -16,7 +16,8 @@
 --                              them are dead; bytes of its inputs; marks (OPEN …), size class, policy; one that failed
 --   predecessors:<id>  LIST    the predecessors of a dependent: length of a queue's name, name (empty: this queue), id;
 --                              PX when the dependent does not wait any longer
---   opened             ZSET    dependent that is open -> server ms at which it is given up
+--   opened             ZSET    dependent that is open, or job that has edges and is not enqueued yet -> server ms at which
+--                              it is given up
 --   inputs:<id>        STRING  results that a dependent wants, as [place,result],…
 --   dependents         HASH    predecessor -> its dependent as an *edge*, or empty if it has several
 --   dependents:<id>    LIST    the edges of a predecessor with several dependents
@@ -26,7 +27,8 @@
 --
 -- An edge has the number of the dependent, so that a later job with the same id does not take it for its own; the place of
 -- the predecessor; and the dependent. A dependent that is *open* gets further predecessors, and does not become ready. If
--- the program that enqueues the flow dies meanwhile, the dependent stays open, and is cancelled after ten minutes.
+-- the program that enqueues the flow dies meanwhile, the dependent stays open, and is cancelled after ten minutes. While the
+-- dependent counts the predecessor as a dead letter, the place has a mark, so that it does so once.
 --
 -- A dependent of another queue, perhaps in another slot, is named in the edge together with its queue, its policy, and
 -- whether it wants results. What happens to the predecessor goes there through the outbox, and is counted there once.
@@ -41,7 +43,7 @@ flow = { STOP = "s", CONTINUE = "c", INSTEAD = "i", OPEN = 1, WANTS = 2, TOO_LAR
 
 _flow = {
   EDGES = 1, EVENTS = 2, VISITS = 128, KEEP = 3600000, MOST = 1048576, WAIT = ">I6I4I4I4I4BBc1Bc0", FAILED = 255,
-  OPEN_FOR = 600000,
+  OPEN_FOR = 600000, DEAD = 2147483648, -- DEAD: the mark in a place
 }
 
 -- Letters of events, besides those of `ending`.
@@ -138,23 +140,35 @@ function flow.touch(s, id, wait)
   end
 end
 
--- Counts the event of one predecessor for a dependent. Returns whether the edge has served its purpose.
---- (s: table, edge: str, letter: str, id: str, text: str) -> bool
+--- (edge: str, place: int) -> str
+function flow.with_place(edge, place)
+  return string.sub(edge, 1, 6) .. struct.pack(">I4", place) .. string.sub(edge, 11)
+end
+
+-- Counts the event of one predecessor for a dependent. Returns the edge as it is to be kept, or nil if it has served its
+-- purpose.
+--- (s: table, edge: str, letter: str, id: str, text: str) -> str | nil
 --- uses: base
 function flow.visit(s, edge, letter, id, text)
   local number, place, size = struct.unpack(">I6I4B", edge)
-  if size > 0 then return flow.send(s, edge, size, letter, id, text) end
+  local is_marked = place >= _flow.DEAD
+  if is_marked and letter == _event.DEAD or not is_marked and letter == _event.REQUEUED then return edge end
+  if is_marked then
+    place = place - _flow.DEAD
+    edge = flow.with_place(edge, place)
+  end
+  if size > 0 then return flow.send(s, edge, place, size, letter, id, text) end
   local dependent = string.sub(edge, 12)
   local wait = flow.wait(s, dependent)
-  if not wait or wait.gone or wait.number ~= number then return true end
+  if not wait or wait.gone or wait.number ~= number then return nil end
   flow.touch(s, dependent, wait)
   if letter == _event.REQUEUED then
     wait.dead = math.max(0, wait.dead - 1)
-    return false
+    return edge
   end
   if letter == _event.DEAD and wait.policy == flow.STOP then
     wait.dead = wait.dead + 1
-    return false
+    return flow.with_place(edge, place + _flow.DEAD)
   end
   wait.left = wait.left - 1
   if letter ~= ending.COMPLETED and wait.policy ~= flow.CONTINUE then
@@ -170,17 +184,18 @@ function flow.visit(s, edge, letter, id, text)
       wait.texts[#wait.texts + 1] = input
     end
   end
-  return true
 end
 
--- Has the outbox report an event to a dependent of another queue. Returns whether the edge has served its purpose.
---- (s: table, edge: str, size: int, letter: str, id: str, text: str) -> bool
-function flow.send(s, edge, size, letter, id, text)
+-- Has the outbox report an event to a dependent of another queue. Returns what `flow.visit` does.
+--- (s: table, edge: str, place: int, size: int, letter: str, id: str, text: str) -> str | nil
+function flow.send(s, edge, place, size, letter, id, text)
   local policy, wants, queue_ = string.sub(edge, 12, 12), string.sub(edge, 13, 13), string.sub(edge, 14, 11 + size)
-  local there = string.sub(edge, 1, 10) .. "\0" .. string.sub(edge, 12 + size)
+  local start = letter == _event.REQUEUED and flow.with_place(edge, place + _flow.DEAD) or edge
+  local there = string.sub(start, 1, 10) .. "\0" .. string.sub(edge, 12 + size)
   if letter ~= ending.COMPLETED or wants ~= "w" then text = "" end
   outbox.put(s, queue_, outbox.EVENT, id, letter .. struct.pack(">I2", #there) .. there .. text)
-  return letter ~= _event.REQUEUED and (letter ~= _event.DEAD or policy ~= flow.STOP)
+  if letter == _event.REQUEUED then return edge end
+  if letter == _event.DEAD and policy == flow.STOP then return flow.with_place(edge, place + _flow.DEAD) end
 end
 
 -- Counts what the outbox of the queue `sender` reports: the other end of `flow.send`. `flow.settle_touched` must follow.
@@ -193,19 +208,17 @@ function flow.arrive(s, sender, id, packed)
   flow.visit(s, string.sub(packed, 4, 3 + size), letter, sender .. ":" .. id, string.sub(packed, 4 + size))
 end
 
--- Visits some edges of a predecessor with several dependents. An edge that has not served its purpose goes to the end of the
--- list. Returns how many of the `rest` are left to visit.
+-- Visits some edges of a predecessor with several dependents, at least one. An edge that has not served its purpose goes to the
+-- end of the list. Returns how many of the `rest` are left to visit.
 --- (s: table, letter: str, id: str, text: str, rest: int, part: table) -> int
 --- uses: base
 function flow.visit_list(s, letter, id, text, rest, part)
   local key, kept = base .. "dependents:" .. id, {}
   local most = math.max(1, math.floor(_flow.MOST / (#text + 1))) -- each dependent may get a copy of the result
-  local edges = redis.call("LPOP", key, math.min(rest, part.left, most)) or {}
-  for i = 1, #edges do
-    if not flow.visit(s, edges[i], letter, id, text) then kept[#kept + 1] = edges[i] end
-  end
+  local edges = redis.call("LPOP", key, math.min(rest, math.max(1, part.left), most)) or {}
+  for i = 1, #edges do kept[#kept + 1] = flow.visit(s, edges[i], letter, id, text) end
   batch.write("RPUSH", key, kept)
-  part.left = #edges == most and 0 or part.left - #edges
+  part.left = #edges == most and 0 or math.max(0, part.left - #edges)
   return #edges == 0 and 0 or rest - #edges
 end
 
@@ -306,12 +319,35 @@ function flow.resume(s, part)
         elseif redis.call("EXISTS", base .. "dependents:" .. id) == 0 then
           redis.call("HDEL", base .. "dependents", id)
         end
-      elseif value and flow.visit(s, value, letter, id, text) then
-        redis.call("HDEL", base .. "dependents", id)
+      elseif value then
+        local kept = flow.visit(s, value, letter, id, text)
+        if not kept then
+          redis.call("HDEL", base .. "dependents", id)
+        elseif kept ~= value then
+          redis.call("HSET", base .. "dependents", id, kept)
+        end
       end
     end
     flow.settle_touched(s, part)
   end
+end
+
+-- Stores the edges of predecessors with one dependent after a visit. `found`: as they were; `edges`: as they are, or false.
+--- (ids: table, found: table, edges: table)
+--- uses: base
+--- seldom
+function flow.store_visited(ids, found, edges)
+  local gone, changed = {}, {}
+  for i = 1, #ids do
+    local edge = edges[ids[i]]
+    if found[i] and not edge then
+      gone[#gone + 1] = ids[i]
+    elseif edge ~= found[i] then
+      changed[#changed + 1], changed[#changed + 2] = ids[i], edge
+    end
+  end
+  batch.write("HDEL", base .. "dependents", gone)
+  batch.write("HSET", base .. "dependents", changed)
 end
 
 -- Reports to dependents what happened to their predecessors in this script, and ends the waits that are over.
@@ -323,20 +359,21 @@ function flow.advance(s)
   s.visits, s.touched = s.visits or slice.of(_flow.VISITS), s.touched or {}
   if r[_row.FLOWS] >= _flow.EVENTS then flow.resume(s, s.visits) end
   while s.events do
-    local events, ids, gone = s.events, {}, {}
+    local events, ids, edges = s.events, {}, {}
     s.events = nil
     for i = 1, #events, 4 do ids[#ids + 1] = events[i + 1] end
     local found = batch.read(base .. "dependents", ids)
+    for i = 1, #ids do edges[ids[i]] = found[i] end
     local is_late = r[_row.FLOWS] >= _flow.EVENTS
     for i = 1, #ids do
-      local letter, text = events[4 * i - 3], events[4 * i - 1]
-      if found[i] and (is_late or found[i] == "" or s.visits.left == 0) then
+      local edge, letter, text = edges[ids[i]], events[4 * i - 3], events[4 * i - 1]
+      if edge and (is_late or edge == "" or s.visits.left == 0) then
         flow.later(s, letter, ids[i], text, "")
-      elseif found[i] and flow.visit(s, found[i], letter, ids[i], text) then
-        gone[#gone + 1] = ids[i]
+      elseif edge then
+        edges[ids[i]] = flow.visit(s, edge, letter, ids[i], text) or false
       end
     end
-    batch.write("HDEL", base .. "dependents", gone)
+    flow.store_visited(ids, found, edges)
     flow.settle_touched(s, s.visits)
     if not is_late and s.visits.left > 0 and r[_row.FLOWS] >= _flow.EVENTS then flow.resume(s, s.visits) end
   end

@@ -275,14 +275,14 @@ class Plan:
     def _edges(self) -> _Rows:
         rows: _Rows = []
         for node in self.nodes:
+            verb = "after" if node.waits else "edge"  # one that waits is there already, and may have been cancelled
             for one in node.dependents:
                 if one.home.name != node.home.name:
                     if node.waits or len(node.dependents) > 1:
-                        verb = "after>" if node.waits else "edge>"
-                        rows.append((node.home, FlowRow(verb, node.key, b"", one.far_edge(node.id))))
+                        rows.append((node.home, FlowRow(verb + ">", node.key, b"", one.far_edge(node.id))))
                 elif len(node.dependents) > 1:
                     one.give_place(node.id)
-                    rows.append((node.home, FlowRow("edge", node.key, b"", one.key)))
+                    rows.append((node.home, FlowRow(verb, node.key, b"", one.key)))
             for job in node.waiting.after:
                 if job.id == node.id:
                     raise BadCall(f"job {job.id} would wait for itself: a cycle never ends")

@@ -7,8 +7,8 @@
 --            it has predecessors in other queues
 --   far      no job of this queue: one of the queue that the draft names
 --   job      a job that may run at once
---   edge     no new job: one of this flow, which may be enqueued by a later row
---   after    no new job: one that was enqueued before, and may have ended
+--   edge     no new job: one of this flow, which a later row enqueues
+--   after    no new job: one that was enqueued before, in this call or earlier, and may have ended
 --   close    the dependent has all of its predecessors
 --
 -- The job of a row is a predecessor of `dependent`, unless that is empty. If job, edge or after is followed by ">",
@@ -39,7 +39,7 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
     local letter = string.sub(ARGV[rows + 4 * i - 4], 1, 1)
     letters[i] = letter
     if old[i] and (letter == "o" or letter == "j") then return { "known", i - 1 } end
-    if letter == "a" and not old[i] then
+    if letter == "a" and not old[i] and not opened[ids[i]] then
       ended[i] = results.get(ids[i], s.now)
       if not ended[i] then return { "gone", i - 1, "" } end
       bytes = bytes + #ended[i]
@@ -47,14 +47,13 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
       local moved = results.letter(ended[i]) == ending.CANCELLED and string.match(ended[i], "moved to queue (.*)$")
       if moved then return { "gone", i - 1, moved } end
     end
-    if letter == "o" then
+    if letter == "o" or letter == "e" and not old[i] then
       opened[ids[i]] = true
-    elseif letter == "a" or letter == "e" then
-      shared[#shared + 1] = ids[i]
-    elseif letter == "c" then
+    elseif letter == "c" or letter == "j" and ARGV[rows + 4 * i - 1] == "" then
       if not opened[ids[i]] then closed[#closed + 1] = ids[i] end
       opened[ids[i]] = nil
     end
+    if letter == "a" or letter == "e" then shared[#shared + 1] = ids[i] end
   end
   flow.open(r)
   local set, generation, known_edges, new_edges = {}, row.mint(r, #ids), {}, {}
@@ -91,10 +90,9 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
     elseif edge and ended[i] then
       flow.visit(s, edge, results.letter(ended[i]), id, results.text(ended[i]))
     elseif edge then
-      local is_dead = letter == "a" and record.intact(old[i]) and record.state(old[i]) == state.DEAD
-      if not is_dead or not flow.visit(s, edge, _event.DEAD, id, "") then
-        flow.store_edge(known_edges, new_edges, id, edge)
-      end
+      local is_dead = letter == "a" and old[i] and record.intact(old[i]) and record.state(old[i]) == state.DEAD
+      if is_dead then edge = flow.visit(s, edge, _event.DEAD, id, "") end
+      if edge then flow.store_edge(known_edges, new_edges, id, edge) end
     end
   end
   batch.write("HSET", base .. "jobs", set)
@@ -139,8 +137,8 @@ function flow.plan_opened(s)
   schedule.refresh(s)
 end
 
--- Cancels dependents that have been open for ten minutes, because the program that enqueued their flow has died. Returns how many it
--- looked at, at most 100.
+-- Cancels dependents that have been open for ten minutes, because the program that enqueued their flow has died, and deletes the
+-- edges of jobs that it did not come to. Returns how many it looked at, at most 100.
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
@@ -149,11 +147,12 @@ function script.give_up_open(base, meta, given)
   if newer then return newer end
   local part = slice.of(_offer.TICKS)
   local due = redis.call("ZRANGE", base .. "opened", "-inf", s.now, "BYSCORE", "LIMIT", 0, _offer.TICKS)
-  local looked = {}
+  local looked, missing = {}, {}
   for i = 1, #due do
     if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", due[i])) then break end
     looked[i] = due[i]
     local wait, body = flow.wait(s, due[i]), record.get(due[i])
+    if not body then missing[#missing + 1] = due[i] end
     if wait and record.has(wait.flags, flow.OPEN) and body and record.state(body) == state.WAITING then
       s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + 1
       job.remove(s, due[i], body, ending.CANCELLED,
@@ -161,11 +160,25 @@ function script.give_up_open(base, meta, given)
     end
   end
   batch.write("ZREM", base .. "opened", looked)
+  if #missing > 0 then flow.drop_edges(s, missing) end
   flow.plan_opened(s)
   job.commit(s)
   if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
   row.store(s)
   return #looked
+end
+
+-- Deletes the edges of jobs that are not in the queue; later, if the end of one of them may still be an event.
+--- (s: table, ids: table)
+--- uses: base
+--- seldom
+function flow.drop_edges(s, ids)
+  if s.row[_row.FLOWS] >= _flow.EVENTS then
+    for i = 1, #ids do redis.call("ZADD", base .. "opened", s.now + _flow.OPEN_FOR, ids[i]) end
+    return
+  end
+  batch.write("HDEL", base .. "dependents", ids)
+  for i = 1, #ids do redis.call("UNLINK", base .. "dependents:" .. ids[i]) end
 end
 
 -- Enqueues a dependent, which is open.

@@ -34,17 +34,16 @@ end
 --- uses: base meta
 --- seldom
 function outbox.write(s)
-  local last, ticks = math.max(tonumber(redis.call("HGET", meta, "outbox") or 0), s.now * 1000), {}
+  local last = math.max(tonumber(redis.call("HGET", meta, "outbox") or 0), s.now * 1000)
   for queue, entries in pairs(s.outbox) do
     for i = 1, #entries, outbox.FIELDS do
       last = last + 1
       entries[i] = string.format("%d", last)
     end
     batch.write("RPUSH", base .. "outbox:" .. queue, entries)
-    ticks[#ticks + 1], ticks[#ticks + 2] = s.now, ":" .. queue
+    redis.call("ZADD", base .. "ticks", "LT", s.now, ":" .. queue) -- what waits already keeps its place
   end
   redis.call("HSET", meta, "outbox", string.format("%d", last))
-  batch.write("ZADD", base .. "ticks", ticks)
   row.not_after(s.row, _row.NEXT_TICK, s.now)
   s.alarm, s.outbox = math.min(s.alarm or math.huge, s.now + _offer.BUSY), nil
 end

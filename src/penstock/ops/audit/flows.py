@@ -40,7 +40,7 @@ class FlowsAudit:
         inputs = {name.removeprefix("inputs:").encode() for name in self.keys if name.startswith("inputs:")}
         if lost := inputs - self.waiting:
             yield f"inputs: {sorted(lost)} do not wait"
-        gone = set(self.keys.get("dependents", {})) - set(self.jobs)
+        gone = set(self.keys.get("dependents", {})) - set(self.jobs) - set(self.keys.get("opened", {}))
         if gone and not self.keys.get("events"):
             yield f"dependents: {sorted(gone)} are no jobs"
         marks = (1 if "dependents" in self.keys else 0) + (2 if "events" in self.keys else 0)
