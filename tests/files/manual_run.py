@@ -195,4 +195,5 @@ class CountingReceiver:
         exclusive_stream._streams_here.pop(getattr(self.stream, "_token", ""), None)  # its process is gone
         if self._fetching is not None:
             self._fetching.kill()
+        getattr(self.stream, "_discard", int)()  # closes its files
         self.start()

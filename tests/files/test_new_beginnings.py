@@ -54,6 +54,24 @@ async def test_files_that_were_sent_after_the_server_fell_back_are_received(
     await do(stream.settle)
 
 
+async def test_a_settlement_that_the_server_lost_is_made_again(
+    channel: Channel, do: Do, face: str, tmp_path: Path, raw: Any
+):
+    """The records are the same as before: only the receiver's cursor, and what was counted, fell back."""
+    for name in ("a", "b"):
+        await send(do, channel, tmp_path / name, name.encode())
+    stream = channel.receiver("r").blocks(wait=0)
+    assert await take(do, stream) == [b"a", b"b"]
+    old = take_snapshot(raw)
+    await take(do, stream)  # settles them
+    fall_back(raw, old)
+    await send(do, channel, tmp_path / "new", b"new")
+    with pytest.raises(ChannelRestarted, match="'r' continues after record 0"):
+        await raise_error(do, stream)
+    assert await gather(face, stream) == [b"a", b"b", b"new"]
+    await do(stream.settle)
+
+
 async def test_a_channel_that_was_deleted_and_filled_again_is_received_whole(
     channel: Channel, do: Do, face: str, tmp_path: Path
 ):

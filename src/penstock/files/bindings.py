@@ -318,9 +318,9 @@ class ChannelBindings(CountBindings):
     # --- receive ---
 
     def receive(
-        self, receiver: str, token: str, turn: int, *, lease: float, limit: int, dead_token: str = "", acked: int = 0,
-        receiver_state: str = "", counts: bytes = b"", after: int = 0, position: str = "", address: str = "",
-        ttl: float = 0.0,
+        self, receiver: str, token: str, turn: int, *, lease: float, limit: int, dead_token: str = "", reached: int = 0,
+        acked: int = 0, receiver_state: str = "", counts: bytes = b"", after: int = 0, position: str = "",
+        address: str = "", ttl: float = 0.0,
     ) -> RoundTrip[ReceiveReply]:  # fmt: skip
         """For a process that receives alone: become or stay the owner of the receiver, settle, then read `limit`
         records that come after number `after`. A call that makes the process the owner settles nothing.
@@ -330,11 +330,12 @@ class ChannelBindings(CountBindings):
         limit       0 if the process does not know yet from where to read
         dead_token  of a process that is known to be dead: this one takes its place at once
         position    of record number `after`, by which the server finds that the channel began again; "" if unknown
+        reached     the receiver's cursor in the last reply: if it is lower now, the channel began again, too
         acked, receiver_state, counts  what is settled, atomically
         """
         args: tuple[Arg, ...] = (
-            self.clock.now_ms, receiver, token, dead_token, turn, int(lease * 1000), acked, receiver_state, counts,
-            after, position, limit, PULL_BYTES, address, int(ttl * 1000),
+            self.clock.now_ms, receiver, token, dead_token, turn, int(lease * 1000), reached, acked, receiver_state,
+            counts, after, position, limit, PULL_BYTES, address, int(ttl * 1000),
         )  # fmt: skip
 
         def read(replies: Any) -> ReceiveReply:

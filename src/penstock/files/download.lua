@@ -72,8 +72,9 @@ end
 -- processed. To settle is to acknowledge everything up to `acked`, to store `receiver_state` ("" leaves it unchanged)
 -- and to add the counts. A repeated call settles nothing. Nor does a call that makes the process the owner: another
 -- process may have received and settled since, so this one resumes from the cursor and the receiver state in the reply.
--- Nor does a call whose `position`, that of record `after` ("": unknown), is of a channel that began again since: then
--- the process resumes in the same way.
+-- Nor does a call whose `position`, that of record `after` ("": unknown), is of a channel that began again since; or whose
+-- receiver was at record `reached` and is not any more, because the server fell back and lost what was settled up to
+-- there, with its counts. Then the process resumes in the same way.
 --
 -- The caller reads the records itself, with an XRANGE right behind this script: `limit` records after number `after`.
 -- Their bodies are too large to pass through a script. If there is no record, `address` is registered for `wait_ms`,
@@ -88,11 +89,11 @@ end
 --   { "SHARED" }: several processes share the receiver
 --   { "ENDED" | "GONE" | "VANISHED" | "NOT_A_MEMBER" }
 --- keys: base state
---- args: given: int, receiver: str, token: str, dead_token: str, number: int, lease_ms: int, acked: int
+--- args: given: int, receiver: str, token: str, dead_token: str, number: int, lease_ms: int, reached: int, acked: int
 --- args: receiver_state: str, packed_counts: str, after: int, position: str, limit: int, room: int, address: str
 --- args: wait_ms: int
 --- flags: allow-oom
-function script.receive(base, state, given, receiver, token, dead_token, number, lease_ms, acked,
+function script.receive(base, state, given, receiver, token, dead_token, number, lease_ms, reached, acked,
   receiver_state, packed_counts, after, position, limit, room, address, wait_ms)
   local fault, l = log.open()
   if fault then return fault end
@@ -112,7 +113,7 @@ function script.receive(base, state, given, receiver, token, dead_token, number,
   if l.restarted then download.begin_again(l, receiver) end
   -- Records that other processes have claimed, or settled above the cursor, would be received once more.
   if tonumber(redis.call("HGET", base .. "next", receiver) or 0) - 1 > cursor then return { "SHARED" } end
-  local restarted = l.restarted or after > l.top or acked > l.top or not log.locate(l, position)
+  local restarted = l.restarted or cursor < reached or after > l.top or acked > l.top or not log.locate(l, position)
   if l.lost or (cursor < l.top and redis.call("EXISTS", base .. "log") == 0) then return { "VANISHED", "log" } end
   local function refusal() return not restarted and counts.refusal(receiver, { found }, now) or nil end
   local owned, again, by = download.own(receiver, token, dead_token, number, now, lease_ms, refusal)

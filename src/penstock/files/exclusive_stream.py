@@ -118,6 +118,8 @@ class ExclusiveStream(ReceiverStream[T]):
         """Number of the last record that was pulled."""
         self._position_id = ""
         """Its position, by which the server finds that the channel began again; "" if that is unknown."""
+        self._reached_in_server = checkpoint.number
+        """The receiver's cursor, as the server returned it last."""
         self._next_limit = 0
         self._empty_replies = 0
         self._downloads = dict(checkpoint.state.downloads)
@@ -354,8 +356,8 @@ class ExclusiveStream(ReceiverStream[T]):
                 self._settled = checkpoint
         return self._channel.receive(
             self._receiver, self._token, self._turn, lease=self._channel.settings.lease, limit=limit,
-            dead_token=self._dead_token, after=self._position, position=self._position_id, address=address, ttl=ttl,
-            **settled,
+            dead_token=self._dead_token, reached=self._reached_in_server, after=self._position,
+            position=self._position_id, address=address, ttl=ttl, **settled,
         ).then(_with_readable_state)  # fmt: skip
 
     def _is_answer(self, reply: ReceiveReply) -> bool:
@@ -398,6 +400,7 @@ class ExclusiveStream(ReceiverStream[T]):
             self._resume_from(Checkpoint(reply.first - 1, ReceiverState()))
             self._settled = Checkpoint(reply.cursor, ReceiverState())
             self._error = blocks_missed(self._channel, self._receiver, missed, reply.first)
+        self._reached_in_server = reply.cursor
         self._next_limit = reply.next_limit
         self._empty_replies = 0 if reply.records or reply.is_new_owner or missed else self._empty_replies + 1
         if not reply.records:
@@ -432,6 +435,7 @@ class ExclusiveStream(ReceiverStream[T]):
             self._ended = True
             yield RunInThread(self._on_new_owner)
         else:
+            self._reached_in_server = reply.cursor
             yield RunInThread(partial(self._on_settled, self._settled.number))
 
     def _settle(self, parts: Sequence[CountPart]) -> Operation[ReceiveReply]:
