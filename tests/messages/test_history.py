@@ -291,6 +291,36 @@ async def test_ones_own_messages_are_counted_over_thousands(app: Penstock, do: D
     assert [field for field in raw.hkeys(chat._log.keys.base + "own") if field.startswith(b"bo")] == []
 
 
+def calls_of_scripts(nodes: list[Any]) -> int:
+    """Commands that the servers have executed so far, those of scripts included, without INFO."""
+    stats = [one.info("commandstats") for one in nodes]
+    return sum(row["calls"] for one in stats for name, row in one.items() if name != "cmdstat_info")
+
+
+@pytest.mark.parametrize(("face", "place"), [("blocking", "valkey")])
+async def test_counting_the_unread_messages_takes_as_many_commands_for_ten_as_for_thousands(
+    app: Penstock, do: Do, raw: Any, nodes: list[Any]
+):
+    chat: Chat = await do(app.chats.create, ["ada", "bo"], id="ops")
+    taken, halves = set[int](), list[str]()
+    for n in (10, 1000, 10_000):
+        for _ in range(n // 10 - len(halves)):
+            mine = await do(chat.send_many, "ada", range(5))
+            halves += [*await do(chat.send_many, "bo", range(5)), *mine][:1]
+        reader = chat.reader("ada")
+        await do(reader.unread)
+        before = calls_of_scripts(nodes)
+        assert await do(reader.unread) == n // 2
+        taken.add(calls_of_scripts(nodes) - before)
+    await do(reader.ack, halves[500])  # in the middle
+    before = calls_of_scripts(nodes)
+    assert await do(reader.unread) == n // 2 - 5 * 500 - 1
+    taken.add(calls_of_scripts(nodes) - before)
+    assert max(taken) <= min(taken) + 2, taken  # more than 256 of one's own take two reads more, whatever their number
+    # What counting costs: six bytes for each message, until its sender has acknowledged it.
+    assert raw.memory_usage(chat._log.keys.base + "own", samples=0) < 7.5 * n
+
+
 async def test_a_device_reads_what_another_one_sent(app: Penstock, do: Do):
     chat = await do(app.chats.create, ["ada"], id="ops")
     await do(chat.send, "ada", "from my phone")

@@ -72,17 +72,22 @@ function own.above(member, after)
   if not lo then return 0 end
   local chunk, found = last, 0
   if own.at(last, 1) > after and lo < hi then
+    -- All chunks below the lowest cursor of the member are gone. So that of its only device is in the first one.
     local from, to = lo, hi - 1
-    while from < to do -- the last chunk that begins at or below `after`, or the first one
-      local middle = math.floor((from + to + 1) / 2)
-      if own.at(redis.call("HGET", base .. "own", own.field(member, middle)), 1) <= after then
-        from = middle
-      else
-        to = middle - 1
+    chunk = redis.call("HGET", base .. "own", own.field(member, lo))
+    if own.at(chunk, #chunk / own.BYTES) <= after then
+      from, chunk = lo + 1, last
+      while from < to do -- the last chunk that begins at or below `after`, or the first one that is left
+        local middle = math.floor((from + to + 1) / 2)
+        if own.at(redis.call("HGET", base .. "own", own.field(member, middle)), 1) <= after then
+          from = middle
+        else
+          to = middle - 1
+        end
       end
+      if from < hi then chunk = redis.call("HGET", base .. "own", own.field(member, from)) end
     end
-    chunk = redis.call("HGET", base .. "own", own.field(member, from))
-    found = (hi - from - 1) * own.CHUNK + #last / own.BYTES
+    if from < hi then found = (hi - from - 1) * own.CHUNK + #last / own.BYTES end
   end
   local low, high = 0, math.floor(#chunk / own.BYTES) -- `low` numbers are at or below `after`
   while low < high do
