@@ -124,6 +124,22 @@ async def test_a_crowd_of_weights_below_one_long_prefix_is_stored_in_short_steps
     assert {key.rpartition(b":top:")[2] for key in nodes[0].keys("*top:*")} >= {b"", b"a", b"ab", b"c", b"ij"}
 
 
+async def test_misspellings_that_have_many_weighed_names_are_found_in_short_steps(
+    app: Penstock, do: Do, held: Holds, nodes: list[Any]
+):
+    """Each misspelling has hundreds of weighed names. To sort them took a millisecond for each misspelling."""
+    guild = app.directory("g")
+    letters = [chr(0x4E00 + n) for n in range(12)]
+    await do(guild.add_many, [(f"a{x}bc{n:03}", f"{x}{n}", n + 1) for x in letters for n in range(500)])
+    for limit in (1, 10, 1000):
+        await do(guild.complete, "abc", limit, by="weight", typos=True)
+        before = nodes[0].info("commandstats")["cmdstat_zmscore"]["calls"]
+        found = await held(guild.complete, "abc", limit, by="weight", typos=True)
+        # A hundred members each; one is for the reply.
+        assert nodes[0].info("commandstats")["cmdstat_zmscore"]["calls"] - before <= (400 + 600) / 100 + 1
+        assert found[0].weight == 500
+
+
 async def test_several_words_cost_few_round_trips_whatever_they_match(
     app: Penstock, do: Do, held: Holds, nodes: list[Any]
 ):

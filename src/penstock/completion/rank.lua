@@ -110,7 +110,8 @@ end
 
 -- Returns the `limit` heaviest members that begin with one of these prefixes and that `accept` accepts. Also returns
 -- where to continue if the call has worked enough, else -1. `offset`: where an earlier call stopped, at first 0. `budget`:
--- its `left` counts the members that the call may still look at. `base_prefix`: all these prefixes begin with it.
+-- its `left` counts the members that the call may still look at; `read` becomes how many were read and sorted for it.
+-- `base_prefix`: all these prefixes begin with it.
 --- (base_prefix: str, prefixes: table, offset: int, limit: int, budget: table, accept: any) -> table, int
 --- uses: base
 function rank.heaviest(base_prefix, prefixes, offset, limit, budget, accept)
@@ -123,6 +124,7 @@ function rank.heaviest(base_prefix, prefixes, offset, limit, budget, accept)
     local sorted = {}
     for i = 1, #members do sorted[i], weights[i] = i, tonumber(weights[i]) end
     table.sort(sorted, function(a, b) return weights[a] < weights[b] or weights[a] == weights[b] and a < b end)
+    budget.read = (budget.read or 0) + #members
     for i = offset + 1, #sorted do
       if #found == limit then break end
       if budget.left <= 0 then return found, i - 1 end

@@ -4,7 +4,9 @@
 -- again from there.
 
 _read = { BYTES = 262144, WORK = 2500, SLICE = 100 } -- what one call reads at most, and compares; members of one ZRANGE
-_slips = { SEEKS = 1000, MEMBERS = 1500 } -- what a search for typos reads at most
+-- What a search for typos reads at most: seeks; members that it returns; and members that it sorts by weight, of which one
+-- misspelling may have 600 more.
+_slips = { SEEKS = 1000, MEMBERS = 800, SORTED = 400 }
 
 -- Returns { stop, members } and more (facts.lua): the first `limit` members between two bounds, which are in the form of
 -- ZRANGE BYLEX. `stop`: "", or the last member if they are too long to return more at once.
@@ -89,8 +91,9 @@ end
 -- typed: a letter added, missing or replaced, or two swapped. They are the first `limit` of each misspelling and, with
 -- `by_weight`, its `limit` heaviest. `letters`: one argument for each letter.
 -- For each beginning of the typed text, this finds the letters that follow it in the index, with one ZRANGE (a seek) for
--- each letter. Reading a variant takes one or two more. After 1000 seeks or 1500 members, no further letter is tried;
+-- each letter. Reading a variant takes one or two more. After 1000 seeks or 800 members, no further letter is tried;
 -- each position has its share of the seeks. The first letter comes last, because any letter of the index may begin a name.
+-- After 400 members that were sorted by weight, only the first members of the other misspellings are read.
 --- keys: base meta
 --- args: rules: str, limit: int, by_weight: int, letters: *
 --- flags: no-writes
@@ -98,7 +101,7 @@ function script.similar(base, meta, rules, limit, by_weight, letters, ...)
   local other = name_rules.differing(rules)
   if other then return other end
   local names, left, found, seen = base .. "names", _slips.SEEKS, {}, {}
-  local budget, bytes, typed = { left = _slips.MEMBERS }, 0, table.concat(ARGV, "", letters)
+  local budget, bytes, typed = { left = _slips.MEMBERS, read = 0 }, 0, table.concat(ARGV, "", letters)
   local function keep(members)
     for i = 1, #members do
       if not seen[members[i]] then
@@ -126,7 +129,7 @@ function script.similar(base, meta, rules, limit, by_weight, letters, ...)
     else
       count = read("[" .. variant, "(" .. typed) + read("(" .. typed .. "\255", "(" .. variant .. "\255")
     end
-    if count > 0 and by_weight == 1 and budget.left > 0 then
+    if count > 0 and by_weight == 1 and budget.left > 0 and budget.read < _slips.SORTED then
       keep((rank.heaviest(variant, { variant }, 0, limit, budget, accept)))
     end
   end
