@@ -13,6 +13,7 @@ import pytest
 
 from penstock import BadName, ConfigurationError, Directory, Entry, FormatTooNew, Penstock, ServerError, StateDamaged
 from penstock.completion.fold import fold, tails, words
+from penstock.core.operations import Receive, Send
 from penstock.ops.raw_client import raw_client
 from tests.conftest import Do, commands
 
@@ -430,7 +431,10 @@ async def interrupted(app: Penstock, verb: Any, round_trips: int, *args: Any) ->
     try:
         effect = next(work)
         for _ in range(round_trips):
-            effect = work.send(await app._driver.aio.run(effect))
+            if isinstance(effect, Receive):
+                effect = work.send(effect.unanswered)
+            call = effect.round_trip if isinstance(effect, Send) else effect
+            effect = work.send(await app._driver.aio.run(call))  # after a `Send` the reply is there at once
     except StopIteration:
         pass
 

@@ -57,6 +57,7 @@ def test_every_form_of_every_character_folds_alike():
         folded = fold(line[0])
         assert {fold(form) for form in line} == {folded}, ascii(line)
         assert fold(folded) == folded, ascii(line)
+        assert len(folded.encode()) <= 11 * len(line[0].encode()), ascii(line)
 
 
 def test_case_makes_no_difference_to_any_letter():

@@ -25,7 +25,7 @@ from penstock.completion.card import card_size
 from penstock.completion.entry import FoundMember, NewName, payload_change, weight_change
 from penstock.completion.keys import CompletionKeys
 from penstock.completion.name_rules import OtherRules, checked
-from penstock.core.operations import Operation, RoundTrip
+from penstock.core.operations import Operation, Receive, RoundTrip, Send, Unanswered
 
 T = TypeVar("T")
 
@@ -67,9 +67,22 @@ class DirectoryStorage:
             )
             for name, id, weight, payload in names
         )  # fmt: skip
+
+        def call(rest: Sequence[Any]) -> RoundTrip[tuple[int, int] | OtherRules]:
+            return self._first.save(rest, existing_only=existing_only)
+
         written = 0
+        ahead: tuple[list[Any], Unanswered] | None = None
         for chunk in chunks(records, lambda record: card_size(record[0], record[1]) + len(record[4])):
-            written += yield from in_steps(chunk, lambda rest: self._first.save(rest, existing_only=existing_only))
+            if ahead is not None:
+                written += yield from _finish(*ahead, call)
+                ahead = None
+            if len(names) > CHUNK:  # the next chunk is made while the server works on this one
+                ahead = chunk, (yield Send(call(chunk)))
+            else:
+                written += yield from in_steps(chunk, call)
+        if ahead is not None:
+            written += yield from _finish(*ahead, call)
         return written
 
     def remove(self, ids: Sequence[str]) -> Operation[int]:
@@ -137,6 +150,18 @@ def chunks(items: Any, size_of: Callable[[Any], int]) -> Iterator[list[Any]]:
         size += more
     if chunk:
         yield chunk
+
+
+def _finish(
+    items: Sequence[T], sent: Unanswered, call: Callable[[Sequence[T]], RoundTrip[tuple[int, int] | OtherRules]]
+) -> Operation[int]:
+    """Receive the reply to a call with these items, and call the script with those that it has left."""
+    reply = yield Receive(sent)
+    if isinstance(reply, OtherRules):
+        raise reply
+    done, count = reply
+    rest = yield from in_steps(items[done:], call)
+    return int(count + rest)
 
 
 def in_steps(

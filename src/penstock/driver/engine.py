@@ -353,11 +353,12 @@ class Engine(Generic[C, L]):
         if isinstance(effect, RoundTrip):
             return await send_in_operation(self, effect, give_up_after)
         if isinstance(effect, Send):
-            unanswered = await self.send_ahead(effect.round_trip, give_up_after)
-            opened.append(unanswered)
-            return unanswered
+            opened.append(await self.send_ahead(effect.round_trip, give_up_after))
+            return opened[-1]
         if isinstance(effect, Receive):
-            return await effect.unanswered.receive()
+            answer = await effect.unanswered.receive()
+            opened.remove(effect.unanswered)  # an operation may send thousands
+            return answer
         if isinstance(effect, Parallel):
             return await self.send_parallel(effect.round_trips, give_up_after)
         if isinstance(effect, Listen):
@@ -406,8 +407,7 @@ class Engine(Generic[C, L]):
 
     def known_node(self, key: str) -> Node | None:
         """The node that serves the key, as far as that is known without asking."""
-        route = self._connector.route
-        return route.node(key) if route is not None else None
+        return None if (route := self._connector.route) is None else route.node(key)
 
     def slot_moved(self, key: str) -> None:
         if (route := self._connector.route) is not None:
