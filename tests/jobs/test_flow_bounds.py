@@ -1,5 +1,6 @@
 """What the scripts of flows cost, counted in commands: no step depends on how many jobs a flow has."""
 
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.jobs.claims import Settlement
-from penstock.jobs.flow_bindings import ROWS, FirstRows, FlowBindings, FlowRow
+from penstock.jobs.flow_bindings import ROWS, FirstRows, FlowBindings, FlowRow, far_edge
 from penstock.jobs.waits import WaitState
 from tests.jobs.stand import FakeWorker, Stand, record
 
@@ -52,15 +53,46 @@ def drain(stand: Stand, worker: FakeWorker) -> list[int]:
 
 def test_a_turn_costs_the_same_however_many_jobs_one_waits_for(stand: Stand):
     costs = {}
-    for number in (500, 5000):
+    for number in (500, 10_000):
         rows = [FlowRow("opensw", f"d{number}", record())]
         rows += [FlowRow("job", f"{number}-{n}", record(), f"d{number}") for n in range(number)]
         enqueued = send(stand, [*rows, FlowRow("close", f"d{number}")])
         turns = drain(stand, FakeWorker(stand, f"w{number}"))
         assert stand.done(f"d{number}") == b"c1"
         costs[number] = (max(enqueued), sorted(turns)[len(turns) // 2], max(turns))
-    for few, many in zip(costs[500], costs[5000], strict=True):
+    assert max(max(of) for of in costs.values()) <= MOST
+    for few, many in zip(costs[500], costs[10_000], strict=True):
         assert many <= few + 5
+
+
+def test_each_delivery_costs_the_same_however_many_jobs_of_another_queue_one_waits_for(stand: Stand):
+    number, piece = 10_000, 100
+    rows = [
+        FlowRow("opensw77", "d", record(payload=b"{}")),
+        *(FlowRow("far", f"{n}", b"other", "d") for n in range(number)),
+    ]
+    send(stand, [*rows, FlowRow("close", "d")])
+
+    def entry(n: int) -> list[bytes]:
+        edge = far_edge(77, n, policy=b"s", wants=True, queue="", dependent="")[:10] + b"\0d"
+        return [b"%d" % (n + 1), b"event", b"%d" % n, b"c" + len(edge).to_bytes(2) + edge + b"%d" % n]
+
+    costs = []
+    for first in range(0, number, piece):
+        assert stand.state("d") == "a"
+        entries = [part for n in range(first, first + piece) for part in entry(n)]
+        call = stand.bindings.deliver("other", entries)
+        costs.append(commands(stand, partial(stand.run, call)))
+        stand.run(call)
+    assert max(costs[:-1]) <= min(costs) + 2
+    assert max(costs) <= MOST
+    worker = FakeWorker(stand, "w")
+    (claim,) = worker.claim(2)
+    results = json.loads(claim.record.payload)["*results"]
+    assert results == [[n, n] for n in range(number)]
+    worker.settle(claim)
+    assert stand.counts() == "0 0 0 0"
+    assert not {"waiting", "inputs:d", "events", "opened"} & set(stand.dump())
 
 
 def test_the_end_of_a_job_is_reported_to_many_in_parts(stand: Stand):
