@@ -50,12 +50,15 @@ class Live:
         url = os.environ.get("PENSTOCK_URL", "")
         self._client = Valkey.from_url(url) if "://" in url else None
         self._reading: asyncio.Task[None] | None = None
+        self._few = asyncio.Semaphore(4)
+        """The client opens a connection for each command that runs: thousands, when thousands of users reconnect."""
 
     async def publish(self, chat: str, event: dict[str, Any]) -> None:
         if self._client is None:
             self._deliver(chat, event)
         else:
-            await self._client.publish(f"{PREFIX}:live:{chat}", json.dumps(event))
+            async with self._few:
+                await self._client.publish(f"{PREFIX}:live:{chat}", json.dumps(event))
 
     def _deliver(self, chat: str, event: dict[str, Any]) -> None:
         for queue in self._queues.get(chat, ()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import os
 import socket
@@ -19,6 +20,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from penstock import Chat, Penstock
+from tests.conftest import commands
 from tests.servers import Server
 from tests.speed import scaled
 
@@ -193,3 +195,75 @@ async def test_hundreds_of_clients_of_one_process_all_get_a_message(gateways: Ga
         assert {one["body"] for one in got} == {"hi"}
         assert before < 40  # all clients of a process share a few connections to the server
         await chat.delete.aio()
+
+
+# --- thousands of users ---
+
+USERS = 2000 if "PENSTOCK_STORM_SECONDS" in os.environ else 1000
+ROOMS = USERS // 5
+
+
+def example() -> Any:
+    spec = importlib.util.spec_from_file_location("example_gateway", GATEWAY)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class User:
+    """A browser: it keeps the last id that it got, also while it is not connected."""
+
+    def __init__(self, chat: str, name: str) -> None:
+        self.chat, self.name, self.last = chat, name, ""
+        self.got: list[Any] = []
+
+    async def listen(self, gateway: Any, until: int) -> None:
+        """Be connected until it has so many messages."""
+        await gateway._received(self.chat, self.name, self.last or None)
+        async with gateway._connected(self.chat, self.name, self.last or None) as incoming:
+            while len(self.got) < until:
+                kind, event = await incoming.get()
+                if kind == "message":
+                    assert (event["missed"], event["restarted"]) == (0, False)
+                    self.got.append(event["body"])
+                    self.last = event["id"]
+
+
+async def test_thousands_of_users_reconnect_at_once_and_miss_nothing(server: Server, monkeypatch: pytest.MonkeyPatch):
+    """The connections of one gateway process, without their sockets: all end at once, and come back with their ids."""
+    monkeypatch.setenv("PENSTOCK_URL", server.address)
+    gateway = example().Gateway()
+    async with gateway.lifespan(gateway.web):
+        chats = [gateway.app.chats.get(f"room{n}") for n in range(ROOMS)]
+        users = [User(f"room{n % ROOMS}", f"u{n}") for n in range(USERS)]
+        for n, chat in enumerate(chats):
+            await gateway.app.chats.create.aio([user.name for user in users[n::ROOMS]], id=chat.id)
+
+        async def send(*bodies: int) -> None:
+            for n, chat in enumerate(chats):
+                await chat.send_many.aio(f"u{n}", bodies)
+
+        async with asyncio.timeout(scaled(60)):
+            first = [asyncio.create_task(user.listen(gateway, 1)) for user in users]
+            while True:
+                await asyncio.sleep(0.1)
+                if sum(len(events) for events in gateway.live._queues.values()) == USERS:
+                    break
+            await asyncio.sleep(0.2)
+            await send(0)
+            await asyncio.gather(*first)
+            await send(1, 2)  # while no user is connected
+            before = commands(server.client)
+            again = [asyncio.create_task(user.listen(gateway, 4)) for user in users]
+            await asyncio.sleep(0.1)
+            await send(3)
+            connections = len(server.client.client_list())
+            await asyncio.gather(*again)
+        assert {tuple(user.got) for user in users} == {(0, 1, 2, 3)}
+        assert connections < 40
+        # An acknowledgement, and a pull for each time that there was something, or nothing yet.
+        assert commands(server.client) - before <= 6 * USERS
+        for chat in chats:
+            await chat.delete.aio()
