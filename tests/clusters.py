@@ -76,8 +76,8 @@ class FailoverServers(ABC):
 
         A fail-over may lose writes that were not replicated.
         """
-        offset = _replication(self.victim)["master_repl_offset"]
-        eventually(lambda: all(int(_replication(one)["slave_repl_offset"]) >= offset for one in self.survivors))
+        offset = self.victim.replication()["master_repl_offset"]
+        eventually(lambda: all(one.replication().get("slave_repl_offset", -1) >= offset for one in self.survivors))
 
     def recover(self) -> None:
         """After a fail-over, let the old primary become a replica. The new primary is the next victim."""
@@ -86,7 +86,7 @@ class FailoverServers(ABC):
             old.thaw()
         else:
             old.start()
-        eventually(lambda: _replication(old)["role"] == "slave" and _is_in_sync(old), within=60)
+        eventually(lambda: old.role() == "slave" and _is_in_sync(old), within=60)
         self._swap()
 
     @abstractmethod
@@ -188,7 +188,7 @@ class SentinelServers(FailoverServers):
 
     def _swap(self) -> None:
         servers = [self.victim, *self.replicas]
-        self.victim = next(one for one in servers if one.client.role()[0] == b"master")
+        self.victim = next(one for one in servers if one.role() == "master")
         self.replicas = [one for one in servers if one is not self.victim]
         self.sentinels[0].thaw()
         eventually(lambda: all(one.is_ready(replicas=2, others=2) for one in self.sentinels))
@@ -202,7 +202,7 @@ class SentinelServers(FailoverServers):
 
     def has_failed_over(self) -> bool:
         ports = {one.primary_port() for one in self.sentinels if not one.is_frozen}
-        return any({one.port} == ports and one.client.role()[0] == b"master" for one in self.replicas)
+        return any({one.port} == ports and one.role() == "master" for one in self.replicas)
 
 
 class Sentinel:
@@ -263,12 +263,8 @@ class Sentinel:
         self.close()
 
 
-def _replication(server: Server) -> Any:
-    return server.client.info("replication")
-
-
 def _is_in_sync(replica: Server) -> bool:
-    return bool(_replication(replica).get("master_link_status") == "up")
+    return bool(replica.replication().get("master_link_status") == "up")
 
 
 # --- slots ---

@@ -155,6 +155,18 @@ class Server:
         reply = self.client.execute_command(*words)
         return reply.decode() if isinstance(reply, bytes) else str(reply)
 
+    def replication(self) -> dict[str, Any]:
+        """What it says of its replication; nothing if it has just closed the connection, as a Sentinel makes it do when
+        its role changes.
+        """
+        with contextlib.suppress(valkey.ConnectionError):
+            return dict(self.client.info("replication"))
+        return {}
+
+    def role(self) -> str:
+        """`master` or `slave`, or nothing if it has just closed the connection."""
+        return str(self.replication().get("role", ""))
+
     def kill(self) -> None:
         """Kill the process, also while it is frozen."""
         self.client.close()

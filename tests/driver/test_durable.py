@@ -96,9 +96,9 @@ async def test_a_write_whose_reply_was_lost_is_confirmed(face: str, key: str, st
 async def test_a_replica_that_is_away_is_waited_for(face: str, key: str, start: Callable[..., Server], returns: bool):
     primary = start("--repl-diskless-sync-delay", "0", port=free_port())
     replica = start("--replicaof", "127.0.0.1", str(primary.port), port=free_port())
-    await until(lambda: primary.client.info("replication")["connected_slaves"] == 1)
+    await until(lambda: primary.replication()["connected_slaves"] == 1)
     replica.kill()
-    await until(lambda: primary.client.info("replication")["connected_slaves"] == 0)
+    await until(lambda: primary.replication()["connected_slaves"] == 0)
     driver = FaceDriver(face, primary.address, replace(QUICK, durable_timeout=30 if returns else 0.3))
     task = asyncio.create_task(driver.run(append(key, "a", durable=True)))
     if returns:
@@ -127,7 +127,7 @@ async def test_a_call_that_was_sent_again_is_never_said_to_be_unsent(
     driver = FaceDriver(face, proxy.address, replace(QUICK, durable_timeout=30 if returns else 0.3))
     await driver.run(RoundTrip(once, (key,), (), bytes, durable=True))
     replica.kill()
-    await until(lambda: primary.client.info("replication")["connected_slaves"] == 0)
+    await until(lambda: primary.replication()["connected_slaves"] == 0)
     proxy.lose_replies(1)
     task = asyncio.create_task(driver.run(RoundTrip(once, (key + "2",), (), bytes, durable=True)))
     await until(lambda: primary.client.get(key + "2"))

@@ -196,7 +196,7 @@ def replicated_cluster() -> Iterator[tuple[Cluster, Server]]:
         number = cluster.nodes[1].ask("CLUSTER", "MYID")
         eventually(lambda: number in replica.ask("CLUSTER", "NODES"))
         eventually(lambda: replica.ask("CLUSTER", "REPLICATE", number) == "OK")
-        eventually(lambda: replica.client.info("replication").get("master_link_status") == "up")
+        eventually(lambda: replica.replication().get("master_link_status") == "up")
         eventually(lambda: all("slave" in node.ask("CLUSTER", "NODES") for node in cluster.nodes))
         yield cluster, replica
 
@@ -210,12 +210,12 @@ async def test_a_silent_primary_is_left_for_its_replica(face: str, replicated_cl
     await until(lambda: "cluster_state:ok" in replica.ask("CLUSTER", "INFO"))
     with old.frozen():
         calls = [asyncio.create_task(driver.run(count(key))) for key in keys]
-        await until(lambda: replica.client.info("replication")["role"] == "master")
+        await until(lambda: replica.role() == "master")
         promoted = time.monotonic()
         answers = await asyncio.gather(*calls)
         assert time.monotonic() - promoted < scaled(5)
         assert set(answers) <= {1, 2}  # the replica may have missed the last writes
-    await until(lambda: old.client.info("replication")["role"] == "slave")  # the old primary is back, as a replica
+    await until(lambda: old.role() == "slave")  # the old primary is back, as a replica
     assert [await driver.run(count(key)) for key in keys] == [answer + 1 for answer in answers]
     await driver.aclose()
 
