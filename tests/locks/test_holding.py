@@ -166,6 +166,20 @@ async def test_a_broken_lock_goes_to_the_first_waiter_and_its_owner_is_notified(
 
 
 @one_place
+async def test_a_lock_that_is_held_for_long_is_kept_and_a_break_is_still_noticed(
+    app: Penstock, make_app: MakeApp, do: Do, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("penstock.core.notices._SWEEP_INTERVAL", 0.2)
+    held = await do(make_app().lock(name, lease=600).acquire)
+    await asyncio.sleep(2.5)  # several intervals after its address is known
+    held.check()
+    await do(app.lock(name).break_, "why")
+    await until(held.lost.is_set, scaled(1))
+    with pytest.raises(LeaseLost, match=r"broke it \(why\)"):
+        held.check()
+
+
+@one_place
 @pytest.mark.parametrize("way", ["renewal", "release", "extend", "transaction"])
 async def test_an_owner_that_was_not_notified_finds_out(app: Penstock, do: Do, name: str, way: str):
     held = await do(app.lock(f"{{{name}}}", lease=600).acquire)

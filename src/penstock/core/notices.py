@@ -55,7 +55,7 @@ class Notices:
 
     async def _receive(self, channel: str, listener: AsyncListener) -> None:
         try:
-            while messages := (await listener.wait(_SWEEP_INTERVAL)) or self._uses(listener):
+            while (messages := await listener.wait(_SWEEP_INTERVAL)) or self._uses(listener):
                 for message in messages:
                     token, _, text = message.partition(" ")
                     if (lease := self._leases.get(token)) is not None:
@@ -66,9 +66,9 @@ class Notices:
             del self._listeners[channel]
             listener.close()
 
-    def _uses(self, listener: AsyncListener) -> list[str]:
-        """The tokens of the leases that use a listener."""
-        return [token for token, lease in self._leases.items() if lease.notice_address == listener.address]
+    def _uses(self, listener: AsyncListener) -> bool:
+        """Whether some lease uses a listener."""
+        return any(lease.notice_address == listener.address for lease in self._leases.values())
 
     async def aclose(self) -> None:
         for task in self._tasks:
