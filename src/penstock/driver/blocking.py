@@ -14,8 +14,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from penstock.core.operations import Operation, RoundTrip, Wait
@@ -197,6 +198,48 @@ class BlockingUnanswered:
             self._connection.close()
 
 
+class _Uninterrupted(Generic[R]):
+    """Work that another thread does, once, while this one waits: Ctrl-C interrupts only the main thread.
+
+    An interrupt of `run` may come before the work is claimed, or later. Either way `run` can be called again.
+    """
+
+    __slots__ = ("_has_ended", "_is_started", "_outcomes", "_unclaimed")
+
+    def __init__(self, work: Callable[[], R]) -> None:
+        self._unclaimed = [work]
+        self._outcomes: list[Future[R]] = []
+        self._has_ended: SimpleQueue[None] = SimpleQueue()
+        self._is_started = False
+
+    def run(self) -> Future[R]:
+        """Have the work done, and wait for its end."""
+        while not self._outcomes:
+            try:
+                if not self._is_started:
+                    _thread.start_new_thread(copy_context().run, (self._work,))
+                    self._is_started = True
+                self._has_ended.get()  # an interrupt may lose what it returns
+            except KeyboardInterrupt:  # the work ends soon, and then the first interrupt is raised
+                continue
+            except RuntimeError:  # no more threads, or the interpreter is shutting down
+                self._work()
+        return self._outcomes[0]
+
+    def _work(self) -> None:
+        try:
+            work = self._unclaimed.pop()
+        except IndexError:  # an interrupt just after the start has started a second thread
+            return
+        outcome = Future[R]()
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+        self._outcomes.append(outcome)
+        self._has_ended.put(None)
+
+
 class _Unfinished:
     """An operation that the blocking face drives.
 
@@ -204,56 +247,30 @@ class _Unfinished:
     last effect, and cleans up from there. `__del__` is for an interrupt at the start of the clean-up.
     """
 
-    __slots__ = ("_engine", "_operation")
+    _operation: Operation[Any] | None = None  # an interrupt may come before `__init__`
+    _clean_up: _Uninterrupted[None] | None = None
 
     def __init__(self, engine: BlockingEngine, operation: Operation[Any]) -> None:
         self._engine = engine
-        self._operation: Operation[Any] | None = operation
+        self._operation = operation
 
     def clean_up(self) -> None:
         operation = self._operation
-        if operation is not None and inspect.getgeneratorstate(operation) == inspect.GEN_SUSPENDED:
-            cleanup = self._engine.drive(operation, KeyboardInterrupt())
-            self._operation = None
-            with suppress(BaseException):
-                _run_uninterrupted(cleanup)
+        if operation is None:
+            return
+        # Once the clean-up has begun, the operation may be at one of its effects.
+        if self._clean_up is None and inspect.getgeneratorstate(operation) == inspect.GEN_SUSPENDED:
+            cleanup = partial(self._engine.drive, operation, KeyboardInterrupt())
+            self._clean_up = _Uninterrupted(lambda: run_to_completion(cleanup()))
+        if self._clean_up is not None:
+            self._clean_up.run()
         self._operation = None
 
-    __del__ = clean_up
-
-
-def _run_uninterrupted(work: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine in another thread and wait for its end: Ctrl-C interrupts only the main thread."""
-    outcomes: list[Future[R]] = []
-    has_ended: SimpleQueue[None] = SimpleQueue()
-    unclaimed = [work]
-    context = copy_context()
-
-    def run() -> None:
+    def __del__(self) -> None:
         try:
-            claimed = unclaimed.pop()
-        except IndexError:  # an interrupt just after the start has started a second thread
-            return
-        outcome = Future[R]()
-        try:
-            outcome.set_result(context.run(run_to_completion, claimed))
-        except BaseException as error:
-            outcome.set_exception(error)
-        outcomes.append(outcome)
-        has_ended.put(None)
-
-    is_started = False
-    while not outcomes:
-        try:
-            if not is_started:
-                _thread.start_new_thread(run, ())
-                is_started = True
-            has_ended.get()  # an interrupt may lose what it returns
-        except KeyboardInterrupt:  # the clean-up ends soon, and then the first interrupt is raised
-            continue
-        except RuntimeError:  # no more threads, or the interpreter is shutting down
-            run()
-    return outcomes[0].result()
+            self.clean_up()
+        finally:
+            self.clean_up()
 
 
 class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
@@ -407,7 +424,7 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
     async def run_uncancelled(self, work: Coroutine[Any, Any, R]) -> R:
         if threading.current_thread() is not threading.main_thread():
             return await work
-        return _run_uninterrupted(work)
+        return _Uninterrupted(partial(run_to_completion, work)).run().result()
 
     def start_subscriber(self, subscriber: Subscriber) -> None:
         name = f"penstock listens to {subscriber.node}"
