@@ -184,6 +184,11 @@ async def test_any_history_of_weights_and_payloads_equals_that_of_a_dictionary(
         ({}, "ﷺ x", "صلى", "[ﷺ] x"),
         ({}, "İstanbul", "ist", "[İst]anbul"),
         ({}, "Ann", "", "Ann"),
+        ({}, "a\u200bnn", "an", "[a\u200bn]n"),
+        ({}, "\u200fa\u00adnn", "ann", "\u200f[a\u00adnn]"),
+        ({}, "A\u2060 B\u3164c", "a bc", "[A\u2060 B\u3164c]"),
+        ({}, "ｶﾞｽ", "ガ", "[ｶﾞ]ｽ"),
+        ({"words": True}, "Jo\u2060hn Ma\U000e0061ry", "mar joh", "[Jo\u2060h]n [Ma\U000e0061r]y"),
         ({"words": True}, "Ma Smith", "smi", "Ma [Smi]th"),
         ({"words": True}, "John Johnson", "jo jo", "[Jo]hn [Jo]hnson"),
         ({"words": True}, "Conan O'Brien", "o'br con", "[Con]an [O'Br]ien"),
@@ -214,7 +219,7 @@ async def test_a_name_with_a_typo_is_marked_as_far_as_it_matches(app: Penstock, 
 
 async def test_the_parts_of_any_name_make_up_the_name(app: Penstock, do: Do, face: str):
     chance = random.Random(face)
-    letters = "aßé名한ﷺ´' -İıŁe\u0301\u0323\u200dǖ"
+    letters = "aßé名한ﷺ´' -İıŁe\u0301\u0323\u200dǖ\u200b\u00adｶﾞ"
     people = {f"x{''.join(chance.choices(letters, k=6))}" for _ in range(60)}
     guild = app.directory("g", words=True)
     await do(guild.add_many, people)

@@ -105,6 +105,12 @@ def _is_accent(char: str) -> bool:
     return place >= 200 or 10 <= place <= 36 or place == 1
 
 
+def is_attached(char: str) -> bool:
+    """Whether a character belongs to the one before it: a mark, also in its half-width form, or an invisible one."""
+    decomposed = char if char.isascii() else _INVISIBLE.sub("", normalize("NFKD", char))
+    return not decomposed or combining(decomposed[0]) > 0
+
+
 def check_storable(text: str, what: str) -> str:
     """Return the text, or raise BadName with the fix. `what` names it in the error."""
     if not isinstance(text, str):
@@ -129,7 +135,10 @@ def _short(text: str) -> str:
 
 
 def words(folded: str) -> list[tuple[int, int]]:
-    """Start and end of the first `MAX_WORDS` words of a folded text. Spaces and punctuation separate words."""
+    """Start and end of the first `MAX_WORDS` words of a folded text. Spaces and punctuation separate words.
+
+    A mark belongs to the character before it, so it begins no word.
+    """
     spans: list[tuple[int, int]] = []
     start = None
     for position, char in enumerate(folded):
@@ -139,7 +148,7 @@ def words(folded: str) -> list[tuple[int, int]]:
                 if len(spans) == MAX_WORDS:
                     return spans
             start = None
-        elif start is None:
+        elif start is None and not combining(char):
             start = position
     if start is not None:
         spans.append((start, len(folded)))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from unicodedata import combining
 
 from penstock.completion.entry import Spans
-from penstock.completion.fold import split_marks, stackable_marks, words
+from penstock.completion.fold import is_attached, split_marks, stackable_marks, words
 from penstock.completion.spelling import Spelling, is_han, pinyin_syllables
 
 
@@ -56,7 +56,7 @@ def _spelled(name: str, spelling: Spelling, *, in_words: bool) -> Iterator[tuple
 def _pieces(name: str) -> Iterator[tuple[int, int]]:
     start = 0
     for at in range(1, len(name) + 1):
-        if at == len(name) or not (combining(name[at]) or name[at] in "\u200c\u200d\ufe0e\ufe0f"):
+        if at == len(name) or not is_attached(name[at]):
             yield start, at
             start = at
 
