@@ -10,7 +10,7 @@ import pytest
 from penstock.jobs.claims import TurnReply
 from penstock.jobs.schedule import ScheduleDefinition, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
-from penstock.jobs.timing import Timing
+from penstock.jobs.timing import Missed, Timing
 from tests.jobs.stand import START, FakeWorker, Stand, record
 
 MINUTE = Timing(every=60)
@@ -52,7 +52,7 @@ class Scheduled:
         for name, packed in zip(offers[1::2], offers[2::2], strict=True):
             stored = StoredSchedule.read(name, packed)
             times, following = stored.timing.due(stored.next_tick, offers[0])
-            ticks.append(Tick(stored, [(stored.job_id(at), stored.draft) for at in times], following))
+            ticks.append(Tick(stored, times, [(stored.job_id(at), stored.draft) for at in times], following))
         return ticks
 
     def serve(self, ticks: Sequence[Tick]) -> list[bool]:
@@ -256,6 +256,14 @@ def test_missed_ticks_under_all_are_enqueued_a_hundred_at_a_time(scheduled: Sche
     assert stand.counts() == "250 0 0 0"
 
 
+@pytest.mark.parametrize("missed", ["one", "all"])
+def test_the_last_tick_of_a_schedule_is_the_latest_that_had_a_job(scheduled: Scheduled, stand: Stand, missed: Missed):
+    scheduled.define(timing=Timing(every=1, missed=missed), how="put")
+    stand.advance(30)
+    scheduled.serve(scheduled.offered())
+    assert scheduled.show().last == START + 30_000
+
+
 def test_a_turn_offers_at_most_a_hundred_ticks_and_256_kib(scheduled: Scheduled, stand: Stand):
     for i in range(130):
         scheduled.define(f"s{i}")
@@ -293,7 +301,7 @@ def test_a_cron_line_without_further_dates_ends(scheduled: Scheduled, stand: Sta
     scheduled.define()
     stand.advance(60)
     (tick,) = scheduled.offered()
-    scheduled.serve([Tick(tick.schedule, tick.jobs, None)])
+    scheduled.serve([Tick(tick.schedule, tick.times, tick.jobs, None)])
     assert scheduled.next_tick == 0
     assert scheduled.show().next_tick == 0
 

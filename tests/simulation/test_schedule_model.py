@@ -165,7 +165,7 @@ class ScheduleHistory:
         for name, packed in zip(reply.ticks[1::2], reply.ticks[2::2], strict=True):
             stored = StoredSchedule.read(name, packed)
             times, following = stored.timing.due(stored.next_tick, reply.ticks[0])
-            tick = Tick(stored, [(stored.job_id(at), stored.draft) for at in times], following)
+            tick = Tick(stored, times, [(stored.job_id(at), stored.draft) for at in times], following)
             one = self.schedules[stored.name]
             self.offers.append(Offer(stored.name, tick, one.version, one.next_tick, self.now))
 

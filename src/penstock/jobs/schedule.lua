@@ -119,9 +119,9 @@ function schedule.busy_wait(r, now)
   return r[_row.NEXT_TICK] > 0 and math.max(0, r[_row.NEXT_TICK] - now) + _offer.BUSY or -1
 end
 
--- Enqueues the jobs of ticks, and moves their schedules on. `ticks`: for each of them the name, the version and the tick that the
--- worker expects, the tick that follows (0: none), the number of jobs, and for each job id and draft. Returns for each
--- 1, or 0 if the schedule was changed or another worker was first.
+-- Enqueues the jobs of ticks, and moves their schedules on. `ticks`: for each schedule its name, the version and the tick that
+-- the worker expects, the last tick that the jobs stand for, the tick that follows (0: none), the number of jobs, and for
+-- each job id and draft. Returns for each 1, or 0 if the schedule was changed or another worker was first.
 --- keys: base meta
 --- args: given: int, ticks: *
 function script.tick(base, meta, given, ticks, ...)
@@ -129,19 +129,19 @@ function script.tick(base, meta, given, ticks, ...)
   if newer then return newer end
   local answers, at, set = {}, ticks, {}
   while ARGV[at] do
-    local name, version, expected, following, jobs =
-      ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+    local name, version, expected = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+    local last, following, jobs = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
     local packed = redis.call("HGET", base .. "schedules", name)
     local one = packed and schedule.parse(packed)
     local counts = one and one.state == _schedule.ACTIVE and one.version == version and one.next_ == expected
     answers[#answers + 1] = counts and 1 or 0
     if counts then
-      one.next_, one.last, one.count = following, expected, one.count + jobs
+      one.next_, one.last, one.count = following, last, one.count + jobs
       schedule.write(name, one)
       schedule.plan(name, one)
-      for i = at + 5, at + 3 + 2 * jobs, 2 do job.accept(s, ARGV[i], ARGV[i + 1], row.mint(s.row, 1) + 1, set) end
+      for i = at + 6, at + 4 + 2 * jobs, 2 do job.accept(s, ARGV[i], ARGV[i + 1], row.mint(s.row, 1) + 1, set) end
     end
-    at = at + 5 + 2 * jobs
+    at = at + 6 + 2 * jobs
   end
   batch.write("HSET", base .. "jobs", set)
   schedule.refresh(s)

@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The jobs of one schedule that are due, and its next tick (None: no other follows)."""
+    """The jobs of one schedule that are due, and its next tick (None: no other follows).
+
+    times  ms of the ticks that the jobs stand for; empty if all of them were missed and are skipped
+    """
 
     schedule: StoredSchedule
+    times: Sequence[int]
     jobs: Sequence[tuple[str, bytes]]
     following: int | None
 
@@ -47,7 +51,8 @@ class ScheduleBindings:
         args: list[Arg] = []
         for one in ticks:
             stored = one.schedule
-            args += (stored.name, stored.version, stored.next_tick, one.following or 0, len(one.jobs))
+            last = one.times[-1] if one.times else stored.next_tick
+            args += (stored.name, stored.version, stored.next_tick, last, one.following or 0, len(one.jobs))
             args += [part for job in one.jobs for part in job]
         return self._call("tick", *args, read=lambda reply: [bool(word) for word in reply])
 

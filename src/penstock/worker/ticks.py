@@ -99,7 +99,7 @@ class TickServer:
                 drafts = [JobDraft(queue.name, stored.job_id(tick), stored.draft) for tick in ticks]
                 with queue.middleware.around_enqueue(EnqueueContext(queue.name, drafts)):
                     jobs = [(draft.key, draft.record) for draft in drafts]
-                    tick = ScheduleBindings(queue.bindings).tick([Tick(stored, jobs, following)])
+                    tick = ScheduleBindings(queue.bindings).tick([Tick(stored, ticks, jobs, following)])
                     (counted,) = await self._driver.aio.run(tick)
                 if counted and len(ticks) != 1:
                     log.info("schedule %s: %d jobs for the ticks that were missed", stored.name, len(ticks))
