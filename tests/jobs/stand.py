@@ -402,7 +402,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "scan_tenants": bindings.scan_tenants("0", 10),
         "tenant_counts": bindings.tenant_counts("ada"),
         "define_schedules": schedules.define("put", [(definition, START + 60_000)]),
-        "tick": schedules.tick([Tick(stored, [("new", record("ada"))], START + 60_000)]),
+        "tick": schedules.tick([Tick(stored, [START], [("new", record("ada"))], START + 60_000)]),
         "show_schedule": schedules.show("s"),
         "scan_schedules": schedules.scan("0"),
         "switch_schedule": schedules.pause("s"),

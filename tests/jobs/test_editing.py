@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock import BadCall, Concurrency, Penstock, Queue, Status
+from penstock import BadCall, Batch, Concurrency, Penstock, Queue, Rate, Status, Unique
 from tests.conftest import Do, Time
 
 
@@ -115,12 +115,102 @@ async def test_a_wrong_change_is_refused_where_it_is_written(queue: Queue, do: D
         await do(job.edit, call="x")
 
 
-async def test_a_job_with_a_limit_is_not_changed(app: Penstock, do: Do):
+@pytest.mark.parametrize(
+    "power",
+    [{"limit": Concurrency(1, key="{account}")}, {"unique": Unique("{account}")}, {"batch": Batch(10)}],
+    ids=["limit", "unique", "batch"],
+)
+async def test_a_job_that_is_not_due_is_moved_whatever_its_powers_are(app: Penstock, do: Do, power: dict[str, Any]):
+    def pay_one(account: str) -> None: ...
+    def pay_all(account: list[str]) -> None: ...
+
+    pay: Any = app.task(queue="raw", **power)(pay_all if "batch" in power else pay_one)
+    one, two = [await do(pay.using(delay=60).enqueue, account) for account in ("a", "b")]
+    same = await do(pay.using(delay=60).enqueue, "a")  # of a unique job it is the first one
+    assert await do(one.edit, priority=1)
+    assert await do(one.reschedule, 90)
+    for job in {job.key: job for job in (one, two, same)}.values():
+        assert await do(job.promote)
+    states = [(await do(job.info)).status for job in (one, two, same)]
+    assert states == [Status.READY, Status.READY, Status.PARKED if "limit" in power else Status.READY]
+    assert (await do(one.info)).priority == 1
+    if "batch" not in power:
+        with pytest.raises(BadCall, match="follows from its arguments"):
+            await do(one.edit, call=pay.call("c"))
+    await do(app.queue("raw").purge)
+
+
+async def test_a_job_that_is_due_keeps_its_turn_when_it_is_promoted(app: Penstock, do: Do):
+    @app.task(queue="raw", limit=Concurrency(2))
+    def pay(account: str) -> None: ...
+
+    jobs = [await do(pay.enqueue, account) for account in "abc"]
+    for job in jobs:
+        assert await do(job.promote)
+    assert [item.body[1]["account"] for item in await do(app.queue("raw").claim, 3)] == ["a", "b"]
+    await do(app.queue("raw").purge)
+
+
+@pytest.mark.parametrize("limit", [[Concurrency(1)], [Rate(1, per=60)], [Concurrency(1), Rate(1, per=60)]])
+async def test_a_parked_job_that_becomes_urgent_takes_the_place_of_another(app: Penstock, do: Do, limit: Any):
+    @app.task(queue="raw", limit=limit)
+    def pay(account: str) -> None: ...
+
+    first, second, third = [await do(pay.enqueue, account) for account in "abc"]
+    assert await do(third.edit, priority=1)
+    assert await do(second.edit, priority=3)
+    assert [(await do(job.info)).status for job in (first, second)] == [Status.PARKED, Status.PARKED]
+    assert (await do(third.info)).status == Status.READY
+    assert await do(third.reschedule, 60)
+    assert (await do(second.info)).status == Status.READY
+    assert await do(second.edit, priority=9)
+    assert [(await do(job.info)).status for job in (first, second)] == [Status.READY, Status.PARKED]
+    assert await do(first.edit, priority=9)  # now it is the newer one of its priority
+    assert [item.body[1]["account"] for item in await do(app.queue("raw").claim, 3)] == ["b"]
+    await do(app.queue("raw").purge)
+
+
+async def test_the_only_job_of_a_limit_keeps_its_place_when_it_is_edited_often(app: Penstock, do: Do):
     @app.task(queue="raw", limit=Concurrency(1, key="{account}"))
     def pay(account: str) -> None: ...
 
     job = await do(pay.enqueue, "a")
-    with pytest.raises(BadCall, match="has a limit"):
-        await do(job.edit, priority=0)
-    assert (await do(job.info)).priority == 5
-    await do(job.cancel)
+    for priority in range(10):
+        assert await do(job.edit, priority=priority)
+    assert (await do(job.info)).status == Status.READY
+    assert await do(job.reschedule, 0.01)
+    assert [item.body[1]["account"] for item in await do(app.queue("raw").claim, 3, wait=5)] == ["a"]
+
+
+async def test_a_job_of_a_paused_task_stays_parked_when_it_is_edited(app: Penstock, do: Do):
+    @app.task(queue="raw", limit=Concurrency(1))
+    def pay(account: str) -> None: ...
+
+    await do(app.queue("raw").pause, task="pay")
+    first, second = await do(pay.enqueue, "a"), await do(pay.enqueue, "b")
+    assert await do(second.edit, priority=1)
+    assert await do(first.edit, priority=2)
+    assert [(await do(job.info)).status for job in (first, second)] == [Status.PARKED, Status.PARKED]
+    await do(app.queue("raw").resume, task="pay")
+    assert [item.body[1]["account"] for item in await do(app.queue("raw").claim, 3)] == ["b"]
+    await do(app.queue("raw").purge)
+
+
+async def test_a_job_that_waits_for_others_has_a_priority_and_no_date(app: Penstock, do: Do):
+    @app.task(queue="raw", result_ttl=60)
+    def pay(account: str) -> None: ...
+
+    first = await do(pay.enqueue, "a")
+    second, third = [await do(pay.using(after=[first]).enqueue, account) for account in "bc"]
+    assert await do(third.edit, priority=1)
+    for change in ({"delay": 5}, {"delay": 0}):
+        with pytest.raises(BadCall, match="waits for other jobs"):
+            await do(third.reschedule, **change)
+    with pytest.raises(BadCall, match="waits for other jobs"):
+        await do(third.promote)
+    with pytest.raises(BadCall, match="follows from its arguments"):
+        await do(third.edit, call=pay.call("d"))
+    [item] = await do(app.queue("raw").claim)
+    await do(item.complete, None)
+    assert [item.body[1]["account"] for item in await do(app.queue("raw").claim, 3)] == ["c", "b"]
+    assert not await do(second.promote)

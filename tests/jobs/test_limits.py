@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.ops.audit.queues import QueueAudit
-from tests.jobs.stand import FakeWorker, Stand, at_most, ids, per_second, settlement
+from tests.jobs.stand import FakeWorker, Stand, at_most, ids, per_second, record, settlement
 
 
 @pytest.fixture
@@ -222,11 +222,27 @@ def test_a_claim_meets_no_parked_job(stand: Stand, worker: FakeWorker) -> None:
     assert not turn.more
 
 
+def test_a_job_that_kept_all_of_its_places_can_be_promoted(stand: Stand, worker: FakeWorker) -> None:
+    stand.put("a", "b", limits=[at_most(1)])
+    (claim,) = worker.claim(5)
+    worker.settle(claim, ending="retry", delay=60)
+    assert stand.run(stand.bindings.edit("a", due=0.0)) == "edited"
+    assert [claim.id for claim in worker.claim(5)] == ["a"]
+
+
 def test_the_numbers_of_the_newest_release_hold(stand: Stand, worker: FakeWorker) -> None:
     stand.put(*"abcd", limits=[at_most(1, release=5)])
     stand.put("e", limits=[at_most(3, release=6)])
     stand.put("f", limits=[at_most(1, release=5)])
     assert ids(worker.take_all(10)[0].claims) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("first", "then", "states"), [(1, 5, "rr"), (5, 1, "rp")], ids=["higher", "lower"])
+def test_a_rate_that_changes_between_two_jobs_of_one_call_holds_for_the_second(
+    stand: Stand, first: int, then: int, states: str
+):
+    stand.put_drafts([("a", record(limits=[per_second(first)])), ("b", record(limits=[per_second(then, release=2)]))])
+    assert stand.states("a", "b") == states
 
 
 def test_a_higher_number_admits_parked_jobs_at_once(stand: Stand, worker: FakeWorker) -> None:

@@ -74,6 +74,8 @@ class Judge:
     buckets: dict[str, Bucket] = field(default_factory=lambda: defaultdict(Bucket))
     definitions: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
     """Name of a limit -> number, interval, burst, release, as stored."""
+    most: dict[str, int] = field(default_factory=dict)
+    """Name of a limit -> the highest number that held during the last call. It may have met jobs of two releases."""
     sent: dict[str, set[tuple[int, int, int, int]]] = field(default_factory=lambda: defaultdict(set))
     keeps: int | None = None
     """The most dead letters that the queue keeps."""
@@ -222,6 +224,8 @@ class Judge:
             if name.startswith("r:") and numbers != old:
                 for id, record in self.records.items():
                     self.jobs[id].may_start = record.state != constants.PARKED
+            learned = [one[0] for one in self.sent[name] if (old[3] if old else 0) < one[3] <= release]
+            self.most[name] = max(most, *learned, old[0] if old else 0) if numbers != old else most
             self.definitions[name] = numbers
 
     def _judge_ended(self, before: dict[str, Record]) -> None:
@@ -279,7 +283,7 @@ class Judge:
                 used[key] += not (running and key.startswith("r:"))
         for key, n in used.items():
             if key.startswith("c:"):
-                most = self.definitions[key.partition("=")[0]][0]
+                most = self.most[key.partition("=")[0]]
                 assert n <= max(most, self.used[key]), f"{n} jobs have places of {key}, the limit is {most}"
         self.used = used
         self._pass_on(displaced)

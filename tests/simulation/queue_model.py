@@ -235,9 +235,11 @@ class QueueModel:
             return "done" if key in self.done and self.done[key][0] > self.now else "none"
         if job.state in (DEAD, RUNNING):
             return {DEAD: "dead", RUNNING: "running"}[job.state]
-        if job.unique is not None:
-            return "limited"
         was, since = job.state, job.since
+        if was == READY and due is not None and due <= self.now and priority is None and payload is None:
+            return "edited"  # it keeps its turn
+        if job.unique is not None and payload is not None:
+            return "fixed"
         if was == READY and not job.suspect:
             self.ready[job.level, job.tenant].remove(key)
         job.level = job.level if priority is None else priority

@@ -18,7 +18,7 @@ from penstock.jobs import constants
 from penstock.jobs.claims import Claim, Ending
 from penstock.jobs.record import Record
 from penstock.jobs.retention import Retention
-from tests.jobs.stand import START, Limits, Stand, at_most, record, settlement
+from tests.jobs.stand import DELAYED, START, Limits, Stand, at_most, record, settlement
 from tests.servers import Server
 from tests.simulation.power_judge import Job, Judge
 from tests.simulation.test_queue_model import EXAMPLES, Worker
@@ -250,14 +250,15 @@ class PowerHistory:
 
     def edit(self) -> None:
         for id in self.pick(1):
-            self.edit_one(id, self.random.choice([None, 0.0, 2 * UNIT]), self.random.choice([1, 5, 9]))
+            self.edit_one(id, self.random.choice([None, 0.0, 2 * UNIT]), self.random.choice([None, 1, 5, 9]))
 
-    def edit_one(self, id: str, due: float | None, level: int) -> None:
-        job = self.judge.jobs[id]
+    def edit_one(self, id: str, due: float | None, level: int | None) -> None:
+        job, is_delayed = self.judge.jobs[id], self.stand.state(id) == DELAYED
         word = self.send(self.stand.bindings.edit(id, due=due, priority=level))
-        assert word == (
-            "dead" if job.dead else "running" if job.token else "limited" if job.limits or job.unique else "edited"
-        )
+        assert word == ("dead" if job.dead else "running" if job.token else "edited")
+        if word == "edited" and not is_delayed and not (due == 0 and level is None):
+            self.serial += 1
+            job.order, job.in_order = self.serial, job.in_order and not due  # it goes behind the others
         self.judge.judge(self.before)
 
     def pause(self) -> None:
@@ -308,7 +309,7 @@ class PowerHistory:
 
     def finish(self) -> None:
         """One worker runs everything, and nothing is left."""
-        for part in self.paused.copy():
+        for part in sorted(self.paused):  # not in the order of a set, so that a seed can be repeated
             self.pause_part(part, False)
         self.wait(10.001)
         last = Worker("last")
@@ -344,3 +345,19 @@ def test_histories_keep_their_promises(client: Any) -> None:
         except BaseException as error:
             error.add_note(f"the seed is {seed}")
             raise
+
+
+def test_jobs_of_two_releases_that_one_call_admits_each_count_by_their_own_numbers(client: Any) -> None:
+    """The parked jobs of a paused part are the first that use a limit. The newer release lowers it."""
+    history = PowerHistory(client, 0)
+    history.keep(None)
+    history.pause_part("p:task=two", True)
+    history.choices, history.delays, history.expiries = [("two", "", 5, None)], [0], [0]
+    for release, most in ((1, 2), (2, 1)):
+        history.release, history.two = release, most
+        for _ in range(3):
+            history.enqueue()
+    history.pause_part("p:task=two", False)
+    assert history.judge.definitions["c:two"] == (1, 0, 0, 2)
+    assert history.judge.used["c:two="] == 2
+    history.finish()

@@ -73,14 +73,14 @@ end
 --- (s: table, place: table) -> bool
 --- uses: base
 function admission.displace(s, place)
-  local level, generation, id = limits.least_urgent(s, place)
+  local level, generation, id = admitted.least_urgent(s, place)
   if not level or level <= place.r[_row.LEVELS][1] then return false end
   local body = record.get(id)
   if not body or record.state(body) ~= state.READY or struct.unpack(">I6", body, 3) ~= generation then return false end
   local _, _, _, since, _, flags, _, _, _, _, _, _, _, tenant = record.parse(body)
   local list, at = record.limits(body), 1
   while list[at][1] .. "=" .. list[at][2] ~= place.key do at = at + 1 end
-  limits.forget_admitted(s, list, level, generation, id)
+  admitted.forget(s, list, level, body, id)
   limits.give_up(s, list, at - 1, #list, false)
   counters.move(s, tenant, _count.READY, _count.PARKED, 1)
   counters.add_ready_since(s, since, -1)

@@ -1,10 +1,12 @@
 -- Changes one waiting job: when it is due, its priority, its arguments. queue.lua draws the states and maps the keys.
 --
--- The job gets a new generation, so that its old entry stands for nothing. It enters its lane as if it were enqueued now.
+-- The job gets a new generation, so that its old entry stands for nothing. It enters its lane as if it were enqueued now: it
+-- gives up its places in limits, and passes them again.
 
 -- Changes a waiting job. `due`: ms from now, or a date if `due_is_date` is 1; -1: leave it. `priority`: -1: leave it.
 -- `task` and `payload` replace the arguments if `replace` is 1; the job must belong to that task (empty: to none). Returns
--- edited, limited (such a job is not changed), task (it belongs to another one), running, dead, done or none.
+-- edited, fixed (its arguments may not change), waits (its date may not), task (it belongs to another one), running, dead,
+-- done or none.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, id: str, due: int, due_is_date: int, priority: int, replace: int
 --- args: task: str, payload: str
@@ -18,43 +20,61 @@ function script.edit(base, meta, caller, number, given, id, due, due_is_date, pr
   if not body then return results.get(id, s.now) and "done" or "none" end
   if record.state(body) == state.DEAD then return "dead" end
   if redis.call("HEXISTS", base .. "owners", id) == 1 then return "running" end
-  if string.byte(body, 36) ~= 0 then return "limited" end -- its key follows from its arguments, and its place from both
+  if due >= 0 and due_is_date == 0 then due = s.now + due end
+  local was = record.state(body)
+  local is_due = was == state.READY or was == state.PARKED
+  if is_due and due >= 0 and due <= s.now and priority < 0 and replace == 0 then return "edited" end -- it keeps its turn
+  if replace == 1 and string.byte(body, 36) > 0 then return "fixed" end -- its keys follow from its arguments
+  if was == state.WAITING and due >= 0 then return "waits" end
   local start = editing.payload_start(body)
   if replace == 1 and record.task(body) ~= task then return "task" end
 
-  local r, was, generation, _, since, _, flags, level, _, _, _, _, _, _, tenant = s.row, record.parse(body)
-  local old = record.entry(generation, #body, id)
-  if priority < 0 then priority = level end
-  body = string.sub(body, 1, 27) .. string.char(priority) .. string.sub(body, 29, start - 1)
+  if priority < 0 then priority = string.byte(body, 28) end
+  local changed = string.sub(body, 1, 27) .. string.char(priority) .. string.sub(body, 29, start - 1)
     .. (replace == 1 and payload or string.sub(body, start))
-  if due < 0 then
-    due = since
-  elseif due_is_date == 0 then
-    due = s.now + due
+  if was == state.WAITING then
+    redis.call("HSET", base .. "jobs", id, changed) -- it has no entry yet
+  else
+    editing.enter_again(s, id, body, changed, due)
   end
-  generation = row.mint(r, 1) + 1
-  local entry, from = record.entry(generation, #body, id), editing.counted(was)
+  job.commit(s)
+  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
+  row.store(s)
+  return idempotency.keep(caller, number, "edited")
+end
+
+-- Takes a waiting job out of its place, and has it enter again as `changed`. `due`: -1: when it was due.
+--- (s: table, id: str, body: str, changed: str, due: int)
+--- uses: base
+function editing.enter_again(s, id, body, changed, due)
+  local r, was, generation, _, since, _, flags, level, _, _, _, _, _, _, tenant = s.row, record.parse(body)
+  local old, from = record.entry(generation, #body, id), editing.counted(was)
   if was == state.DELAYED then
     redis.call("ZREM", base .. "delayed", old)
-  elseif was == state.READY then
-    counters.add_ready_since(s, since, -1)
-    if record.has(flags, flag.SUSPECT) then
-      r[_row.SUSPECTS] = r[_row.SUSPECTS] - redis.call("ZREM", base .. "suspects", old)
+  else
+    if record.has(flags, flag.LIMITED) then
+      limits.leave(s, id, body, was, flags, level)
+      flags = limits.with_passed(flags, 0)
+    end
+    if was == state.READY then
+      counters.add_ready_since(s, since, -1)
+      if record.has(flags, flag.SUSPECT) then
+        r[_row.SUSPECTS] = r[_row.SUSPECTS] - redis.call("ZREM", base .. "suspects", old)
+      end
     end
   end
+  if due < 0 then due = since end
+  generation = row.mint(r, 1) + 1
+  local entry, new_state = record.entry(generation, #changed, id), state.DELAYED
   if due > s.now then
     counters.move(s, tenant, from, _count.DELAYED, 1)
     job.delay(s, due, entry)
-    redis.call("HSET", base .. "jobs", id, record.moved(body, state.DELAYED, generation, due))
   else
-    local ready_since = was == state.READY and since or s.now
-    local new_state = job.make_ready(s, false, entry, flags, priority, tenant, ready_since, from, body)
-    redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, ready_since))
+    due = was == state.READY and since or s.now
+    new_state, flags = job.make_ready(s, false, entry, flags, string.byte(changed, 28), tenant, due, from, changed)
   end
-  job.commit(s)
-  if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
-  row.store(s)
-  return idempotency.keep(caller, number, "edited")
+  changed = record.moved(changed, new_state, generation, due)
+  redis.call("HSET", base .. "jobs", id, record.flagged(changed, flags))
 end
 
 -- Where the state of a waiting job is counted.

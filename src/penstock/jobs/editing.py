@@ -32,7 +32,7 @@ def edit_job(
     """See `Job.edit`, `Job.promote` and `Job.reschedule`."""
     if delay is not None and at is not None:
         raise ValueError("delay and at: give one of them")
-    Options(delay=delay or 0.0, at=at, priority=5 if priority is None else priority)  # checks them
+    Options(delay=0.0 if delay is None else delay, at=at, priority=5 if priority is None else priority)  # checks them
     if call is not None and not isinstance(getattr(call, "payload", None), bytes):
         raise BadCall(f"edit(call={call!r}): give a call, as in task.call(…)")
     word = yield bindings.edit(
@@ -42,11 +42,13 @@ def edit_job(
         task="" if call is None else call.task.name,
         payload=None if call is None else call.payload,
     )
-    if word == "limited":
+    if word == "fixed":
         raise BadCall(
-            f"job {bindings.keys.queue}:{key} has a limit or a unique key, or waits for others, and cannot be "
-            "changed: cancel it, and enqueue it again"
+            f"job {bindings.keys.queue}:{key} has a limit or a unique key, or waits for others, which follows from its "
+            "arguments: cancel it, and enqueue it again"
         )
+    if word == "waits":
+        raise BadCall(f"job {bindings.keys.queue}:{key} waits for other jobs: it has no date that could change")
     if word == "task":
         assert call is not None
         raise BadCall(f"job {bindings.keys.queue}:{key} is not of task {call.task.name!r}: its arguments are others")

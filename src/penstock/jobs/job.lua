@@ -186,7 +186,7 @@ end
 --- uses: base
 function job.remove(s, id, body, letter, text)
   local was, generation, _, since, _, flags, priority, _, _, _, _, _, ttl, tenant = record.parse(body)
-  if record.has(flags, flag.LIMITED) then limits.leave(s, id, body, was, generation, flags, priority) end
+  if record.has(flags, flag.LIMITED) then limits.leave(s, id, body, was, flags, priority) end
   redis.call("HDEL", base .. "jobs", id)
   if flags >= flag.UNIQUE then unique.leave(s, id, body, was) end
   letter = job.clear(id, flags, letter)
@@ -232,7 +232,7 @@ function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from
   local part = s.row[_row.PAUSES] and pauses.part(s, tenant, body, not is_front and from ~= _count.PARKED)
   if part then return pauses.park(s, part, is_front, entry, flags, priority, tenant, from, body) end
   if record.has(flags, flag.LIMITED) then
-    local list = record.limits(body)
+    local list = limits.of(s, body)
     local kept = limits.passed(flags)
     local passed, place = limits.pass(s, list, kept)
     flags = limits.with_passed(flags, passed)
@@ -242,7 +242,7 @@ function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from
       return state.PARKED, flags
     end
     if from ~= _count.RUNNING or not is_front then
-      limits.note_admitted(s, list, priority, entry)
+      admitted.note(s, list, priority, entry)
       limits.mark_kept(s, list, kept)
     end
   end
@@ -325,7 +325,7 @@ function job.claim(s, incarnation, want, trial)
   row.mint(r, room.claimed)
   if #room.met > 0 then pauses.park_met(s, room.met) end
   if room.claimed == 0 then return room end
-  if r[_row.LIMITED] then limits.start(s, room) end
+  if r[_row.LIMITED] then limited_runs.start(s, room) end
   counters.begin_runs(s, room.tenants, room.sinces)
   if room.unique then unique.start(s, room) end
   local owners = room.owners

@@ -66,6 +66,13 @@ function lease.collect(room, id, body, tenant, since, flags, ttl)
   if flags >= flag.UNIQUE then room.unique = true end
 end
 
+-- Where the keys of the powers of a claim begin.
+--- (held: str) -> int
+--- inline
+function lease.rest(held)
+  return 14 + string.byte(held, 13)
+end
+
 -- Claim number, flags, ttl, tenant, and where the keys of its powers begin.
 --- (held: str) -> int, int, int, str, int
 function lease.parse(held)

@@ -14,8 +14,7 @@
 --   places      HASH  name=key -> places in use, jobs parked, entries in the front lists of its lanes, levels (as in the row)
 --   parked:<name=key>:turns:, heads:, lane:, front:   the lanes of the jobs parked there, as in lane.lua
 --   parking     ZSET  name=key of each that has such lanes; all scores are 0
---   admitted    ZSET  length and text of name=key, level, generation, id: jobs in a lane that have a place and were never
---                     claimed. All scores are 0. The last member of a key is the one that gives its place to a more urgent job
+--   admitted    ZSET  jobs in a lane that have a place and were never claimed (admitted.lua)
 --   admissions  ZSET  name=key -> when to look for a free place again, server ms; =name after a change of the limit
 --   rate:<name=key>   STRING  a bucket (core/bucket.lua) that counts starts; TTL until it is full
 --   row         (row.lua)  LIMITED is absent until the queue has its first limit or pause; until then nothing here is called
@@ -55,15 +54,21 @@ function limits.open(s)
   if not r[_row.LIMITED] then r[_row.PARKED], r[_row.NEXT_ADMISSION], r[_row.LIMITED] = 0, 0, 1 end
 end
 
+--- (key: str) -> bool
+--- inline
+function limits.is_rate(key)
+  return string.byte(key) == 114
+end
+
 -- The places of one key, from what `places` holds.
 --- (s: table, key: str, packed: str | false) -> table
 function limits.add(s, key, packed)
   local used, parked, front, levels = 0, 0, 0, {}
   if packed then used, parked, front, levels = cmsgpack.unpack(packed) end
   local place = {
-    key = key, name = string.match(key, "^[^=]*"), is_rate = string.byte(key) == 114, used = used, parked = parked,
+    key = key, name = string.match(key, "^[^=]*"), is_rate = limits.is_rate(key), used = used, parked = parked,
     r = { [_row.FRONT] = front, [_row.WEIGHTED] = s.row[_row.WEIGHTED] % 2, [_row.LEVELS] = levels }, lists = false,
-    had_lanes = #levels > 0, stored = packed, is_part = string.byte(key) == 112, admitted = 0,
+    had_lanes = #levels > 0, lanes_changed = false, is_stored = packed, stored_used = used, stored_parked = parked, is_part = string.byte(key) == 112, admitted = 0,
   }
   s.places[key] = place
   s.place_list[#s.place_list + 1] = place
@@ -99,6 +104,30 @@ function limits.read_places(s, keys)
   if #missing == 0 then return end
   local found = batch.read(base .. "places", missing)
   for i = 1, #missing do limits.add(s, missing[i], found[i]) end
+end
+
+-- Reads with one command the places of the jobs in these drafts.
+--- (s: table, drafts: table)
+--- uses: base
+--- seldom
+function limits.read_drafts(s, drafts)
+  local keys, lists = {}, {}
+  for i = 1, #drafts do
+    local list = lists[drafts[i]]
+    if not list then
+      list = record.limits(drafts[i])
+      lists[drafts[i]] = list
+      for j = 1, #list do keys[#keys + 1] = list[j][1] .. "=" .. list[j][2] end
+    end
+  end
+  s.drafted_limits = lists
+  limits.read_places(s, keys)
+end
+
+-- The limits of a job, or of a draft.
+--- (s: table, body: str) -> table
+function limits.of(s, body)
+  return s.drafted_limits and s.drafted_limits[body] or record.limits(body)
 end
 
 -- Has `admission.admit` look for a free place.
@@ -189,6 +218,7 @@ end
 --- uses: base
 --- seldom
 function limits.pass(s, list, passed)
+  limits.open(s) -- a job that has kept all of its places reads none
   for i = passed + 1, #list do
     local place = limits.place_of(s, list[i])
     limits.learn(s, list[i])
@@ -217,7 +247,7 @@ function limits.push(place)
   place.r.weights, base = base .. "weights", base .. "parked:" .. place.key .. ":"
   lane.push(place.r, place.lists)
   base = queue
-  place.lists = false
+  place.lists, place.lanes_changed = false, true
 end
 
 -- Takes the first entry: that of the tenant whose turn it is, at the most urgent level. Returns nil if no entry is left.
@@ -234,7 +264,7 @@ function limits.pop(place)
   else
     place.r[_row.LEVELS] = {}
   end
-  base = queue
+  base, place.lanes_changed = queue, true
   return cursor and cursor.entries[1]
 end
 
@@ -259,24 +289,8 @@ function limits.take_tenant(place, tenant, all, part)
       lane.close(place.r, levels[i], { cursor }, nil)
     end
   end
-  base = queue
+  base, place.lanes_changed = queue, true
   return taken
-end
-
--- The members of `admitted` for a job, one for each of its limits.
---- (members: table, list: table, level: int, entry: str)
-function limits.collect_members(members, list, level, entry)
-  local rest = level .. string.sub(entry, 1, 6) .. record.entry_id(entry)
-  for i = 1, #list do
-    local key = list[i][1] .. "=" .. list[i][2]
-    members[#members + 1] = struct.pack(">I2", #key) .. key .. rest
-  end
-end
-
--- Notes that a job was admitted and may still give its place to a more urgent one.
---- (s: table, list: table, level: int, entry: str)
-function limits.note_admitted(s, list, level, entry)
-  limits.collect_members(s.admitted, list, level, entry)
 end
 
 -- Has `admission.admit` look at the first `kept` limits of a job that was just admitted. While the job was parked at a later
@@ -288,38 +302,6 @@ function limits.mark_kept(s, list, kept)
     local place = limits.place_of(s, list[i])
     if place.parked > 0 then limits.mark(s, place) end
   end
-end
-
--- Notes that a job was claimed, removed or parked, and has no such place any longer.
---- (s: table, list: table, level: int, generation: int, id: str)
-function limits.forget_admitted(s, list, level, generation, id)
-  limits.collect_members(s.started, list, level, struct.pack(">I6B", generation, 0) .. id)
-end
-
--- Writes what was noted.
---- (s: table)
---- uses: base
-function limits.write_admitted(s)
-  local scored = {}
-  for i = 1, #s.admitted do
-    scored[2 * i - 1], scored[2 * i] = 0, s.admitted[i]
-  end
-  if #scored > 0 then batch.leave_listpack(base .. "admitted", #scored / 2) end
-  batch.write("ZADD", base .. "admitted", scored)
-  batch.write("ZREM", base .. "admitted", s.started)
-  s.admitted, s.started = {}, {}
-end
-
--- The least urgent admitted job of a key: its level, generation and id. Returns nil if it has no such job.
---- (s: table, place: table) -> int | nil, int, str
---- uses: base
-function limits.least_urgent(s, place)
-  limits.write_admitted(s)
-  local start = struct.pack(">I2", #place.key) .. place.key
-  local found = redis.call("ZRANGE", base .. "admitted", "(" .. start .. ":", "[" .. start, "BYLEX", "REV", "LIMIT", 0, 1)
-  if not found[1] then return nil end
-  local at = #start + 1
-  return string.byte(found[1], at) - 48, struct.unpack(">I6", found[1], at + 1), string.sub(found[1], at + 7)
 end
 
 -- Gives up the places in the limits after `keep`, of the `passed` ones. In a rate only a job that has not started uses one.
@@ -336,14 +318,14 @@ function limits.give_up(s, list, keep, passed, started)
 end
 
 -- Gives up the places of a job that is not running and leaves the queue.
---- (s: table, id: str, body: str, was: str, generation: int, flags: int, priority: int)
+--- (s: table, id: str, body: str, was: str, flags: int, priority: int)
 --- uses: base
-function limits.leave(s, id, body, was, generation, flags, priority)
+function limits.leave(s, id, body, was, flags, priority)
   local list, passed = record.limits(body), limits.passed(flags)
   if was == state.PARKED and passed == #list then return end -- parked by a pause
   limits.give_up(s, list, 0, passed, false)
   if was == state.READY then
-    limits.forget_admitted(s, list, priority, generation, id)
+    admitted.forget(s, list, priority, body, id)
   elseif was == state.PARKED then
     local place = limits.place_of(s, list[passed + 1])
     place.parked = math.max(0, place.parked - 1)
@@ -362,65 +344,6 @@ function limits.kept(s, list, interrupted)
     if not place.is_rate and (interrupted or limits.definition(s, place.name).most == 1) then keep = i end
   end
   return keep
-end
-
--- A claim takes these jobs: books the starts of rates, and adds to each claim in `held` the keys to free when it ends.
---- (s: table, room: table)
---- uses: base
---- seldom
-function limits.start(s, room)
-  for i = 1, room.claimed do
-    local id, body = room.reply[2 * i - 1], room.reply[2 * i]
-    if record.has(string.byte(body, 27), flag.LIMITED) then
-      local list, keys = record.limits(body), {}
-      for j = 1, #list do
-        local place = limits.place_of(s, list[j])
-        if place.is_rate then
-          place.used, place.left = math.max(0, place.used - 1), nil
-          local full = bucket.take(base .. "rate:" .. place.key, 1, s.now * _park.MICROS,
-            limits.definition(s, place.name).interval, 0)
-          if list[j][7] then shards.keep(record.tenant(body), s.now, math.ceil(full / _park.MICROS)) end
-          if place.parked > 0 then limits.mark(s, place) end
-        else
-          keys[#keys + 1] = place.key
-        end
-      end
-      limits.forget_admitted(s, list, string.byte(body, 28), struct.unpack(">I6", body, 3), id)
-      room.held[2 * i] = room.held[2 * i] .. cmsgpack.pack(keys)
-    end
-  end
-end
-
--- Frees the places of a claim that ended, which begin at `at` in its value in `held`.
---- (s: table, held: str, at: int)
---- uses: base
---- seldom
-function limits.finish(s, held, at)
-  local keys = cmsgpack.unpack(string.sub(held, at))
-  for i = 1, #keys do
-    local place = limits.place(s, keys[i])
-    place.used = math.max(0, place.used - 1)
-    limits.mark(s, place)
-  end
-end
-
--- Reads the places of the claims that a turn completes.
---- (s: table, ids: table, held: table)
---- uses: base
---- seldom
-function limits.read_finished(s, ids, held)
-  local keys = {}
-  for i = 1, #ids do
-    local was = held[i]
-    if was then
-      local _, flags, _, _, at = lease.parse(was)
-      if record.has(flags, flag.LIMITED) then
-        local some = cmsgpack.unpack(string.sub(was, at))
-        for j = 1, #some do keys[#keys + 1] = some[j] end
-      end
-    end
-  end
-  limits.read_places(s, keys)
 end
 
 -- Marks the keys at which it is time to look. Returns whether there may be more of them.
@@ -468,27 +391,26 @@ end
 --- uses: base
 function limits.write(s)
   if not s.places then return end
-  limits.write_admitted(s)
+  admitted.write(s)
   local set, gone, lanes, no_lanes = {}, {}, {}, {}
   for i = 1, #s.place_list do
     local place = s.place_list[i]
     limits.push(place)
-    local levels = place.r[_row.LEVELS]
-    if place.used == 0 and #levels == 0 then
-      if place.stored then gone[#gone + 1] = place.key end
-      place.stored = false
-    else
-      local packed = cmsgpack.pack(place.used, place.parked, place.r[_row.FRONT], levels)
-      if packed ~= place.stored then
-        set[#set + 1], set[#set + 2], place.stored = place.key, packed, packed
+    if place.used ~= place.stored_used or place.parked ~= place.stored_parked or place.lanes_changed then
+      local levels = place.r[_row.LEVELS]
+      if place.used > 0 or #levels > 0 then
+        set[#set + 1], set[#set + 2] = place.key, cmsgpack.pack(place.used, place.parked, place.r[_row.FRONT], levels)
+      elseif place.is_stored then
+        gone[#gone + 1] = place.key
       end
+      if #levels > 0 and not place.had_lanes then
+        lanes[#lanes + 1], lanes[#lanes + 2] = 0, place.key
+      elseif #levels == 0 and place.had_lanes then
+        no_lanes[#no_lanes + 1] = place.key
+      end
+      place.is_stored, place.had_lanes, place.lanes_changed = place.used > 0 or #levels > 0, #levels > 0, false
+      place.stored_used, place.stored_parked = place.used, place.parked
     end
-    if #levels > 0 and not place.had_lanes then
-      lanes[#lanes + 1], lanes[#lanes + 2] = 0, place.key
-    elseif #levels == 0 and place.had_lanes then
-      no_lanes[#no_lanes + 1] = place.key
-    end
-    place.had_lanes = #levels > 0
   end
   if #set > 0 then batch.leave_listpack(base .. "places", #set / 2) end
   batch.write("HSET", base .. "places", set)

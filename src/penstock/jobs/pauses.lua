@@ -65,7 +65,7 @@ function pauses.park_met(s, met)
     local id, body = met[i], met[i + 1]
     local _, generation, _, since, _, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)
     if record.has(flags, flag.LIMITED) then
-      limits.forget_admitted(s, record.limits(body), priority, generation, id)
+      admitted.forget(s, record.limits(body), priority, body, id)
     end
     counters.add_ready_since(s, since, -1)
     generation = row.mint(s.row, 1) + 1

@@ -72,15 +72,21 @@ end
 function queue.add_jobs(s, caller, number, first)
   if s.now >= s.next_history then history.add(s) end
   local known, r, ids, seen, set = {}, s.row, {}, {}, {}
-  local drafts
+  local unique_ones, limited_ones
   for i = first, #ARGV, 2 do
     ids[#ids + 1] = ARGV[i]
-    if string.byte(ARGV[i + 1], 27) >= flag.UNIQUE then
-      drafts = drafts or {}
-      drafts[#drafts + 1] = ARGV[i + 1]
+    local flags = string.byte(ARGV[i + 1], 27)
+    if flags >= flag.UNIQUE then
+      unique_ones = unique_ones or {}
+      unique_ones[#unique_ones + 1] = ARGV[i + 1]
+    end
+    if flags >= flag.LIMITED and record.has(flags, flag.LIMITED) then
+      limited_ones = limited_ones or {}
+      limited_ones[#limited_ones + 1] = ARGV[i + 1]
     end
   end
-  if drafts then unique.read(s, drafts) end
+  if unique_ones then unique.read(s, unique_ones) end
+  if limited_ones then limits.read_drafts(s, limited_ones) end
   local old = redis.call("HMGET", base .. "jobs", unpack(ids))
   local generation = row.mint(r, #ids)
   for i = 1, #ids do

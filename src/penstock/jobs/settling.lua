@@ -12,7 +12,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
   -- One call for all numbers, because each call reads its format anew.
   local sent = #ids > 0 and { struct.unpack(">" .. string.rep("I6", #ids), numbers) }
   local done, seen, n, of_tenant, before = {}, {}, 0, 0, nil
-  if s.row[_row.LIMITED] then limits.read_finished(s, ids, held) end
+  if s.row[_row.LIMITED] then limited_runs.read(s, ids, held) end
   for i = 1, #ids do
     local id, was = ids[i], held[i]
     local number, flags, ttl, tenant, rest
@@ -39,7 +39,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
       local letter = ending.COMPLETED
       if flags > flag.CALL then letter = job.clear(id, flags, letter) end
       if flags >= flag.UNIQUE then unique.finish(s, id, was, rest) end
-      if record.has(flags, flag.LIMITED) then limits.finish(s, was, rest) end
+      if record.has(flags, flag.LIMITED) then limited_runs.finish(s, was, rest) end
       job.finish(s, id, letter, texts[i] or "null", ttl)
     end
   end
@@ -97,7 +97,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
   if verb == "drop" or verb == "cancel" then
     local _, flags, ttl, tenant, rest = lease.parse(held)
     if flags >= flag.UNIQUE then unique.finish(s, id, held, rest) end
-    if record.has(flags, flag.LIMITED) then limits.finish(s, held, rest) end
+    if record.has(flags, flag.LIMITED) then limited_runs.finish(s, held, rest) end
     local total = verb == "drop" and _row.DROPPED or _row.CANCELLED
     redis.call("HDEL", base .. "jobs", id)
     r[total] = r[total] + 1

@@ -20,6 +20,7 @@ from penstock.jobs.claims import Settlement
 from penstock.jobs.current import current
 from penstock.jobs.durable import step
 from penstock.jobs.flow import group
+from penstock.jobs.limits import Concurrency, Limit, Rate
 from penstock.jobs.retry import Retry
 from penstock.jobs.stage import Stage
 from penstock.jobs.task import Call, Task
@@ -41,6 +42,7 @@ STAGED = "plain"
 PLAIN = "without a power"
 """Jobs that expire, which are stored as those with a power are."""
 
+LIMITS = ("a limit of 100 keys", "a rate of 100 keys")
 
 FLOW = "with a job that waits for it"
 
@@ -65,12 +67,21 @@ def in_bulk(rig: Rig) -> Figures:
 def kinds(rig: Rig, jobs: int) -> dict[str, list[Call[Any]]]:
     """The calls of each kind. A further power adds its kind here."""
     plain = rig.tasks.noop
+    limited = limited_task(rig, "limited", Concurrency(10_000, key="{a}"))
+    rated = limited_task(rig, "rated", Rate(100_000, per=1, key="{a}"))
     expiring, unique = plain.using(expires=3600), plain.using(unique=Unique("{a}"))
     return {
         STAGED: [plain.call(n, 1, "x") for n in range(jobs)],
         PLAIN: [expiring.call(n, 1, "x") for n in range(jobs)],
         "unique key": [unique.call(n, 1, "x") for n in range(jobs)],
+        LIMITS[0]: [limited.call(n % 100, 1, "x") for n in range(jobs)],
+        LIMITS[1]: [rated.call(n % 100, 1, "x") for n in range(jobs)],
     }
+
+
+def limited_task(rig: Rig, name: str, limit: Limit) -> Task[[int, int, str], None]:
+    """A task in the queue of the others. Its limit lets all of its jobs pass."""
+    return rig.app.task(queue=rig.tasks.queue.name, name=name, result_ttl=0, limit=limit)(do_nothing_with_three)
 
 
 def compared(rig: Rig, enqueue: Callable[[Iterable[Call[Any]]], object]) -> Figures:
@@ -95,7 +106,7 @@ def compared(rig: Rig, enqueue: Callable[[Iterable[Call[Any]]], object]) -> Figu
         other = before if name == scheduled else measured[PLAIN]
         for part, (what, unit) in enumerate((("commands", ""), ("CPU of the server", "µs"))):
             ratio = Ratio(median(a[part] / b[part] for a, b in zip(costs, other, strict=True)), PLAIN)
-            target = at_most(1.25, "ratio") if name == "unique key" and part else None
+            target = at_most(1.25, "ratio") if name in ("unique key", *LIMITS) and part else None
             values = [cost[part] for cost in costs]
             yield figure(f"{name}, {what} per job", values, unit, ratio=None if name == PLAIN else ratio, target=target)
 
@@ -143,6 +154,26 @@ def reading(rig: Rig) -> tuple[int, float]:
     apart = {f"cmdstat_{name}" for name in (*SENT, "info")}
     commands = sum(one["calls"] for name, one in stats.items() if name not in apart)
     return commands, cpu["used_cpu_user"] + cpu["used_cpu_sys"]
+
+
+@TOPIC.scenario
+def parked_jobs(rig: Rig) -> Figures:
+    """Jobs of a bulk in a queue with many jobs that are parked at a limit: commands and CPU of the server per job"""
+    jobs, rounds, parked = rig.at_pace(640, 3200, 12_800), rig.at_pace(3, 9, 15), rig.at_pace(1000, 100_000, 100_000)
+    calls = [rig.tasks.noop.using(expires=3600).call(n, 1, "x") for n in range(jobs)]
+    kept = limited_task(rig, "parked", Concurrency(1))
+    cost = partial(cost_of, rig, rig.app.enqueue_many, calls)
+    cost()
+    alone = [cost() for _ in range(rounds)]
+    rig.fill([kept.call(0, 0, "")])
+    hold = rig.tasks.queue.bindings.turn(mint_id(), 1, lease=3600, want=1, settlements=[])
+    assert len(rig.app._driver.blocking.run(hold).claims) == 1
+    rig.fill(kept.call(n, 0, "") for n in range(parked))
+    beside = [cost() for _ in range(rounds)]
+    for part, (what, unit) in enumerate((("commands", ""), ("CPU of the server", "µs"))):
+        ratio = Ratio(median(one[part] for one in beside) / median(one[part] for one in alone), PLAIN)
+        name = f"{PLAIN}, beside {parked:,} parked jobs, {what} per job"
+        yield figure(name, [one[part] for one in beside], unit, ratio=ratio)
 
 
 @TOPIC.scenario
@@ -262,6 +293,9 @@ async def run_worker(rig: Rig, queue: str) -> None:
 
 
 async def do_nothing(n: int) -> None: ...
+
+
+async def do_nothing_with_three(a: int, b: int, text: str) -> None: ...
 
 
 async def do_nothing_for_all(numbers: list[int]) -> None: ...

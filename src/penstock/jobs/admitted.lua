@@ -1,0 +1,71 @@
+-- Admitted jobs: those in a lane that have a place in a limit and were never claimed. The least urgent one of a key gives its
+-- place to a more urgent job (`admission.displace`).
+--
+--   admitted    ZSET  length and text of name=key, level, generation, id. All scores are 0, so the last member of a key is its
+--                     least urgent job
+--
+-- `s.admitted` and `s.started` collect members that `admitted.write` adds and removes.
+
+-- The part of a job's members that is the same for all of its limits.
+--- (level: int, generation: str, id: str) -> str
+--- inline
+function admitted.of_job(level, generation, id)
+  return level .. generation .. id
+end
+
+--- (key: str, of_job: str) -> str
+--- inline
+function admitted.member(key, of_job)
+  return struct.pack(">I2", #key) .. key .. of_job
+end
+
+-- Appends the members of a job, one for each of its limits.
+--- (members: table, list: table, of_job: str)
+function admitted.collect(members, list, of_job)
+  for i = 1, #list do
+    local key = list[i][1] .. "=" .. list[i][2]
+    members[#members + 1] = admitted.member(key, of_job)
+  end
+end
+
+-- Notes that a job was admitted and may still give its place to a more urgent one.
+--- (s: table, list: table, level: int, entry: str)
+function admitted.note(s, list, level, entry)
+  admitted.collect(s.admitted, list, admitted.of_job(level, string.sub(entry, 1, 6), record.entry_id(entry)))
+end
+
+-- Notes that a job was removed or parked, and has no such place any longer.
+--- (s: table, list: table, level: int, body: str, id: str)
+function admitted.forget(s, list, level, body, id)
+  limits.open(s)
+  admitted.collect(s.started, list, admitted.of_job(level, string.sub(body, 3, 8), id))
+end
+
+-- Writes what was noted.
+--- (s: table)
+--- uses: base
+function admitted.write(s)
+  if #s.admitted > 0 then
+    local scored = {}
+    for i = 1, #s.admitted do
+      scored[2 * i - 1], scored[2 * i] = 0, s.admitted[i]
+    end
+    batch.leave_listpack(base .. "admitted", #s.admitted)
+    batch.write("ZADD", base .. "admitted", scored)
+    s.admitted = {}
+  end
+  batch.write("ZREM", base .. "admitted", s.started)
+  s.started = {}
+end
+
+-- The least urgent admitted job of a key: its level, generation and id. Returns nil if it has no such job.
+--- (s: table, place: table) -> int | nil, int, str
+--- uses: base
+function admitted.least_urgent(s, place)
+  admitted.write(s)
+  local start = struct.pack(">I2", #place.key) .. place.key
+  local found = redis.call("ZRANGE", base .. "admitted", "(" .. start .. ":", "[" .. start, "BYLEX", "REV", "LIMIT", 0, 1)
+  if not found[1] then return nil end
+  local at = #start + 1
+  return string.byte(found[1], at) - 48, struct.unpack(">I6", found[1], at + 1), string.sub(found[1], at + 7)
+end

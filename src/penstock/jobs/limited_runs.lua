@@ -1,0 +1,77 @@
+-- The runs of limited jobs: what a claim takes from the limits (limits.lua), and what the end of a claim gives back.
+--
+-- The claim of a job names the keys of concurrency in which it has a place, so its end needs no record.
+
+-- A claim takes these jobs: books the starts of rates, and adds to each claim in `held` the keys to free when it ends.
+--- (s: table, room: table)
+--- uses: base
+--- seldom
+function limited_runs.start(s, room)
+  local starts, rates, spread = {}, {}, {}
+  for i = 1, room.claimed do
+    local id, body = room.reply[2 * i - 1], room.reply[2 * i]
+    if record.has(string.byte(body, 27), flag.LIMITED) then
+      limits.open(s)
+      local list, keys = record.limits(body), {}
+      local of_job = admitted.of_job(string.byte(body, 28), string.sub(body, 3, 8), id)
+      for j = 1, #list do
+        local key = list[j][1] .. "=" .. list[j][2]
+        s.started[#s.started + 1] = admitted.member(key, of_job)
+        if not limits.is_rate(key) then
+          keys[#keys + 1] = key
+        else
+          if not starts[key] then rates[#rates + 1] = key end
+          starts[key] = (starts[key] or 0) + 1
+          if list[j][7] then spread[#spread + 1], spread[#spread + 2] = key, record.tenant(body) end
+        end
+      end
+      room.held[2 * i] = room.held[2 * i] .. cmsgpack.pack(keys)
+    end
+  end
+  if #rates == 0 then return end
+  limits.read_places(s, rates)
+  local full = {}
+  for i = 1, #rates do full[rates[i]] = limited_runs.take(s, s.places[rates[i]], starts[rates[i]]) end
+  for i = 1, #spread, 2 do shards.keep(spread[i + 1], s.now, full[spread[i]]) end
+end
+
+-- Books that `n` admitted jobs of a rate start. Returns when all of its units are free again, ms.
+--- (s: table, place: table, n: int) -> int
+--- uses: base
+function limited_runs.take(s, place, n)
+  place.used, place.left = math.max(0, place.used - n), nil
+  if place.parked > 0 then limits.mark(s, place) end
+  local interval = limits.definition(s, place.name).interval
+  return math.ceil(bucket.take(base .. "rate:" .. place.key, n, s.now * _park.MICROS, interval, 0) / _park.MICROS)
+end
+
+-- Frees the places of a claim that ended, which begin at `rest` in its value in `held`.
+--- (s: table, held: str, rest: int)
+--- uses: base
+--- seldom
+function limited_runs.finish(s, held, rest)
+  local keys = s.freed and s.freed[held] or cmsgpack.unpack(string.sub(held, rest))
+  for i = 1, #keys do
+    local place = limits.place(s, keys[i])
+    place.used = math.max(0, place.used - 1)
+    limits.mark(s, place)
+  end
+end
+
+-- Reads with one command the places of the claims that a turn completes. `s.freed` has their keys, by the claim.
+--- (s: table, ids: table, held: table)
+--- uses: base
+--- seldom
+function limited_runs.read(s, ids, held)
+  local all = {}
+  s.freed = {}
+  for i = 1, #ids do
+    local was = held[i]
+    if was and record.has(string.byte(was, 7), flag.LIMITED) then
+      local keys = cmsgpack.unpack(string.sub(was, lease.rest(was)))
+      s.freed[was] = keys
+      for j = 1, #keys do all[#all + 1] = keys[j] end
+    end
+  end
+  limits.read_places(s, all)
+end
