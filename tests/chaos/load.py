@@ -141,7 +141,7 @@ class JobWork(Work):
         self.answered |= dict.fromkeys(some, time.time())
 
     def claim(self) -> Steps:
-        for item in (yield partial(self.queue.claim, 5, wait=self.wait)):
+        for item in (yield partial(self.queue.claim, 10, wait=self.wait)):  # more than one `put`, so no backlog grows
             with contextlib.suppress(LeaseLost):
                 yield partial(item.complete)
                 self.completed[self.number(item)] += 1
@@ -386,8 +386,9 @@ class ChatWork(MailboxWork):
 
     def send(self) -> Steps:
         n = next(self.numbers)
-        yield partial(self.chat.send, "bo", n, id=str(n))
+        sent = yield partial(self.chat.send, "bo", n, id=str(n))
         self.answered[n] = time.time()
+        yield partial(self.chat.reader("bo").ack, sent)  # or the chat would keep all messages for its sender
 
 
 class SharedMailboxWork(MailboxWork):

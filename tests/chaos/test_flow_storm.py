@@ -2,50 +2,26 @@
 
 import contextlib
 import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 
 from penstock import RESULT, Penstock
-from tests.chaos import flow_app
+from tests.chaos import flow_app, groups
+from tests.chaos.groups import Group
 from tests.servers import Server
 from tests.speed import Deadline, scaled
 
 PARTS = int(os.environ.get("PENSTOCK_FLOW", "300"))
 
 
-@contextlib.contextmanager
-def workers() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Worker processes, each with its supervisor in a process group of its own. All are ended."""
-    started: list[subprocess.Popen[bytes]] = []
-    try:
-        yield started
-    finally:
-        for one in started:
-            one.terminate()
-        for one in started:
-            try:
-                one.wait(scaled(10))
-            except subprocess.TimeoutExpired:
-                os.killpg(one.pid, signal.SIGKILL)
-                one.wait()
-
-
-def start(address: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "penstock", "worker", "tests.chaos.flow_app:app", "-c", "10"]
-    return subprocess.Popen(
-        command, env=os.environ | {"FLOW_URL": address}, start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+def start(address: str) -> Group:
+    return groups.start("tests.chaos.flow_app:app", "-c", "10", FLOW_URL=address)
 
 
 def test_a_flow_over_two_queues_ends_once_whatever_is_killed_or_frozen():
     with (
         Server() as server,
         contextlib.closing(Penstock(server.address, prefix="flow")) as app,
-        workers() as running,
+        groups.workers() as running,
     ):
         part = app.task(queue="parts", name=flow_app.part.name)(lambda number: None)
         total = app.task(queue="totals", name=flow_app.total.name)(lambda numbers, name: None)
@@ -58,13 +34,12 @@ def test_a_flow_over_two_queues_ends_once_whatever_is_killed_or_frozen():
                 shocks += 1
                 victim = running.pop(0)
                 if shocks % 2:
-                    os.killpg(victim.pid, signal.SIGKILL)
-                    victim.wait()
+                    groups.kill(victim)
                     running.append(start(server.address))
                 else:
-                    os.killpg(victim.pid, signal.SIGSTOP)
+                    groups.freeze(victim)
                     time.sleep(1.5)
-                    os.killpg(victim.pid, signal.SIGCONT)
+                    groups.thaw(victim)
                     running.append(victim)
             time.sleep(0.01)
         assert shocks >= 2, "at least one worker was killed, and one was frozen"
