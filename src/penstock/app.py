@@ -182,12 +182,12 @@ class Penstock(CoordinationFactory):
 
         Raises ConfigurationError for a function or an option that cannot work, and for a name that another task has.
         """
-        policy = retry if isinstance(retry, Retry) else Retry(retry or 0)
+        policy = retry if isinstance(retry, Retry) else Retry(0 if retry is None else retry)
         timing = timing_of(schedule, timezone, every, missed)
         rest: Any = {"timing": timing, "unique": unique, "limit": limit, "batch": batch}
 
         def register(chosen: Callable[..., Any]) -> Task[..., Any]:
-            label = name or str(getattr(chosen, "__name__", chosen))
+            label = str(getattr(chosen, "__name__", chosen)) if name is None else name
             definition = Definition(label, chosen, queue, policy, timeout, result_ttl, isolate, self.middleware, **rest)
             self.registry.add(definition)
             return make_task(definition, self.queue(queue))

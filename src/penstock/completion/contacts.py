@@ -10,6 +10,7 @@ from penstock.completion.fold import begins, check_name, check_storable, cut
 from penstock.completion.keys import CompletionKeys
 from penstock.completion.name_rules import NameCollection, checked
 from penstock.completion.spelling import encode_equivalents, require_pinyin
+from penstock.core.arguments import check_whole
 from penstock.core.keys import check_label
 from penstock.core.operations import Driver, Operation, verb
 
@@ -42,8 +43,7 @@ class Contacts(NameCollection[ContactsRules]):
         pinyin: bool | None = None,
     ) -> None:
         self.name = check_label("contacts", name)
-        if not 1 <= limit <= MAX_CONTACTS:
-            raise ValueError(f"contacts(limit={limit}): from 1 to {MAX_CONTACTS:,}")
+        check_whole("contacts", "limit", limit, 1, MAX_CONTACTS, f"from 1 to {MAX_CONTACTS:,}")
         if by not in {None, "recency", "frequency"}:
             raise ValueError(f"contacts(by={by!r}): 'recency' or 'frequency'")
         if pinyin:
@@ -90,8 +90,7 @@ class Contacts(NameCollection[ContactsRules]):
         By default, `e` finds `é`, but `é` does not find `e`; the guide has all rules of matching.
         Raises BadName; ValueError for a limit that is not 1 to 1000. One round trip for each 1000 contacts read.
         """
-        if not 1 <= limit <= 1000:
-            raise ValueError(f"complete(limit={limit}): from 1 to 1000")
+        check_whole("complete", "limit", limit, 1, 1000, "from 1 to 1000")
         return self._matching(check_storable(prefix, "prefix"), limit)
 
     @verb

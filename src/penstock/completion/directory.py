@@ -25,6 +25,7 @@ from penstock.completion.search import Search
 from penstock.completion.sharded_storage import open_storage
 from penstock.completion.spelling import encode_equivalents, require_pinyin
 from penstock.completion.storage import CHUNK, DirectoryStorage
+from penstock.core.arguments import check_flag, check_many, check_whole
 from penstock.core.keys import check_label
 from penstock.core.operations import Driver, Operation, verb
 
@@ -54,8 +55,8 @@ class Directory(NameCollection[DirectoryRules]):
         shards: int | None = None,
     ) -> None:
         self.name = check_label("directory", name)
-        if shards is not None and not 1 <= shards <= MAX_SHARDS:
-            raise ValueError(f"directory(shards={shards}): from 1 to {MAX_SHARDS}")
+        if shards is not None:
+            check_whole("directory", "shards", shards, 1, MAX_SHARDS, f"from 1 to {MAX_SHARDS}")
         if pinyin:
             require_pinyin()
         table = None if equivalents is None else encode_equivalents(equivalents)
@@ -102,6 +103,7 @@ class Directory(NameCollection[DirectoryRules]):
         sent, if any name is refused. If a server fails in between, the names sent so far stay stored: add all of them
         again. One round trip for each 100 names or 64 KiB; each holds the server for a few milliseconds.
         """
+        check_many("add_many", "names", names)
         unique = list({new.id: new for new in map(NewName.parse, names)}.values())
         yield from self._with_storage(lambda storage: storage.save(unique, existing_only=False))
         return len(unique)
@@ -208,10 +210,11 @@ class Directory(NameCollection[DirectoryRules]):
         Writes nothing. One round trip, O(log n + limit). Several words, and a weight below a long prefix, need one for
         each 1000 names that are compared, at most 50; `typos` needs one more, of some milliseconds.
         """
-        _check_limit("complete", limit)
+        check_whole("complete", "limit", limit, 1, 1000, "from 1 to 1000")
         check_storable(prefix, "prefix")
-        if by not in {"name", "weight"}:
+        if by not in ("name", "weight"):
             raise ValueError(f"complete(by={by!r}): 'name' or 'weight'")
+        check_flag("complete", "typos", typos)
         if typos and after is not None:
             raise ValueError("complete(after=…, typos=True): names with a typo are found on the first page only")
         if by == "weight" and after is not None:
@@ -230,7 +233,7 @@ class Directory(NameCollection[DirectoryRules]):
     @verb
     def top(self, prefix: str = "", limit: int = 10) -> Operation[EntryPage]:
         """`complete(prefix, limit, by="weight")`: the heaviest names that begin with `prefix`, by default of all."""
-        _check_limit("top", limit)
+        check_whole("top", "limit", limit, 1, 1000, "from 1 to 1000")
         check_storable(prefix, "prefix")
         return self._with_storage(lambda storage: Search(storage, prefix).heaviest(limit))
 
@@ -259,8 +262,3 @@ class Directory(NameCollection[DirectoryRules]):
         check_storable(prefix, "prefix")
 
         return self._with_storage(lambda storage: Search(storage, prefix).count())
-
-
-def _check_limit(verb: str, limit: int) -> None:
-    if not 1 <= limit <= 1000:
-        raise ValueError(f"{verb}(limit={limit}): from 1 to 1000")

@@ -10,6 +10,7 @@ from typing import NamedTuple, Self, TypeAlias
 
 from penstock.completion.card import name_and_id
 from penstock.completion.fold import check_name
+from penstock.core.arguments import is_number, shown
 from penstock.errors import BadName, PayloadTooLarge
 
 NameLike: TypeAlias = str | tuple[str, str] | tuple[str, str, float | None] | tuple[str, str, float | None, str | bytes]
@@ -61,15 +62,15 @@ class NewName(NamedTuple):
 
 def check_weight(weight: float) -> float:
     """Raises BadName."""
-    if not isinstance(weight, int | float) or not 0 <= weight <= MAX_WEIGHT:
-        raise BadName(f"weight {weight!r}: a number from 0 up, at most {MAX_WEIGHT:.0e}")
+    if not is_number(weight, 0, MAX_WEIGHT):
+        raise BadName(f"weight {shown(weight)}: a number from 0 up, at most {MAX_WEIGHT:.0e}")
     return float(weight)
 
 
 def check_step(by: float) -> float:
     """Raises BadName."""
-    if not isinstance(by, int | float) or not -MAX_WEIGHT <= by <= MAX_WEIGHT:
-        raise BadName(f"bump(by={by!r}): a number from {-MAX_WEIGHT:.0e} to {MAX_WEIGHT:.0e}")
+    if not is_number(by, -MAX_WEIGHT, MAX_WEIGHT):
+        raise BadName(f"bump(by={shown(by)}): a number from {-MAX_WEIGHT:.0e} to {MAX_WEIGHT:.0e}")
     return float(by)
 
 
@@ -170,8 +171,8 @@ def member_of(after: str | Entry) -> bytes:
     """The member of an entry or of its cursor. Raises BadName."""
     try:
         member = after._member if isinstance(after, Entry) else base64.urlsafe_b64decode(after)
-    except (binascii.Error, ValueError):
+    except (binascii.Error, ValueError, TypeError):
         member = b""
     if not member:
-        raise BadName(f"complete(after={after!r}): not an entry of a page, nor its cursor")
+        raise BadName(f"complete(after={shown(after)}): not an entry of a page, nor its cursor")
     return member

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from penstock.core.arguments import check_flag
 from penstock.core.operations import Operation, RoundTrip
 from penstock.errors import ConfigurationError, FormatTooNew, ServerError
 
@@ -93,6 +94,9 @@ class NameCollection(Generic[R]):
     """
 
     def __init__(self, what: str, default: R, chosen: dict[str, Any]) -> None:
+        for name, value in chosen.items():
+            if value is not None and isinstance(getattr(default, name), bool):
+                check_flag(what.partition(" ")[0], name, value)
         self._what = what
         self._chosen = {name: value for name, value in chosen.items() if value is not None}
         self._rules = replace(default, **self._chosen)

@@ -15,6 +15,7 @@ from typing import Any
 from unicodedata import category, normalize
 
 from penstock.completion.fold import Equivalents, fold
+from penstock.core.arguments import shown
 from penstock.errors import BadName, ConfigurationError
 
 MAX_EQUIVALENTS = 64
@@ -62,6 +63,8 @@ def _pairs(encoded: str) -> list[tuple[str, str]]:
 
 def encode_equivalents(table: Mapping[str, str]) -> str:
     """A table of equivalents as a text such as `ü:ue,ё:е`, sorted. Raises BadName if the table makes no sense."""
+    if not isinstance(table, Mapping):
+        raise BadName(f"equivalents={shown(table)}: a table of letters, as in {{'ü': 'ue'}}")
     folded: dict[str, str] = {}
     for letter, replacement in table.items():
         pair = f"equivalents {letter!r}: {replacement!r}"

@@ -8,13 +8,28 @@ LONGEST_WAIT = 366 * 86400.0
 """Seconds. A program that would wait for longer passes None."""
 
 
+def is_number(value: Any, least: float, most: float) -> bool:
+    """Whether `value` is a number from `least` to `most`. True, False and NaN are not numbers here."""
+    return not isinstance(value, bool) and isinstance(value, int | float) and least <= value <= most
+
+
+def is_whole(value: Any, least: int, most: int) -> bool:
+    """Whether `value` is a whole number from `least` to `most`. True and False are not numbers here."""
+    return not isinstance(value, bool) and isinstance(value, int) and least <= value <= most
+
+
+def is_text(value: Any, least: int, most: int) -> bool:
+    """Whether `value` is a text of `least` to `most` bytes of UTF-8."""
+    return isinstance(value, str) and least <= len(value.encode(errors="replace")) <= most
+
+
 def check_seconds(what: str, name: str, value: Any, least: float, most: float, rule: str) -> None:
     """Raise ValueError unless `value` is a number of seconds from `least` to `most`.
 
     what, name  the function and its argument, for the message
     rule        what the argument may be, for the message
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+    if not is_number(value, least, most):
         raise ValueError(f"{what}({name}={shown(value)}): {rule}")
 
 
@@ -26,8 +41,20 @@ def check_wait(what: str, wait: Any) -> None:
 
 def check_whole(what: str, name: str, value: Any, least: int, most: int, rule: str) -> None:
     """Raise ValueError unless `value` is a whole number from `least` to `most`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+    if not is_whole(value, least, most):
         raise ValueError(f"{what}({name}={shown(value)}): {rule}")
+
+
+def check_many(what: str, name: str, value: Any, *, letters: bool = False) -> None:
+    """Raise ValueError unless `value` is iterable. A text is refused, unless it may count as its `letters`."""
+    if (isinstance(value, str | bytes) and not letters) or not hasattr(value, "__iter__"):
+        raise ValueError(f"{what}({name}={shown(value)}): several values, for example in a list")
+
+
+def check_flag(what: str, name: str, value: Any) -> None:
+    """Raise ValueError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{what}({name}={shown(value)}): True or False")
 
 
 def check_callback(what: str, name: str, value: Any) -> None:

@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
+from penstock.core.arguments import check_wait
 from penstock.core.ids import may_be_alive, mint_token
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
 from penstock.core.renewal import PlainLease, Renewer, now
@@ -44,7 +45,7 @@ from penstock.files.records import (
 )
 from penstock.files.settlement import CountPart, may_settle_again, settle
 from penstock.files.stream import ReceiverStream, blocks_missed, channel_restarted
-from penstock.messages.log import ask_until, check_wait, trim_rest
+from penstock.messages.log import ask_until, trim_rest
 
 T = TypeVar("T")
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, TypeVar
 
+from penstock.core.arguments import check_wait
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
 from penstock.core.renewal import PlainLease, Renewer, now
@@ -20,7 +21,7 @@ from penstock.files.records import ABORT, DATA, BlockHeader, ChannelRecord, read
 from penstock.files.settlement import CountPart, may_settle_again, settle
 from penstock.files.stream import ReceiverStream, blocks_missed, channel_restarted
 from penstock.messages.bindings import default_on
-from penstock.messages.log import ask_until, check_wait
+from penstock.messages.log import ask_until
 
 T = TypeVar("T")
 

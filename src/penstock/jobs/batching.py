@@ -10,6 +10,7 @@ from functools import reduce
 from operator import or_
 from typing import Any, Final
 
+from penstock.core.arguments import check_flag, is_number, is_whole, shown
 from penstock.core.cached import cached_property
 from penstock.core.clock import milliseconds
 from penstock.errors import ConfigurationError
@@ -44,10 +45,11 @@ class Batch:
     by_tenant: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.size, int) or not 1 <= self.size <= MOST:
-            raise ValueError(f"Batch({self.size!r}): 1 to {MOST} jobs")
-        if not 0 <= self.linger <= LONGEST_LINGER:
-            raise ValueError(f"Batch(linger={self.linger!r}): seconds from 0 to {LONGEST_LINGER:.0f}")
+        if not is_whole(self.size, 1, MOST):
+            raise ValueError(f"Batch({shown(self.size)}): 1 to {MOST} jobs")
+        if not is_number(self.linger, 0, LONGEST_LINGER):
+            raise ValueError(f"Batch(linger={shown(self.linger)}): seconds from 0 to {LONGEST_LINGER:.0f}")
+        check_flag("Batch", "by_tenant", self.by_tenant)
 
     @property
     def declared(self) -> tuple[int, int, int]:

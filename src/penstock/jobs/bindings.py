@@ -61,6 +61,8 @@ def scripts() -> Library:
         "jobs/retention.lua",
         "jobs/notes.lua",
         "jobs/limits.lua",
+        "jobs/admitted.lua",
+        "jobs/limited_runs.lua",
         "jobs/pauses.lua",
         "jobs/intake.lua",
         "jobs/listeners.lua",
@@ -279,7 +281,7 @@ class QueueBindings:
     ) -> RoundTrip[str]:
         """Change a waiting job. `due`: seconds from now, or a date. A new payload is for a job of `task` ("": of none).
 
-        Returns a word: edited, limited (unchanged), task (it is of another one), running, dead, done or none.
+        Returns a word: edited, fixed or waits (unchanged), task (it is of another one), running, dead, done or none.
         """
         is_date = isinstance(due, datetime)
         when = -1 if due is None else milliseconds(due.timestamp() if isinstance(due, datetime) else due)

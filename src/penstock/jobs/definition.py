@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.arguments import is_number, is_text, shown
 from penstock.core.cached import cached_property
 from penstock.errors import ConfigurationError
 from penstock.jobs.dependencies import has_dependencies
@@ -48,18 +49,15 @@ class Definition:
     batch: Batch | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.name.encode(errors="replace")) <= _LONGEST_NAME:
+        if not is_text(self.name, 1, _LONGEST_NAME):
             raise ConfigurationError(
-                f"task {self.name[:80]}: a name has 1 to {_LONGEST_NAME} bytes of UTF-8: give a shorter name="
+                f"task {shown(self.name)}: a name has 1 to {_LONGEST_NAME} bytes of UTF-8: give another name="
             )
         if not callable(self.function) or inspect.isclass(self.function):
             raise ConfigurationError(f"task {self.name}: a task is a function")
         if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
             raise ConfigurationError(f"task {self.name}: a generator cannot be a task; return a list")
-        if self.result_ttl is not None and not 0 <= self.result_ttl <= LONGEST_RESULT_TTL:
-            raise ConfigurationError(f"task {self.name}: result_ttl={self.result_ttl}: seconds from 0 to ten years")
-        if self.timeout is not None and not 0 < self.timeout <= LONGEST_DELAY:
-            raise ConfigurationError(f"task {self.name}: timeout={self.timeout}: seconds above 0, or None")
+        self._check_options()
         self._check_queue()
         if has_dependencies(self.function):
             self._check_dependencies()
@@ -81,13 +79,26 @@ class Definition:
             self.timing.check()
             check_declared(self.name, self.signature.required)
         if self.unique is not None:
-            from penstock.jobs.unique import TaskKey
+            from penstock.jobs.unique import TaskKey, check_unique
 
+            check_unique(self.name, self.unique, limited=bool(self.limit))
             TaskKey(self.name, self.unique, self.signature.names)
         if self.limit is not None:
             _ = self.limits
 
+    def _check_options(self) -> None:
+        if self.result_ttl is not None and not is_number(self.result_ttl, 0, LONGEST_RESULT_TTL):
+            raise ConfigurationError(
+                f"task {self.name}: result_ttl={shown(self.result_ttl)}: seconds from 0 to ten years"
+            )
+        if self.timeout is not None and not (is_number(self.timeout, 0, LONGEST_DELAY) and self.timeout > 0):
+            raise ConfigurationError(f"task {self.name}: timeout={shown(self.timeout)}: seconds above 0, or None")
+        if not isinstance(self.isolate, bool):
+            raise ConfigurationError(f"task {self.name}: isolate={shown(self.isolate)}: True or False")
+
     def _check_queue(self) -> None:
+        if not isinstance(self.queue, str):
+            raise ConfigurationError(f"task {self.name}: queue={shown(self.queue)}: the name of a queue")
         if "~" in self.queue:
             raise ConfigurationError(
                 f"task {self.name}: queue={self.queue!r} is the name of a shard: name the whole queue, "

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock import codec
+from penstock.core.arguments import is_number, shown
 from penstock.core.operations import RoundTrip, verb
 from penstock.errors import LeaseLost
 from penstock.jobs.claims import Claim, Ending, Settlement
@@ -15,8 +16,8 @@ from penstock.jobs.job import Failure, JobQueue, QueueHandle
 
 def checked_lease(lease: float) -> float:
     """The lease, in seconds. Raises ValueError if it is too short or too long."""
-    if not 0.05 <= lease <= 7 * 86400:
-        raise ValueError(f"lease={lease}: seconds from 0.05 to a week")
+    if not is_number(lease, 0.05, 7 * 86400):
+        raise ValueError(f"lease={shown(lease)}: seconds from 0.05 to a week")
     return lease
 
 

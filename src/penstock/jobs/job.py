@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 import msgspec
 
 from penstock import codec
+from penstock.core.arguments import check_callback, check_wait, is_number, shown
 from penstock.core.operations import Driver, Listen, Operation, RoundTrip, Wait, verb
 from penstock.errors import (
     CancelTimeout,
@@ -196,6 +197,9 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
         if self._ttl == 0:
             raise ResultNotKept(f"job {self.id} was enqueued with result_ttl=0: its result is not kept")
         bindings = self._queue.bindings
+        check_callback("result", "on_progress", on_progress)
+        if timeout is not None and not is_number(timeout, -math.inf, math.inf):
+            raise ValueError(f"result(timeout={shown(timeout)}): seconds, or None for ever")
         if timeout is not None and timeout <= 0:
             return self._result_or_raise((yield bindings.result(self.key, "")), was_pending=False)
         deadline = None if timeout is None or timeout == math.inf else time.monotonic() + timeout
@@ -366,7 +370,8 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
         "Hi"))`.
 
         The job goes behind the other jobs of its tenant and priority. Returns False, and changes nothing, once the job
-        has started or ended. Raises BadCall if the call is of another task than the job. One round trip.
+        has started or ended. Raises BadCall if the call is of another task than the job, and for the arguments of a
+        job that has a limit or a unique key, or waits for others. One round trip.
         """
         if priority is None and call is None:
             raise ValueError("edit(): give a priority, or a call with new arguments")
@@ -422,8 +427,7 @@ _ASK_AGAIN = 1.0
 def cancel_job(queue: JobQueue, key: str, wait: float | None) -> Operation[bool]:
     """See `Job.cancel`."""
     bindings = queue.bindings
-    if wait is not None and not wait >= 0:
-        raise ValueError(f"cancel(wait={wait}): seconds from 0, or None for no limit")
+    check_wait("cancel", wait)
     (word,) = yield bindings.cancel([key])
     if word != "running" or wait == 0:
         return bool(word == "cancelled")

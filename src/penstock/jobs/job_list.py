@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias, TypedDict
 
 import msgspec
 
-from penstock.core.arguments import check_callback, check_seconds, check_whole
+from penstock.core.arguments import check_callback, check_seconds, check_whole, shown
 from penstock.core.operations import Operation, RoundTrip, Sleep, verb
 from penstock.errors import ConfigurationError
 from penstock.jobs.counts import Counts, TenantCounts
@@ -115,6 +115,10 @@ def job_filter(
         raise ConfigurationError(f"jobs(state={str(state)!r}): one of {', '.join(known)}")
     if worker is not None and state not in (None, "running"):
         raise ConfigurationError(f"jobs(worker={worker!r}, state={str(state)!r}): only a running job has a worker")
+    texts = {"task": task or "", "tenant": tenant or "", "worker": worker or "", "id_prefix": id_prefix}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise ConfigurationError(f"jobs({name}={shown(text)}): a text, or None for any")
     check_seconds("jobs", "older_than", older_than, 0, _LONGEST_AGE, "seconds from 0")
     return JobFilter(None if state is None else known[str(state)], task, tenant, worker, id_prefix, older_than)
 

@@ -6,6 +6,7 @@ import string
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from penstock.core.arguments import shown
 from penstock.errors import BadCall, ConfigurationError
 
 LONGEST_KEY: Final = 200
@@ -24,6 +25,8 @@ class KeyTemplate:
     def __init__(self, what: str, text: str, parameters: Sequence[str]) -> None:
         self._what = what
         self.text = text
+        if not isinstance(text, str):
+            raise ConfigurationError(f'{what}: key={shown(text)}: a text, such as "{{account}}"')
         try:
             parsed = [*string.Formatter().parse(text)]
         except ValueError as error:

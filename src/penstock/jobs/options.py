@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypedDict
 
+from penstock.core.arguments import check_flag, is_number, is_whole, shown
 from penstock.core.clock import milliseconds
 from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID
 from penstock.jobs.record import draft
@@ -66,25 +67,35 @@ class Options:
     unique: Unique | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.delay <= LONGEST_DELAY:
-            raise ValueError(f"delay={self.delay}: seconds from 0 to {LONGEST_DELAY:.0f}")
-        if self.at is not None and self.delay:
-            raise ValueError("delay and at: give one of them")
-        for name, date in (("at", self.at), ("expires", self.expires)):
-            if isinstance(date, datetime) and (date.tzinfo is None or not 0 <= date.timestamp() < LATEST_DATE):
-                raise ValueError(f"{name}={date!r}: a date with a time zone, e.g. datetime.now(UTC), after 1970")
-        if isinstance(self.expires, int | float) and not 0 < self.expires <= LONGEST_DELAY:
-            raise ValueError(f"expires={self.expires}: seconds above 0, or a date")
+        self._check_times()
+        if self.unique is not None:
+            from penstock.jobs.unique import Unique
+
+            if not isinstance(self.unique, Unique):
+                raise ValueError(f"unique={shown(self.unique)}: give Unique(…)")
         if self.unique is not None and self.unique.debounce is not None and not self.is_due_now:
             raise ValueError("delay and Unique(debounce=…): the debounce is the delay; give one of them")
-        if self.priority not in range(10):
-            raise ValueError(f"priority={self.priority!r}: 0 (most urgent) to 9 (least)")
-        if self.result_ttl is not None and not 0 <= self.result_ttl <= LONGEST_RESULT_TTL:
-            raise ValueError(f"result_ttl={self.result_ttl}: seconds from 0 to ten years")
-        if len(self.tenant.encode("utf-8", "strict")) > 255:
-            raise ValueError("tenant: at most 255 bytes of UTF-8")
-        if self.id is not None and not 1 <= len(self.id.encode()) <= 200:
-            raise ValueError("id: 1 to 200 bytes of UTF-8")
+        if not is_whole(self.priority, 0, 9):
+            raise ValueError(f"priority={shown(self.priority)}: 0 (most urgent) to 9 (least)")
+        if not isinstance(self.tenant, str) or len(self.tenant.encode("utf-8", "strict")) > 255:
+            raise ValueError(f"tenant={shown(self.tenant)}: at most 255 bytes of UTF-8")
+        if self.id is not None and not (isinstance(self.id, str) and 1 <= len(self.id.encode()) <= 200):
+            raise ValueError(f"id={shown(self.id)}: 1 to 200 bytes of UTF-8")
+        check_flag("enqueue", "durable", self.durable)
+
+    def _check_times(self) -> None:
+        if not is_number(self.delay, 0, LONGEST_DELAY):
+            raise ValueError(f"delay={shown(self.delay)}: seconds from 0 to {LONGEST_DELAY:.0f}")
+        if self.at is not None and self.delay:
+            raise ValueError("delay and at: give one of them")
+        if self.at is not None:
+            _check_date("at", self.at)
+        if isinstance(self.expires, datetime):
+            _check_date("expires", self.expires)
+        elif self.expires is not None and not (is_number(self.expires, 0, LONGEST_DELAY) and self.expires > 0):
+            raise ValueError(f"expires={shown(self.expires)}: seconds above 0, or a date")
+        if self.result_ttl is not None and not is_number(self.result_ttl, 0, LONGEST_RESULT_TTL):
+            raise ValueError(f"result_ttl={shown(self.result_ttl)}: seconds from 0 to ten years")
 
     @property
     def is_due_now(self) -> bool:
@@ -94,6 +105,11 @@ class Options:
     def is_plain(self) -> bool:
         """Whether the job is ready at once, for good, under an id of the library's."""
         return not self.delay and self.at is None and self.expires is None and self.id is None and not self.durable
+
+
+def _check_date(name: str, date: datetime) -> None:
+    if not isinstance(date, datetime) or date.tzinfo is None or not 0 <= date.timestamp() < LATEST_DATE:
+        raise ValueError(f"{name}={shown(date)}: a date with a time zone, e.g. datetime.now(UTC), after 1970")
 
 
 @lru_cache(maxsize=4096)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from penstock.core.arguments import shown
 from penstock.errors import BadCall
 from penstock.jobs.limits import unpacked
 from penstock.jobs.options import Options
@@ -40,7 +41,9 @@ def part_name(queue: str, task: Named | str | None, tenant: str | None) -> str |
     if task is not None and tenant is not None:
         raise BadCall(f"queue {queue}: pause a task or a tenant, one at a time")
     if task is not None:
-        name = task if isinstance(task, str) else task.name
+        name = task if isinstance(task, str) else getattr(task, "name", None)
+        if not isinstance(name, str):
+            raise BadCall(f"queue {queue}: task={shown(task)}: a task, or its name")
         if not name:
             raise BadCall(f"queue {queue}: bare values have no task: pause the queue, or a tenant")
         return _TASK + name

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, Unpack, cast
 import msgspec
 
 from penstock import codec
+from penstock.core.arguments import check_wait, is_whole, shown
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import (
@@ -352,10 +353,9 @@ class Queue(ShardedQueue):
         In a queue with shards it asks each shard, until it has `n` jobs. Then it waits for all shards, at that cost for
         each, and returns the jobs of the one that woke it.
         """
-        if not 1 <= n <= 1000:
-            raise ValueError(f"claim({n}): 1 to 1000 jobs")
-        if wait is not None and wait < 0:
-            raise ValueError(f"claim(wait={wait}): seconds from 0, or None for ever")
+        if not is_whole(n, 1, 1000):
+            raise ValueError(f"claim({shown(n)}): 1 to 1000 jobs")
+        check_wait("claim", wait)
         if wait == 0:
             return self.claim_from_parts(n, lease)
         return self._claim_waiting(n, wait, self._lease(lease))

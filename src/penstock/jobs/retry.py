@@ -5,13 +5,25 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from datetime import datetime
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
+
+from penstock.core.arguments import is_number, is_whole, shown
 
 LONGEST_DELAY: Final = 100 * 365 * 86400.0
 """Seconds. A longer delay is a mistake, and would not fit into a record."""
 
+MOST_RETRIES: Final = 65_535
+"""A record counts them in two bytes."""
+
 LATEST_DATE: Final = 1e11
 """Seconds since 1970. A later date would not fit into a record."""
+
+
+def _are_exceptions(kinds: Any) -> bool:
+    return all(
+        isinstance(one, type) and issubclass(one, BaseException)
+        for one in (kinds if isinstance(kinds, tuple) else (kinds,))
+    )
 
 
 class Retry(Exception):
@@ -48,10 +60,20 @@ class Retry(Exception):
         retry_if: Callable[[BaseException], object] | None = None,
     ) -> None:
         super().__init__("run again")
-        if times is not None and times < 0:
-            raise ValueError(f"Retry({times}): the number of retries is 0 or more")
-        if not (0 <= base <= LONGEST_DELAY and 0 <= cap <= LONGEST_DELAY and 1 <= factor <= 1e6 and 0 <= jitter <= 1):
-            raise ValueError("Retry: base and cap are seconds up to a century, factor 1 or more, jitter 0 to 1")
+        if times is not None and not is_whole(times, 0, MOST_RETRIES):
+            raise ValueError(f"Retry({shown(times)}): the number of retries is 0 or more, and at most {MOST_RETRIES:,}")
+        for name, value, least, most in (
+            ("base", base, 0, LONGEST_DELAY), ("cap", cap, 0, LONGEST_DELAY), ("factor", factor, 1, 1e6),
+            ("jitter", jitter, 0, 1),
+        ):  # fmt: skip
+            if not is_number(value, least, most):
+                raise ValueError(
+                    f"Retry({name}={shown(value)}): base and cap are seconds up to a century, factor 1 or more, jitter "
+                    "0 to 1"
+                )
+        for name, kinds in (("on", on), ("never", never)):
+            if not _are_exceptions(kinds):
+                raise ValueError(f"Retry({name}={shown(kinds)}): give a class of exceptions, or a tuple of them")
         if retry_if is not None and not callable(retry_if):
             raise ValueError(f"Retry(retry_if={retry_if!r}): give a function of the exception")
         self.times = times
@@ -94,7 +116,8 @@ class RetryLater(Exception):
         when    seconds from now, or a date with a time zone, which the server's clock reaches
         reason  one line for the operator
 
-    Raises ValueError for a negative or endless delay, and for a date without a time zone. A date in the past means now.
+    Raises ValueError for anything else: a negative or endless delay, a timedelta, a date without a time zone. A date in
+    the past means now.
     """
 
     def __init__(self, when: float | datetime, reason: str = "") -> None:
@@ -107,8 +130,8 @@ class RetryLater(Exception):
             self.date = _seconds_since_1970(when)
             return
         super().__init__(reason or f"run again in {when} s")
-        if not 0 <= when <= LONGEST_DELAY:
-            raise ValueError(f"RetryLater({when}): seconds from 0 to a century, or a date")
+        if not is_number(when, 0, LONGEST_DELAY):
+            raise ValueError(f"RetryLater({shown(when)}): seconds from 0 to a century, or a date")
         self.seconds = when
 
 

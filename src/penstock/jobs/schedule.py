@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from penstock.core.arguments import is_text, shown
 from penstock.errors import ConfigurationError
 from penstock.jobs.job import readable_json
 from penstock.jobs.record import Record
@@ -24,9 +25,9 @@ _LONGEST_NAME: Final = 120
 
 def check_name(name: str) -> str:
     """The name of a schedule. Raises ConfigurationError for one that cannot be a part of a job's id."""
-    if not 1 <= len(name.encode(errors="replace")) <= _LONGEST_NAME or ":" in name:
+    if not is_text(name, 1, _LONGEST_NAME) or ":" in name:
         raise ConfigurationError(
-            f"schedule {name[:80]!r}: a name has 1 to {_LONGEST_NAME} bytes of UTF-8 and no colon; a task that has a "
+            f"schedule {shown(name)}: a name has 1 to {_LONGEST_NAME} bytes of UTF-8 and no colon; a task that has a "
             "schedule gives its name to it"
         )
     return name

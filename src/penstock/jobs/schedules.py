@@ -6,6 +6,7 @@ import builtins
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from penstock.core.arguments import shown
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, verb
 from penstock.errors import BadCall, ConfigurationError, ScheduleNotFound
@@ -101,6 +102,8 @@ class Schedules:
         yield ScheduleBindings(queue.bindings).remove(stored.name)
 
     def _find(self, name: str) -> Operation[tuple[Queue, int, StoredSchedule]]:
+        if not isinstance(name, str):
+            raise BadCall(f'schedule {shown(name)}: give its name, or its id "queue:name"')
         if ":" in name:
             return (yield from find_schedule(self._queue(name.partition(":")[0]).parts, name))
         return (yield from find_schedule(map(self._queue, sorted(self._names())), name))

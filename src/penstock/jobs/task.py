@@ -12,7 +12,7 @@ import msgspec
 from penstock.core.cached import cached_property
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
-from penstock.errors import BadCall, ConfigurationError
+from penstock.errors import BadCall
 from penstock.jobs.constants import CALL, LIMITED, LIMITS, UNIQUE, UNIQUE_KEY
 from penstock.jobs.definition import Definition
 from penstock.jobs.job import Job
@@ -115,11 +115,6 @@ class Task(Generic[P, R]):
             flags, powers = CALL | UNIQUE, UNIQUE_KEY
             options = replace(options, unique=self.unique)
         if self.definition.limits is not None:
-            if self.unique is not None and self.unique.replaces:
-                raise ConfigurationError(
-                    f"task {self.name}: a double would replace arguments that its limits have used already: give the "
-                    "task limits, or Unique with replace or debounce, but not both"
-                )
             flags, powers = flags | LIMITED, powers | LIMITS
         return self.home.record_start(options, flags, self.name, self.definition.result_ttl, powers)
 
@@ -156,6 +151,9 @@ class Task(Generic[P, R]):
             waiting = Waiting.of(chosen.pop("after", None), chosen.pop("on_failure", "stop"))
         made: Task[P, R] = Task(self._function, self.definition, self._queue, Options(**chosen), waiting)
         if made.options.unique is not None:
+            from penstock.jobs.unique import check_unique
+
+            check_unique(self.name, made.options.unique, limited=bool(self.definition.limit))
             _ = made._task_key  # checks the template here
         return made
 

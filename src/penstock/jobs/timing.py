@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
+from penstock.core.arguments import is_number, shown
 from penstock.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -51,9 +52,14 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.every is not None:
             if self.timezone != "UTC":
                 raise ConfigurationError("timezone: an interval (every=) has no time zone; only a cron line has")
-            if not _SHORTEST <= self.every <= _LONGEST:
-                raise ConfigurationError(f"every={self.every}: seconds from 1 to ten years")
+            if not is_number(self.every, _SHORTEST, _LONGEST):
+                raise ConfigurationError(f"every={shown(self.every)}: seconds from 1 to ten years")
             return self
+        if not isinstance(self.cron, str) or not isinstance(self.timezone, str):
+            raise ConfigurationError(
+                f'schedule={shown(self.cron)}, timezone={shown(self.timezone)}: two texts, such as "0 7 * * *" and '
+                '"Europe/Berlin"'
+            )
         _ = self._zone
         self._cron_from(datetime.datetime.now(datetime.UTC), reverse=False)
         if self.following(_now_ms()) is None:

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from penstock import codec
+from penstock.core.arguments import check_flag, is_number, is_text, shown
 from penstock.core.clock import milliseconds
 from penstock.errors import ConfigurationError
 from penstock.jobs.key_template import LONGEST_KEY, KeyTemplate
@@ -54,19 +55,20 @@ class Unique:
     def __post_init__(self) -> None:
         if self.until not in ("done", "start"):
             raise ValueError(f"Unique(until={self.until!r}): use 'done' or 'start', or throttle=seconds for a time")
+        check_flag("Unique", "replace", self.replace)
         if self.key is not None and self.exact is not None:
             raise ValueError("Unique: give a template or exact=, not both")
         if (self.debounce is not None) + (self.throttle is not None) > 1:
             raise ValueError("Unique: give debounce or throttle, not both")
         for name, seconds in (("debounce", self.debounce), ("throttle", self.throttle)):
-            if seconds is not None and not 0.001 <= seconds <= _LONGEST:
-                raise ValueError(f"Unique({name}={seconds}): seconds from 0.001 to a year")
+            if seconds is not None and not is_number(seconds, 0.001, _LONGEST):
+                raise ValueError(f"Unique({name}={shown(seconds)}): seconds from 0.001 to a year")
             if seconds is not None and (self.replace or self.until != "done"):
                 raise ValueError(f"Unique: {name} decides itself how long the key is held, and about doubles")
         if self.replace and self.until != "start":
             raise ValueError('Unique(replace=True) needs until="start": a job that runs has its arguments already')
-        if self.exact is not None and not 1 <= len(self.exact.encode(errors="replace")) <= LONGEST_KEY:
-            raise ValueError(f"Unique(exact=…): 1 to {LONGEST_KEY} bytes of UTF-8")
+        if self.exact is not None and not is_text(self.exact, 1, LONGEST_KEY):
+            raise ValueError(f"Unique(exact={shown(self.exact)}): 1 to {LONGEST_KEY} bytes of UTF-8")
 
     @property
     def replaces(self) -> bool:
@@ -78,6 +80,17 @@ class Unique:
         if self.debounce is not None:
             return key, "b", milliseconds(self.debounce)
         return key, "d" if self.until == "done" else "r" if self.replace else "s", 0
+
+
+def check_unique(task: str, unique: Unique, *, limited: bool) -> None:
+    """Check `unique=` of a task. Raises ConfigurationError for one that cannot work with it."""
+    if not isinstance(unique, Unique):
+        raise ConfigurationError(f"task {task}: unique={shown(unique)}: give Unique(…)")
+    if limited and unique.replaces:
+        raise ConfigurationError(
+            f"task {task}: a double would replace arguments that its limits have used already: give the task limits, "
+            "or Unique with replace or debounce, but not both"
+        )
 
 
 class TaskKey:

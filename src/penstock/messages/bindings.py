@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from penstock import codec
+from penstock.core.arguments import shown
 from penstock.core.clock import Clock
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
@@ -20,6 +21,7 @@ from penstock.errors import (
     BadCall,
     ChatExists,
     ChatGone,
+    ConfigurationError,
     MessageError,
     NewBeginning,
     NoSpace,
@@ -162,7 +164,8 @@ class LogBindings:
     ) -> RoundTrip[None]:
         """Create a log with these members and its first message, if `body` is not None. Raises ChatExists."""
         args: tuple[Arg, ...] = (
-            *UNNUMBERED, self.clock.now_ms, *_limits(keep), *_history_limits(history or History()), sender,
+            *UNNUMBERED, self.clock.now_ms, *_limits(keep),
+            *_history_limits(History() if history is None else history), sender,
             int(body is not None), body or b"", *members,
         )  # fmt: skip
         return self._call("create", args, lambda _: None)
@@ -402,10 +405,14 @@ def _wake_reply(left: int, to_notify: Iterable[bytes]) -> WakeReply:
 
 
 def _history_limits(history: History) -> tuple[int, int]:
+    if not isinstance(history, History):
+        raise ConfigurationError(f"history={shown(history)}: give History(…)")
     return (history.messages or 0, 0 if history.age is None else max(1, int(history.age * 1000)))
 
 
 def _limits(keep: Keep) -> tuple[int, int, int, int]:
+    if not isinstance(keep, Keep):
+        raise ConfigurationError(f"keep={shown(keep)}: give Keep(…)")
     age_ms = 0 if keep.age is None else max(1, int(keep.age * 1000))
     return (int(keep.messages or 0), int(keep.bytes or 0), age_ms, int(keep.full == "refuse"))
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from penstock.core.arguments import check_many, check_whole
 from penstock.core.clock import Clock
 from penstock.core.operations import Driver, InBackground, Operation, Parallel, RoundTrip, verb
 from penstock.errors import ChatGone, StateLost
 from penstock.messages.bindings import ChatIndexBindings, LogBindings
-from penstock.messages.keys import LogKeys, check_reader
+from penstock.messages.keys import LogKeys, check_device, check_reader
 from penstock.messages.log import check_post, post_all, trim_rest, wake_rest
-from penstock.messages.message import History, Keep, Message, check_position
+from penstock.messages.message import MAX_NUMBER, History, Keep, Message, check_position
 from penstock.messages.reader import Follow, LogReader
 from penstock.messages.replies import WakeReply
 from penstock.settings import Settings
@@ -105,7 +106,7 @@ class Reader(LogReader):
     """One member of a chat, or one of its devices. At its first pull a new device starts from its member's cursor."""
 
     def __init__(self, log: LogBindings, driver: Driver, member: str, device: str, index_of: IndexOf) -> None:
-        super().__init__(log, driver, check_reader("member", member), device and check_reader("device", device))
+        super().__init__(log, driver, check_reader("member", member), check_device(device))
         self._index_of = index_of
         self.member = member
         self.device = device
@@ -171,6 +172,7 @@ class Chat:
         All values are encoded before the first is sent. A round trip sends 500 of them, either all or none. `ids`: one
         for each value, as in `send`.
         """
+        check_many("send_many", "messages", messages, letters=True)
         bodies = [self._log.encode(message) for message in messages]
         pairs = check_post("send_many", bodies, ids, wait)
         return self._send_many(pairs, check_reader("member", sender), wait)
@@ -235,7 +237,7 @@ class Chat:
         Changes nothing if it is a member already. Raises ChatGone. Three round trips.
         """
         last = {"now": 0, "start": -1}.get(history, history) if isinstance(history, str) else history
-        if not isinstance(last, int) or (last < 0 and history != "start"):
+        if isinstance(last, bool) or not isinstance(last, int) or not (history == "start" or 0 <= last <= MAX_NUMBER):
             raise ValueError(f"join(history={history!r}): 'now', 'start', or how many of the last messages")
         return self._join(self._index_of(check_reader("member", member)), member, last)
 
@@ -275,8 +277,8 @@ class Chat:
     @verb
     def members(self, limit: int = MAX_MEMBERS, offset: int = 0) -> RoundTrip[list[Member]]:
         """A page of the members; those that are furthest behind come first. Raises ChatGone. One round trip."""
-        if not 1 <= limit <= MAX_MEMBERS or offset < 0:
-            raise ValueError(f"members(limit={limit}, offset={offset}): limit 1 to {MAX_MEMBERS}, offset 0 or more")
+        check_whole("members", "limit", limit, 1, MAX_MEMBERS, f"1 to {MAX_MEMBERS:,}")
+        check_whole("members", "offset", offset, 0, 10**9, "0 or more")
         return self.read_members(limit, offset)
 
     def read_members(self, limit: int, offset: int = 0) -> RoundTrip[list[Member]]:

@@ -6,14 +6,15 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from penstock.core.arguments import check_many, check_wait, shown
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
-from penstock.errors import ChatExists
+from penstock.errors import BadCall, ChatExists
 from penstock.messages.bindings import PULL_BYTES, ChatIndexBindings, LogBindings, default_on, new_beginning
 from penstock.messages.chat import BATCH, Chat, member_of, notify_members, run_in_batches
-from penstock.messages.keys import LogKeys, check_reader
-from penstock.messages.log import ask_until, check_limit, check_wait, trim_rest
+from penstock.messages.keys import LogKeys, check_device, check_reader
+from penstock.messages.log import ask_until, check_limit, trim_rest
 from penstock.messages.message import History, Keep, Mail, Message
 from penstock.messages.replies import LogStatus, PullReply
 from penstock.settings import Settings
@@ -73,17 +74,19 @@ class Chats:
 
         Raises ChatExists. Two round trips, and about two more for each hundred members.
         """
+        if not isinstance(members, str):
+            check_many("create", "members", members)
         invited = [members] if isinstance(members, str) else list(members)
+        for member in invited if sender is None else [*invited, sender]:
+            check_reader("member", member)
         everyone: list[str] = list(dict.fromkeys(invited if sender is None else [*invited, sender]))
         if not everyone:
             raise ValueError("create([]): name at least one member; a chat without members is deleted")
         if message is not _NO_MESSAGE and sender is None:
             raise ValueError("create(message=…): say who sends it, sender='…'")
-        for member in everyone:
-            check_reader("member", member)
         chat = self.get(mint_id() if id is None else id)
         body = None if message is _NO_MESSAGE else chat._log.encode(message)
-        make = chat._log.create(everyone, keep or Keep(), sender or "", body, history)
+        make = chat._log.create(everyone, Keep() if keep is None else keep, sender or "", body, history)
         return self._create(chat, everyone, make, is_own_id=id is not None)
 
     def _create(self, chat: Chat, members: Sequence[str], make: RoundTrip[None], *, is_own_id: bool) -> Operation[Chat]:
@@ -112,7 +115,7 @@ class UserChats:
         self._chats = chats
         self._index = chats.index_of(user)
         self.user = user
-        self.device = device
+        self.device = check_device(device)
         self._hints_since = b""
         """The last hint that was read; empty until all chats were checked for the first time."""
         self._with_news: dict[str, None] = {}
@@ -250,8 +253,11 @@ class UserChats:
         Ignores a chat that is gone or that the user has left. Raises NewBeginning for a chat that began again since its
         message was read; those of other chats are acknowledged. One round trip for each hundred chats.
         """
+        check_many("ack", "messages", messages)
         upto: dict[str, Message] = {}
         for message in messages:
+            if not isinstance(message, Message):
+                raise BadCall(f"ack({shown(message)}): give messages, as `pull` returned them")
             latest = upto.setdefault(message.place, message)
             if (message.at, message.number) > (latest.at, latest.number):
                 upto[message.place] = message

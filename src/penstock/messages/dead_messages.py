@@ -6,6 +6,7 @@ import builtins
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.core.arguments import check_whole
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.messages.bindings import LogBindings
 from penstock.messages.log import wake_rest
@@ -30,8 +31,8 @@ class DeadMessages:
     @verb
     def list(self, limit: int = 50, offset: int = 0) -> Operation[list[DeadMessage]]:
         """A page of dead letters, the latest first. One round trip for each MiB."""
-        if not 1 <= limit <= 1000 or offset < 0:
-            raise ValueError(f"list(limit={limit}, offset={offset}): limit 1 to 1000, offset 0 or more")
+        check_whole("list", "limit", limit, 1, 1000, "1 to 1000")
+        check_whole("list", "offset", offset, 0, 10**9, "0 or more")
         return self._page(limit, offset)
 
     def _page(self, limit: int, offset: int) -> Operation[builtins.list[DeadMessage]]:

@@ -59,6 +59,11 @@ def check_reader(kind: str, name: str) -> str:
     return name
 
 
+def check_device(name: str) -> str:
+    """Return the name of a device, or "" for a member without devices. Raises ConfigurationError."""
+    return name if name == "" else check_reader("device", name)
+
+
 @dataclass(frozen=True)
 class LogKeys:
     """The names of one log's keys, `{penstock:chat:ops}:…`, or of a user's index of chats, `{penstock:chats:ada}:…`.

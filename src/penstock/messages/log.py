@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
+from penstock.core.arguments import check_many, check_wait, check_whole
 from penstock.core.keys import check_text
 from penstock.core.operations import (
     Listen,
@@ -56,14 +57,8 @@ class Bindings(Protocol):
     def wake(self) -> RoundTrip[WakeReply]: ...
 
 
-def check_wait(verb: str, wait: float | None) -> None:
-    if wait is not None and wait < 0:
-        raise ValueError(f"{verb}(wait={wait}): seconds from 0, or None for ever")
-
-
 def check_limit(verb: str, limit: int) -> None:
-    if not 1 <= limit <= MAX_LIMIT:
-        raise ValueError(f"{verb}(limit={limit}): 1 to {MAX_LIMIT:,}")
+    check_whole(verb, "limit", limit, 1, MAX_LIMIT, f"1 to {MAX_LIMIT:,}")
 
 
 def ask_until(
@@ -161,7 +156,7 @@ def check_ttl(verb: str, ttl: float | None) -> float:
 
 def check_sender(sender: str) -> str:
     """Return the sender of a message in a mailbox: any text, or none."""
-    return sender and check_text("sender", sender)
+    return sender if sender == "" else check_text("sender", sender)
 
 
 def check_post(
@@ -171,6 +166,7 @@ def check_post(
     check_wait(verb, wait)
     if ids is None:
         return [("", body) for body in bodies]
+    check_many(verb, "ids", ids, letters=True)
     checked = ["" if id is None else check_text("message id", id) for id in ids]
     if len(checked) != len(bodies):
         raise BadCall(f"{verb}(ids=…): {len(checked)} ids for {len(bodies)} messages; nothing was sent")

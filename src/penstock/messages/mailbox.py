@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from penstock.core.arguments import check_many, check_wait
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
@@ -21,7 +22,6 @@ from penstock.messages.log import (
     check_seconds,
     check_sender,
     check_ttl,
-    check_wait,
     post_all,
     trim_rest,
     wake_rest,
@@ -183,6 +183,7 @@ class Mailbox(LogReader):
         All values are encoded before the first is sent. A round trip posts 500 of them, either all or none. `ids`: one
         for each value, as in `post`.
         """
+        check_many("post_many", "values", values, letters=True)
         bodies = [self._log.encode(value) for value in values]
         messages = check_post("post_many", bodies, ids, wait)
         return self._post_many(messages, check_sender(sender), wait, check_ttl("post_many", ttl))

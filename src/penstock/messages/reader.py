@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from penstock.core.arguments import check_wait
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import BadCall
 from penstock.messages.bindings import LogBindings, default_on, new_beginning
-from penstock.messages.log import ask_until, check_limit, check_wait, trim_rest
+from penstock.messages.log import ask_until, check_limit, trim_rest
 from penstock.messages.message import Mail, Message, check_position
 from penstock.messages.replies import LogStatus, PullReply
 

@@ -1,0 +1,218 @@
+"""Arguments of the wrong type are refused where they are written, before anything is sent."""
+
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from penstock import BadCall, Batch, Concurrency, ConfigurationError, Penstock, Rate, Retry, RetryLater, Unique
+from tests.conftest import Do
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        ("complete", {"prefix": "a", "limit": 1.5}),
+        ("complete", {"prefix": "a", "limit": "10"}),
+        ("complete", {"prefix": "a", "limit": True}),
+        ("complete", {"prefix": "a", "limit": None}),
+        ("complete", {"prefix": "a", "by": ["weight"]}),
+        ("complete", {"prefix": "a", "typos": "no"}),
+        ("top", {"prefix": "a", "limit": 1.5}),
+        ("add_many", {"names": "ada"}),
+        ("add_many", {"names": None}),
+    ],
+)
+async def test_a_wrong_argument_of_a_directory_is_named(app: Penstock, do: Do, verb: str, arguments: dict[str, Any]):
+    wrong = [*arguments][-1]
+    with pytest.raises(ValueError, match=rf"{verb}\({wrong}="):
+        await do(getattr(app.directory("d"), verb), **arguments)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"words": "no"}, {"accents": 2}, {"pinyin": "yes"}, {"shards": True}, {"shards": "2"}, {"shards": 1.5}]
+)
+async def test_a_wrong_setting_of_a_directory_is_named(app: Penstock, settings: dict[str, Any]):
+    (name,) = settings
+    with pytest.raises(ValueError, match=rf"directory\({name}="):
+        app.directory("d", **settings)
+
+
+@pytest.mark.parametrize("wrong", ["10", None, 1.5, True])
+async def test_a_wrong_limit_of_messages_is_named(app: Penstock, do: Do, wrong: Any):
+    box, contacts = app.mailbox("m"), app.contacts("c")
+    calls: list[tuple[Any, dict[str, Any]]] = [
+        (box.pull, {"limit": wrong}), (box.history, {"limit": wrong}), (box.claim, {"n": wrong}),
+        (box.dead.list, {"limit": wrong}), (box.dead.list, {"offset": wrong}),
+        (contacts.complete, {"prefix": "a", "limit": wrong}),
+    ]  # fmt: skip
+    for verb, arguments in calls:
+        with pytest.raises(ValueError, match=r"limit=|offset="):
+            await do(verb, **arguments)
+
+
+@pytest.mark.parametrize("wrong", ["5", float("nan"), True, -1])
+async def test_a_wrong_wait_of_messages_is_named(app: Penstock, do: Do, wrong: Any):
+    box = app.mailbox("m")
+    for verb, arguments in ((box.pull, {}), (box.claim, {}), (box.post, {"value": 1})):
+        with pytest.raises(ValueError, match="wait="):
+            await do(verb, **arguments, wait=wrong)
+
+
+def handle(account: str = "", n: int = 1) -> None: ...
+
+
+WRONG: tuple[Any, ...] = (
+    -1, True, "x", ["x"], {"a": 1}, b"x", 1.5, object(), float("nan"), 10**30, timedelta(1), datetime(2027, 1, 1),
+)  # fmt: skip
+TEXTS: tuple[Any, ...] = tuple(one for one in WRONG if not isinstance(one, str))
+NUMBERS: tuple[Any, ...] = tuple(one for one in WRONG if one != 1.5)
+FLAGS: tuple[Any, ...] = tuple(one for one in WRONG if one is not True)
+
+
+@pytest.fixture
+def offline() -> Penstock:
+    return Penstock("unix:///nowhere")
+
+
+def refuses(make: Callable[..., Any], option: str, values: Iterable[Any], said: str = "") -> None:
+    for wrong in values:
+        with pytest.raises(ValueError, match=said or f"{option}="):
+            make(**{option: wrong})
+
+
+@pytest.mark.parametrize(
+    ("option", "values", "said"),
+    [
+        ("queue", (*TEXTS, None), ""), ("name", TEXTS, "task"), ("retry", WRONG, "Retry"),
+        ("timeout", (*NUMBERS, 0), ""), ("result_ttl", NUMBERS, ""), ("isolate", FLAGS, ""),
+        ("schedule", WRONG, "schedule"), ("every", (*NUMBERS, 0), ""),
+        ("unique", WRONG, ""), ("limit", WRONG, "limit"), ("batch", WRONG, "batch="),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_of_a_task_is_refused_where_it_is_written(
+    offline: Penstock, option: str, values: Iterable[Any], said: str
+):
+    refuses(lambda **one: offline.task(**{"name": "handle", **one})(handle), option, values, said)
+
+
+@pytest.mark.parametrize("option", ["timezone", "missed"])
+def test_a_wrong_option_of_a_schedule_is_refused_where_it_is_written(offline: Penstock, option: str):
+    refuses(lambda **one: offline.task(schedule="* * * * *", **one)(handle), option, WRONG, option)
+
+
+@pytest.mark.parametrize(
+    ("make", "option", "values"),
+    [
+        (Retry, "base", NUMBERS), (Retry, "cap", NUMBERS), (Retry, "factor", (*NUMBERS, 0.5)),
+        (Retry, "jitter", (*NUMBERS, 1.5)), (Retry, "on", (*WRONG, int)), (Retry, "never", (*WRONG, (1,))),
+        (Retry, "retry_if", WRONG), (Unique, "debounce", NUMBERS), (Unique, "throttle", NUMBERS),
+        (Unique, "exact", TEXTS), (Unique, "replace", FLAGS), (partial(Batch, 5), "linger", NUMBERS),
+        (partial(Batch, 5), "by_tenant", FLAGS), (partial(Rate, 1), "per", NUMBERS),
+        (partial(Rate, 1, 1), "burst", WRONG),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_of_a_policy_is_named(make: Any, option: str, values: Iterable[Any]):
+    refuses(make, option, values)
+
+
+def test_a_wrong_number_of_a_policy_is_shown():
+    refuses(Retry, "times", WRONG, r"Retry\(.+\): the number of retries")
+    refuses(Batch, "size", WRONG, r"Batch\(.+\): 1 to 500 jobs")
+    refuses(RetryLater, "when", (*NUMBERS, None, float("inf")), r"RetryLater\(.+\): (seconds from 0|a date with)")
+
+
+@pytest.mark.parametrize("kind", [Unique, partial(Concurrency, 1), partial(Rate, 1, 1)])
+def test_a_key_that_is_no_text_is_refused_where_it_is_written(offline: Penstock, kind: Any):
+    for wrong in TEXTS:
+        power = kind(key=wrong)
+        arguments: dict[str, Any] = {"unique" if isinstance(power, Unique) else "limit": power}
+        with pytest.raises(ConfigurationError, match="key="):
+            offline.task(**arguments)(handle)
+
+
+@pytest.mark.parametrize("unique", [Unique("{account}", until="start", replace=True), Unique("{account}", debounce=5)])
+def test_arguments_that_would_be_replaced_behind_a_limit_are_refused_where_they_are_written(
+    offline: Penstock, unique: Unique
+):
+    with pytest.raises(ConfigurationError, match="but not both"):
+        offline.task(unique=unique, limit=Concurrency(1, key="{account}"))(handle)
+    limited: Any = offline.task(limit=Concurrency(1, key="{account}"))(handle)
+    with pytest.raises(ConfigurationError, match="but not both"):
+        limited.using(unique=unique)
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("delay", NUMBERS), ("at", WRONG), ("priority", WRONG), ("tenant", TEXTS), ("expires", (*NUMBERS, 0)),
+        ("result_ttl", NUMBERS), ("id", TEXTS), ("unique", WRONG), ("durable", FLAGS),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_of_a_job_is_named(offline: Penstock, option: str, values: Iterable[Any]):
+    task: Any = offline.task(name="handle")(handle)
+    refuses(task.using, option, values)
+    refuses(partial(offline.queue("q").put, "x"), option, values)
+
+
+@pytest.mark.parametrize("option", ["task", "tenant", "worker", "id_prefix"])
+def test_a_wrong_condition_for_jobs_is_named(offline: Penstock, option: str):
+    refuses(offline.queue("q").jobs, option, TEXTS)
+
+
+@pytest.mark.parametrize("place", ["valkey"])
+async def test_a_wrong_argument_of_a_queue_or_a_job_is_named(app: Penstock, do: Do):
+    queue = app.queue("q")
+    job = await do(queue.put, "x", delay=60)
+    for verb, option, values in (
+        (queue.claim, "wait", NUMBERS), (queue.claim, "lease", NUMBERS), (job.cancel, "wait", NUMBERS),
+        (job.reschedule, "delay", NUMBERS), (job.reschedule, "at", WRONG), (job.edit, "priority", WRONG),
+        (job.result, "on_progress", WRONG),
+        (job.result, "timeout", [one for one in NUMBERS if one not in (-1, 10**30)]),
+        (queue.pause, "task", TEXTS), (queue.pause, "tenant", TEXTS), (queue.resume, "task", TEXTS),
+        (queue.resume, "tenant", TEXTS),
+    ):  # fmt: skip
+        for wrong in values:
+            with pytest.raises((ValueError, BadCall), match=f"{option}="):
+                await do(verb, **{option: wrong})
+    for wrong in WRONG:
+        with pytest.raises(ValueError, match=r"claim\("):
+            await do(queue.claim, wrong)
+    for lookup in (app.schedules.get, app.schedules.pause, app.schedules.trigger, app.schedules.remove):
+        for wrong in TEXTS:
+            with pytest.raises(BadCall, match="give its name"):
+                await do(lookup, wrong)
+    assert await do(job.cancel)
+
+
+@pytest.mark.parametrize("option", ["keep", "history"])
+def test_limits_of_messages_that_are_none_are_refused(offline: Penstock, option: str):
+    refuses(offline.mailbox("m").keep, option, (*WRONG, "", 0, []))
+    refuses(partial(offline.chats.create, ["ada"]), option, (*WRONG, "", 0, []))
+
+
+def test_a_wrong_argument_of_messages_is_named(offline: Penstock):
+    box, chats = offline.mailbox("m"), offline.chats
+    chat = chats.get("c")
+    refuses(partial(box.post, 1), "sender", (*TEXTS, None, 0, []), "sender name")
+    refuses(box.post_many, "values", (-1, None, 1.5))
+    refuses(partial(box.post_many, [1]), "ids", (-1, 1.5, True))
+    refuses(partial(chat.send_many, "ada"), "messages", (-1, None, 1.5))
+    refuses(chats.create, "members", (-1, None, b"x", True))
+    refuses(partial(chats.create, ["ada"]), "sender", (*TEXTS, []), "member name")
+    refuses(partial(chat.join, "ada"), "history", (True, -1, 1.5, "x", None, 10**30))
+    refuses(partial(chat.reader, "ada"), "device", (*TEXTS, None, 0, []), "device name")
+    refuses(partial(chats.of, "ada"), "device", (*TEXTS, None, 0, []), "device name")
+    refuses(chats.of("ada").ack, "messages", ("x", -1, None))
+    with pytest.raises(BadCall, match="give messages"):
+        chats.of("ada").ack(["x"])  # type: ignore[list-item]
+
+
+def test_a_wrong_argument_of_names_is_named(offline: Penstock):
+    directory = offline.directory("d")
+    refuses(partial(directory.complete, "a"), "after", (*TEXTS, "x"))
+    refuses(partial(directory.add, "ada"), "weight", WRONG[:6], "weight")
+    refuses(partial(directory.bump, "1"), "by", (True, "x", float("nan"), 10**30))
+    refuses(partial(offline.directory, "d"), "equivalents", ("x", 5, ["x"]))
