@@ -90,7 +90,7 @@ def test_every_wait_survives_a_fail_over(servers: FailoverServers, fail: Callabl
                 processes.trigger(app, n + 1)
                 late += processes.late(n + 1, NEXT_LIMIT)
                 if is_thawed:
-                    eventually(lambda: servers.victim.client.role()[0] == b"slave")
+                    eventually(lambda: servers.victim.role() == "slave")
                 processes.trigger(app, n + 2)
                 late += processes.late(n + 2, NEXT_LIMIT)
             assert late == []
