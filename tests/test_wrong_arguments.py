@@ -1,14 +1,30 @@
 """Arguments of the wrong type are refused where they are written, before anything is sent."""
 
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from typing import Any
 
 import pytest
 
-from penstock import BadCall, Batch, Concurrency, ConfigurationError, Penstock, Rate, Retry, RetryLater, Unique
+from penstock import (
+    BadCall,
+    Batch,
+    Concurrency,
+    ConfigurationError,
+    Penstock,
+    Rate,
+    Retry,
+    RetryLater,
+    StepError,
+    Unique,
+    current,
+    sleep,
+    step,
+    wait_for,
+)
 from tests.conftest import Do
+from tests.worker.in_process import run_burst
 
 
 @pytest.mark.parametrize(
@@ -216,3 +232,68 @@ def test_a_wrong_argument_of_names_is_named(offline: Penstock):
     refuses(partial(directory.add, "ada"), "weight", WRONG[:6], "weight")
     refuses(partial(directory.bump, "1"), "by", (True, "x", float("nan"), 10**30))
     refuses(partial(offline.directory, "d"), "equivalents", ("x", 5, ["x"]))
+
+
+@pytest.mark.parametrize("place", ["valkey"])
+async def test_a_wrong_argument_of_jobs_together_is_named(app: Penstock, do: Do):
+    task: Any = app.task(name="handle")(handle)
+    one: Any
+    for one in (5, True, 1.5, ["x"]):
+        with pytest.raises(BadCall, match="after="):
+            task.using(after=one)
+    refuses(task.map, "items", (5, None), r"handle\.map\(items=")
+    for one in (5, None, "x"):
+        with pytest.raises(ValueError, match=r"enqueue_many\(calls="):
+            await do(app.enqueue_many, one)
+    with pytest.raises(BadCall, match="half a character"):
+        task.call("\ud800")
+
+
+class NoOffset(tzinfo):
+    def utcoffset(self, date: datetime | None, /) -> None: ...
+    def dst(self, date: datetime | None, /) -> None: ...
+    def tzname(self, date: datetime | None, /) -> None: ...
+
+
+def test_a_date_whose_time_zone_has_no_offset_is_refused(offline: Penstock):
+    date = datetime(2027, 1, 1, tzinfo=NoOffset())
+    with pytest.raises(ValueError, match="a date with a time zone"):
+        RetryLater(date)
+    task: Any = offline.task(handle)
+    for option in ("at", "expires"):
+        with pytest.raises(ValueError, match=f"{option}=.* a date with a time zone"):
+            task.using(**{option: date})
+
+
+async def test_a_wrong_argument_inside_a_job_is_named(app: Penstock):
+    stopped: list[str] = []
+
+    async def charge() -> None: ...
+
+    @app.task(name="pay")
+    async def pay() -> None:
+        job: Any = current()
+        steps: Any = step
+        wrong: Any
+        for wrong in (5, None, "x", charge()):
+            with pytest.raises(StepError, match=r"give a function, then its arguments"):
+                steps(wrong)
+        for wrong in NUMBERS:
+            with pytest.raises(ValueError, match="fraction from 0 to 1"):
+                job.progress(wrong)
+            with pytest.raises(ValueError, match="timeout="):
+                _ = wait_for("s", timeout=wrong)
+        for wrong in ("x", None, True, float("nan")):
+            with pytest.raises(ValueError, match=r"sleep\(days="):
+                _ = sleep(days=wrong)
+        key = app.queue("default").key("k")
+        for wrong in (None, True, [], float("nan"), "\ud800"):
+            with pytest.raises((TypeError, ValueError), match=r"set\('"):
+                job.stage.set(key, wrong)
+            with pytest.raises((TypeError, ValueError), match="zadd"):
+                job.stage.zadd(key, "m", wrong)
+        stopped.append("all were refused")
+
+    await pay.enqueue.aio()
+    await run_burst(app)
+    assert stopped == ["all were refused"]

@@ -53,6 +53,8 @@ def encode(value: Any, *, limit: int, what: str) -> bytes:
         data = _encoder.encode(value)
         if b"null" in data:
             _refuse_non_finite(msgspec.to_builtins(value, enc_hook=_encode_other))
+    except UnicodeEncodeError as error:
+        raise BadCall(f"{what}: half a character (a lone surrogate) cannot be sent: {error.object[:40]!r}") from error
     except (TypeError, ValueError, NotImplementedError, OverflowError, RecursionError) as error:
         raise BadCall(f"{what}: {error}") from error
     if len(data) > limit:

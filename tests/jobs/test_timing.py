@@ -133,10 +133,11 @@ def test_a_date_that_comes_once_in_years_is_found():
     ("timing", "words"),
     [
         (Timing("0 25 * * *"), "bad hour"),
-        (Timing("0 7 * *"), "wrong number of fields"),
+        (Timing("0 7 * *"), "five fields"),
+        (Timing("30 0 7 * * *"), "five fields; for seconds use every="),
         (Timing("0 0 31 2 *"), "bad day-of-month"),
         (Timing("0 7 * * mo"), "bad day-of-week"),
-        (Timing("@daily"), "wrong number of fields"),
+        (Timing("@daily"), "five fields"),
         (Timing("0 7 * * *", "Europe/Berln"), "timezone 'Europe/Berln' is unknown"),
         (Timing("0 7 * * *", "../etc/passwd"), "is unknown"),
         (Timing("0 7 * * *", every=30), "either a cron line"),

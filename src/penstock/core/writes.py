@@ -105,7 +105,10 @@ class Writes:
         clause = Clause(_VERBS.get(command) or command.lower(), key)
         if len(args) < least:
             raise ValueError(f"{clause}: name at least one field, member or value")
-        values = [packable(arg) for arg in args]
+        try:
+            values = [packable(arg) for arg in args]
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{clause}: {error}") from None
         self._add(clause, command, values, len(values) if least else 1)
         return self
 
@@ -133,7 +136,7 @@ def packable(value: Value) -> Packable:
             raise ValueError(f"{value!r}: half a character (a lone surrogate) cannot be sent") from None
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r}: bytes, a text, or a number")
+        raise TypeError(f"{shown(value)}: bytes, a text, or a number")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value}: a finite number")
     return repr(value)
@@ -149,8 +152,8 @@ def _shortened(value: Value) -> Value:
 
 
 def _number(verb: str, value: Number) -> Number:
-    if isinstance(value, str | bytes):
-        raise TypeError(f"{verb}({value!r}): a number")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{verb}({shown(value)}): a number")
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise ValueError(f"{verb}({shown(value)}): a score is a finite float, below 1.8e308")
     return value
@@ -158,7 +161,7 @@ def _number(verb: str, value: Number) -> Number:
 
 def _whole(verb: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= EXACT_BELOW:
-        raise ValueError(f"{verb}({value!r}): a whole number between -2**53 and 2**53, exclusive")
+        raise ValueError(f"{verb}({shown(value)}): a whole number between -2**53 and 2**53, exclusive")
     return value
 
 

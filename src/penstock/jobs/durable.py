@@ -22,7 +22,8 @@ from functools import lru_cache
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from penstock import codec
-from penstock.errors import ProgramChanged, SignalTimeout
+from penstock.core.arguments import is_number, shown
+from penstock.errors import ProgramChanged, SignalTimeout, StepError
 from penstock.jobs.current import in_step
 from penstock.jobs.durable_bindings import LONGEST_NAME, check_name
 from penstock.jobs.retry import LONGEST_DELAY
@@ -39,6 +40,15 @@ def _refuse_loop(what: str) -> None:
     except RuntimeError:
         return
     raise RuntimeError(f"{what}.run() would block the event loop: write `await {what}(…)`")
+
+
+def _described(function: Any) -> str:
+    """A step for errors. Raises StepError for anything but a function."""
+    if callable(function):
+        return f"step({_name_of(function)})"
+    if inspect.iscoroutine(function):
+        function.close()  # otherwise Python warns that it was never awaited
+    raise StepError(f"step({shown(function)}): give a function, then its arguments: step(charge, order)")
 
 
 def _name_of(function: Any) -> str:
@@ -101,8 +111,9 @@ class Step:
     function that an `async def` task calls runs in a thread. A job records at most 1 MiB, with 256 bytes for each step.
 
     One round trip for each step that is called, and one for each run, which reads what was recorded before. Raises
-    StepError for a name that is used twice, ProgramChanged if the earlier run called something else here, LeaseLost
-    if another worker has the job now, BadCall and PayloadTooLarge for a result that cannot be recorded.
+    StepError for a name that is used twice and for anything but a function, ProgramChanged if the earlier run called
+    something else here, LeaseLost if another worker has the job now, BadCall and PayloadTooLarge for a result that
+    cannot be recorded.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -119,7 +130,7 @@ class Step:
     @overload
     def __call__(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
     def __call__(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        what = f"step({_name_of(function)})"
+        what = _described(function)
         steps = steps_of_run(what)
         return self._awaited(steps, steps.begin(self._name), what, function, args, kwargs)
 
@@ -144,7 +155,7 @@ class Step:
 
     def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """For a `def` task, in its thread. Raises RuntimeError on an event loop."""
-        what = f"step({_name_of(function)})"
+        what = _described(function)
         _refuse_loop("step")
         steps = steps_of_run(what)
         key, run = steps.begin(self._name), steps.driver.blocking.run
@@ -239,12 +250,17 @@ def _limit(signal: str, timeout: float | None) -> float:
     check_name("signal", signal)
     if timeout is None:
         return 0.0
-    if not 0 < timeout <= LONGEST_DELAY:
-        raise ValueError(f"wait_for({signal!r}, timeout={timeout}): seconds above 0, at most 100 years; None: no limit")
+    if not (is_number(timeout, 0, LONGEST_DELAY) and timeout):
+        raise ValueError(
+            f"wait_for({signal!r}, timeout={shown(timeout)}): seconds above 0, at most 100 years; None: no limit"
+        )
     return timeout
 
 
 def _total(seconds: float, minutes: float, hours: float, days: float) -> float:
+    for name, value in (("seconds", seconds), ("minutes", minutes), ("hours", hours), ("days", days)):
+        if not is_number(value, -LONGEST_DELAY, LONGEST_DELAY):
+            raise ValueError(f"sleep({name}={shown(value)}): a number; together at most 100 years")
     total = seconds + 60 * minutes + 3600 * hours + 86400 * days
     if not 0 < total <= LONGEST_DELAY:
         raise ValueError(f"sleep() of {total} s: more than 0, at most 100 years")

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from penstock.core.arguments import shown
 from penstock.core.ids import mint_id
 from penstock.core.operations import Operation
 from penstock.errors import BadCall, ConfigurationError
@@ -78,6 +79,8 @@ class Waiting:
         """Raises BadCall for anything but jobs, and for a job whose result is not kept."""
         if on_failure not in ("stop", "continue") and not is_call(on_failure):
             raise ValueError(f"on_failure={on_failure!r}: 'stop', 'continue', or a call, as in task.call(…)")
+        if after is not None and not isinstance(after, Job | Iterable):
+            raise BadCall(f"after={shown(after)}: a job, or several in a list, as `enqueue` returns them")
         jobs = () if after is None else (after,) if isinstance(after, Job) else tuple(after)
         for job in jobs:
             if not isinstance(job, Job):

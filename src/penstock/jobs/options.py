@@ -108,7 +108,7 @@ class Options:
 
 
 def _check_date(name: str, date: datetime) -> None:
-    if not isinstance(date, datetime) or date.tzinfo is None or not 0 <= date.timestamp() < LATEST_DATE:
+    if not isinstance(date, datetime) or date.utcoffset() is None or not 0 <= date.timestamp() < LATEST_DATE:
         raise ValueError(f"{name}={shown(date)}: a date with a time zone, e.g. datetime.now(UTC), after 1970")
 
 

@@ -136,7 +136,7 @@ class RetryLater(Exception):
 
 
 def _seconds_since_1970(date: datetime) -> float:
-    if date.tzinfo is None or not 0 <= date.timestamp() < LATEST_DATE:
+    if date.utcoffset() is None or not 0 <= date.timestamp() < LATEST_DATE:
         raise ValueError(f"RetryLater({date!r}): a date with a time zone, e.g. datetime.now(UTC), after 1970")
     return date.timestamp()
 

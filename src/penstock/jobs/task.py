@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, U
 
 import msgspec
 
+from penstock.core.arguments import check_many
 from penstock.core.cached import cached_property
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
@@ -186,6 +187,7 @@ class Task(Generic[P, R]):
         """
         from penstock.jobs.flow import group
 
+        check_many(f"{self.name}.map", "items", items, letters=True)
         call: Callable[..., Call[R]] = self.call
         return group(map(call, items))
 
@@ -221,6 +223,7 @@ Opened: TypeAlias = tuple[list[tuple[str, bytes]], list[Job[R]], set[str]]
 
 def enqueue_all(calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
     """Enqueue calls of any tasks, 500 of at most 250 tenants per round trip, as the iterable yields them."""
+    check_many("enqueue_many", "calls", calls)
     jobs: list[Job[R]] = []
     chunks: dict[tuple[Queue, bool], Opened[R]] = {}
     known: dict[Queue, TenantMap[Queue]] = {}

@@ -61,6 +61,8 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
                 '"Europe/Berlin"'
             )
         _ = self._zone
+        if len(self.cron.split()) != 5:  # some releases of cronsim read a sixth
+            raise self._unreadable("it has five fields; for seconds use every=")
         self._cron_from(datetime.datetime.now(datetime.UTC), reverse=False)
         if self.following(_now_ms()) is None:
             raise ConfigurationError(f"schedule {self.cron!r}: no date matches it in the next fifty years")
@@ -84,10 +86,13 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
         try:
             return islice(CronSim(self.cron, start, reverse=reverse), None)
         except CronSimError as error:
-            raise ConfigurationError(
-                f"schedule {self.cron!r}: {str(error)[:1].lower()}{str(error)[1:]}; a cron line is "
-                '"minute hour day month weekday", such as "0 7 * * mon-fri"'
-            ) from error
+            raise self._unreadable(f"{str(error)[:1].lower()}{str(error)[1:]}") from error
+
+    def _unreadable(self, reason: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"schedule {shown(self.cron)}: {reason}; write minute, hour, day, month and weekday, such as "
+            '"0 7 * * mon-fri"'
+        )
 
     def _local(self, ms: int) -> datetime.datetime:
         return datetime.datetime.fromtimestamp(ms // 1000, datetime.UTC).astimezone(self._zone)
