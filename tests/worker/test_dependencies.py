@@ -115,6 +115,23 @@ async def test_a_dependency_sees_the_error_of_its_job(app: Penstock, kind: str):
     assert events == ["pool opened", *run, *run, "pool closed"]
 
 
+@BOTH_KINDS
+async def test_a_dependency_may_settle_the_error_of_its_job(app: Penstock, kind: str):
+    def forgiving() -> Iterator[int]:
+        with contextlib.suppress(KeyError):
+            yield 1
+
+    async def fails_async(own: int = per_job(forgiving)) -> None:
+        raise KeyError("x")
+
+    def fails(own: int = per_job(forgiving)) -> None:
+        raise KeyError("x")
+
+    job = await app.task(fails_async if kind == "async def" else fails).enqueue.aio()
+    await run_burst(app)
+    assert await job.result.aio(0) is None
+
+
 async def test_a_parameter_that_a_worker_fills_is_no_argument_of_a_call(app: Penstock):
     task = task_of(app, "async def")
     with pytest.raises(BadCall, match="no parameter db"):

@@ -98,8 +98,9 @@ def per_job(source: Callable[..., Iterator[T]], /) -> T: ...
 def per_job(source: Callable[..., Any], /) -> Any:
     """As `per_process`, but opened for each job, inside the middleware and the task's timeout, and closed when it ends.
 
-    If the task fails, the `yield` raises its exception. An `async def` serves `async def` tasks only. A `def` runs
-    where the task runs: on the event loop, where it must not block, or in the task's thread.
+    If the task fails, the `yield` raises its exception. One that catches it and raises nothing completes the job with
+    None. An `async def` serves `async def` tasks only. A `def` runs where the task runs: on the event loop, where it
+    must not block, or in the task's thread.
     """
     return Dependency(source, "job")
 
