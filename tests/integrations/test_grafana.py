@@ -106,18 +106,23 @@ def scraped(start: Start, server: Server, tmp_path: Path) -> Iterator[str]:
         [PROMETHEUS, *options, "--web.listen-address", f"127.0.0.1:{port}"], stderr=subprocess.DEVNULL
     ) as program:
         try:
+            eventually(lambda: is_ready(f"http://127.0.0.1:{port}"))
             yield f"http://127.0.0.1:{port}/api/v1/query"
         finally:
             program.kill()
 
 
+def is_ready(address: str) -> bool:
+    """Whether Prometheus answers queries. It opens its port earlier."""
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(f"{address}/-/ready").is_success
+    return False
+
+
 def answer(address: str, query: str) -> list[Any]:
     """The series of a query, with the variables as Grafana sets them."""
     asked = query.replace("$queue", ".+").replace("$__rate_interval", "20s")
-    try:
-        got = httpx.get(address, params={"query": asked}).json()
-    except httpx.TransportError:
-        return []
+    got = httpx.get(address, params={"query": asked}).json()
     assert got["status"] == "success", (query, got)
     return list(got["data"]["result"])
 
