@@ -7,9 +7,12 @@
 --
 -- A message is sent by the script that changes the state, and is a hint to look at it. So a message that is lost costs
 -- time, but never the change.
+--
+-- The nodes of a shard pass messages on to each other, but a script learns only of the subscribers of its own node. After
+-- a fail-over without a broken connection, a face may still be subscribed at the old primary, which is a replica now.
 
--- Sends a message to a listener. Returns false if its face is not subscribed any longer: the process has ended, or has
--- lost its connection and will register again. So the caller can forget the address.
+-- Sends a message to a listener. Returns false if its face is not subscribed at this node: the process has ended, or will
+-- register again. So the caller can forget the address. The face may receive the message nevertheless.
 --- (address: str, text: str) -> bool
 function notify.send(address, text)
   local channel, number = string.match(address, "^(.*)/(.-)$")

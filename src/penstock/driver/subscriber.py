@@ -249,6 +249,7 @@ class Subscriber:
         if time.monotonic() - self._checked_at > self._interval:
             self._checked_at = time.monotonic()
             self._drop_unused()
+            self._leave_moved()
             self._face.close_surplus()
 
     async def _pass_on_moved(self) -> None:
@@ -331,6 +332,15 @@ class Subscriber:
                     channel.is_leaving = True
                     self._connection.push(("SUNSUBSCRIBE", channel.name))
                 channel.was_unused = True
+
+    def _leave_moved(self) -> None:
+        """End the subscriptions whose slot another node serves, as a call has found out. A replica would keep them."""
+        with self._subscriptions.lock:
+            for channel in self.channels.values():
+                is_here = self._face.known_node(channel.key) in {self.node, None}
+                if not (is_here or channel.is_leaving) and self._connection is not None:
+                    channel.is_leaving = True
+                    self._connection.push(("SUNSUBSCRIBE", channel.name))
 
     async def _failed(self, error: Exception) -> None:
         """Wait before the next attempt. Raises where another attempt cannot help."""

@@ -96,13 +96,13 @@ function lock.hand_over(view, us, is_free)
       local head, r, ticket = waiters.head(view, freed[i])
       if head and #r[_request.KEYS] > 2 and not lock.can_give(view, head, r, ticket) then
         waiters.drop_if_gone(view, head, r) -- then it is not in the way of the next one any longer
-      elseif head then
+      elseif head and not waiters.drop_if_gone(view, head, r) then
+        -- A waiter that is not subscribed at this node might receive a grant all the same, and would rely on it.
         local ms = math.min(r[_request.LEASE_MS], _reserve.MS)
         local fence = lock.mint_fence(r[_request.KEYS], us, ms)
-        if waiters.notify(view, head, r, string.format("grant %.0f %.0f %d", fence, us, ms)) then
-          lock.give(r, ms)
-          waiters.offer(view, head, r, ms)
-        end
+        waiters.notify(view, head, r, string.format("grant %.0f %.0f %d", fence, us, ms))
+        lock.give(r, ms)
+        waiters.offer(view, head, r, ms)
       end
     end
     i = i + 2

@@ -46,17 +46,28 @@ function waiters.process(r)
   return string.match(r[_request.TOKEN], "^penstock/[^/]*/%d+/") or notify.face(r[_request.ADDRESS])
 end
 
+-- Whether the face of a request is subscribed to messages. One that is not may still receive them from another node of
+-- the shard (notify.lua), so its waiters are asked to try again before they are dropped.
+--- (view: table, r: table) -> bool
+function waiters.is_reached(view, r)
+  local face = notify.face(r[_request.ADDRESS])
+  if view.faces[face] == nil then
+    view.faces[face] = notify.reaches(r[_request.ADDRESS])
+    if not view.faces[face] then notify.send_all(face, "0") end
+  end
+  return view.faces[face]
+end
+
 -- Drops a waiter if its process cannot be notified. Returns whether it did.
 --- (view: table, request: str, r: table) -> bool
 function waiters.drop_if_gone(view, request, r)
-  local face = notify.face(r[_request.ADDRESS])
-  if view.faces[face] == nil then view.faces[face] = notify.reaches(r[_request.ADDRESS]) end
-  if not view.faces[face] then waiters.drop(view, request, r) end
-  return not view.faces[face]
+  if waiters.is_reached(view, r) then return false end
+  waiters.drop(view, request, r)
+  return true
 end
 
--- Sends a message to a waiter: the milliseconds after which to try again, or a grant. Returns false if its process is
--- gone, and drops the waiter.
+-- Sends a message to a waiter: the milliseconds after which to try again, or, if `is_reached`, a grant. Returns false if
+-- its process is gone, and drops the waiter.
 --- (view: table, request: str, r: table, text: str) -> bool
 function waiters.notify(view, request, r, text)
   local sent = notify.send(r[_request.ADDRESS], text)
@@ -123,8 +134,7 @@ end
 --- (view: table, base: str, request: str, r: table, passes_over: bool) -> bool
 function waiters.is_silent(view, base, request, r, passes_over)
   local face = notify.face(r[_request.ADDRESS])
-  if view.probe and view.faces[face] == nil then view.faces[face] = notify.reaches(r[_request.ADDRESS]) end
-  if view.faces[face] == false then return true end
+  if (view.probe or view.faces[face] == false) and not waiters.is_reached(view, r) then return true end
   local check = redis.call("ZSCORE", base .. "checks", request)
   if check and check + 3000 < view.now then return true end
   return passes_over and redis.call("ZSCORE", base .. "unresponsive", face) ~= false
