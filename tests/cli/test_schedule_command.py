@@ -67,7 +67,7 @@ def test_what_is_wrong_is_one_line_that_says_so(shop: Penstock, penstock: Comman
         (("add", "x", "greet", "--cron", "0 7 * * *"), "needs the app"),
         (("add", "x", "greet", "--app", spec, "--cron", "0 7 * * *"), "name"),
         (("add", "x", "gret", "--app", spec, "--cron", "0 7 * * *"), "did you mean 'greet'"),
-        (("add", "x", "greet", "--app", spec, "--cron", "often", "--arguments", '{"name": "a"}'), "wrong number"),
+        (("add", "x", "greet", "--app", spec, "--cron", "often", "--arguments", '{"name": "a"}'), "five fields"),
         (("add", "x", "greet", "--app", spec, "--cron", "* * * * *", "--arguments", "3"), "not a JSON object"),
         (("rm",), "name the schedules"),
     ]:

@@ -9,7 +9,7 @@
 -- time, but never the change.
 --
 -- The nodes of a shard pass messages on to each other, but a script learns only of the subscribers of its own node. After
--- a fail-over without a broken connection, a face may still be subscribed at the old primary, which is a replica now.
+-- a fail-over, a face may be subscribed at the old primary, which is a replica now and accepts that.
 
 -- Sends a message to a listener. Returns false if its face is not subscribed at this node: the process has ended, or will
 -- register again. So the caller can forget the address. The face may receive the message nevertheless.
@@ -25,11 +25,15 @@ function notify.send_all(face, text)
   redis.call("SPUBLISH", face, "* " .. text)
 end
 
--- Whether the face of an address is subscribed. Every face ignores this message.
+-- Whether the face of an address is subscribed at this node; every face ignores this message. If it is not, its listeners
+-- are asked to look at their state, because the caller will forget them, and the face may be subscribed at another node.
 --- (address: str) -> bool
 function notify.reaches(address)
   local channel = string.match(address, "^(.*)/")
-  return channel ~= nil and redis.call("SPUBLISH", channel, "") > 0
+  if channel == nil then return false end
+  if redis.call("SPUBLISH", channel, "") > 0 then return true end
+  redis.call("SPUBLISH", channel, "* ")
+  return false
 end
 
 -- The part of an address that all listeners of a face have in common.

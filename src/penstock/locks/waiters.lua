@@ -46,15 +46,11 @@ function waiters.process(r)
   return string.match(r[_request.TOKEN], "^penstock/[^/]*/%d+/") or notify.face(r[_request.ADDRESS])
 end
 
--- Whether the face of a request is subscribed to messages. One that is not may still receive them from another node of
--- the shard (notify.lua), so its waiters are asked to try again before they are dropped.
+-- Whether the face of a request is subscribed to messages.
 --- (view: table, r: table) -> bool
 function waiters.is_reached(view, r)
   local face = notify.face(r[_request.ADDRESS])
-  if view.faces[face] == nil then
-    view.faces[face] = notify.reaches(r[_request.ADDRESS])
-    if not view.faces[face] then notify.send_all(face, "0") end
-  end
+  if view.faces[face] == nil then view.faces[face] = notify.reaches(r[_request.ADDRESS]) end
   return view.faces[face]
 end
 
