@@ -147,17 +147,46 @@ async def test_a_subscription_follows_its_slot_to_the_new_primary(
     await do((await waits).release)
 
 
+class Replica:
+    """A server, and a face `there` that is subscribed at a replica of it."""
+
+    def __init__(self, start: Callable[..., Server]) -> None:
+        self.primary = start("--repl-diskless-sync-delay", "0", port=free_port())
+        replica = start("--replicaof", "127.0.0.1", str(self.primary.port), port=free_port())
+        self._subscriber: Any = replica.client.pubsub()
+        self._subscriber.ssubscribe("penstock:wake:there")
+        assert self._subscriber.get_sharded_message(timeout=10)["type"] == "ssubscribe"
+
+    def messages(self) -> list[bytes]:
+        """What the face has received, but for the empty messages that every face ignores."""
+        found = []
+        while (message := self._subscriber.get_sharded_message(timeout=1)) is not None:
+            found.append(message["data"])
+        return [one for one in found if one]
+
+
+@pytest.fixture
+def replica(start: Callable[..., Server]) -> Replica:
+    return Replica(start)
+
+
+def test_a_listener_that_is_not_counted_looks_at_once(replica: Replica):
+    """The caller forgets it, so it has to register again, whatever the message asks for."""
+    with Penstock(replica.primary.address) as app:
+        lock = app.lock("x", lease=60)
+        request, run = lock.bindings.request.pack("penstock/h/1/holder", ""), app._driver.blocking.run
+        run(lock.bindings.acquire(request, 0, join=False))
+        run(lock.bindings.renew(request, 60, address="penstock:wake:there/7"))
+        lock.break_("it hangs")
+    assert replica.messages() == [b"7 penstock/h/1/holder it hangs", b"7 "]
+
+
 def test_no_grant_is_sent_to_a_face_that_is_subscribed_at_another_node(
-    start: Callable[..., Server], frozen_face: conftest.FrozenFace
+    replica: Replica, frozen_face: conftest.FrozenFace
 ):
     """It is asked to try again, however many of its waiters are dropped."""
-    primary = start("--repl-diskless-sync-delay", "0", port=free_port())
-    replica = start("--replicaof", "127.0.0.1", str(primary.port), port=free_port())
-    replica_sees: Any = replica.client.pubsub()
-    replica_sees.ssubscribe("penstock:wake:there")
-    assert replica_sees.get_sharded_message(timeout=10)["type"] == "ssubscribe"
-    here = frozen_face(primary, "here", "x")
-    with Penstock(primary.address) as app:
+    here = frozen_face(replica.primary, "here", "x")
+    with Penstock(replica.primary.address) as app:
         lock = app.lock("x", lease=60)
         pack, call = lock.bindings.request.pack, app._driver.blocking.run
         held = lock.acquire()
@@ -167,8 +196,4 @@ def test_no_grant_is_sent_to_a_face_that_is_subscribed_at_another_node(
         info = lock.info()
     assert info.holder is not None
     assert info.holder.token == "penstock/h/1/2"
-    messages = []
-    while (message := replica_sees.get_sharded_message(timeout=1)) is not None:
-        messages.append(message["data"])
-    replica_sees.close()
-    assert [one for one in messages if one] == [b"* "]
+    assert replica.messages() == [b"* "]

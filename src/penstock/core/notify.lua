@@ -12,11 +12,15 @@
 -- a fail-over, a face may be subscribed at the old primary, which is a replica now and accepts that.
 
 -- Sends a message to a listener. Returns false if its face is not subscribed at this node: the process has ended, or will
--- register again. So the caller can forget the address. The face may receive the message nevertheless.
+-- register again. So the caller can forget the address. The face may receive the message nevertheless; then an empty one
+-- follows, for which the listener looks at the state at once, and registers again.
 --- (address: str, text: str) -> bool
 function notify.send(address, text)
   local channel, number = string.match(address, "^(.*)/(.-)$")
-  return channel ~= nil and redis.call("SPUBLISH", channel, number .. " " .. text) > 0
+  if channel == nil then return false end
+  if redis.call("SPUBLISH", channel, number .. " " .. text) > 0 then return true end
+  if text ~= "0" then redis.call("SPUBLISH", channel, number .. " ") end
+  return false
 end
 
 -- Sends a message to all listeners of a face.
