@@ -189,8 +189,9 @@ class Penstock(CoordinationFactory):
         def register(chosen: Callable[..., Any]) -> Task[..., Any]:
             label = str(getattr(chosen, "__name__", chosen)) if name is None else name
             definition = Definition(label, chosen, queue, policy, timeout, result_ttl, isolate, self.middleware, **rest)
+            task = make_task(definition, self.queue(queue))
             self.registry.add(definition)
-            return make_task(definition, self.queue(queue))
+            return task
 
         return register if function is None else register(function)
 

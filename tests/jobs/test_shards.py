@@ -177,12 +177,23 @@ async def test_an_exact_unique_key_contains_the_tenant(queue: Queue, do: Do):
         await do(queue.put, 3, tenant="b", unique=Unique(exact="7"))
 
 
-async def test_a_limit_key_without_the_tenant_is_refused(app: Penstock, queue: Queue, do: Do):
+async def test_a_limit_key_without_the_tenant_is_refused(app: Penstock, do: Do):
     @app.task(queue="mail", limit=Concurrency(1, key="{host}"))
     def fetch(host: str) -> None: ...
 
+    app.queue("mail").split(3, app.queue)
     with pytest.raises(ConfigurationError, match=r"as in key='\{tenant\}:\{host\}'"):
-        await do(fetch.using(tenant="a").enqueue, "h")
+        await do(fetch.enqueue, "h")
+
+
+@pytest.mark.parametrize("power", [{"limit": Concurrency(1)}, {"unique": Unique("{order}")}])
+async def test_a_key_without_the_tenant_is_refused_where_it_is_written(app: Penstock, queue: Queue, power: Any):
+    def ship(order: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="write the tenant into the key"):
+        app.task(queue="mail", **power)(ship)
+    with pytest.raises(ConfigurationError, match="write the tenant into the key"):
+        app.task(queue="mail")(ship).using(unique=Unique("{order}"))
 
 
 async def test_limits_unique_jobs_schedules_and_edits_use_the_shards(app: Penstock, queue: Queue, do: Do):

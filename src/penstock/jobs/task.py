@@ -73,6 +73,8 @@ class Task(Generic[P, R]):
         self._queue = home
         self.options = options or Options()
         self.waiting = waiting
+        if home.shards is not None:
+            self._check_keys  # noqa: B018
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self._function(*args, **kwargs)
