@@ -31,10 +31,24 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from valkey.asyncio import Valkey
+from valkey.exceptions import ValkeyError
 
-from penstock import BadCall, ChatGone, Message, MessageError, NewBeginning, NotAMember, Penstock
+from penstock import (
+    BadCall,
+    ChatGone,
+    Message,
+    MessageError,
+    NewBeginning,
+    NotAMember,
+    Penstock,
+    PenstockError,
+    ServerError,
+)
 
 PREFIX = "example"
+TRY_AGAIN_LATER = 1013
+"""The status with which a websocket is closed while the server is away."""
+
 KEEPALIVE = 15.0
 """Seconds after which a quiet stream sends a comment, so that proxies keep the connection and a dead one is noticed."""
 
@@ -56,7 +70,8 @@ class Live:
     async def publish(self, chat: str, event: dict[str, Any]) -> None:
         if self._client is None:
             self._deliver(chat, event)
-        else:
+            return
+        with contextlib.suppress(ValkeyError, OSError):  # an event is worth no error
             async with self._few:
                 await self._client.publish(f"{PREFIX}:live:{chat}", json.dumps(event))
 
@@ -91,7 +106,7 @@ class Live:
 
     async def _read(self, client: Any) -> None:
         while True:
-            with contextlib.suppress(ConnectionError, OSError):
+            with contextlib.suppress(ValkeyError, OSError):
                 async with client.pubsub() as channel:
                     await channel.psubscribe(f"{PREFIX}:live:*")
                     async for message in channel.listen():
@@ -137,6 +152,8 @@ class Gateway:
             sent = await chat.send.aio(request.query_params["user"], wanted["body"], id=wanted.get("id"))
         except (ChatGone, NotAMember) as error:
             return JSONResponse({"error": str(error)}, 403)
+        except ServerError as error:
+            return JSONResponse({"error": str(error)}, 503)
         except (KeyError, TypeError, ValueError, BadCall, MessageError) as error:
             return JSONResponse({"error": str(error)}, 400)
         return JSONResponse({"id": sent})
@@ -148,6 +165,8 @@ class Gateway:
         last = request.headers.get("Last-Event-ID") or request.query_params.get("last")
         try:
             await self._received(chat, user, last)
+        except ServerError as error:
+            return JSONResponse({"error": str(error)}, 503)
         except (MessageError, BadCall, ValueError) as error:
             return JSONResponse({"error": str(error)}, 403)
         stream = self._stream(chat, user, last)
@@ -170,6 +189,8 @@ class Gateway:
                 except TimeoutError:
                     yield ": still here\n\n"
                     continue
+                if kind == "lost":
+                    return
                 if kind == "end":
                     yield "event: end\ndata: {}\n\n"
                     return
@@ -184,6 +205,9 @@ class Gateway:
         await client.accept()
         try:
             await self._received(chat, user, last)
+        except ServerError:
+            await client.close(TRY_AGAIN_LATER)
+            return
         except (MessageError, BadCall, ValueError) as error:
             await client.close(4403, str(error)[:40])
             return
@@ -192,22 +216,27 @@ class Gateway:
             try:
                 while True:
                     await self._accept(chat, user, await client.receive_json())
-            except (WebSocketDisconnect, MessageError, BadCall, ValueError, KeyError):
+            except (WebSocketDisconnect, PenstockError, ValueError, KeyError, TypeError):
                 pass
             finally:
                 sending.cancel()
                 await asyncio.wait([sending])
-        with contextlib.suppress(RuntimeError):  # it is closed already
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it is closed already
             await client.close()
 
     async def _send(self, client: WebSocket, incoming: asyncio.Queue[Any]) -> None:
         while True:
             kind, event = await incoming.get()
+            if kind == "lost":
+                await client.close(TRY_AGAIN_LATER)
+                return
             await client.send_json({"type": kind, **event})
             if kind == "end":
                 await client.close()
 
-    async def _accept(self, chat: str, user: str, command: dict[str, Any]) -> None:
+    async def _accept(self, chat: str, user: str, command: Any) -> None:
+        if not isinstance(command, dict):
+            raise TypeError("a command is an object")
         if "send" in command:
             await self.app.chats.get(chat).send.aio(user, command["send"], id=command.get("id"))
         elif "ack" in command:
@@ -241,6 +270,8 @@ class Gateway:
                 await incoming.put(("message", as_json(message)))
         except MessageError:  # the chat is gone, or the user was removed from it
             await incoming.put(("end", {}))
+        except PenstockError:  # the server is away: the client comes back with its last id
+            await incoming.put(("lost", {}))
 
     async def _forward(self, events: asyncio.Queue[dict[str, Any]], incoming: asyncio.Queue[Any]) -> None:
         while True:

@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from penstock import Chat, Penstock
+from penstock import Chat, Penstock, Settings
 from tests.conftest import commands
 from tests.servers import Server
 from tests.speed import scaled
@@ -195,6 +195,52 @@ async def test_hundreds_of_clients_of_one_process_all_get_a_message(gateways: Ga
         assert {one["body"] for one in got} == {"hi"}
         assert before < 40  # all clients of a process share a few connections to the server
         await chat.delete.aio()
+
+
+@pytest.mark.parametrize("wrong", ["5", '"send"', "[1]", "null", '{"send": 1, "id": 5}', '{"ack": 7}', "{"])
+async def test_a_wrong_command_ends_its_websocket_only(gateways: Gateways, chat: Chat, wrong: str):
+    port = await gateways.start()
+    async with socket_of(port, chat, "ada") as ada, socket_of(port, chat, "bo") as bo:
+        await receive(ada, "presence")
+        await bo.send(wrong)
+        with pytest.raises(ConnectionClosed) as closed:
+            await receive(bo)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1000
+        await chat.send.aio("bo", "hi")
+        assert (await receive(ada))["body"] == "hi"
+
+
+async def test_while_the_server_is_away_clients_are_sent_away_and_come_back(
+    start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+):
+    """A stream must not stay open without its messages."""
+    server = start("--appendonly", "yes")
+    monkeypatch.setenv("PENSTOCK_URL", server.address)
+    gateway = example().Gateway()
+    gateway.app = Penstock(prefix="example", settings=Settings(give_up_after=1))
+    async with (
+        gateway.lifespan(gateway.web),
+        httpx.AsyncClient(transport=httpx.ASGITransport(gateway.web), base_url="http://gateway") as client,
+    ):
+        chat = await gateway.app.chats.create.aio(["ada", "bo"])
+        first = await chat.send.aio("bo", "first")
+        stream = gateway._stream(chat.id, "ada", None)
+        async with asyncio.timeout(scaled(30)):
+            while "first" not in await anext(stream):
+                pass
+            server.kill()
+            assert not [event async for event in stream if not event.startswith(":")]
+        path = f"/chats/{chat.id}"
+        assert (await client.get(f"{path}/events?user=ada")).status_code == 503
+        assert (await client.post(f"{path}/messages?user=bo", json={"body": "lost"})).status_code == 503
+        server.start()
+        assert (await client.post(f"{path}/messages?user=bo", json={"body": "second"})).status_code == 200
+        again = gateway._stream(chat.id, "ada", first)
+        async with asyncio.timeout(scaled(30)):
+            while "second" not in await anext(again):
+                pass
+        await again.aclose()
 
 
 # --- thousands of users ---
