@@ -15,8 +15,9 @@ import pytest
 
 from penstock import Lock, Penstock, Settings
 from penstock.core.slots import Node
+from penstock.locks.keys import BarrierKeys
 from tests.clusters import ReplicatedCluster
-from tests.conftest import Do, until
+from tests.conftest import Do, commands, until
 from tests.locks import conftest
 from tests.locks.test_lock import waiting
 from tests.servers import Server, free_port
@@ -70,13 +71,25 @@ class Misled:
 
 
 @pytest.fixture
-async def app(servers: ReplicatedCluster, place: str) -> AsyncIterator[Penstock]:
+def ping_interval() -> float:
+    """Seconds. So often, a subscriber looks whether its slots have moved."""
+    return 1.0
+
+
+@pytest.fixture
+async def app(servers: ReplicatedCluster, place: str, ping_interval: float) -> AsyncIterator[Penstock]:
     """Its subscribers believe for ever that the present primary is one."""
-    with Penstock(servers.address, settings=Settings(ping_interval=1)) as opened:
+    with Penstock(servers.address, settings=Settings(ping_interval=ping_interval)) as opened:
         for face in (opened._driver.aio, opened._driver.blocking):
             face._subscriptions._face = Misled(face, servers.victim)
         yield opened
         servers.recover()
+
+
+def undeceive(app: Penstock) -> None:
+    for misled in (app._driver.aio._subscriptions._face, app._driver.blocking._subscriptions._face):
+        assert isinstance(misled, Misled)
+        misled.is_on = False
 
 
 async def fail_over(servers: ReplicatedCluster) -> None:
@@ -138,9 +151,7 @@ async def test_a_subscription_follows_its_slot_to_the_new_primary(
     waits = asyncio.create_task(do(lock.acquire))
     await waiting(other.lock(name))
     await fail_over(servers)
-    for misled in (app._driver.aio._subscriptions._face, app._driver.blocking._subscriptions._face):
-        assert isinstance(misled, Misled)
-        misled.is_on = False
+    undeceive(app)
     await do(lock.info)
     await until(lambda: new.subscribers() and not old.subscribers(), LIMIT)
     holder.release()
@@ -163,6 +174,27 @@ class Replica:
         while (message := self._subscriber.get_sharded_message(timeout=1)) is not None:
             found.append(message["data"])
         return [one for one in found if one]
+
+
+@pytest.mark.parametrize("ping_interval", [30.0])
+async def test_parties_that_ask_each_other_to_look_do_so_once(
+    servers: ReplicatedCluster, app: Penstock, other: Penstock, do: Do
+):
+    """A message to the old primary makes a party look, which probes the others, until the subscription has moved."""
+    name = servers.name(lambda name: BarrierKeys(app.settings.prefix, name).declared[0], "meeting")
+    meeting = app.barrier(name, parties=6, lease=60)
+    waits = [asyncio.create_task(do(meeting.wait)) for _ in range(4)]
+    last: Any = other.barrier(name, parties=6, lease=60)
+    await waiting(last, 4)
+    await fail_over(servers)
+    undeceive(app)
+    before = commands(servers.survivors[0].client)
+    waits.append(asyncio.create_task(last.wait.aio()))
+    await asyncio.sleep(2)
+    spent = commands(servers.survivors[0].client) - before
+    assert spent < 100
+    await last.wait.aio()
+    await asyncio.gather(*waits)
 
 
 @pytest.fixture

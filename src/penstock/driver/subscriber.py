@@ -249,7 +249,8 @@ class Subscriber:
         if time.monotonic() - self._checked_at > self._interval:
             self._checked_at = time.monotonic()
             self._drop_unused()
-            self._leave_moved()
+            for channel in list(self.channels.values()):
+                self._leave_if_moved(channel)
             self._face.close_surplus()
 
     async def _pass_on_moved(self) -> None:
@@ -285,6 +286,7 @@ class Subscriber:
             return
         if kind == b"smessage":
             channel.deliver(rest[0])
+            self._leave_if_moved(channel)
         elif kind == b"ssubscribe":
             self._attempts = Attempts(self._face.settings.give_up_after)
             with self._subscriptions.lock:
@@ -333,14 +335,14 @@ class Subscriber:
                     self._connection.push(("SUNSUBSCRIBE", channel.name))
                 channel.was_unused = True
 
-    def _leave_moved(self) -> None:
-        """End the subscriptions whose slot another node serves, as a call has found out. A replica would keep them."""
+    def _leave_if_moved(self, channel: WakeChannel) -> None:
+        """End the subscription if another node serves its slot, as a call has found out. A replica would keep it."""
+        if self._face.known_node(channel.key) in (self.node, None):
+            return
         with self._subscriptions.lock:
-            for channel in self.channels.values():
-                is_here = self._face.known_node(channel.key) in {self.node, None}
-                if not (is_here or channel.is_leaving) and self._connection is not None:
-                    channel.is_leaving = True
-                    self._connection.push(("SUNSUBSCRIBE", channel.name))
+            if not channel.is_leaving and self._connection is not None:
+                channel.is_leaving = True
+                self._connection.push(("SUNSUBSCRIBE", channel.name))
 
     async def _failed(self, error: Exception) -> None:
         """Wait before the next attempt. Raises where another attempt cannot help."""
