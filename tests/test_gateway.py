@@ -230,7 +230,7 @@ async def test_while_the_server_is_away_clients_are_sent_away_and_come_back(
             while "first" not in await anext(stream):
                 pass
             server.kill()
-            assert not [event async for event in stream if not event.startswith(":")]
+            assert not [event async for event in stream if event.startswith("event: end")]
         path = f"/chats/{chat.id}"
         assert (await client.get(f"{path}/events?user=ada")).status_code == 503
         assert (await client.post(f"{path}/messages?user=bo", json={"body": "lost"})).status_code == 503

@@ -20,7 +20,7 @@ from tests.clusters import ReplicatedCluster
 from tests.conftest import Do, commands, until
 from tests.locks import conftest
 from tests.locks.test_lock import waiting
-from tests.servers import Server, free_port
+from tests.servers import Server, eventually, free_port
 from tests.speed import scaled
 
 frozen_face = conftest.frozen_face
@@ -167,6 +167,7 @@ class Replica:
         self._subscriber: Any = replica.client.pubsub()
         self._subscriber.ssubscribe("penstock:wake:there")
         assert self._subscriber.get_sharded_message(timeout=10)["type"] == "ssubscribe"
+        eventually(lambda: "online" in self.primary.ask("INFO", "replication"))
 
     def messages(self) -> list[bytes]:
         """What the face has received, but for the empty messages that every face ignores."""
