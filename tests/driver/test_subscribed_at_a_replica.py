@@ -35,11 +35,6 @@ def servers() -> Iterator[ReplicatedCluster]:
         yield started
 
 
-@pytest.fixture
-def place() -> str:
-    return "a cluster with replicas"
-
-
 class Holder:
     """Another program, which holds a lock and listens to nothing."""
 
@@ -77,7 +72,7 @@ def ping_interval() -> float:
 
 
 @pytest.fixture
-async def app(servers: ReplicatedCluster, place: str, ping_interval: float) -> AsyncIterator[Penstock]:
+async def app(servers: ReplicatedCluster, ping_interval: float) -> AsyncIterator[Penstock]:
     """Its subscribers believe for ever that the present primary is one."""
     with Penstock(servers.address, settings=Settings(ping_interval=ping_interval)) as opened:
         for face in (opened._driver.aio, opened._driver.blocking):

@@ -330,19 +330,21 @@ class Subscriber:
                     self._subscriptions.drop(channel)
                 return
             for channel in unused:
-                if channel.was_unused and not channel.is_leaving and self._connection is not None:
-                    channel.is_leaving = True
-                    self._connection.push(("SUNSUBSCRIBE", channel.name))
+                if channel.was_unused:
+                    self._leave(channel)
                 channel.was_unused = True
 
     def _leave_if_moved(self, channel: WakeChannel) -> None:
         """End the subscription if another node serves its slot, as a call has found out. A replica would keep it."""
-        if self._face.known_node(channel.key) in (self.node, None):
-            return
-        with self._subscriptions.lock:
-            if not channel.is_leaving and self._connection is not None:
-                channel.is_leaving = True
-                self._connection.push(("SUNSUBSCRIBE", channel.name))
+        if self._face.known_node(channel.key) not in (self.node, None):
+            with self._subscriptions.lock:
+                self._leave(channel)
+
+    def _leave(self, channel: WakeChannel) -> None:
+        """End a subscription, unless that has begun. The server's confirmation completes it. Called with the lock."""
+        if not channel.is_leaving and self._connection is not None:
+            channel.is_leaving = True
+            self._connection.push(("SUNSUBSCRIBE", channel.name))
 
     async def _failed(self, error: Exception) -> None:
         """Wait before the next attempt. Raises where another attempt cannot help."""

@@ -79,7 +79,7 @@ function admission.displace(s, place)
   if not body or record.state(body) ~= state.READY or struct.unpack(">I6", body, 3) ~= generation then return false end
   local _, _, _, since, _, flags, _, _, _, _, _, _, _, tenant = record.parse(body)
   local list, at = record.limits(body), 1
-  while list[at][1] .. "=" .. list[at][2] ~= place.key do at = at + 1 end
+  while limits.key(list[at]) ~= place.key do at = at + 1 end
   admitted.forget(s, list, level, body, id)
   limits.give_up(s, list, at - 1, #list, false)
   counters.move(s, tenant, _count.READY, _count.PARKED, 1)

@@ -23,7 +23,7 @@ end
 --- (members: table, list: table, of_job: str)
 function admitted.collect(members, list, of_job)
   for i = 1, #list do
-    local key = list[i][1] .. "=" .. list[i][2]
+    local key = limits.key(list[i])
     members[#members + 1] = admitted.member(key, of_job)
   end
 end

@@ -15,7 +15,7 @@ function limited_runs.start(s, room)
       local list, keys = record.limits(body), {}
       local of_job = admitted.of_job(string.byte(body, 28), string.sub(body, 3, 8), id)
       for j = 1, #list do
-        local key = list[j][1] .. "=" .. list[j][2]
+        local key = limits.key(list[j])
         s.started[#s.started + 1] = admitted.member(key, of_job)
         if not limits.is_rate(key) then
           keys[#keys + 1] = key

@@ -54,6 +54,13 @@ function limits.open(s)
   if not r[_row.LIMITED] then r[_row.PARKED], r[_row.NEXT_ADMISSION], r[_row.LIMITED] = 0, 0, 1 end
 end
 
+-- name=key of one limit of a job.
+--- (one: table) -> str
+--- inline
+function limits.key(one)
+  return one[1] .. "=" .. one[2]
+end
+
 --- (key: str) -> bool
 --- inline
 function limits.is_rate(key)
@@ -68,7 +75,8 @@ function limits.add(s, key, packed)
   local place = {
     key = key, name = string.match(key, "^[^=]*"), is_rate = limits.is_rate(key), used = used, parked = parked,
     r = { [_row.FRONT] = front, [_row.WEIGHTED] = s.row[_row.WEIGHTED] % 2, [_row.LEVELS] = levels }, lists = false,
-    had_lanes = #levels > 0, lanes_changed = false, is_stored = packed, stored_used = used, stored_parked = parked, is_part = string.byte(key) == 112, admitted = 0,
+    had_lanes = #levels > 0, lanes_changed = false, is_stored = packed, stored_used = used, stored_parked = parked,
+    is_part = string.byte(key) == 112, admitted = 0,
   }
   s.places[key] = place
   s.place_list[#s.place_list + 1] = place
@@ -86,7 +94,7 @@ end
 --- (s: table, one: table) -> table
 --- uses: base
 function limits.place_of(s, one)
-  return limits.place(s, one[1] .. "=" .. one[2])
+  return limits.place(s, limits.key(one))
 end
 
 -- Reads the places of many keys with one command.
@@ -117,7 +125,7 @@ function limits.read_drafts(s, drafts)
     if not list then
       list = record.limits(drafts[i])
       lists[drafts[i]] = list
-      for j = 1, #list do keys[#keys + 1] = list[j][1] .. "=" .. list[j][2] end
+      for j = 1, #list do keys[#keys + 1] = limits.key(list[j]) end
     end
   end
   s.drafted_limits = lists

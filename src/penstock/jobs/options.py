@@ -11,7 +11,7 @@ from penstock.core.arguments import check_flag, is_number, is_whole, shown
 from penstock.core.clock import milliseconds
 from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID
 from penstock.jobs.record import draft
-from penstock.jobs.retry import LATEST_DATE, LONGEST_DELAY
+from penstock.jobs.retry import LONGEST_DELAY, is_date
 
 if TYPE_CHECKING:
     from penstock.jobs.unique import Unique
@@ -108,7 +108,7 @@ class Options:
 
 
 def _check_date(name: str, date: datetime) -> None:
-    if not isinstance(date, datetime) or date.utcoffset() is None or not 0 <= date.timestamp() < LATEST_DATE:
+    if not is_date(date):
         raise ValueError(f"{name}={shown(date)}: a date with a time zone, e.g. datetime.now(UTC), after 1970")
 
 

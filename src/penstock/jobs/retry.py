@@ -19,6 +19,11 @@ LATEST_DATE: Final = 1e11
 """Seconds since 1970. A later date would not fit into a record."""
 
 
+def is_date(value: Any) -> bool:
+    """Whether `value` is a date with a time zone that a record can hold."""
+    return isinstance(value, datetime) and value.utcoffset() is not None and 0 <= value.timestamp() < LATEST_DATE
+
+
 def _are_exceptions(kinds: Any) -> bool:
     return all(
         isinstance(one, type) and issubclass(one, BaseException)
@@ -136,7 +141,7 @@ class RetryLater(Exception):
 
 
 def _seconds_since_1970(date: datetime) -> float:
-    if date.utcoffset() is None or not 0 <= date.timestamp() < LATEST_DATE:
+    if not is_date(date):
         raise ValueError(f"RetryLater({date!r}): a date with a time zone, e.g. datetime.now(UTC), after 1970")
     return date.timestamp()
 
