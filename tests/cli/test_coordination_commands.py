@@ -19,6 +19,7 @@ ODD = "import:\x1b[31m名"
 
 @pytest.fixture
 def app(shop: Penstock) -> Iterator[Penstock]:
+    clear(shop)
     yield shop
     clear(shop)
 

@@ -10,12 +10,14 @@ import pytest
 from penstock import Concurrency, ConfigurationError, Penstock
 from penstock.jobs.constants import FORMAT
 from penstock.jobs.row import read_row
-from penstock.testing import assert_no_leaks, clear, enqueued, leaks
+from penstock.testing import AppUnderTest, assert_no_leaks, clear, enqueued, leaks
+from tests.command_line import Run
 from tests.conftest import MakeApp
 
 
 @pytest.mark.parametrize("place", ["valkey", "redis", "cluster"])
 async def test_a_used_app_leaks_nothing(app: Penstock):
+    clear(app)
     queue = app.queue("q")
     await queue.put_many.aio(range(5), tenant="acme")
     await queue.put.aio(5, delay=60)
@@ -140,6 +142,7 @@ async def test_every_leak_of_a_channel_of_files_is_reported(
 
 async def test_clear_deletes_only_the_keys_of_this_app(make_app: MakeApp, raw: Any):
     app, neighbour = make_app("t[1]"), make_app("t1")
+    assert clear(app) == 0
     for one in (app, neighbour):
         await one.queue("q").put_many.aio(range(3))
     left = set(raw.keys("{t1:*"))
@@ -150,9 +153,40 @@ async def test_clear_deletes_only_the_keys_of_this_app(make_app: MakeApp, raw: A
     assert (await app.queue("q").count.aio()).ready == 1
 
 
-async def test_clear_refuses_a_server_that_may_be_in_production(make_app: MakeApp):
+async def test_clear_refuses_the_default_prefix_on_a_server_that_is_not_temporary(make_app: MakeApp):
     app = make_app("penstock")
+    with pytest.raises(ConfigurationError, match=r"a new prefix, by \$PENSTOCK_PREFIX"):
+        clear(app)
     await app.queue("q").put.aio(1)
-    with pytest.raises(ConfigurationError, match=r"give the tests a prefix of their own, by \$PENSTOCK_PREFIX"):
+    with pytest.raises(ConfigurationError, match="no temporary server"):
         clear(app)
     assert (await app.queue("q").count.aio()).ready == 1
+
+
+async def test_clear_refuses_data_that_was_there_before_the_tests(make_app: MakeApp):
+    app = make_app("shop")
+    await app.queue("q").put.aio(1)
+    for _ in range(2):
+        with pytest.raises(
+            ConfigurationError, match="was there before these tests: run the tests on a TemporaryServer"
+        ):
+            clear(app)
+    assert (await app.queue("q").count.aio()).ready == 1
+
+
+@pytest.mark.parametrize("started_by", ["the app", "penstock server start"])
+def test_a_test_deletes_nothing_on_the_server_of_the_folder(tmp_path, monkeypatch, run: Run, started_by: str):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".penstock").mkdir()
+    if started_by == "penstock server start":
+        run("server", "start")
+    try:
+        with Penstock() as app:
+            app.queue("q").put_many(range(5))
+            app.queue("q").claim(1)[0].fail("why not")
+            with pytest.raises(ConfigurationError, match="TemporaryServer"), AppUnderTest(app):
+                pass
+            counts = app.queue("q").count()
+            assert (counts.ready, counts.dead) == (4, 1)
+    finally:
+        run("server", "stop")

@@ -34,6 +34,12 @@ def disable_persistence(app: Penstock) -> None:
         client.config_set("appendonly", "no")
 
 
+def has_keys(app: Penstock, pattern: str) -> bool:
+    """Whether any key matches the pattern. Scans the keys of the server until it finds one."""
+    with raw_client(app) as client:
+        return next(iter(client.scan_iter(match=pattern, count=1000)), None) is not None
+
+
 def delete_keys(app: Penstock, pattern: str) -> int:
     """Delete every key that matches the pattern; returns how many there were.
 

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.app import Penstock
 from penstock.core.keys import key_pattern
 from penstock.errors import ConfigurationError
-from penstock.ops.raw_client import delete_keys
+from penstock.ops.raw_client import delete_keys, has_keys
+from penstock.settings import Settings
 from penstock.testing.server import is_temporary
+
+_FIX: Final = (
+    "run the tests on a TemporaryServer (the pytest fixture `penstock` starts one), or give each test run a new "
+    "prefix, by $PENSTOCK_PREFIX or Penstock(prefix=…)"
+)
+
+_made_here: set[tuple[str, str]] = set()
+"""Address and prefix of each key space that was empty when this process cleared it first."""
 
 
 def clear(app: Penstock) -> int:
     """Delete every key under the app's prefix; returns how many there were.
 
-    All jobs and results are lost. To protect production data, it raises ConfigurationError for the default prefix,
-    unless the server is the app's own embedded one or a `TemporaryServer`. Works in blocking code
-    and inside a running event loop.
+    All jobs and results are lost. So it works only where nobody else can have put any: on a `TemporaryServer` of this
+    process, or under a prefix of your own that was empty when this process called `clear` first. Anywhere else, such as
+    on the server that Penstock keeps in your folder, it raises ConfigurationError and deletes nothing. It works in
+    blocking code and inside a running event loop.
     """
     connector, prefix = app._driver.connector, app.settings.prefix
     connector.locate()
-    if prefix == type(app.settings)().prefix and not (connector.is_embedded or is_temporary(connector.address)):
-        raise ConfigurationError(
-            f"clear() would delete everything under {prefix!r} on {connector.address}: "
-            "give the tests a prefix of their own, by $PENSTOCK_PREFIX or Penstock(prefix=…)"
-        )
-    return delete_keys(app, key_pattern(prefix))
+    address, pattern = connector.address, key_pattern(prefix)
+    if not is_temporary(address) and (address, prefix) not in _made_here:
+        if prefix == Settings().prefix:
+            raise ConfigurationError(
+                f"clear() would delete everything under the default prefix {prefix!r} on {address}, which is no "
+                f"temporary server: {_FIX}"
+            )
+        if has_keys(app, pattern):
+            raise ConfigurationError(
+                f"clear() would delete data under {prefix!r} on {address} that was there before these tests: {_FIX}"
+            )
+        _made_here.add((address, prefix))
+    return delete_keys(app, pattern)

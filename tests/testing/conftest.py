@@ -1,0 +1,3 @@
+"""Tests of what Penstock offers to tests."""
+
+from tests.command_line import run, start  # noqa: F401 - fixtures
