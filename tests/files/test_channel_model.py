@@ -379,13 +379,35 @@ def test_everything_is_received_once_and_whole(app: Penstock, plan: Plan):
         world.channel.delete()
 
 
+_FALLEN_BACK = Plan(
+    seed=12689,
+    block=11,
+    blocks_per_put=3,
+    records=6,
+    ready_items=3,
+    limit=5000,
+    longest=LONGEST,
+    lines=(True, True),
+    files=(
+        ((b"", False), (b"\r\nlonglonglonglonglonglong\r\na\r\r\xff\x00\n\n", False), (b"", True)),
+        (
+            (b"\n\nbcbc\r\nlonglonglonglonglonglong\n\r\r\n\nbca\n\n\n", True),
+            (b"bclonglonglonglonglonglong\n\n", True),
+            (b"\rbc\r\n\n\n\ra\rbc\xff\x00\xff\x00alonglonglonglonglonglong\r\n\n\nbc\n", False),
+        ),
+    ),
+    deaths=0.02,
+)
+
+
+@example(plan=_FALLEN_BACK, beginnings=[(117, "deleted"), (309, "fell back")])
 @given(
     plan=plans,
     beginnings=st.lists(st.tuples(st.integers(20, 350), st.sampled_from(BEGINNINGS)), min_size=1, max_size=3),
 )
 @settings(
     max_examples=EXAMPLES or 15, deadline=None, derandomize=not EXAMPLES, database=None,
-    phases=[Phase.generate, *([Phase.shrink] if EXAMPLES else [])],
+    phases=[Phase.explicit, Phase.generate, *([Phase.shrink] if EXAMPLES else [])],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 def test_a_channel_that_begins_again_skips_nothing(

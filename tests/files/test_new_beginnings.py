@@ -6,10 +6,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock import Channel, ChannelRestarted, StateLost
+from penstock.files.settlement import CountPart
 from tests.conftest import Do
+from tests.files.manual_run import ManualRun
 from tests.files.streams import gather
 from tests.snapshots import fall_back, take_snapshot
 from tests.speed import scaled
@@ -70,6 +73,31 @@ async def test_a_settlement_that_the_server_lost_is_made_again(
         await raise_error(do, stream)
     assert await gather(face, stream) == [b"a", b"b", b"new"]
     await do(stream.settle)
+
+
+@pytest.mark.parametrize("parts", [0, 2])
+async def test_a_settlement_that_the_server_lost_while_the_stream_waits_is_made_again(
+    channel: Channel, do: Do, tmp_path: Path, raw: Any, parts: int
+):
+    """`parts`: how many parts of counts the settlement has. It is lost while the stream waits for more records, or
+    while it adds the parts."""
+    for name in ("a", "b"):
+        await send(do, channel, tmp_path / name, name.encode())
+    stream = channel.receiver("r").blocks(wait=60)
+    assert await take(do, stream) == [b"a", b"b"]
+    old = take_snapshot(raw)
+    counts = [
+        CountPart(msgspec.msgpack.encode((1, 0, {"t": ("count 0", 0, {f"{n}": 1})}, [])), 1) for n in range(parts)
+    ]
+    stream.commit_with(lambda: counts)
+    waiting = ManualRun(channel, stream.fill())
+    while not raw.zscore(channel.bindings.keys.base + "readers", "r"):
+        assert waiting.advance()
+    fall_back(raw, old)
+    waiting.run()
+    assert waiting.error is None
+    assert isinstance(stream.take_error(), ChannelRestarted)
+    assert await take(do, stream) == [b"a", b"b"]
 
 
 async def test_a_channel_that_was_deleted_and_filled_again_is_received_whole(

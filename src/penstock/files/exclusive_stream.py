@@ -356,10 +356,28 @@ class ExclusiveStream(ReceiverStream[T]):
                 settled = {"acked": checkpoint.number, "receiver_state": state, "counts": counts}
                 self._settled = checkpoint
         return self._channel.receive(
-            self._receiver, self._token, self._turn, lease=self._channel.settings.lease, limit=limit,
-            dead_token=self._dead_token, reached=self._reached_in_server, after=self._position,
-            position=self._position_id, address=address, ttl=ttl, **settled,
-        ).then(_with_readable_state)  # fmt: skip
+            self._receiver,
+            self._token,
+            self._turn,
+            lease=self._channel.settings.lease,
+            limit=limit,
+            dead_token=self._dead_token,
+            reached=self._reached_in_server,
+            after=self._position,
+            position=self._position_id,
+            address=address,
+            ttl=ttl,
+            **settled,
+        ).then(self._note_cursor)
+
+    def _note_cursor(self, reply: ReceiveReply) -> ReceiveReply:
+        """Note the cursor of every reply, also of one behind which the stream waits or adds parts of counts: the server
+        may fall back meanwhile. Decodes the state here, where an error names the channel."""
+        if reply.receiver_state:
+            decode_state(reply.receiver_state)
+        if reply.status == "OK":
+            self._reached_in_server = reply.cursor
+        return reply
 
     def _is_answer(self, reply: ReceiveReply) -> bool:
         return (
@@ -436,7 +454,6 @@ class ExclusiveStream(ReceiverStream[T]):
             self._ended = True
             yield RunInThread(self._on_new_owner)
         else:
-            self._reached_in_server = reply.cursor
             yield RunInThread(partial(self._on_settled, self._settled.number))
 
     def _settle(self, parts: Sequence[CountPart]) -> Operation[ReceiveReply]:
@@ -459,10 +476,3 @@ class ExclusiveStream(ReceiverStream[T]):
         finally:
             self._renew_token()
             self._discard()
-
-
-def _with_readable_state(reply: ReceiveReply) -> ReceiveReply:
-    """Decode the state as a part of the round trip, which names the channel if the state is damaged."""
-    if reply.receiver_state:
-        decode_state(reply.receiver_state)
-    return reply
