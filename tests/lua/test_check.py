@@ -64,3 +64,14 @@ def test_a_file_that_is_no_lua_is_found(tmp_path: Path):
 def test_every_file_is_in_a_library():
     cut = {name for names in check.libraries() for name in names}
     assert cut == {path.relative_to(check.SRC).as_posix() for path in check.SRC.rglob("*.lua")}
+
+
+def test_no_line_is_longer_than_120_characters():
+    """A key map or a clause that is longer continues in the next line."""
+    long = [
+        f"{path.relative_to(check.SRC)}:{number}"
+        for path in sorted(check.SRC.rglob("*.lua"))
+        for number, line in enumerate(path.read_text("utf-8").split("\n"), 1)
+        if len(line) > 120
+    ]
+    assert not long

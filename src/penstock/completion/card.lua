@@ -4,8 +4,8 @@
 --   tail     256 bytes of a text, or fewer, from its beginning or that of a word
 --   keys     the texts of a name, separated by \4. If there are several tails, \1 marks the beginning of each
 --   card     <keys>\0<name>; only <name> if the keys are what Lua's `lower` makes of it, as with most ASCII names
---   member   <tail>\0<name>\0<id>\1<keys>, where the id is empty if the name is its own id; without \1<keys> if the name
---            has one tail, and then without the \0 before an empty id. Byte order sorts by tail, name, id
+--   member   <tail>\0<name>\0<id>\1<keys>, where the id is empty if the name is its own id; without \1<keys> if the
+--            name has one tail, and then without the \0 before an empty id. Byte order sorts by tail, name, id
 --   rest     what a member has between its first \0 and the keys: it identifies the name and its id
 --   ids:<n>  HASH  id -> card: one bucket, of a hundred ids or so at most, so that the server keeps it packed
 --
@@ -13,11 +13,11 @@
 --   the card      \1ann \1lee\0Ann Lee
 --   the members   ann lee\0Ann Lee\0u7\1\1ann \1lee  and  lee\0Ann Lee\0u7\1\1ann \1lee
 --
--- `state` is what `entry.begin` returns. Its `ids` and `buckets` count the ids and their buckets; `level` is the highest
--- power of two that is not above `buckets`.
+-- `state` is what `entry.begin` returns. Its `ids` and `buckets` count the ids and their buckets; `level` is the
+-- highest power of two that is not above `buckets`.
 --
--- A pattern that is not anchored is tried at each byte of a text. Where it matches nothing, or only far away, that takes
--- time in the square of the length; so nothing here searches for the last separator.
+-- A pattern that is not anchored is tried at each byte of a text. Where it matches nothing, or only far away, that
+-- takes time in the square of the length; so nothing here searches for the last separator.
 
 separator = { PART = "\0", WORD = "\1", OLD = "\2", TEXT = "\4" }
 

@@ -276,8 +276,9 @@ function script.remove_members(base, meta, caller, number, rules, pairs_, ...)
   return idempotency.keep(caller, number, { done, before - state.names })
 end
 
--- Changes weights and payloads of members. The arguments are threes of a member, the change of the weight and the change
--- of the payload. Returns how many members were done; then for each of them its weight, or "" if it does not exist.
+-- Changes weights and payloads of members. The arguments are threes of a member, the change of the weight and the
+-- change of the payload. Returns how many members were done; then for each of them its weight, or "" if it does not
+-- exist.
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, threes: *
 function script.change_members(base, meta, caller, number, rules, threes, ...)

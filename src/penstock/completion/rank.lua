@@ -109,9 +109,9 @@ function rank.drop(state, members)
 end
 
 -- Returns the `limit` heaviest members that begin with one of these prefixes and that `accept` accepts. Also returns
--- where to continue if the call has worked enough, else -1. `offset`: where an earlier call stopped, at first 0. `budget`:
--- its `left` counts the members that the call may still look at; `read` becomes how many were read and sorted for it.
--- `base_prefix`: all these prefixes begin with it.
+-- where to continue if the call has worked enough, else -1. `offset`: where an earlier call stopped, at first 0.
+-- `budget`: its `left` counts the members that the call may still look at; `read` becomes how many were read and sorted
+-- for it. `base_prefix`: all these prefixes begin with it.
 --- (base_prefix: str, prefixes: table, offset: int, limit: int, budget: table, accept: any) -> table, int
 --- uses: base
 function rank.heaviest(base_prefix, prefixes, offset, limit, budget, accept)

@@ -4,12 +4,12 @@
 -- again from there.
 
 _read = { BYTES = 262144, WORK = 2500, SLICE = 100 } -- what one call reads at most, and compares; members of one ZRANGE
--- What a search for typos reads at most: seeks; members that it returns; and members that it sorts by weight, of which one
--- misspelling may have 600 more.
+-- What a search for typos reads at most: seeks; members that it returns; and members that it sorts by weight, of which
+-- one misspelling may have 600 more.
 _slips = { SEEKS = 1000, MEMBERS = 800, SORTED = 400 }
 
--- Returns { stop, members } and more (facts.lua): the first `limit` members between two bounds, which are in the form of
--- ZRANGE BYLEX. `stop`: "", or the last member if they are too long to return more at once.
+-- Returns { stop, members } and more (facts.lua): the first `limit` members between two bounds, which are in the form
+-- of ZRANGE BYLEX. `stop`: "", or the last member if they are too long to return more at once.
 --- keys: base meta
 --- args: rules: str, low: str, high: str, limit: int
 --- flags: no-writes
@@ -33,9 +33,9 @@ function script.page(base, meta, rules, low, high, limit)
   return facts.reply("", found)
 end
 
--- Returns { stop, members } and more (facts.lua): the first `limit` members after `last` that the query accepts, one for
--- each name. `stop`: "" at the end or if there are enough, else the last member read. `chosen`, `all` and the texts: see
--- match.lua.
+-- Returns { stop, members } and more (facts.lua): the first `limit` members after `last` that the query accepts, one
+-- for each name. `stop`: "" at the end or if there are enough, else the last member read. `chosen`, `all` and the
+-- texts: see match.lua.
 --- keys: base meta
 --- args: rules: str, limit: int, last: str, chosen: int, all: str, typed: *
 --- flags: no-writes
@@ -65,8 +65,8 @@ function script.find(base, meta, rules, limit, last, chosen, all, typed, ...)
   return facts.reply("", found)
 end
 
--- Returns { next offset or -1, members } and more (facts.lua): the heaviest members that the query accepts. `offset`: 0,
--- or the one that an earlier call returned.
+-- Returns { next offset or -1, members } and more (facts.lua): the heaviest members that the query accepts. `offset`:
+-- 0, or the one that an earlier call returned.
 --- keys: base meta
 --- args: rules: str, limit: int, offset: int, chosen: int, all: str, typed: *
 --- flags: no-writes
@@ -87,13 +87,14 @@ function script.heaviest(base, meta, rules, limit, offset, chosen, all, typed, .
   return facts.reply(next_offset, found)
 end
 
--- Returns { 0, members } and more (facts.lua), in no order: members whose beginning differs by one typo from the letters
--- typed: a letter added, missing or replaced, or two swapped. They are the first `limit` of each misspelling and, with
--- `by_weight`, its `limit` heaviest. `letters`: one argument for each letter.
--- For each beginning of the typed text, this finds the letters that follow it in the index, with one ZRANGE (a seek) for
--- each letter. Reading a variant takes one or two more. After 1000 seeks or 800 members, no further letter is tried;
--- each position has its share of the seeks. The first letter comes last, because any letter of the index may begin a name.
--- After 400 members that were sorted by weight, only the first members of the other misspellings are read.
+-- Returns { 0, members } and more (facts.lua), in no order: members whose beginning differs by one typo from the
+-- letters typed: a letter added, missing or replaced, or two swapped. They are the first `limit` of each misspelling
+-- and, with `by_weight`, its `limit` heaviest. `letters`: one argument for each letter.
+-- For each beginning of the typed text, this finds the letters that follow it in the index, with one ZRANGE (a seek)
+-- for each letter. Reading a variant takes one or two more. After 1000 seeks or 800 members, no further letter is
+-- tried; each position has its share of the seeks. The first letter comes last, because any letter of the index may
+-- begin a name. After 400 members that were sorted by weight, only the first members of the other misspellings are
+-- read.
 --- keys: base meta
 --- args: rules: str, limit: int, by_weight: int, letters: *
 --- flags: no-writes

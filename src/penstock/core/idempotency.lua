@@ -4,7 +4,8 @@
 --
 -- A caller waits for the answer before its next call, and its numbers increase. So a call whose number is not
 -- higher than the last one is a copy. A copy with a lower number arrived late, when its caller had already continued:
--- its answer goes unread, but it must not be executed again. A call without a number (`caller` is empty) is always executed.
+-- its answer goes unread, but it must not be executed again. A call without a number (`caller` is empty) is always
+-- executed.
 
 -- Returns the answer of this call if it was executed before, else nil.
 --- (caller: str, number: int) -> any

@@ -8,12 +8,12 @@
 -- A message is sent by the script that changes the state, and is a hint to look at it. So a message that is lost costs
 -- time, but never the change.
 --
--- The nodes of a shard pass messages on to each other, but a script learns only of the subscribers of its own node. After
--- a fail-over, a face may be subscribed at the old primary, which is a replica now and accepts that.
+-- The nodes of a shard pass messages on to each other, but a script learns only of the subscribers of its own node.
+-- After a fail-over, a face may be subscribed at the old primary, which is a replica now and accepts that.
 
--- Sends a message to a listener. Returns false if its face is not subscribed at this node: the process has ended, or will
--- register again. So the caller can forget the address. The face may receive the message nevertheless; then an empty one
--- follows, for which the listener looks at the state at once, and registers again.
+-- Sends a message to a listener. Returns false if its face is not subscribed at this node: the process has ended, or
+-- will register again. So the caller can forget the address. The face may receive the message nevertheless; then an
+-- empty one follows, for which the listener looks at the state at once, and registers again.
 --- (address: str, text: str) -> bool
 function notify.send(address, text)
   local channel, number = string.match(address, "^(.*)/(.-)$")
@@ -29,8 +29,9 @@ function notify.send_all(face, text)
   redis.call("SPUBLISH", face, "* " .. text)
 end
 
--- Whether the face of an address is subscribed at this node; every face ignores this message. If it is not, its listeners
--- are asked to look at their state, because the caller will forget them, and the face may be subscribed at another node.
+-- Whether the face of an address is subscribed at this node; every face ignores this message. If it is not, its
+-- listeners are asked to look at their state, because the caller will forget them, and the face may be subscribed at
+-- another node.
 --- (address: str) -> bool
 function notify.reaches(address)
   local channel = string.match(address, "^(.*)/")

@@ -1,7 +1,7 @@
 -- Faces that wait for the next event of one thing, such as a message in a log. Every event wakes all of them.
 --
---   <list>   ZSET    address (notify.lua) -> number of the last event when it registered; "" -> number of the last event;
---                    PX
+--   <list>   ZSET    address (notify.lua) -> number of the last event when it registered; "" -> number of the last
+--                    event; PX
 --
 -- An event wakes the faces that registered before it, a slice at a time. The script that reports an event wakes the
 -- first slice and returns how many faces are left; its caller repeats `waiting.wake` until none is left. Each face that

@@ -1,9 +1,10 @@
--- Writes to keys of users that are checked before the first of them is executed, because the server cannot undo a write.
+-- Writes to keys of users that are checked before the first of them is executed, because the server cannot undo a
+-- write.
 --
--- A write is { command, position of its key in `keys`, type of the key or false for any, arguments, … }. Everything that
--- could make one fail is checked: a key of another type, a value that is not a whole number or would reach ±2^53 (below it
--- Lua counts exactly), a score that would not be finite, and a command that this user may not send. Each write is checked
--- against the state that the earlier writes will leave. A *draft* of each key holds that state.
+-- A write is { command, position of its key in `keys`, type of the key or false for any, arguments, … }. Everything
+-- that could make one fail is checked: a key of another type, a value that is not a whole number or would reach ±2^53
+-- (below it Lua counts exactly), a score that would not be finite, and a command that this user may not send. Each
+-- write is checked against the state that the earlier writes will leave. A *draft* of each key holds that state.
 
 _write = { COMMAND = 1, KEY = 2, FIRST = 4 } -- FIRST: the first of its arguments
 _exact = { LIMIT = 9007199254740992 } -- 2^53: Lua counts in floats, which are exact below it
@@ -72,8 +73,9 @@ function writes.plan(drafts, keys, write)
   return true
 end
 
--- Checks all of these writes. Returns nil if each of them can be executed; else the number of the first that cannot, from 1, and
--- the type or value that prevents it, or an error if this user may not send the command. `drafts`: what is known of the keys.
+-- Checks all of these writes. Returns nil if each of them can be executed; else the number of the first that cannot,
+-- from 1, and the type or value that prevents it, or an error if this user may not send the command. `drafts`: what is
+-- known of the keys.
 --- (drafts: table, keys: table, order: table) -> int | nil, any
 function writes.check(drafts, keys, order)
   local allowed = {}

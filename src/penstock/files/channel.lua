@@ -283,8 +283,8 @@ function script.remove_receiver(base, state, caller, number, given, receiver)
 end
 
 -- Returns { "OK", now, top, first, bytes, limit, peak, patience or 0, number of the CLOSE record or 0, number of
--- uploads in progress, { receiver, cursor, seen, owner or "", number of dead batches, … } } or { "GONE" }. A receiver that has received
--- everything has the cursor -1; one that was passed over, -2 minus its cursor.
+-- uploads in progress, { receiver, cursor, seen, owner or "", number of dead batches, … } } or { "GONE" }. A receiver
+-- that has received everything has the cursor -1; one that was passed over, -2 minus its cursor.
 --- keys: base state
 --- args: given: int
 --- flags: no-writes

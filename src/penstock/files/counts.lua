@@ -19,8 +19,9 @@
 _most = { REJECTED = 1000, EXACT = 9007199254740992, INTEGER = 4611686018427387904, UNIQUES = 1000, EXPIRED = 100 }
 
 -- Unpacks counts: { lines, how many rejected, { table = { kind, ms that it is kept or 0, { key = number } } },
--- { rejected line, … }, { dead batch, … } or nil }; {} for "". A number of kind "sum" is a text, one of "first" and "last" is { order, value },
--- and one of "uniques" is { text, … }. "@<id> <n>" stands for the n parts of a deposit: { deposit = id, parts = n }.
+-- { rejected line, … }, { dead batch, … } or nil }; {} for "". A number of kind "sum" is a text, one of "first" and
+-- "last" is { order, value }, and one of "uniques" is { text, … }. "@<id> <n>" stands for the n parts of a deposit: {
+-- deposit = id, parts = n }.
 --- (packed: str) -> table
 function counts.decode(packed)
   if packed == "" then return {} end
@@ -29,10 +30,10 @@ function counts.decode(packed)
   return cmsgpack.unpack(packed)
 end
 
--- Returns { "OVERFLOW" | "KIND" | "UNIQUES" | "DEAD", table, key or kind } if these counts, each as `counts.decode` returns it,
--- cannot be added to those of a receiver; { "PENDING" }, { "BUSY", ms } or { "LOST" } if they cannot be added now, see
--- parts.lua; else nil. Writes nothing, but to `sums`: with a key there, these counts are a part to be deposited, and what
--- was deposited before is taken into account.
+-- Returns { "OVERFLOW" | "KIND" | "UNIQUES" | "DEAD", table, key or kind } if these counts, each as `counts.decode`
+-- returns it, cannot be added to those of a receiver; { "PENDING" }, { "BUSY", ms } or { "LOST" } if they cannot be
+-- added now, see parts.lua; else nil. Writes nothing, but to `sums`: with a key there, these counts are a part to be
+-- deposited, and what was deposited before is taken into account.
 --- (receiver: str, all: table, now: int, sums: str | nil) -> table | nil
 --- uses: base
 function counts.refusal(receiver, all, now, sums)
@@ -193,8 +194,8 @@ function counts.delete(receiver)
   redis.call("HDEL", state, "counts:" .. receiver)
 end
 
--- Returns { lines, rejected, version, { table, kind, … }, lines of dead batches }. The version changes whenever counts are
--- added. Like the next two, it returns { "PENDING" } if there are parts to be added first.
+-- Returns { lines, rejected, version, { table, kind, … }, lines of dead batches }. The version changes whenever counts
+-- are added. Like the next two, it returns { "PENDING" } if there are parts to be added first.
 --- keys: base state
 --- args: receiver: str
 --- flags: no-writes
@@ -218,7 +219,8 @@ function script.totals(base, state, receiver)
 end
 
 -- Returns { kind, key, number, … }, the highest numbers first. A value of kind "first" or "last" takes the place of its
--- order. Of kind "uniques", keys are in their order, and at most a hundred are returned; PFCOUNT is a command that writes.
+-- order. Of kind "uniques", keys are in their order, and at most a hundred are returned; PFCOUNT is a command that
+-- writes.
 --- keys: base state
 --- args: receiver: str, table_name: str, offset: int, n: int
 --- flags: allow-oom

@@ -4,8 +4,8 @@ _share = { DUE = 2 } -- its place in the reply to a share
 
 -- Makes this process the owner of the receiver, unless another process holds a lease on it. `number`: of this call,
 -- higher with each call of the process. `dead_token`: of a process that is known to be dead; its lease is ignored.
--- `refusal`: called if this call is to settle something, before anything is written; so a repeated call is refused, too.
--- Returns one of:
+-- `refusal`: called if this call is to settle something, before anything is written; so a repeated call is refused,
+-- too. Returns one of:
 --   "REFUSED" and what `refusal` returned, if it returned something
 --   "HELD", the ms until the other lease ends, and the token of its owner
 --   "FRESH" if this call made the process the owner, and whether this is a repeated call
@@ -72,9 +72,9 @@ end
 -- processed. To settle is to acknowledge everything up to `acked`, to store `receiver_state` ("" leaves it unchanged)
 -- and to add the counts. A repeated call settles nothing. Nor does a call that makes the process the owner: another
 -- process may have received and settled since, so this one resumes from the cursor and the receiver state in the reply.
--- Nor does a call whose `position`, that of record `after` ("": unknown), is of a channel that began again since; or whose
--- receiver was at record `reached` and is not any more, because the server fell back and lost what was settled up to
--- there, with its counts. Then the process resumes in the same way.
+-- Nor does a call whose `position`, that of record `after` ("": unknown), is of a channel that began again since; or
+-- whose receiver was at record `reached` and is not any more, because the server fell back and lost what was settled up
+-- to there, with its counts. Then the process resumes in the same way.
 --
 -- The caller reads the records itself, with an XRANGE right behind this script: `limit` records after number `after`.
 -- Their bodies are too large to pass through a script. If there is no record, `address` is registered for `wait_ms`,
@@ -183,9 +183,9 @@ function download.begin_again(l, receiver)
 end
 
 -- For one of several processes that share a receiver: settles claims, then claims up to `limit` records. The claims are
--- given as claim, packed counts, …, and each is settled by itself, together with its counts: a claim that another process
--- has by now is skipped, and its counts are dropped. A second call with this `token` settles nothing, and returns the
--- same records. If there is no record, `address` is registered for `wait_ms`, and notified of the next one.
+-- given as claim, packed counts, …, and each is settled by itself, together with its counts: a claim that another
+-- process has by now is skipped, and its counts are dropped. A second call with this `token` settles nothing, and
+-- returns the same records. If there is no record, `address` is registered for `wait_ms`, and notified of the next one.
 --
 -- Returns { "OK", ms after which to ask again even without a record or -1, claim, number, ms, by, body, "", … } or
 -- { "ENDED" }. Or, if nothing was settled, one of:

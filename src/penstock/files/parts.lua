@@ -1,18 +1,18 @@
--- Settlements with so many keys that one script would hold the server for too long. Their counts are deposited in parts,
--- which changes nothing that can be read. Then a settlement commits the deposit with the cursor. From then on, any process
--- adds the next part, one in each script. Readers of the counts do so first, so they never see a half.
+-- Settlements with so many keys that one script would hold the server for too long. Their counts are deposited in
+-- parts, which changes nothing that can be read. Then a settlement commits the deposit with the cursor. From then on,
+-- any process adds the next part, one in each script. Readers of the counts do so first, so they never see a half.
 --
 --   parts:<r>      LIST  packed counts (counts.lua) that were not added yet; with a TTL until they are committed
 --   part_sums:<r>  HASH  what the deposited parts will add: sum:<t> magnitudes, key:<t>:<k> for a key of "uniques"
 --
--- In totals:<r>: `deposit` is "<id> <number of parts> <server ms>": a deposit that was not committed, and how long no other
--- settlement may add counts, so that what was checked for the parts stays true. `committed` is 1 until all parts of a
--- committed deposit are added; meanwhile no other settlement may add counts either.
+-- In totals:<r>: `deposit` is "<id> <number of parts> <server ms>": a deposit that was not committed, and how long no
+-- other settlement may add counts, so that what was checked for the parts stays true. `committed` is 1 until all parts
+-- of a committed deposit are added; meanwhile no other settlement may add counts either.
 
 _deposit = { HELD_MS = 2000, KEPT_MS = 60000 }
 
--- Returns { "PENDING" } if there are parts to be added first, { "BUSY", ms } while another settlement has a deposit, else
--- nil. `id`: of the caller's deposit, or "".
+-- Returns { "PENDING" } if there are parts to be added first, { "BUSY", ms } while another settlement has a deposit,
+-- else nil. `id`: of the caller's deposit, or "".
 --- (receiver: str, id: str, now: int) -> table | nil
 --- uses: base
 function parts.refusal(receiver, id, now)
@@ -54,9 +54,9 @@ function parts.commit(receiver)
   redis.call("UNLINK", base .. "part_sums:" .. receiver)
 end
 
--- Deposits part number `index`, from 0, of a settlement. Its counts cannot be refused any more. Returns { "OK" }, also if
--- this part is there already; { "LOST" } if the parts before it are not: begin again with another id; what `parts.refusal`
--- returns; or a refusal of `counts.refusal`.
+-- Deposits part number `index`, from 0, of a settlement. Its counts cannot be refused any more. Returns { "OK" }, also
+-- if this part is there already; { "LOST" } if the parts before it are not: begin again with another id; what
+-- `parts.refusal` returns; or a refusal of `counts.refusal`.
 --- keys: base state
 --- args: given: int, receiver: str, id: str, index: int, packed_counts: str
 --- flags: allow-oom

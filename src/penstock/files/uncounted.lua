@@ -46,7 +46,8 @@ end
 --- (receiver: str)
 --- uses: base
 function uncounted.delete(receiver)
-  redis.call("UNLINK", base .. "uncounted:" .. receiver, base .. "uncounted_lines:" .. receiver, base .. "retries:" .. receiver)
+  redis.call("UNLINK", base .. "uncounted:" .. receiver, base .. "uncounted_lines:" .. receiver,
+    base .. "retries:" .. receiver)
 end
 
 -- Returns { id, "<server ms> <how many lines> <JSON>", 1 if the next run tries it again, … }.

@@ -1,7 +1,7 @@
 -- Admission: parked jobs get the places that the other transitions of a script have freed. limits.lua explains places.
 
--- Admits parked jobs of the keys in which a place may be free: as many as there are places, the most urgent ones first, at
--- most some hundred in one script. Call it when all other transitions of the script are done.
+-- Admits parked jobs of the keys in which a place may be free: as many as there are places, the most urgent ones first,
+-- at most some hundred in one script. Call it when all other transitions of the script are done.
 --- (s: table)
 --- uses: base
 function admission.admit(s)
@@ -40,7 +40,8 @@ function admission.admit_some(s, place, looks)
   return looks
 end
 
--- Admits the job of an entry that was taken from the parked lanes of a key, if it is still parked there and has not expired.
+-- Admits the job of an entry that was taken from the parked lanes of a key, if it is still parked there and has not
+-- expired.
 --- (s: table, place: table, entry: str)
 --- uses: base
 function admission.admit_entry(s, place, entry)

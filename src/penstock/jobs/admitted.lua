@@ -1,8 +1,8 @@
--- Admitted jobs: those in a lane that have a place in a limit and were never claimed. The least urgent one of a key gives its
--- place to a more urgent job (`admission.displace`).
+-- Admitted jobs: those in a lane that have a place in a limit and were never claimed. The least urgent one of a key
+-- gives its place to a more urgent job (`admission.displace`).
 --
---   admitted    ZSET  length and text of name=key, level, generation, id. All scores are 0, so the last member of a key is its
---                     least urgent job
+--   admitted    ZSET  length and text of name=key, level, generation, id. All scores are 0, so the last member of a key
+--                     is its least urgent job
 --
 -- `s.admitted` and `s.started` collect members that `admitted.write` adds and removes.
 
@@ -64,7 +64,8 @@ end
 function admitted.least_urgent(s, place)
   admitted.write(s)
   local start = struct.pack(">I2", #place.key) .. place.key
-  local found = redis.call("ZRANGE", base .. "admitted", "(" .. start .. ":", "[" .. start, "BYLEX", "REV", "LIMIT", 0, 1)
+  local found = redis.call("ZRANGE", base .. "admitted", "(" .. start .. ":", "[" .. start, "BYLEX", "REV",
+    "LIMIT", 0, 1)
   if not found[1] then return nil end
   local at = #start + 1
   return string.byte(found[1], at) - 48, struct.unpack(">I6", found[1], at + 1), string.sub(found[1], at + 7)

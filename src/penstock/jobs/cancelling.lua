@@ -2,8 +2,8 @@
 --
 --   cancels:<inc>  SET  tokens of running jobs that the incarnation is to cancel; deleted with the incarnation
 --
--- The worker's listener gets the message "cancel". The worker then sends a heartbeat, whose reply has the tokens, as the
--- reply to each later heartbeat does until the jobs have ended. So a lost message delays a cancel by one heartbeat.
+-- The worker's listener gets the message "cancel". The worker then sends a heartbeat, whose reply has the tokens, as
+-- the reply to each later heartbeat does until the jobs have ended. So a lost message delays a cancel by one heartbeat.
 
 _cancels = { TTL = 86400000, PAGE = 100 }
 

@@ -1,12 +1,14 @@
--- Fairness by time: a queue may charge a tenant for the time that its jobs are held by workers, instead of one turn for a job.
+-- Fairness by time: a queue may charge a tenant for the time that its jobs are held by workers, instead of one turn for
+-- a job.
 --
 --   row             (row.lua)  WEIGHTED has the bit BY_TIME
 --   owners          (lease.lua)  the level of the job is added to its owner
---   owed:<level>    ZSET  tenant -> virtual time at which its next turn may begin, of tenants that had no waiting job when one
---                   of their jobs ended; PX 60 s
+--   owed:<level>    ZSET  tenant -> virtual time at which its next turn may begin, of tenants that had no waiting job
+--                         when one of their jobs ended; PX 60 s
 --
--- A claim costs a tenant one turn, as always, which stands for MS of a worker's time. The end of the run charges the rest. So a job
--- of two seconds costs as much as two hundred of ten milliseconds. A tenant without waiting jobs keeps what it owes.
+-- A claim costs a tenant one turn, as always, which stands for MS of a worker's time. The end of the run charges the
+-- rest. So a job of two seconds costs as much as two hundred of ten milliseconds. A tenant without waiting jobs keeps
+-- what it owes.
 
 _charge = { BY_TIME = 2, MS = 10, MEMORY = 60000 }
 
@@ -27,7 +29,9 @@ function charging.charge(s, done, ids, held)
       sums[key] = (sums[key] or 0) + turns
     end
   end
-  for i = 1, #order do charging.add(s, tonumber(string.sub(order[i], 1, 1)), string.sub(order[i], 2), sums[order[i]]) end
+  for i = 1, #order do
+    charging.add(s, tonumber(string.sub(order[i], 1, 1)), string.sub(order[i], 2), sums[order[i]])
+  end
 end
 
 -- Moves the next turn of a tenant back.

@@ -1,6 +1,7 @@
 -- Counts and ages, updated as jobs move. They are not derived from lists, which may hold entries of cancelled jobs.
 --
---   row      (row.lua)    ready, delayed, running, dead, parked, dependent: how many jobs of the queue are in each state
+--   row      (row.lua)    ready, delayed, running, dead, parked, dependent: how many jobs of the queue are in each
+--                         state
 --   tenants  HASH         tenant -> the same numbers, packed; a tenant without jobs has no field
 --   age      HASH         second -> how many jobs have been ready since then, except for the newest second
 --   ages     ZSET         those seconds, in order
@@ -8,7 +9,8 @@
 -- A script collects the changes and writes them once: a batch of jobs of one tenant costs as much as a single job. The
 -- newest second is counted in the row, so that a job that is claimed in the second of its enqueue costs nothing here.
 
-_count = { NONE = 0, READY = 1, DELAYED = 2, RUNNING = 3, DEAD = 4, PARKED = 25, DEPENDENT = 31, BEFORE_READY = 4 } -- BEFORE_READY: in the row
+-- BEFORE_READY: in the row
+_count = { NONE = 0, READY = 1, DELAYED = 2, RUNNING = 3, DEAD = 4, PARKED = 25, DEPENDENT = 31, BEFORE_READY = 4 }
 
 -- Counts the change of state of `n` jobs. `from` NONE: they enter the queue; `to` NONE: they leave.
 --- (s: table, tenant: str, from: int, to: int, n: int)
@@ -72,8 +74,8 @@ function counters.oldest_second(r)
   return oldest and tonumber(oldest) or r[_row.SECOND_READY] > 0 and r[_row.SECOND]
 end
 
--- The four numbers of a tenant; how many of its jobs are parked; and how many wait for others. Each of these two is stored
--- only if it is not 0, or the next one. Python unpacks them as well: see `scan_tenants` in inspect.lua.
+-- The four numbers of a tenant; how many of its jobs are parked; and how many wait for others. Each of these two is
+-- stored only if it is not 0, or the next one. Python unpacks them as well: see `scan_tenants` in inspect.lua.
 --- (packed: str | false) -> int, int, int, int, int, int
 function counters.unpack(packed)
   if not packed then return 0, 0, 0, 0, 0, 0 end

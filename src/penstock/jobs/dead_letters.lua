@@ -43,8 +43,8 @@ function script.count_dead(base, meta, given, age)
   return { until_, redis.call("ZCOUNT", base .. "dead", "-inf", until_) }
 end
 
--- Makes dead letters ready again, with their counts at zero. A job whose unique key another one holds stays dead. Returns
--- { how many are ready again, id of a job that stays dead, id of the job that holds its key, … }.
+-- Makes dead letters ready again, with their counts at zero. A job whose unique key another one holds stays dead.
+-- Returns { how many are ready again, id of a job that stays dead, id of the job that holds its key, … }.
 --- keys: base meta
 --- args: given: int, ids: *
 function script.requeue(base, meta, given, ids, ...)
@@ -72,7 +72,8 @@ function script.requeue(base, meta, given, ids, ...)
   return reply
 end
 
--- Makes a dead letter ready again. Returns the id of the job that holds its unique key, if there is one: then it stays dead.
+-- Makes a dead letter ready again. Returns the id of the job that holds its unique key, if there is one: then it stays
+-- dead.
 --- (s: table, id: str, body: str) -> str | nil
 --- uses: base
 function dead_letters.requeue(s, id, body)

@@ -4,16 +4,18 @@
 --                     "!" and a signal -> its payloads that no step has received, in MessagePack, the first one first
 --                     "" -> the bytes of all values in 4 bytes, and the signal that the job waits for
 --
--- A running job records steps under its claim, so a worker that has lost the job records nothing. A job that has anything here
--- has the flag NOTES in its claim, or in its record: so the scripts that end a job look here only where it is needed.
+-- A running job records steps under its claim, so a worker that has lost the job records nothing. A job that has
+-- anything here has the flag NOTES in its claim, or in its record: so the scripts that end a job look here only where
+-- it is needed.
 --
 -- `sleep` and `wait_for` end the run, with the verb `suspend`. The job is delayed until the time is over, and a
--- signal makes it due at once. Then it runs again: it gets what it has recorded, and continues behind that. Of signal and
--- time-out the first that is recorded counts.
+-- signal makes it due at once. Then it runs again: it gets what it has recorded, and continues behind that. Of signal
+-- and time-out the first that is recorded counts.
 
 recorded = { RESULT = "r", WAITS = "w", SIGNAL = "s", TIMEOUT = "t" } -- WAITS: for a signal, or until a time
 
-_durable = { BYTES = 1048576, EACH = 256, FOREVER = 140737488355328 } -- of one job; counted for each value; a time in the year 6429
+-- of one job; counted for each value; a time in the year 6429
+_durable = { BYTES = 1048576, EACH = 256, FOREVER = 140737488355328 }
 
 --- (kind: str, now: int, name: str, value: str) -> str
 --- inline
@@ -70,8 +72,8 @@ function steps.mark_claim(incarnation, id, held)
   redis.call("HSET", base .. "held:" .. incarnation, id, held)
 end
 
--- Records that a job waits from now on: `ms` long (0: for ever), at the step and for the signal in `text` (an empty one: only for
--- the time). A wait that was recorded before keeps its end. Returns for how many ms the job is delayed.
+-- Records that a job waits from now on: `ms` long (0: for ever), at the step and for the signal in `text` (an empty
+-- one: only for the time). A wait that was recorded before keeps its end. Returns for how many ms the job is delayed.
 --- (s: table, id: str, ms: int, text: str) -> int
 --- uses: base
 --- seldom
@@ -88,7 +90,8 @@ function steps.suspend(s, id, ms, text)
   return math.max(0, (until_ > 0 and until_ or _durable.FOREVER) - s.now)
 end
 
--- The steps that a running job has recorded: { server ms, step, recorded, … }, or an empty table if the incarnation does not hold it.
+-- The steps that a running job has recorded: { server ms, step, recorded, … }, or an empty table if the incarnation
+-- does not hold it.
 --- keys: base meta
 --- args: given: int, incarnation: str, token: str
 --- flags: allow-oom
@@ -103,8 +106,8 @@ function script.load_steps(base, meta, given, incarnation, token)
   return reply
 end
 
--- Records the result of a step. Returns { 1 }; { 1, recorded } if the step was recorded before, which counts; { 0 } if the
--- incarnation does not hold the job; { -1, bytes } if the job has no room for it. May be sent again.
+-- Records the result of a step. Returns { 1 }; { 1, recorded } if the step was recorded before, which counts; { 0 } if
+-- the incarnation does not hold the job; { -1, bytes } if the job has no room for it. May be sent again.
 --- keys: base meta
 --- args: given: int, incarnation: str, token: str, step: str, name: str, value: str
 --- flags: allow-oom
@@ -124,8 +127,9 @@ function script.record_step(base, meta, given, incarnation, token, step, name, v
   return { 1 }
 end
 
--- Has a step of a running job receive the first signal of this name; or, if the step has waited until its end, the time-out. Returns
--- { 1, recorded }; { 2 } if it has to wait; { 0 } if the incarnation does not hold the job. May be sent again.
+-- Has a step of a running job receive the first signal of this name; or, if the step has waited until its end, the
+-- time-out. Returns { 1, recorded }; { 2 } if it has to wait; { 0 } if the incarnation does not hold the job. May be
+-- sent again.
 --- keys: base meta
 --- args: given: int, incarnation: str, token: str, step: str, name: str
 --- flags: allow-oom
@@ -157,8 +161,8 @@ function script.receive_signal(base, meta, given, incarnation, token, step, name
   return { 1, packed }
 end
 
--- Keeps a signal for a job, and makes the job ready if it waits for that. Returns sent, full (the job keeps too much already),
--- done or none.
+-- Keeps a signal for a job, and makes the job ready if it waits for that. Returns sent, full (the job keeps too much
+-- already), done or none.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, id: str, name: str, payload: str
 function script.signal(base, meta, caller, number, given, id, name, payload)
@@ -189,7 +193,8 @@ function script.signal(base, meta, caller, number, given, id, name, payload)
       redis.call("ZREM", base .. "delayed", record.entry(generation, #body, id))
       generation, since = row.mint(s.row, 1) + 1, s.now
       was, flags =
-        job.make_ready(s, false, record.entry(generation, #body, id), flags, priority, tenant, since, _count.DELAYED, body)
+        job.make_ready(s, false, record.entry(generation, #body, id), flags, priority, tenant, since, _count.DELAYED,
+          body)
     end
     body = record.moved(body, was, generation, since)
     redis.call("HSET", base .. "jobs", id, record.flagged(body, flags))

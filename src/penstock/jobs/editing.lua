@@ -1,12 +1,12 @@
 -- Changes one waiting job: when it is due, its priority, its arguments. queue.lua draws the states and maps the keys.
 --
--- The job gets a new generation, so that its old entry stands for nothing. It enters its lane as if it were enqueued now: it
--- gives up its places in limits, and passes them again.
+-- The job gets a new generation, so that its old entry stands for nothing. It enters its lane as if it were enqueued
+-- now: it gives up its places in limits, and passes them again.
 
 -- Changes a waiting job. `due`: ms from now, or a date if `due_is_date` is 1; -1: leave it. `priority`: -1: leave it.
--- `task` and `payload` replace the arguments if `replace` is 1; the job must belong to that task (empty: to none). Returns
--- edited, fixed (its arguments may not change), waits (its date may not), task (it belongs to another one), running, dead,
--- done or none.
+-- `task` and `payload` replace the arguments if `replace` is 1; the job must belong to that task (empty: to none).
+-- Returns edited, fixed (its arguments may not change), waits (its date may not), task (it belongs to another one),
+-- running, dead, done or none.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, id: str, due: int, due_is_date: int, priority: int, replace: int
 --- args: task: str, payload: str
@@ -23,7 +23,8 @@ function script.edit(base, meta, caller, number, given, id, due, due_is_date, pr
   if due >= 0 and due_is_date == 0 then due = s.now + due end
   local was = record.state(body)
   local is_due = was == state.READY or was == state.PARKED
-  if is_due and due >= 0 and due <= s.now and priority < 0 and replace == 0 then return "edited" end -- it keeps its turn
+  -- it keeps its turn
+  if is_due and due >= 0 and due <= s.now and priority < 0 and replace == 0 then return "edited" end
   if replace == 1 and string.byte(body, 36) > 0 then return "fixed" end -- its keys follow from its arguments
   if was == state.WAITING and due >= 0 then return "waits" end
   local start = editing.payload_start(body)

@@ -1,6 +1,6 @@
--- Staged effects: writes and calls that a running job collects, and that are applied in the step that completes it, or not at
--- all. They arrive with the completion, in MessagePack: { keys, writes (core/writes.lua), calls of this queue as id,
--- draft, …, calls of other queues as queue, id, draft, … }.
+-- Staged effects: writes and calls that a running job collects, and that are applied in the step that completes it, or
+-- not at all. They arrive with the completion, in MessagePack: { keys, writes (core/writes.lua), calls of this queue as
+-- id, draft, …, calls of other queues as queue, id, draft, … }.
 --
 -- The claim was checked before, so a worker that lost its lease applies nothing, and a turn that is repeated applies
 -- nothing twice. If a write is impossible, none is executed, no call is enqueued, and the job becomes a dead letter.
@@ -18,7 +18,9 @@ function effects.apply(s, packed)
     if type(reply) == "table" and reply.err then return effects.reason(keys, write, reply.err) end
   elseif #order > 1 then
     local refused, found = writes.check({}, keys, order)
-    if refused then return effects.reason(keys, order[refused], type(found) == "table" and found.err or "there is " .. found) end
+    if refused then
+      return effects.reason(keys, order[refused], type(found) == "table" and found.err or "there is " .. found)
+    end
     for i = 1, #order do writes.execute(keys, order[i]) end
   end
   for i = 1, #calls, 2 do job.enqueue_now(s, calls[i], calls[i + 1]) end

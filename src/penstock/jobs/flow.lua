@@ -12,12 +12,13 @@
 -- dependents learn of that. While a predecessor is a dead letter, the dependent is blocked. With the policy CONTINUE it
 -- counts a failed or dead predecessor as one that has ended, and with INSTEAD it becomes another call, at once.
 --
---   waiting            HASH    dependent -> its number; how many predecessors it has and still waits for, and how many of
---                              them are dead; bytes of its inputs; marks (OPEN …), size class, policy; one that failed
+--   waiting            HASH    dependent -> its number; how many predecessors it has and still waits for, and how many
+--                              of them are dead; bytes of its inputs; marks (OPEN …), size class, policy; one that
+--                              failed
 --   predecessors:<id>  LIST    the predecessors of a dependent: length of a queue's name, name (empty: this queue), id;
 --                              PX when the dependent does not wait any longer
---   opened             ZSET    dependent that is open, or job that has edges and is not enqueued yet -> server ms at which
---                              it is given up
+--   opened             ZSET    dependent that is open, or job that has edges and is not enqueued yet -> server ms at
+--                              which it is given up
 --   inputs:<id>        STRING  results that a dependent wants, as [place,result],…
 --   dependents         HASH    predecessor -> its dependent as an *edge*, or empty if it has several
 --   dependents:<id>    LIST    the edges of a predecessor with several dependents
@@ -25,10 +26,10 @@
 --   row                (row.lua)  FLOWS has a mark for `dependents` and one for `events`. Until the queue has its first
 --                              flow it is absent, and nothing here is called
 --
--- An edge has the number of the dependent, so that a later job with the same id does not take it for its own; the place of
--- the predecessor; and the dependent. A dependent that is *open* gets further predecessors, and does not become ready. If
--- the program that enqueues the flow dies meanwhile, the dependent stays open, and is cancelled after ten minutes. While the
--- dependent counts the predecessor as a dead letter, the place has a mark, so that it does so once.
+-- An edge has the number of the dependent, so that a later job with the same id does not take it for its own; the place
+-- of the predecessor; and the dependent. A dependent that is *open* gets further predecessors, and does not become
+-- ready. If the program that enqueues the flow dies meanwhile, the dependent stays open, and is cancelled after ten
+-- minutes. While the dependent counts the predecessor as a dead letter, the place has a mark, so that it does so once.
 --
 -- A dependent of another queue, perhaps in another slot, is named in the edge together with its queue, its policy, and
 -- whether it wants results. What happens to the predecessor goes there through the outbox, and is counted there once.
@@ -145,8 +146,8 @@ function flow.with_place(edge, place)
   return string.sub(edge, 1, 6) .. struct.pack(">I4", place) .. string.sub(edge, 11)
 end
 
--- Counts the event of one predecessor for a dependent. Returns the edge as it is to be kept, or nil if it has served its
--- purpose.
+-- Counts the event of one predecessor for a dependent. Returns the edge as it is to be kept, or nil if it has served
+-- its purpose.
 --- (s: table, edge: str, letter: str, id: str, text: str) -> str | nil
 --- uses: base
 function flow.visit(s, edge, letter, id, text)
@@ -198,7 +199,8 @@ function flow.send(s, edge, place, size, letter, id, text)
   if letter == _event.DEAD and policy == flow.STOP then return flow.with_place(edge, place + _flow.DEAD) end
 end
 
--- Counts what the outbox of the queue `sender` reports: the other end of `flow.send`. `flow.settle_touched` must follow.
+-- Counts what the outbox of the queue `sender` reports: the other end of `flow.send`. `flow.settle_touched` must
+-- follow.
 --- (s: table, sender: str, id: str, packed: str)
 --- uses: base
 function flow.arrive(s, sender, id, packed)
@@ -208,8 +210,8 @@ function flow.arrive(s, sender, id, packed)
   flow.visit(s, string.sub(packed, 4, 3 + size), letter, sender .. ":" .. id, string.sub(packed, 4 + size))
 end
 
--- Visits some edges of a predecessor with several dependents, at least one. An edge that has not served its purpose goes to the
--- end of the list. Returns how many of the `rest` are left to visit.
+-- Visits some edges of a predecessor with several dependents, at least one. An edge that has not served its purpose
+-- goes to the end of the list. Returns how many of the `rest` are left to visit.
 --- (s: table, letter: str, id: str, text: str, rest: int, part: table) -> int
 --- uses: base
 function flow.visit_list(s, letter, id, text, rest, part)
@@ -332,7 +334,8 @@ function flow.resume(s, part)
   end
 end
 
--- Stores the edges of predecessors with one dependent after a visit. `found`: as they were; `edges`: as they are, or false.
+-- Stores the edges of predecessors with one dependent after a visit. `found`: as they were; `edges`: as they are, or
+-- false.
 --- (ids: table, found: table, edges: table)
 --- uses: base
 --- seldom
@@ -382,8 +385,8 @@ function flow.advance(s)
   end
 end
 
--- Appends to `page` what is known about a job: start of its record or false, whether it runs, how it ended or false, its
--- wait or false, how many predecessors it has. Returns false if its record does not fit into the slice.
+-- Appends to `page` what is known about a job: start of its record or false, whether it runs, how it ended or false,
+-- its wait or false, how many predecessors it has. Returns false if its record does not fit into the slice.
 --- (page: table, id: str, now: int, part: table) -> bool
 --- uses: base
 function flow.describe(page, id, now, part)
@@ -397,8 +400,8 @@ function flow.describe(page, id, now, part)
   return true
 end
 
--- A page of the predecessors of a job: { how many there are, entry, and what `flow.describe` appends, … }. Of those in other
--- queues nothing is known here. At most 1 MiB of records.
+-- A page of the predecessors of a job: { how many there are, entry, and what `flow.describe` appends, … }. Of those in
+-- other queues nothing is known here. At most 1 MiB of records.
 --- keys: base meta
 --- args: given: int, id: str, offset: int, limit: int
 --- flags: allow-oom

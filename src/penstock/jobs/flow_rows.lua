@@ -1,10 +1,11 @@
--- The way into a queue for jobs that wait for others, see flow.lua: a program sends a flow in rows, the last jobs first. A job that
--- waits is open until its last row has arrived. If the program dies before, a worker cancels the job after ten minutes.
+-- The way into a queue for jobs that wait for others, see flow.lua: a program sends a flow in rows, the last jobs
+-- first. A job that waits is open until its last row has arrived. If the program dies before, a worker cancels the job
+-- after ten minutes.
 
 -- Enqueues a part of a flow, at most 250 rows: verb, id, draft, dependent, …
 --
---   open…    a dependent, which is open; in the verb follow its policy, w if it wants results (else -), and its number if
---            it has predecessors in other queues
+--   open…    a dependent, which is open; in the verb follow its policy, w if it wants results (else -), and its number
+--            if it has predecessors in other queues
 --   far      no job of this queue: one of the queue that the draft names
 --   job      a job that may run at once
 --   edge     no new job: one of this flow, which a later row enqueues
@@ -12,12 +13,13 @@
 --   close    the dependent has all of its predecessors
 --
 -- The job of a row is a predecessor of `dependent`, unless that is empty. If job, edge or after is followed by ">",
--- `dependent` is an edge that leads to another queue. Returns { } or, if nothing was written, { word, position }: `known`,
--- an id that is in the queue already; `gone`, a job that does not exist and has no result, and to which queue it was moved;
--- `split`, the first row whose result is too much for one call, so that the caller sends the rows before it first.
+-- `dependent` is an edge that leads to another queue. Returns { } or, if nothing was written, { word, position }:
+-- `known`, an id that is in the queue already; `gone`, a job that does not exist and has no result, and to which queue
+-- it was moved; `split`, the first row whose result is too much for one call, so that the caller sends the rows before
+-- it first.
 --
--- A shard gets the table of shards as well, else "", and the number of the tenants that are to move, which are named before
--- the rows. It may answer as `enqueue_in_shard` does.
+-- A shard gets the table of shards as well, else "", and the number of the tenants that are to move, which are named
+-- before the rows. It may answer as `enqueue_in_shard` does.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, shards_table: str, moving: int, rows: *
 function script.enqueue_flow(base, meta, caller, number, given, shards_table, moving, rows, ...)
@@ -137,8 +139,8 @@ function flow.plan_opened(s)
   schedule.refresh(s)
 end
 
--- Cancels dependents that have been open for ten minutes, because the program that enqueued their flow has died, and deletes the
--- edges of jobs that it did not come to. Returns how many it looked at, at most 100.
+-- Cancels dependents that have been open for ten minutes, because the program that enqueued their flow has died, and
+-- deletes the edges of jobs that it did not come to. Returns how many it looked at, at most 100.
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom

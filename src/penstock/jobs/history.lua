@@ -1,6 +1,7 @@
 -- The history of a queue: what its counters said every 10 s of the last hour, and every minute of the last day.
 --
---   history:10   LIST   rows of 52 bytes, one for each 10 s in which a job was enqueued or a worker took a turn; TTL an hour
+--   history:10   LIST   rows of 52 bytes, one for each 10 s in which a job was enqueued or a worker took a turn; TTL an
+--                       hour
 --   history:60   LIST   the same for each minute; TTL a day
 --
 -- A row holds, each in as many bytes as `_history.ROW` says: the time in hundredths of a second; ready, delayed and
@@ -8,12 +9,13 @@
 -- 24 bits of the totals: entered, completed, retried, failed, dropped, cancelled, expired and lost. Differences of two
 -- rows are what happened between them, so a row needs no earlier one. Both lists together stay below 100 kB.
 --
--- The first enqueue or turn of each 10 s writes the rows, before it changes anything. All others pay one comparison. A turn
--- of a queue that was never used writes none.
+-- The first enqueue or turn of each 10 s writes the rows, before it changes anything. All others pay one comparison. A
+-- turn of a queue that was never used writes none.
 
 history = { ROWS_OF_10_S = 360, ROWS_OF_A_MINUTE = 1440, ROW_BYTES = 52, WRAP = 16777216 }
 
-_history = { INTERVAL = 10000, MINUTE = 60000, ROW = ">I5I4I4I4I3I3I3I2I3I3I3I3I3I3I3I3", SHORT = 65535 } -- intervals in ms
+-- intervals in ms
+_history = { INTERVAL = 10000, MINUTE = 60000, ROW = ">I5I4I4I4I3I3I3I2I3I3I3I3I3I3I3I3", SHORT = 65535 }
 
 -- Writes a row, and sets when the next one is due.
 --- (s: table)

@@ -1,5 +1,5 @@
--- The questions of an operator to a queue: counts, tenants, workers. Those that depend on waiting jobs empty the intake;
--- apart from that nothing here writes. queue.lua has the key map.
+-- The questions of an operator to a queue: counts, tenants, workers. Those that depend on waiting jobs empty the
+-- intake; apart from that nothing here writes. queue.lua has the key map.
 
 -- A page of incarnations: { now, next cursor, incarnation, alive until, claims held, since and registration or false,
 -- … }. With an empty cursor: all incarnations, the longest lease first. With any other cursor: workers only; the first
@@ -41,16 +41,17 @@ function script.counts(base, meta, given)
   if newer then return newer end
   local r = s.row
   return {
-    s.now, counters.oldest_second(r), r[_row.READY], r[_row.DELAYED], r[_row.RUNNING], r[_row.DEAD], r[_row.COMPLETED], r[_row.RETRIED],
-    r[_row.FAILED], r[_row.DROPPED], r[_row.CANCELLED], r[_row.EXPIRED], r[_row.LOST], r[_row.PAUSED],
+    s.now, counters.oldest_second(r), r[_row.READY], r[_row.DELAYED], r[_row.RUNNING], r[_row.DEAD], r[_row.COMPLETED],
+    r[_row.RETRIED], r[_row.FAILED], r[_row.DROPPED], r[_row.CANCELLED], r[_row.EXPIRED], r[_row.LOST], r[_row.PAUSED],
     r[_row.DUE_FIRST], r[_row.PARKED] or 0, r[_row.PAUSES] or 0, s.entered, r[_row.DEPENDENT] or 0,
     r[_row.WEIGHTED] >= _charge.BY_TIME and 1 or 0,
   }
 end
 
 -- { 1 if the queue was ever used, tenants with jobs, ms until the next delayed job is due or -1, how many delayed jobs
--- were searched, { queue, entries, ms for which the oldest one waits, … } of the outbox, id, reason, … }. The ids are those of jobs that a worker handed back because it does not know their
--- task. Such jobs are due within a minute, so that they are among the first delayed jobs.
+-- were searched, { queue, entries, ms for which the oldest one waits, … } of the outbox, id, reason, … }. The ids are
+-- those of jobs that a worker handed back because it does not know their task. Such jobs are due within a minute, so
+-- that they are among the first delayed jobs.
 --- keys: base meta
 --- args: given: int, scan: int
 --- flags: allow-oom
@@ -59,7 +60,8 @@ function script.overview(base, meta, given, scan)
   if newer then return newer end
   local head = redis.call("ZRANGE", base .. "delayed", 0, scan - 1, "WITHSCORES")
   local due = head[2] and math.max(0, tonumber(head[2]) - s.now) or -1
-  local reply = { s.row[_row.SEQUENCE] > 0 and 1 or 0, redis.call("HLEN", base .. "tenants"), due, #head / 2, outbox.lengths(s) }
+  local reply = { s.row[_row.SEQUENCE] > 0 and 1 or 0, redis.call("HLEN", base .. "tenants"), due, #head / 2,
+    outbox.lengths(s) }
   local ids = {}
   for i = 1, #head, 2 do ids[#ids + 1] = record.entry_id(head[i]) end
   local reasons = #ids > 0 and redis.call("HMGET", base .. "reasons", unpack(ids)) or {}
@@ -98,8 +100,8 @@ function script.scan_tenants(base, meta, given, cursor, count)
 end
 
 -- { now, ms at which the oldest ready job became ready (false: none found), ready, delayed, running, dead, weight or
--- false, parked, dependent }. The oldest is searched for among the first eight entries of each of the tenant's lists: entries of cancelled
--- jobs may precede it.
+-- false, parked, dependent }. The oldest is searched for among the first eight entries of each of the tenant's lists:
+-- entries of cancelled jobs may precede it.
 --- keys: base meta
 --- args: given: int, tenant: str
 --- flags: allow-oom
@@ -121,13 +123,14 @@ function script.tenant_counts(base, meta, given, tenant)
       end
     end
   end
-  local ready, delayed, running, dead, parked, dependent = counters.unpack(redis.call("HGET", base .. "tenants", tenant))
+  local ready, delayed, running, dead, parked, dependent =
+    counters.unpack(redis.call("HGET", base .. "tenants", tenant))
   local weight = redis.call("HGET", base .. "weights", tenant)
   return { s.now, oldest < math.huge and oldest or false, ready, delayed, running, dead, weight, parked, dependent }
 end
 
--- All data about a job: { record, reason, how it ended, owner (incarnation that runs it, and since when), notes, what it waits
--- for }; each may be false.
+-- All data about a job: { record, reason, how it ended, owner (incarnation that runs it, and since when), notes, what
+-- it waits for }; each may be false.
 --- (id: str, now: int) -> table
 --- uses: base
 function inspect.job(id, now)

@@ -11,7 +11,8 @@ intake = { MOST_BYTES = 2048 } -- of a record that may be staged
 
 _intake = { FIELDS = 5, VALUES = 640 } -- values of one call; of 128 calls
 
--- Moves the staged calls into their lanes, and stores the row. A call that its caller had sent before is dropped (core/idempotency.lua).
+-- Moves the staged calls into their lanes, and stores the row. A call that its caller had sent before is dropped
+-- (core/idempotency.lua).
 --- (s: table)
 --- uses: base meta
 function intake.empty(s)

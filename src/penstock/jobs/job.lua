@@ -61,8 +61,8 @@ function job.finish(s, id, letter, text, ttl)
   flow.report(s, letter, id, text)
 end
 
--- Removes what is stored beside the record of a job that leaves the queue. Returns what precedes its result: `letter`, perhaps
--- with notes before it.
+-- Removes what is stored beside the record of a job that leaves the queue. Returns what precedes its result: `letter`,
+-- perhaps with notes before it.
 --- (id: str, flags: int, letter: str) -> str
 --- uses: base
 function job.clear(id, flags, letter)
@@ -107,8 +107,8 @@ function job.enqueue(s, id, body, generation, now, since, expires)
   return record.enqueued(body, new_state, generation, now, now, expires)
 end
 
--- Enqueues a draft unless its id is in the queue already: appends id and record to `set`, which the caller writes. Times
--- in the draft count from now, or are dates.
+-- Enqueues a draft unless its id is in the queue already: appends id and record to `set`, which the caller writes.
+-- Times in the draft count from now, or are dates.
 --- (s: table, id: str, body: str, generation: int, set: table) -> bool
 --- uses: base
 function job.accept(s, id, body, generation, set)
@@ -125,8 +125,8 @@ function job.enqueue_now(s, id, body)
   batch.write("HSET", base .. "jobs", set)
 end
 
--- Enqueues a draft whose id is new, and appends id and record to `set`. If another job holds its unique key, returns the
--- id of that job instead.
+-- Enqueues a draft whose id is new, and appends id and record to `set`. If another job holds its unique key, returns
+-- the id of that job instead.
 --- (s: table, id: str, body: str, generation: int, set: table) -> str | nil
 --- uses: base
 function job.add_draft(s, id, body, generation, set)
@@ -151,10 +151,10 @@ function job.add_draft(s, id, body, generation, set)
   set[#set + 1] = job.enqueue(s, id, body, generation, s.now, due, expires)
 end
 
--- Gives a waiting job the arguments of another draft. With DEBOUNCE, a job that is not due is delayed again. The job gets
--- a new entry, with `generation`, if it is due at another time or if the class of its size changes. A
--- parked job gets one with its admission. A job whose own key does not have one of these modes is left alone: tasks may share a
--- key, and it may be running, or have places in limits that follow from its arguments.
+-- Gives a waiting job the arguments of another draft. With DEBOUNCE, a job that is not due is delayed again. The job
+-- gets a new entry, with `generation`, if it is due at another time or if the class of its size changes. A
+-- parked job gets one with its admission. A job whose own key does not have one of these modes is left alone: tasks may
+-- share a key, and it may be running, or have places in limits that follow from its arguments.
 --- (s: table, id: str, drafted: str, generation: int, one: table)
 --- uses: base
 --- seldom
@@ -222,9 +222,9 @@ function job.delay(s, due, entry)
   s.alarm = math.min(s.alarm or due, due)
 end
 
--- Counts a job as ready and collects its entry: for the suspects if it is one, else for its lane or its front list. A job
--- that finds no place in one of its limits, or whose task or tenant is paused, is parked there instead. `from` is its previous state. Returns the new state and the
--- new flags.
+-- Counts a job as ready and collects its entry: for the suspects if it is one, else for its lane or its front list. A
+-- job that finds no place in one of its limits, or whose task or tenant is paused, is parked there instead. `from` is
+-- its previous state. Returns the new state and the new flags.
 --- (s: table, is_front: bool, entry: str, flags: int, priority: int, tenant: str, since: int, from: int, body: str)
 ---  -> str, int
 --- uses: base
@@ -295,16 +295,18 @@ function job.promote(s, limit)
   return part.left == 0, late
 end
 
--- Serves turns from the most urgent level down, and writes the picked jobs as held. `trial`: "only" a suspect is claimed;
--- a suspect may be claimed, but then "alone"; or (empty) not at all. Returns what the claim might still take, how many jobs it
--- took (`claimed`), and `reply`: id and record of each. The first of them has the claim number `number`.
+-- Serves turns from the most urgent level down, and writes the picked jobs as held. `trial`: "only" a suspect is
+-- claimed; a suspect may be claimed, but then "alone"; or (empty) not at all. Returns what the claim might still take,
+-- how many jobs it took (`claimed`), and `reply`: id and record of each. The first of them has the claim number
+-- `number`.
 --- (s: table, incarnation: str, want: int, trial: str) -> table
 --- uses: base
 function job.claim(s, incarnation, want, trial)
   local r = s.row
   local room = {
     want = want, look = math.max(4 * want, 64), bytes = _slice.BYTES, max_bytes = _slice.BYTES, full = false,
-    owner = string.format("%s %d", incarnation, s.now), number = r[_row.SEQUENCE] + 1, claimed = 0, reply = {}, held = {}, owners = {},
+    owner = string.format("%s %d", incarnation, s.now), number = r[_row.SEQUENCE] + 1, claimed = 0,
+    reply = {}, held = {}, owners = {},
     tenants = {}, sinces = {}, expired = {}, pausing = (r[_row.PAUSES] or 0) > 0 and s, met = {},
   }
   if trial ~= "" and r[_row.SUSPECTS] > 0 and recovery.pick_suspect(r, room) then room.want = 0 end

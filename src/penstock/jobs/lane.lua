@@ -122,8 +122,8 @@ function lane.marked(entry)
   return string.sub(entry, 1, 6) .. string.char(class + _size_class.MORE) .. string.sub(entry, 8)
 end
 
--- The common beginning of the names of a level's lanes. To append a number to a text costs as much as a short command, so
--- a claim does it once.
+-- The common beginning of the names of a level's lanes. To append a number to a text costs as much as a short command,
+-- so a claim does it once.
 --- (level: int) -> str
 --- uses: base
 --- inline
@@ -170,8 +170,8 @@ function lane.open_tenant(r, level, tenant)
   return lane.cursor(r, level, tenant, time, _turn.COST, redis.call("HGET", base .. "heads:" .. level, tenant))
 end
 
--- Reads the next `n` entries of a tenant: those of its front list, then its first entry, then those of its lane. Only the
--- entries of the lane are removed, and `lane.close` puts back those that were not taken. `lanes`: see `lane.names`.
+-- Reads the next `n` entries of a tenant: those of its front list, then its first entry, then those of its lane. Only
+-- the entries of the lane are removed, and `lane.close` puts back those that were not taken. `lanes`: see `lane.names`.
 --- (cursor: table, lanes: str, n: int)
 function lane.read(cursor, lanes, n)
   local entries, have = cursor.entries, #cursor.entries
@@ -231,9 +231,9 @@ function lane.fetch(cursors, share, room)
   end
 end
 
--- Takes the tenant's next entry that stands for a ready job. Returns id, record, and of that: since, expires, flags, ttl.
--- Entries of cancelled and purged jobs are skipped, but each uses up one of the `room.look` entries that a claim may
--- read. Sets `room.full` to end the claim.
+-- Takes the tenant's next entry that stands for a ready job. Returns id, record, and of that: since, expires, flags,
+-- ttl. Entries of cancelled and purged jobs are skipped, but each uses up one of the `room.look` entries that a claim
+-- may read. Sets `room.full` to end the claim.
 --- (cursor: table, lanes: str, room: table) -> …
 --- uses: base
 function lane.next(cursor, lanes, room)
@@ -261,8 +261,8 @@ function lane.next(cursor, lanes, room)
   room.full = true
 end
 
--- Whether the job belongs to a paused part (pauses.lua). Collects it, and ends the claim if it has met many of them. Such a job
--- uses a turn of its tenant, so that others need not wait until all of them are parked.
+-- Whether the job belongs to a paused part (pauses.lua). Collects it, and ends the claim if it has met many of them.
+-- Such a job uses a turn of its tenant, so that others need not wait until all of them are parked.
 --- (room: table, tenant: str, id: str, body: str) -> bool
 --- uses: base
 function lane.met_paused(room, tenant, id, body)

@@ -3,8 +3,8 @@
 --   leases        ZSET   incarnation -> alive until, server ms
 --   held:<inc>    HASH   id -> claim: its number, flags, ttl, tenant and keys, which completing the job needs
 --                        "" -> the incarnation's own state, see below
---   owners        HASH   id -> incarnation and server ms of the claim, of each job that is held (charging.lua adds the level);
---                        "" -> padding
+--   owners        HASH   id -> incarnation and server ms of the claim, of each job that is held (charging.lua adds the
+--                        level); "" -> padding
 --   workers       HASH   incarnation -> server ms of its first turn, and its registration; only of workers
 --
 -- An *incarnation* is one registered life of a worker process, or one claim of a program without a worker. Its own
@@ -19,7 +19,11 @@
 
 claim = { NUMBER_BYTES = 6 }
 
-_own = { FORMAT = ">I6I6I6I2B", BYTES = 21, PADDING = "-----------------------------------------------------------------" }
+_own = {
+  FORMAT = ">I6I6I6I2B",
+  BYTES = 21,
+  PADDING = "-----------------------------------------------------------------",
+}
 
 --- (token: str) -> int
 --- inline
@@ -167,8 +171,8 @@ function lease.some_tokens(incarnation, part)
   return tokens
 end
 
--- The jobs that a turn claimed, for its repetition: id, record, …, in the order of the claims. A claim that is no longer held has
--- an empty id and record.
+-- The jobs that a turn claimed, for its repetition: id, record, …, in the order of the claims. A claim that is no
+-- longer held has an empty id and record.
 --- (incarnation: str, own: table) -> table
 --- uses: base
 --- seldom

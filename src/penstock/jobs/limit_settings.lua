@@ -1,7 +1,8 @@
--- The limits of a queue for an operator: their numbers, the keys with parked jobs, and a purge of those. limits.lua has the keys.
+-- The limits of a queue for an operator: their numbers, the keys with parked jobs, and a purge of those. limits.lua has
+-- the keys.
 
--- Sets the numbers of a limit from now on, until a newer release brings others. Up to some hundred parked jobs are admitted
--- at once, the others in the next turns. Returns 0 if no job has used the limit yet.
+-- Sets the numbers of a limit from now on, until a newer release brings others. Up to some hundred parked jobs are
+-- admitted at once, the others in the next turns. Returns 0 if no job has used the limit yet.
 --- keys: base meta
 --- args: given: int, name: str, most: int, interval: int, burst: int
 --- flags: allow-oom
@@ -21,7 +22,8 @@ function script.set_limit(base, meta, given, name, most, interval, burst)
   return 1
 end
 
--- Name, numbers (MessagePack) and some of the keys with parked jobs of each limit: { name, numbers, { key, places, … }, … }.
+-- Name, numbers (MessagePack) and some of the keys with parked jobs of each limit: { name, numbers, { key, places, … },
+-- … }.
 --- keys: base meta
 --- args: given: int, keys: int
 --- flags: allow-oom
@@ -31,7 +33,8 @@ function script.show_limits(base, meta, given, keys)
   local reply, stored = {}, redis.call("HGETALL", base .. "limits")
   for i = 1, #stored, 2 do
     local name, page = stored[i], {}
-    local found = redis.call("ZRANGE", base .. "parking", "[" .. name .. "=", "(" .. name .. ">", "BYLEX", "LIMIT", 0, keys)
+    local found = redis.call("ZRANGE", base .. "parking", "[" .. name .. "=", "(" .. name .. ">", "BYLEX",
+      "LIMIT", 0, keys)
     local places = #found > 0 and batch.read(base .. "places", found) or {}
     for j = 1, #found do
       page[2 * j - 1], page[2 * j] = string.sub(found[j], #name + 2), places[j]
@@ -41,8 +44,8 @@ function script.show_limits(base, meta, given, keys)
   return reply
 end
 
--- Cancels a slice of the parked jobs of one tenant, or of `all`. `offset` counts keys with parked jobs; those whose last parked
--- job was cancelled are counted no longer. Returns as `purge` does.
+-- Cancels a slice of the parked jobs of one tenant, or of `all`. `offset` counts keys with parked jobs; those whose
+-- last parked job was cancelled are counted no longer. Returns as `purge` does.
 --- keys: base meta
 --- args: given: int, tenant: str, all: int, offset: int, limit: int
 --- flags: allow-oom
@@ -63,7 +66,8 @@ function script.purge_parked(base, meta, given, tenant, all, offset, limit)
     for i = 1, #entries do
       local id = record.entry_id(entries[i])
       local body = record.get(id)
-      if body and record.state(body) == state.PARKED and struct.unpack(">I6", body, 3) == struct.unpack(">I6", entries[i]) then
+      if body and record.state(body) == state.PARKED
+        and struct.unpack(">I6", body, 3) == struct.unpack(">I6", entries[i]) then
         job.remove(s, id, body, ending.CANCELLED, "")
       end
     end

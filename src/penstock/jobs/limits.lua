@@ -6,29 +6,31 @@
 --      │                           └─── a more urgent one of its ────┘ │                  │
 --      └──────────────────────────────  key takes its place  ──────────┴── (see below) ───┘
 --
--- A job has a *place* in each of its limits from its admission on, so a claim meets no job that may not run. It passes its
--- limits in the order of its record, concurrency by name and then rates by name, and keeps the places that it has while it
--- is parked at a later one: no two jobs wait for each other.
+-- A job has a *place* in each of its limits from its admission on, so a claim meets no job that may not run. It passes
+-- its limits in the order of its record, concurrency by name and then rates by name, and keeps the places that it has
+-- while it is parked at a later one: no two jobs wait for each other.
 --
 --   limits      HASH  name -> its numbers. A name begins with c: or r:, for concurrency and rate
---   places      HASH  name=key -> places in use, jobs parked, entries in the front lists of its lanes, levels (as in the row)
+--   places      HASH  name=key -> places in use, jobs parked, entries in the front lists of its lanes, levels (as in
+--                     the row)
 --   parked:<name=key>:turns:, heads:, lane:, front:   the lanes of the jobs parked there, as in lane.lua
 --   parking     ZSET  name=key of each that has such lanes; all scores are 0
 --   admitted    ZSET  jobs in a lane that have a place and were never claimed (admitted.lua)
 --   admissions  ZSET  name=key -> when to look for a free place again, server ms; =name after a change of the limit
 --   rate:<name=key>   STRING  a bucket (core/bucket.lua) that counts starts; TTL until it is full
---   row         (row.lua)  LIMITED is absent until the queue has its first limit or pause; until then nothing here is called
+--   row         (row.lua)  LIMITED is absent until the queue has its first limit or pause; until then nothing here is
+--                          called
 --
 -- In a rate only jobs that were admitted and have not started use a place; the claim takes a unit from the bucket. What
 -- happens to the places of a job when its run ends:
 --
---                                  concurrency                                             rate
---   taken back, handed back        kept                                                    passed again, before its equals
---   retried, postponed             kept up to the last limit of 1 (strict order)           passed again
---   done, dead, cancelled          given up                                                given up if it has not started
+--                             concurrency                                      rate
+--   taken back, handed back   kept                                             passed again, before its equals
+--   retried, postponed        kept up to the last limit of 1 (strict order)    passed again
+--   done, dead, cancelled     given up                                         given up if it has not started
 --
--- `s.places` holds what a script has read, and `limits.write` stores it. `s.dirty` lists the keys in which a place may be
--- free; `admission.admit` serves each of them once all transitions of a script are done.
+-- `s.places` holds what a script has read, and `limits.write` stores it. `s.dirty` lists the keys in which a place may
+-- be free; `admission.admit` serves each of them once all transitions of a script are done.
 
 _park = { LOOKS = 200, KEYS = 20, MICROS = 1000, PASSED = 32, PASSED_MASK = 96, NOT_PASSED = 159 }
 
@@ -258,7 +260,8 @@ function limits.push(place)
   place.lists, place.lanes_changed = false, true
 end
 
--- Takes the first entry: that of the tenant whose turn it is, at the most urgent level. Returns nil if no entry is left.
+-- Takes the first entry: that of the tenant whose turn it is, at the most urgent level. Returns nil if no entry is
+-- left.
 --- (place: table) -> str | nil
 --- uses: base
 function limits.pop(place)
@@ -301,8 +304,8 @@ function limits.take_tenant(place, tenant, all, part)
   return taken
 end
 
--- Has `admission.admit` look at the first `kept` limits of a job that was just admitted. While the job was parked at a later
--- one, or delayed, it could not give these places to more urgent jobs.
+-- Has `admission.admit` look at the first `kept` limits of a job that was just admitted. While the job was parked at a
+-- later one, or delayed, it could not give these places to more urgent jobs.
 --- (s: table, list: table, kept: int)
 --- uses: base
 function limits.mark_kept(s, list, kept)
@@ -312,7 +315,8 @@ function limits.mark_kept(s, list, kept)
   end
 end
 
--- Gives up the places in the limits after `keep`, of the `passed` ones. In a rate only a job that has not started uses one.
+-- Gives up the places in the limits after `keep`, of the `passed` ones. In a rate only a job that has not started uses
+-- one.
 --- (s: table, list: table, keep: int, passed: int, started: bool)
 --- uses: base
 function limits.give_up(s, list, keep, passed, started)
@@ -341,8 +345,8 @@ function limits.leave(s, id, body, was, flags, priority)
   end
 end
 
--- How many limits a job keeps when it will run again: all of concurrency if it was `interrupted`; else up to the last one of
--- a single job, because the jobs of its key keep their order.
+-- How many limits a job keeps when it will run again: all of concurrency if it was `interrupted`; else up to the last
+-- one of a single job, because the jobs of its key keep their order.
 --- (s: table, list: table, interrupted: bool) -> int
 --- uses: base
 function limits.kept(s, list, interrupted)

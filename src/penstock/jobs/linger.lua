@@ -1,12 +1,13 @@
--- Batches: a lane is offered to workers when a batch of jobs is ready, or when its oldest job has waited for long enough.
+-- Batches: a lane is offered to workers when a batch of jobs is ready, or when its oldest job has waited for long
+-- enough.
 --
 --   lingering   ZSET   level:tenant -> server ms at which the lane is offered, however few jobs it has
 --   row         (row.lua)  BATCH, `_batch` below: the settings of the queue, and the next two times
 --
--- The first turn of a worker declares whether its queue is one of batches. In such a queue either the whole queue lingers, with one
--- time for all of it, or (BY_TENANT) each lane does. A lane that lingers has the virtual time "inf" in `turns`: it is
--- behind all lanes that are offered, so a claim finds those without looking at the others. A job that came back into a
--- front list has waited before, and is offered at once.
+-- The first turn of a worker declares whether its queue is one of batches. In such a queue either the whole queue
+-- lingers, with one time for all of it, or (BY_TENANT) each lane does. A lane that lingers has the virtual time "inf"
+-- in `turns`: it is behind all lanes that are offered, so a claim finds those without looking at the others. A job that
+-- came back into a front list has waited before, and is offered at once.
 
 _batch = { SIZE = 1, LINGER = 2, BY_TENANT = 3, LANES_DUE = 4, QUEUE_DUE = 5 } -- the two times are 0 if nothing lingers
 
@@ -67,8 +68,8 @@ function linger.push(s)
   if due > s.now then s.alarm = math.min(s.alarm or due, due) end
 end
 
--- Has the lane of a tenant linger until `due` if it was empty before, or offers it if it has a whole batch now. `n`: how
--- many entries were added.
+-- Has the lane of a tenant linger until `due` if it was empty before, or offers it if it has a whole batch now. `n`:
+-- how many entries were added.
 --- (r: table, place: int, tenant: str, n: int, due: int)
 --- uses: base
 --- seldom
@@ -144,8 +145,8 @@ function linger.is_over(r, now)
   return false
 end
 
--- Serves a batch of one tenant, of the most urgent level that offers one. Returns whether the whole queue lingers and is offered
--- now; then the claim serves it as any other queue.
+-- Serves a batch of one tenant, of the most urgent level that offers one. Returns whether the whole queue lingers and
+-- is offered now; then the claim serves it as any other queue.
 --- (s: table, room: table) -> bool
 --- uses: base
 --- seldom
@@ -199,8 +200,8 @@ function linger.take(s, level, room)
   end
 end
 
--- Call it after a claim. Sets the time of the jobs that it has left in the whole queue: they came after those that it took, apart
--- from the turns of tenants. Returns whether another batch is offered now.
+-- Call it after a claim. Sets the time of the jobs that it has left in the whole queue: they came after those that it
+-- took, apart from the turns of tenants. Returns whether another batch is offered now.
 --- (s: table, sinces: table) -> bool
 --- uses: base
 --- seldom

@@ -6,8 +6,8 @@
 --   row              (row.lua)  a mark for the HASH, and one for the LIST
 --
 -- The calls for one job in one process share an address. A script notifies at most 200 processes, or looks at 500 that
--- are gone; either takes it about a millisecond. Each later turn, and each later call for a result, notifies another 200
--- that are left. Each process that is notified makes such a call.
+-- are gone; either takes it about a millisecond. Each later turn, and each later call for a result, notifies another
+-- 200 that are left. Each process that is notified makes such a call.
 
 _listeners = { BYTES = 4096 }
 _cost = { SLICE = 1000, NOTIFIED = 5, GONE = 2 } -- most in one script; of notifying a process; of one that is gone
@@ -76,8 +76,8 @@ function listeners.notify(r, ids, part)
   if #later > 0 then r[_row.UNNOTIFIED] = 1 end
 end
 
--- Sends a text about a job that is not finished to its listeners, which stay registered: to as many as half of `part` allows.
--- The others get the next one.
+-- Sends a text about a job that is not finished to its listeners, which stay registered: to as many as half of `part`
+-- allows. The others get the next one.
 --- (r: table, id: str, text: str, part: table)
 --- uses: base
 function listeners.report(r, id, text, part)

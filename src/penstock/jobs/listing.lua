@@ -11,16 +11,17 @@
 --   delayed                                     due
 --   dead                                        died at, the latest first
 --
--- A script examines at most 1000 jobs, 1 MiB of records and 3 ms. Its cursor is where the next one continues: a job that
--- stays in the source is found at least once, whatever happens to the others meanwhile.
+-- A script examines at most 1000 jobs, 1 MiB of records and 3 ms. Its cursor is where the next one continues: a job
+-- that stays in the source is found at least once, whatever happens to the others meanwhile.
 
 _page = { LOOK = 1000, CHUNK = 100, FIRST = 4, CHUNK_BYTES = 131072, SECONDS = 0.003, CHANGED = 100 }
 
--- A page of the jobs that match. A filter is empty, or "=" and the value; `state_` is a letter, or empty. `older`: only jobs
--- that have been in their state for that many ms (a delayed one since its enqueue). With a `limit` of 0 matching jobs are
--- only counted. Returns { next cursor (empty: the source is done), examined, about how many jobs the source has, matching,
--- now, { incarnation, registration of the worker or false, … }, id, owner (empty: it does not run), record without payload,
--- … }. It may have some more rows than `limit`, because a walk without an order cannot stop anywhere.
+-- A page of the jobs that match. A filter is empty, or "=" and the value; `state_` is a letter, or empty. `older`: only
+-- jobs that have been in their state for that many ms (a delayed one since its enqueue). With a `limit` of 0 matching
+-- jobs are only counted. Returns { next cursor (empty: the source is done), examined, about how many jobs the source
+-- has, matching, now, { incarnation, registration of the worker or false, … }, id, owner (empty: it does not run),
+-- record without payload, … }. It may have some more rows than `limit`, because a walk without an order cannot stop
+-- anywhere.
 --- keys: base meta
 --- args: given: int, source: str, cursor: str, limit: int, state_: str, tenant: str, task: str, prefix: str, older: int
 --- flags: allow-oom
@@ -28,7 +29,8 @@ function script.list_jobs(base, meta, given, source, cursor, limit, state_, tena
   local s, newer = job.begin(given)
   if newer then return newer end
   local page = {
-    part = slice.of(_page.LOOK), until_ = os.clock() + _page.SECONDS, limit = limit, examined = 0, matched = 0, rows = {},
+    part = slice.of(_page.LOOK), until_ = os.clock() + _page.SECONDS, limit = limit, examined = 0,
+    matched = 0, rows = {},
     incarnations = {},
     state = state_, tenant = tenant ~= "" and string.sub(tenant, 2), task = task ~= "" and string.sub(task, 2),
     prefix = prefix, before = older > 0 and s.now - older or math.huge, runs = s.row[_row.RUNNING] > 0,
@@ -37,21 +39,24 @@ function script.list_jobs(base, meta, given, source, cursor, limit, state_, tena
   if source == "records" then
     following, of = listing.walk_records(page, cursor), redis.call("HLEN", base .. "jobs")
   elseif source == "lane" then
-    following, of = listing.walk_lanes(page, cursor), counters.unpack(redis.call("HGET", base .. "tenants", page.tenant))
+    following = listing.walk_lanes(page, cursor)
+    of = counters.unpack(redis.call("HGET", base .. "tenants", page.tenant))
   elseif source == "dead" or source == "delayed" or source == "suspects" then
     following, of = listing.walk_set(page, source, cursor), redis.call("ZCARD", base .. source)
   else
     following, of = listing.walk_claims(page, base .. source, cursor), redis.call("HLEN", base .. source) - 1
   end
-  local workers, names = {}, #page.incarnations > 0 and redis.call("HMGET", base .. "workers", unpack(page.incarnations))
+  local workers = {}
+  local names = #page.incarnations > 0 and redis.call("HMGET", base .. "workers", unpack(page.incarnations))
   for i, incarnation in ipairs(page.incarnations) do
     workers[2 * i - 1], workers[2 * i] = incarnation, names[i]
   end
   return { following, page.examined, math.max(0, of), page.matched, s.now, workers, unpack(page.rows) }
 end
 
--- Changes jobs that are still as a page has shown them. `verb`: cancel; remove (dead letters); move and the name of a queue
--- (jobs that this queue has as well, that do not run and that no other job waits for). `jobs`: id, generation, owner, … Returns { how many of them were reached, position of one that was changed, … }; call again with the others.
+-- Changes jobs that are still as a page has shown them. `verb`: cancel; remove (dead letters); move and the name of a
+-- queue (jobs that this queue has as well, that do not run and that no other job waits for). `jobs`: id, generation,
+-- owner, … Returns { how many of them were reached, position of one that was changed, … }; call again with the others.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, verb: str, jobs: *
 --- flags: allow-oom
@@ -83,10 +88,11 @@ function script.change_jobs(base, meta, caller, number, given, verb, jobs, ...)
   return idempotency.keep(caller, number, reply)
 end
 
--- Delays waiting jobs for at least `ms`, so that no worker claims them while they are enqueued elsewhere. Only jobs that are
--- still as a page has shown them, have no powers, as unique keys and limits belong to their queue, and have no dependents,
--- which would be cancelled. A dead letter waits for no worker, and is only returned. Arguments as of `change_jobs`; returns
--- { how many of them were reached, id, ms at which it was due (0: it was ready or dead), record, … }.
+-- Delays waiting jobs for at least `ms`, so that no worker claims them while they are enqueued elsewhere. Only jobs
+-- that are still as a page has shown them, have no powers, as unique keys and limits belong to their queue, and have no
+-- dependents, which would be cancelled. A dead letter waits for no worker, and is only returned. Arguments as of
+-- `change_jobs`; returns { how many of them were reached, id, ms at which it was due (0: it was ready or dead), record,
+-- … }.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, ms: int, jobs: *
 --- flags: allow-oom
@@ -160,8 +166,8 @@ function script.requeue_jobs(base, meta, caller, number, given, jobs, ...)
   return idempotency.keep(caller, number, reply)
 end
 
--- Iterates over the jobs in ARGV that have not changed: position, id, record, owner or false. Counts in `reply[1]` how many it
--- reached: it ends after a slice.
+-- Iterates over the jobs in ARGV that have not changed: position, id, record, owner or false. Counts in `reply[1]` how
+-- many it reached: it ends after a slice.
 --- (reply: table, first: int) -> …
 --- uses: base
 function listing.unchanged(reply, first)
@@ -237,7 +243,8 @@ function listing.walk_claims(page, key, cursor)
   return cursor == "0" and "" or cursor
 end
 
--- Walks a sorted set of entries, or of ids (`dead`). A cursor is the last member and its score. Returns the next cursor.
+-- Walks a sorted set of entries, or of ids (`dead`). A cursor is the last member and its score. Returns the next
+-- cursor.
 --- (page: table, source: str, cursor: str) -> str
 --- uses: base
 function listing.walk_set(page, source, cursor)
@@ -267,8 +274,8 @@ function listing.walk_set(page, source, cursor)
   end
 end
 
--- Walks the lanes of one tenant. A cursor is a level; "f" for its front list, or "l"; the generation of the last entry, and how many entries of
--- that list the pages have passed. Returns the next cursor.
+-- Walks the lanes of one tenant. A cursor is a level; "f" for its front list, or "l"; the generation of the last entry,
+-- and how many entries of that list the pages have passed. Returns the next cursor.
 --- (page: table, cursor: str) -> str
 --- uses: base
 function listing.walk_lanes(page, cursor)
@@ -277,7 +284,8 @@ function listing.walk_lanes(page, cursor)
   local in_front = place ~= "l"
   while level <= 9 do
     local key = base .. (in_front and "front:" or "lane:") .. level .. ":" .. page.tenant
-    local at, n, first = listing.find_entry(key, passed, generation), listing.chunk(page, _page.FIRST, _page.CHUNK_BYTES), nil
+    local at, first = listing.find_entry(key, passed, generation), nil
+    local n = listing.chunk(page, _page.FIRST, _page.CHUNK_BYTES)
     if not in_front then
       first = redis.call("HGET", base .. "heads:" .. level, page.tenant)
       if first and struct.unpack(">I6", first) <= generation then first = nil end
@@ -292,7 +300,9 @@ function listing.walk_lanes(page, cursor)
         at = at + took - (first and 1 or 0)
         first = nil
       end
-      if listing.is_full(page) then return string.format("%d%s%d:%d", level, in_front and "f" or "l", generation, at) end
+      if listing.is_full(page) then
+        return string.format("%d%s%d:%d", level, in_front and "f" or "l", generation, at)
+      end
       n = listing.chunk(page, took, bytes)
     end
     if not in_front then level = level + 1 end
@@ -328,7 +338,9 @@ function listing.read(page, members, are_entries)
   if #ids == 0 then return 0, 0 end
   local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
   for i = 1, #ids do
-    if are_entries and bodies[i] and string.sub(bodies[i], 3, 8) ~= string.sub(members[i], 1, 6) then bodies[i] = false end
+    if are_entries and bodies[i] and string.sub(bodies[i], 3, 8) ~= string.sub(members[i], 1, 6) then
+      bodies[i] = false
+    end
   end
   listing.examine(page, ids, bodies)
   return #ids, bytes

@@ -1,15 +1,16 @@
 -- The reports of running jobs: how far it is, and the lines of a log.
 --
---   notes   HASH   id -> length in 2 bytes and text of the progress, then the lines; each line has server ms in 6 bytes, its
---                        length in 2, and its text. The text of the progress has server ms in 6 bytes, and JSON.
+--   notes   HASH   id -> length in 2 bytes and text of the progress, then the lines; each line has server ms in 6
+--                  bytes, its length in 2, and its text. The text of the progress has server ms in 6 bytes, and JSON.
 --
--- The claim of a job with notes has the flag NOTES, and so has its record once it is written again. So a script that ends a job
--- looks for notes only where there are some. The notes of a finished job are stored before its result (see `notes.close`).
+-- The claim of a job with notes has the flag NOTES, and so has its record once it is written again. So a script that
+-- ends a job looks for notes only where there are some. The notes of a finished job are stored before its result (see
+-- `notes.close`).
 
 notes = { LOG_BYTES = 16384 } -- of the lines of one job; the oldest lines are dropped
 
--- Replaces the progress of a job and appends lines. `text` has no times: the server adds them. Returns the JSON of the new
--- progress, which is empty if `text` has none.
+-- Replaces the progress of a job and appends lines. `text` has no times: the server adds them. Returns the JSON of the
+-- new progress, which is empty if `text` has none.
 --- (id: str, text: str, now: int) -> str
 --- uses: base
 function notes.add(id, text, now)
@@ -36,7 +37,8 @@ function notes.latest(lines)
   return string.sub(lines, from)
 end
 
--- Removes the notes of a job that leaves the queue. Returns what precedes its result: the letter alone, or first the notes.
+-- Removes the notes of a job that leaves the queue. Returns what precedes its result: the letter alone, or first the
+-- notes.
 --- (id: str, letter: str) -> str
 --- uses: base
 function notes.close(id, letter)

@@ -5,10 +5,10 @@
 --   meta            HASH  outbox: the number of the last entry
 --   inbox           HASH  queue -> number of the last entry that was received from it
 --
--- The script that causes an entry writes it, in the same step. A turn offers the oldest entries for a queue to one worker,
--- and to another one after five seconds. That worker calls `deliver` in the other queue, and then `delivered` in this one,
--- which removes them. The numbers rise, so an entry that arrives again is recognised, however late. They begin at the
--- microseconds of the server's clock: a queue that was deleted and created again does not repeat them.
+-- The script that causes an entry writes it, in the same step. A turn offers the oldest entries for a queue to one
+-- worker, and to another one after five seconds. That worker calls `deliver` in the other queue, and then `delivered`
+-- in this one, which removes them. The numbers rise, so an entry that arrives again is recognised, however late. They
+-- begin at the microseconds of the server's clock: a queue that was deleted and created again does not repeat them.
 --
 -- A verb is what the other queue does:
 --
@@ -66,8 +66,8 @@ function outbox.oldest(queue)
   return entries
 end
 
--- The lengths of the outbox, for an operator: queue, entries, ms for which the oldest one has waited, … Reads at most a thousand
--- members of `ticks`.
+-- The lengths of the outbox, for an operator: queue, entries, ms for which the oldest one has waited, … Reads at most a
+-- thousand members of `ticks`.
 --- (s: table) -> table
 --- uses: base
 function outbox.lengths(s)
@@ -94,8 +94,8 @@ function outbox.receive(s, sender, verb, id, text)
   if verb == outbox.EVENT then flow.arrive(s, sender, id, text) end
 end
 
--- Receives entries that the queue `sender` has for this one, the oldest first: number, verb, id, text, … Those that it has
--- received before change nothing.
+-- Receives entries that the queue `sender` has for this one, the oldest first: number, verb, id, text, … Those that it
+-- has received before change nothing.
 --- keys: base meta
 --- args: given: int, sender: str, entries: *
 function script.deliver(base, meta, given, sender, entries, ...)

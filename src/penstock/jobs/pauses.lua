@@ -1,11 +1,13 @@
--- Pauses of a part of a queue: of the jobs of one task, or of one tenant. They are parked as at a limit that has no place.
+-- Pauses of a part of a queue: of the jobs of one task, or of one tenant. They are parked as at a limit that has no
+-- place.
 --
 --   pauses   HASH   part -> PAUSED, or RESUMED as long as jobs are parked there. A part is p:task=name or p:tenant=name
 --   row      (row.lua)  PAUSES: how many fields that has; absent until the first pause
 --
--- The jobs of a part wait in its parked lanes (limits.lua), and have no place in a limit. A job that becomes ready is parked at
--- once. One that was ready before is parked by the claim that meets it, in front of those. After the end of a pause each
--- script admits some jobs to the front of their lanes; until none is left, new jobs of the part are parked behind the others.
+-- The jobs of a part wait in its parked lanes (limits.lua), and have no place in a limit. A job that becomes ready is
+-- parked at once. One that was ready before is parked by the claim that meets it, in front of those. After the end of a
+-- pause each script admits some jobs to the front of their lanes; until none is left, new jobs of the part are parked
+-- behind the others.
 
 _pause = { PAUSED = "1", RESUMED = "2", MET = 100, ADMITTED = 100, PARTS = 1000 }
 
@@ -38,8 +40,8 @@ function pauses.part(s, tenant, body, behind)
   return (status == _pause.PAUSED or behind and status) and part or nil
 end
 
--- Parks a job that would be ready, and gives up its places. Its record says that it has passed all of its limits: so `limits.leave`
--- knows that it is parked at none of them. Returns its state and its flags.
+-- Parks a job that would be ready, and gives up its places. Its record says that it has passed all of its limits: so
+-- `limits.leave` knows that it is parked at none of them. Returns its state and its flags.
 --- (s: table, part: str, is_front: bool, entry: str, flags: int, priority: int, tenant: str, from: int, body: str)
 ---  -> str, int
 --- uses: base

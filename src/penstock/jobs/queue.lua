@@ -27,8 +27,8 @@
 --   settled:<inc> SET    tokens that an incarnation settled outside of its turns; PX 60 s
 --   cancels:<inc> SET    tokens of running jobs that an incarnation is to cancel (cancelling)
 --   schedules, ticks (schedule) · unique, throttle: (unique)
---   outbox:, inbox (outbox) · intake (intake) · turns, heads, lane, front, weights (lane) · leases, held, owners, workers (lease)
---   results, ends (results) · sleepers (wake) · suspects (recovery) · tenants, age, ages (counters)
+--   outbox:, inbox (outbox) · intake (intake) · turns, heads, lane, front, weights (lane) · leases, held, owners,
+--   workers (lease) · results, ends (results) · sleepers (wake) · suspects (recovery) · tenants, age, ages (counters)
 --   history:10, history:60 (history)
 --   listeners, unnotified (listeners) · replay: (idempotency)
 --
@@ -40,9 +40,10 @@ _late = { TIMEKEEPER = 250 } -- ms: a due job that is later than this shows that
 
 _staged = { NO = 0, YES = 1 }
 
--- Accepts one plain call: due now, with an id of the library's. Returns 1; or 0 if a worker is idle, the intake is full, the
--- record is large or the queue is new. Then nothing was written, and the caller sends `enqueue` with the same number.
--- This is the shortest way into the queue, so it calls no function, and reads only the first two values of the row.
+-- Accepts one plain call: due now, with an id of the library's. Returns 1; or 0 if a worker is idle, the intake is
+-- full, the record is large or the queue is new. Then nothing was written, and the caller sends `enqueue` with the same
+-- number. This is the shortest way into the queue, so it calls no function, and reads only the first two values of the
+-- row.
 --- keys: base meta
 --- args: caller: str, number: str, given: int, id: str, body: str
 function script.stage(base, meta, caller, number, given, id, body)
@@ -108,8 +109,9 @@ function queue.add_jobs(s, caller, number, first)
 end
 
 -- Enqueues `jobs`: id, draft (see record.lua), id, draft, … Send at most a few hundred per call. Returns the positions,
--- from 0, of ids that are already in the queue; those jobs are not changed. For a double of a unique job (unique.lua) it
--- returns the position and the id of that job, in an array. If all are new, it may return a number instead: whether the caller should try `stage` for its next call, because no worker is idle.
+-- from 0, of ids that are already in the queue; those jobs are not changed. For a double of a unique job (unique.lua)
+-- it returns the position and the id of that job, in an array. If all are new, it may return a number instead: whether
+-- the caller should try `stage` for its next call, because no worker is idle.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, jobs: *
 function script.enqueue(base, meta, caller, number, given, jobs, ...)
@@ -131,14 +133,15 @@ end
 --                 incarnation ends as soon as it holds no job
 --   registration  of a worker, in its first turn; else empty
 --   numbers       the claim numbers of the completed jobs, 6 bytes each
---   settlements   ids of `completed` jobs without a result; then `with_result` pairs of id and result; then `staged` triples
---                 of id, result and effects (effects.lua); then for each other job: verb, token, delay in ms, text. The
---                 first of these may have the verb `note`, which settles nothing (see notes.lua)
+--   settlements   ids of `completed` jobs without a result; then `with_result` pairs of id and result; then `staged`
+--                 triples of id, result and effects (effects.lua); then for each other job: verb, token, delay in ms,
+--                 text. The first of these may have the verb `note`, which settles nothing (see notes.lua)
 --
 -- Returns { "OK", positions of stale settlements, ms after which to take a turn even without a message (-1: wait for
 -- one), 1 if more jobs can be claimed at once, ms for which a suspect has waited (-1: none waits), due ticks (see
--- `schedule.offer`), number of the first claim, id, record, … }. The claims are numbered in their order; a repeated turn has an empty id and record where it no
--- longer holds the job. Returns { "STALE" } if the incarnation has ended; then nothing was written.
+-- `schedule.offer`), number of the first claim, id, record, … }. The claims are numbered in their order; a repeated
+-- turn has an empty id and record where it no longer holds the job. Returns { "STALE" } if the incarnation has ended;
+-- then nothing was written.
 --- keys: base meta
 --- args: given: int, incarnation: str, number: int, lease_ms: int, want: int, trial: str, address: str, idle_ms: int
 --- args: once: int, registration: str, numbers: str, completed: int, with_result: int, staged: int, settlements: *
@@ -168,7 +171,9 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   if own and own.until_ <= now or not own and number > 1 then return { "STALE" } end
   if now >= s.next_history and r[_row.SEQUENCE] > 0 then history.add(s) end
   own = own or { turn = 0, idle = 1 } -- an earlier incarnation of this worker may be registered as idle
-  if own.turn == number then return { "OK", own.stale, -1, 1, -1, {}, own.first, unpack(lease.repeated(incarnation, own)) } end
+  if own.turn == number then
+    return { "OK", own.stale, -1, 1, -1, {}, own.first, unpack(lease.repeated(incarnation, own)) }
+  end
   if own.turn + 1 ~= number then return { "STALE" } end
 
   if registration ~= "" then linger.declare(s, registration) end
@@ -208,8 +213,8 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   local more_listeners = listeners.notify_rest(r, s.part)
   local ticks = r[_row.NEXT_TICK] > 0 and address ~= "" and once == 0 and trial ~= "only" and schedule.offer(s) or {}
 
-  local more = room.want > 0 and (room.full or more_due or more_lost or more_listeners or more_places or more_batches or more_ready
-    or r[_row.FLOWS] and r[_row.FLOWS] >= _flow.EVENTS)
+  local more = room.want > 0 and (room.full or more_due or more_lost or more_listeners or more_places or more_batches
+    or more_ready or r[_row.FLOWS] and r[_row.FLOWS] >= _flow.EVENTS)
   local idle = idle_ms > 0 and room.want > 0 and not more and (once == 0 or room.claimed == 0)
   local empty = redis.call("HLEN", base .. "held:" .. incarnation) == (own.until_ and 1 or 0)
   if once == 1 and empty and not idle then
@@ -217,7 +222,8 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   else
     local ms = idle and empty and math.max(idle_ms, lease_ms) or lease_ms
     lease.extend(r, incarnation, {
-      until_ = now + ms, turn = number, first = room.number, claimed = room.claimed, idle = idle and 1 or 0, stale = stale,
+      until_ = now + ms, turn = number, first = room.number, claimed = room.claimed, idle = idle and 1 or 0,
+      stale = stale,
     })
     if registration ~= "" then
       redis.call("HSET", base .. "workers", incarnation, string.format("%d %s", now, registration))
@@ -265,8 +271,8 @@ function script.settle(base, meta, given, incarnation, verb, token, ms, text)
   return 1
 end
 
--- Extends all claims of an incarnation at once, however many it has. Returns { 1, tokens of jobs to cancel … }, or { 0 }
--- if its lease had already run out.
+-- Extends all claims of an incarnation at once, however many it has. Returns { 1, tokens of jobs to cancel … }, or { 0
+-- } if its lease had already run out.
 --- keys: base meta
 --- args: given: int, incarnation: str, lease_ms: int
 --- flags: allow-oom
@@ -285,7 +291,8 @@ end
 -- Ends one slice of the claims of an incarnation that takes no more turns. The caller repeats it until none is left.
 -- `started` lists tokens of jobs that were running; they are settled with `verb` (crash, loss or release) and the
 -- reason `text`. All other claims are released, unless `more` is 1, which means that a later call lists further started
--- jobs. Returns { how many claims are left, 1 if all of `started` are settled, ms for which a suspect has waited or -1 }.
+-- jobs. Returns { how many claims are left, 1 if all of `started` are settled, ms for which a suspect has waited or -1
+-- }.
 --- keys: base meta
 --- args: given: int, incarnation: str, verb: str, text: str, more: int, started: *
 --- flags: allow-oom
@@ -316,8 +323,8 @@ function script.abandon(base, meta, given, incarnation, verb, text, more, starte
   return { left, done, recovery.waiting(s.row, s.now) }
 end
 
--- Cancels waiting jobs, and asks the workers of running ones to end them. Returns for each id: cancelled, running, dead,
--- done or none.
+-- Cancels waiting jobs, and asks the workers of running ones to end them. Returns for each id: cancelled, running,
+-- dead, done or none.
 --- keys: base meta
 --- args: given: int, ids: *
 --- flags: allow-oom
@@ -350,8 +357,8 @@ end
 
 -- Cancels a slice of the waiting jobs of one tenant, or of `all`: first those in lanes, then those in `source`, which
 -- is `delayed` or `suspects`. `offset` counts from the end of `source`, because promotions remove entries at its start.
--- With a limit of 0 it only notifies listeners that are left. Returns { how many were cancelled, the next offset, 1 when
--- done, 1 if listeners are left to be notified }.
+-- With a limit of 0 it only notifies listeners that are left. Returns { how many were cancelled, the next offset, 1
+-- when done, 1 if listeners are left to be notified }.
 --- keys: base meta
 --- args: given: int, tenant: str, all: int, source: str, offset: int, limit: int
 --- flags: allow-oom

@@ -17,7 +17,8 @@
 --   36     1       powers       a bit for each power of the job (`power`); 0 for most jobs
 --   37     5       ttl          of its result, ms
 --   42     1+n     tenant       its length, and the text; then the same for task and trace
---   …      2+n     powers       only if the byte above is not 0: a length, and a map in MessagePack (`record.unique`, `record.limits`)
+--   …      2+n     powers       only if the byte above is not 0: a length, and a map in MessagePack (`record.unique`,
+--                               `record.limits`)
 --   …      n       payload
 --
 -- The record of a running job does not change: `owners` (lease.lua) says that it runs. So a record says ready for ready
@@ -25,10 +26,10 @@
 --
 -- A client sends a draft, in which the server fills in the fields before the flags. Numbers are big-endian.
 --
--- An *entry* stands for a job in a lane, in `delayed` or in `suspects`: the generation, so that jobs that are due at the
--- same time keep their order; a byte for the size of the record; the id. Each transition that puts an entry anywhere
--- gives the job a new generation. So at most one entry names the generation of a record, and a script that takes that
--- entry out of its list knows that the job is neither running nor anywhere else.
+-- An *entry* stands for a job in a lane, in `delayed` or in `suspects`: the generation, so that jobs that are due at
+-- the same time keep their order; a byte for the size of the record; the id. Each transition that puts an entry
+-- anywhere gives the job a new generation. So at most one entry names the generation of a record, and a script that
+-- takes that entry out of its list knows that the job is neither running nor anywhere else.
 
 record = { FORMAT = 2 }
 
@@ -54,8 +55,8 @@ _size_class = { BYTES = 1024, MORE = 128 }
 
 _most = { SHORT = 65535, BYTE = 255 } -- what the counts in a header can hold
 
--- State, generation, enqueued, since, expires, flags, priority, attempts, deliveries, losses, crashes, host deaths, ttl,
--- tenant.
+-- State, generation, enqueued, since, expires, flags, priority, attempts, deliveries, losses, crashes, host deaths,
+-- ttl, tenant.
 --- (body: str) -> …
 function record.parse(body)
   return struct.unpack(">xc1I6I6I6I6BBHHBBBxI5Bc0", body)
@@ -100,7 +101,8 @@ end
 function record.replaced(body, drafted, generation, since, expires)
   return string.sub(body, 1, 2) .. struct.pack(">I6", generation) .. string.sub(body, 9, 14)
     .. struct.pack(">I6I6", since, expires)
-    .. string.char(bit.bor(string.byte(drafted, 27), bit.band(string.byte(body, 27), flag.NOTES))) .. string.sub(body, 28, 35)
+    .. string.char(bit.bor(string.byte(drafted, 27), bit.band(string.byte(body, 27), flag.NOTES)))
+    .. string.sub(body, 28, 35)
     .. string.sub(drafted, 36, 41) .. string.sub(body, 42, 42 + string.byte(body, 42))
     .. string.sub(drafted, 43 + string.byte(drafted, 42))
 end

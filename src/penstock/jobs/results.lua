@@ -111,8 +111,8 @@ function results.trim_class(s, class, limit)
   return heads[n + 1] and struct.unpack(">I6", heads[n + 1]) or nil
 end
 
--- Removes `n` stored results: of the classes in use, those that were stored first of the one whose first result ends first.
--- Entries of ids that were used again count as results.
+-- Removes `n` stored results: of the classes in use, those that were stored first of the one whose first result ends
+-- first. Entries of ids that were used again count as results.
 --- (s: table, n: int)
 --- uses: base
 --- seldom

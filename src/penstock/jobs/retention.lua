@@ -3,8 +3,8 @@
 --   meta   HASH   retention: most dead letters, their age in ms, most results; each may be nil. MessagePack
 --   row    (row.lua)  RESULT_CLASSES has the bit SET while any of them is set
 --
--- The scripts that settle jobs remove what is too many or too old, the oldest first, at most some hundred at a time. The
--- time for which a result is kept is part of its job (results.lua).
+-- The scripts that settle jobs remove what is too many or too old, the oldest first, at most some hundred at a time.
+-- The time for which a result is kept is part of its job (results.lua).
 
 _retention = { SET = 281474976710656, SLICE = 100, RESULTS = 500 } -- SET: 2^48, above the bits of the classes
 

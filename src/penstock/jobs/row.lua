@@ -41,12 +41,14 @@ _row = {
   WEIGHTED = 26, -- mark: `weights`; plus 2 if tenants are charged by time (charging.lua)
   LEVELS = 27,
   NEXT_TICK = 28, -- server ms: the earliest entry in `ticks` (schedule.lua); a row of an older release lacks it
-  PARKED = 29, -- parked jobs; this number and the next two are absent until the queue has a limit or a pause (limits.lua)
+  -- parked jobs; this number and the next two are absent until the queue has a limit or a pause (limits.lua)
+  PARKED = 29,
   NEXT_ADMISSION = 30, -- server ms: the earliest in `admissions`
   LIMITED = 31, -- mark: the queue has limits
   PAUSES = 32, -- fields of `pauses`; absent until the first one (pauses.lua)
   BATCH = 33, -- settings and times of a queue of batches (linger.lua); absent in others
-  FLOWS = 34, -- marks: `dependents`, `events`; this number and the next are absent until the queue has a flow (flow.lua)
+  -- marks: `dependents`, `events`; this number and the next are absent until the queue has a flow (flow.lua)
+  FLOWS = 34,
   DEPENDENT = 35, -- jobs that wait for other jobs
 }
 

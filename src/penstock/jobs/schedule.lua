@@ -7,10 +7,10 @@
 --          │                      ▼ │ ▼
 --          └────── remove ────── paused, orphaned ─── resume, declare (an orphaned one) ──────────────▶ active
 --
---   schedules  HASH  name -> header (see `schedule.parse`), length of the spec in 2 bytes, spec (JSON, which only Python
---                    reads), draft of its jobs (record.lua)
---   ticks      ZSET  name -> server ms at which the next tick is offered to a worker; of active schedules only. A name that
---                    begins with a colon is a queue that the outbox has entries for (outbox.lua)
+--   schedules  HASH  name -> header (see `schedule.parse`), length of the spec in 2 bytes, spec (JSON, which only
+--                    Python reads), draft of its jobs (record.lua)
+--   ticks      ZSET  name -> server ms at which the next tick is offered to a worker; of active schedules only. A name
+--                    that begins with a colon is a queue that the outbox has entries for (outbox.lua)
 --   row              NEXT_TICK (row.lua): the lowest score of `ticks`
 --
 -- A worker computes the times, because scripts know neither time zones nor cron lines. A turn offers due ticks to one
@@ -25,8 +25,8 @@ _offer = { AGAIN = 5000, TICKS = 100, BYTES = 262144, BUSY = 100 } -- ms; most i
 _orphan = { AGE = 86400000 } -- ms
 
 -- The schedule as a table: version, the server ms of its next tick (0: none will follow), state, declared (server ms at
--- which a worker declared it last; 0: it was put at run time), released (ms of the release whose definition it has), last
--- (server ms of the last tick), count (jobs so far), hash (of the definition), and body (spec and draft).
+-- which a worker declared it last; 0: it was put at run time), released (ms of the release whose definition it has),
+-- last (server ms of the last tick), count (jobs so far), hash (of the definition), and body (spec and draft).
 --- (packed: str) -> table
 function schedule.parse(packed)
   local _, version, next_, state_, declared, released, last, count, hash = struct.unpack(_schedule.HEADER, packed)
@@ -71,9 +71,9 @@ function schedule.is_orphaned(one, now)
   return one.declared > 0 and now - one.declared > _orphan.AGE
 end
 
--- Offers due ticks to the worker that takes this turn: { now, name, schedule, … }, or an empty table. A schedule that is
--- orphaned is taken out. Instead of a name and a schedule, there may be ":", a queue, and entries for it (outbox.lua); or
--- `flow.TICK`, if dependents are to be given up (flow.lua).
+-- Offers due ticks to the worker that takes this turn: { now, name, schedule, … }, or an empty table. A schedule that
+-- is orphaned is taken out. Instead of a name and a schedule, there may be ":", a queue, and entries for it
+-- (outbox.lua); or `flow.TICK`, if dependents are to be given up (flow.lua).
 --- (s: table) -> table
 --- uses: base
 --- seldom
@@ -111,17 +111,18 @@ function schedule.offer(s)
   return #offers > 1 and offers or {}
 end
 
--- Milliseconds after which a worker with no free runner takes a turn because of a tick; -1: no tick is planned. It waits
--- a little longer than the idle workers.
+-- Milliseconds after which a worker with no free runner takes a turn because of a tick; -1: no tick is planned. It
+-- waits a little longer than the idle workers.
 --- (r: table, now: int) -> int
 --- inline
 function schedule.busy_wait(r, now)
   return r[_row.NEXT_TICK] > 0 and math.max(0, r[_row.NEXT_TICK] - now) + _offer.BUSY or -1
 end
 
--- Enqueues the jobs of ticks, and moves their schedules on. `ticks`: for each schedule its name, the version and the tick that
--- the worker expects, the last tick that the jobs stand for, the tick that follows (0: none), the number of jobs, and for
--- each job id and draft. Returns for each 1, or 0 if the schedule was changed or another worker was first.
+-- Enqueues the jobs of ticks, and moves their schedules on. `ticks`: for each schedule its name, the version and the
+-- tick that the worker expects, the last tick that the jobs stand for, the tick that follows (0: none), the number of
+-- jobs, and for each job id and draft. Returns for each 1, or 0 if the schedule was changed or another worker was
+-- first.
 --- keys: base meta
 --- args: given: int, ticks: *
 function script.tick(base, meta, given, ticks, ...)
@@ -202,8 +203,9 @@ function script.define_schedules(base, meta, given, how, defined, ...)
   return words
 end
 
--- Pauses a schedule (`on` 0), or resumes it with the next tick `next_`. Ticks that pass while it is paused are skipped. An
--- orphaned schedule that is resumed belongs to the operator, as one that was put at run time. Returns 1, or 0 if it does not exist.
+-- Pauses a schedule (`on` 0), or resumes it with the next tick `next_`. Ticks that pass while it is paused are skipped.
+-- An orphaned schedule that is resumed belongs to the operator, as one that was put at run time. Returns 1, or 0 if it
+-- does not exist.
 --- keys: base meta
 --- args: given: int, name: str, on: int, next_: int
 --- flags: allow-oom

@@ -1,11 +1,11 @@
 -- How the run of a job ends: the transitions of running jobs, beside those of job.lua.
 --
--- recovery.lua says what follows for a job whose process died. A release keeps what is counted there; a run that ends in
--- any other way clears it.
+-- recovery.lua says what follows for a job whose process died. A release keeps what is counted there; a run that ends
+-- in any other way clears it.
 
--- Completes jobs: four commands for all of them, and one or two for their results. `held`: their claims, as read from the
--- incarnation; `numbers`: the claim numbers, 6 bytes each; `staged`: the effects of those that have some. Appends to `stale` the
--- positions of jobs that the incarnation does not hold under their number.
+-- Completes jobs: four commands for all of them, and one or two for their results. `held`: their claims, as read from
+-- the incarnation; `numbers`: the claim numbers, 6 bytes each; `staged`: the effects of those that have some. Appends
+-- to `stale` the positions of jobs that the incarnation does not hold under their number.
 --- (s: table, incarnation: str, ids: table, numbers: str, texts: table, held: table, stale: table, staged: table)
 --- uses: base
 function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)

@@ -1,18 +1,19 @@
--- The shards of one queue. Each is a queue of its own; what these scripts add is which of them may take a tenant's jobs.
+-- The shards of one queue. Each is a queue of its own; what these scripts add is which of them may take a tenant's
+-- jobs.
 --
---   meta    HASH   shards: the table, "version number before": how many shards there are, and how many there were before the
---                  change that is open now (0: none is)
+--   meta    HASH   shards: the table, "version number before": how many shards there are, and how many there were
+--                  before the change that is open now (0: none is)
 --   moved   SET    tenants that this shard has handed over to another one in the change that is open
 --   windows ZSET   tenant -> until when a window or a bucket of one of its keys is in use, server ms; TTL
 --
--- The first shard has the table; a client computes a tenant's shard from it (shards.py). Every shard knows the table too, and
--- the calls that bring a job carry it: a call with an older table is refused with the newer one, a newer one is adopted. So as
--- soon as one call of a newer table was answered here, no call of an older one is accepted.
+-- The first shard has the table; a client computes a tenant's shard from it (shards.py). Every shard knows the table
+-- too, and the calls that bring a job carry it: a call with an older table is refused with the newer one, a newer one
+-- is adopted. So as soon as one call of a newer table was answered here, no call of an older one is accepted.
 --
 -- While a change is open, the jobs of a tenant that is to move go to its old shard first. That takes them while it has
--- anything of the tenant (a job in any state, a window or bucket of a key), and else notes the tenant in `moved`, from when
--- on it takes none of it. So the new shard gets the first job of a tenant when the old one has none any more: the tenant's
--- jobs keep their order.
+-- anything of the tenant (a job in any state, a window or bucket of a key), and else notes the tenant in `moved`, from
+-- when on it takes none of it. So the new shard gets the first job of a tenant when the old one has none any more: the
+-- tenant's jobs keep their order.
 
 -- Stores the table of a caller. Returns the table of the shard if that one is newer.
 --- (s: table, text: str) -> str | nil
@@ -27,8 +28,8 @@ function shards.adopt(s, text)
   row.store(s)
 end
 
--- Keeps a tenant in this shard until `at`, because a window or a bucket of one of its keys is in use until then. Clients mark the
--- keys of jobs in shards by a further value.
+-- Keeps a tenant in this shard until `at`, because a window or a bucket of one of its keys is in use until then.
+-- Clients mark the keys of jobs in shards by a further value.
 --- (tenant: str, now: int, at: int)
 --- uses: base
 function shards.keep(tenant, now, at)
@@ -92,9 +93,9 @@ function script.stage_in_shard(base, meta, caller, number, given, shards_table, 
   return _staged.YES
 end
 
--- As `enqueue`, for a shard. Returns { "TABLE", table } if the shard knows a newer table, and with `moving` 1, which means that
--- all tenants of these jobs are to move, { "MOVED", tenants that another shard has … } if there are some. Then no job was
--- enqueued.
+-- As `enqueue`, for a shard. Returns { "TABLE", table } if the shard knows a newer table, and with `moving` 1, which
+-- means that all tenants of these jobs are to move, { "MOVED", tenants that another shard has … } if there are some.
+-- Then no job was enqueued.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, shards_table: str, moving: int, jobs: *
 function script.enqueue_in_shard(base, meta, caller, number, given, shards_table, moving, jobs, ...)
@@ -111,7 +112,8 @@ function script.enqueue_in_shard(base, meta, caller, number, given, shards_table
   return queue.add_jobs(s, caller, number, jobs)
 end
 
--- Returns the table. A missing one is stored with `number` shards, or with one if the queue has jobs; 0: it returns "" instead.
+-- Returns the table. A missing one is stored with `number` shards, or with one if the queue has jobs; 0: it returns ""
+-- instead.
 --- keys: base meta
 --- args: given: int, number: int
 --- flags: allow-oom

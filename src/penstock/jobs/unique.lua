@@ -1,5 +1,5 @@
--- Unique jobs: of the calls with one key, only the first is enqueued while there is a reason. A further call, a *double*,
--- gets the id of the first job.
+-- Unique jobs: of the calls with one key, only the first is enqueued while there is a reason. A further call, a
+-- *double*, gets the id of the first job.
 --
 --   unique          HASH    key -> id of the job that holds it
 --   throttle:<key>  STRING  end of the window in 6 bytes, and the id of its first job; PX
@@ -9,17 +9,17 @@
 --   mode            the key is held                      a double
 --   DONE            until the job ends                   changes nothing
 --   START           until it is claimed                  changes nothing
---   REPLACE         until it is claimed                  gives the job its arguments; the job keeps id, place and due time
+--   REPLACE         until it is claimed                  gives it the new arguments; it keeps id, position, due time
 --   DEBOUNCE        until it is claimed                  does that, and delays a job that is not due by the time again
 --   THROTTLE        for a time, whatever becomes of it   changes nothing
 --
 -- Tasks may share a key. A double changes the first job only if both have one of the modes REPLACE and DEBOUNCE.
 --
---                    cancelled, expired,   claimed          retried, released,    completed, dropped,   requeued
---                    purged                                 taken back            dead
---   DONE             given up              kept             kept                  given up              taken, or refused
---   START and so on  given up              given up         not taken again       -                     taken, or refused
---   THROTTLE         given up              kept             kept                  kept                  -
+--                    cancelled, expired,   claimed    retried, released,   completed, dropped,   requeued
+--                    purged                           taken back           dead
+--   DONE             given up              kept       kept                 given up              taken, or refused
+--   START and so on  given up              given up   not taken again      -                     taken, or refused
+--   THROTTLE         given up              kept       kept                 kept                  -
 --
 -- `s.holders` has the holders that `unique.read` has read, and `s.taken` and `s.given_up` collect keys and ids in turn.
 -- `unique.write` stores the taken keys, and removes those that were given up if the ids still hold them.

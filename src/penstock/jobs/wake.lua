@@ -108,8 +108,8 @@ function wake.deputy_wait(r, now)
   return event < 0 and event or event + _delay.DEPUTY
 end
 
--- Appoints a timekeeper and a deputy if they are missing or gone, and notifies them. The deputy replaces the timekeeper.
--- Otherwise they are the workers that became idle last.
+-- Appoints a timekeeper and a deputy if they are missing or gone, and notifies them. The deputy replaces the
+-- timekeeper. Otherwise they are the workers that became idle last.
 --- (r: table, now: int)
 --- uses: base meta
 function wake.appoint(r, now)

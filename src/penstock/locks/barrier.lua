@@ -16,9 +16,9 @@
 --
 -- A party is what one `wait()` of a process stands for: { token, address } in MessagePack. A waiting party looks twice
 -- in each lease, which proves that it is alive. The party that has not looked for longest is probed by the others: if
--- its lease has ended, or its process receives no messages, it is asked to look. If it does not within 2 s, it is dead, and
--- the generation is broken. Where no message reaches it, because it may have lost its connection, it has a lease, and 5 s
--- at least.
+-- its lease has ended, or its process receives no messages, it is asked to look. If it does not within 2 s, it is dead,
+-- and the generation is broken. Where no message reaches it, because it may have lost its connection, it has a lease,
+-- and 5 s at least.
 -- When the last party arrives, all are probed, a slice in each call, so that no generation passes in which a party is
 -- known to have died.
 --
@@ -108,8 +108,8 @@ function barrier.judge(generation, party, lease, now)
   return true
 end
 
--- A party is there and alive. Returns { WAIT, ms until it should look again }, { PASSED }, or { BROKEN, why }. 0 ms: not
--- all parties were probed yet.
+-- A party is there and alive. Returns { WAIT, ms until it should look again }, { PASSED }, or { BROKEN, why }. 0 ms:
+-- not all parties were probed yet.
 --- (party: str, generation: int, lease: int, ttl: int, now: int) -> table
 --- uses: base state
 function barrier.stay(party, generation, lease, ttl, now)
@@ -131,8 +131,8 @@ end
 
 -- A party arrives. Returns { generation, number of the arrival from 0, … as `stay` }; { 0, parties, MISMATCH } if those
 -- that wait need another number of parties; or { 0, 0, LATER, ms } if it should arrive again after a message or this
--- time, because the generation is complete. If all that wait have been silent for a lease, they belong to a run that has
--- ended: their generation is broken, and this party begins the next one.
+-- time, because the generation is complete. If all that wait have been silent for a lease, they belong to a run that
+-- has ended: their generation is broken, and this party begins the next one.
 --- keys: base state
 --- args: caller: str, number: int, party: str, parties: int, lease: int, ttl: int
 --- flags: allow-oom
@@ -212,8 +212,8 @@ function script.abort(base, state, caller, number, reason)
   return idempotency.keep(caller, number, is_waited_for and 1 or 0)
 end
 
--- Returns { generation, parties, number of parties that wait, { party, till, … }, server ms }, or {} if the barrier does
--- not exist.
+-- Returns { generation, parties, number of parties that wait, { party, till, … }, server ms }, or {} if the barrier
+-- does not exist.
 --- keys: base state
 --- flags: no-writes
 function script.show(base, state)

@@ -16,8 +16,8 @@
 -- The end of a lease is no event, because nothing happens in the server then. Observers look when it is due. The next
 -- leader is reported to them as soon as it has taken the leadership.
 
--- Makes a request the leader. Returns its term. The term comes from the clock, so it is higher than all earlier ones even
--- if a failover lost the last of them.
+-- Makes a request the leader. Returns its term. The term comes from the clock, so it is higher than all earlier ones
+-- even if a failover lost the last of them.
 --- (r: table, us: int, value: str) -> int
 --- uses: base leader
 function election.elect(r, us, value)
@@ -72,10 +72,10 @@ function election.due(now)
 end
 
 -- One attempt to become the leader. If the request leads already, its lease starts again.
--- `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1 to join the candidates, or keep the place among
--- them, if it is not elected.
--- Returns { 1, term, 0, now } or { 0, ticket, ms until it should try again, now }, as the script of a lock does. 0 ms: so many
--- candidates are gone that one call cannot drop them all; it is not known yet if it is elected.
+-- `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1 to join the candidates, or keep the place
+-- among them, if it is not elected.
+-- Returns { 1, term, 0, now } or { 0, ticket, ms until it should try again, now }, as the script of a lock does. 0 ms:
+-- so many candidates are gone that one call cannot drop them all; it is not known yet if it is elected.
 --- keys: base leader
 --- args: request: str, ticket: int, join: int, value: str
 function script.acquire(base, leader, request, ticket, join, value)
@@ -150,8 +150,8 @@ function election.state()
   return shown
 end
 
--- Registers an observer for `ms` if the leader has the token `known`, "" for no leader: then there is no news. 0 ms removes
--- it. Returns the `state`.
+-- Registers an observer for `ms` if the leader has the token `known`, "" for no leader: then there is no news. 0 ms
+-- removes it. Returns the `state`.
 --- keys: base leader
 --- args: address: str, ms: int, known: str
 --- flags: allow-oom

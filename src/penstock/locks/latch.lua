@@ -8,7 +8,8 @@
 --   waiting   ZSET  faces that wait (waiting.lua)
 --   replay:   (idempotency.lua)
 --
--- The first call of any kind creates the latch. The keys expire `ttl` ms after the last call, and the latch is forgotten.
+-- The first call of any kind creates the latch. The keys expire `ttl` ms after the last call, and the latch is
+-- forgotten.
 
 -- Returns how much is left, or nil if the latch was created with another count; and the count of the latch.
 --- (count: int, ttl: int) -> int | nil, int

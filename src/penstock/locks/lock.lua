@@ -25,8 +25,8 @@
 
 _reserve = { MS = 2000 } -- a lock that is handed over is reserved for so long; then the waiter must have confirmed it
 
--- Stores the next fence of these locks, and returns it. `ms`: the lease of their owner. The fence comes from the clock, so
--- it is higher than all earlier ones even if a failover lost the last of them.
+-- Stores the next fence of these locks, and returns it. `ms`: the lease of their owner. The fence comes from the clock,
+-- so it is higher than all earlier ones even if a failover lost the last of them.
 --- (keys: table, us: int, ms: int) -> int
 function lock.mint_fence(keys, us, ms)
   local fence, keep = us, ms + 3600000
@@ -85,9 +85,9 @@ function lock.can_give(view, request, r, ticket)
   return true
 end
 
--- Hands each free lock in `view.freed` over to its first waiter. The list grows when a waiter is dropped. `is_free`: whether
--- the first lock is known to be free. Returns 1 if so many waiters are gone that one call cannot drop them all; then the
--- caller repeats the call. In case the caller has died, a waiter is asked to try again in a second.
+-- Hands each free lock in `view.freed` over to its first waiter. The list grows when a waiter is dropped. `is_free`:
+-- whether the first lock is known to be free. Returns 1 if so many waiters are gone that one call cannot drop them all;
+-- then the caller repeats the call. In case the caller has died, a waiter is asked to try again in a second.
 --- (view: table, us: int, is_free: bool) -> int
 function lock.hand_over(view, us, is_free)
   local freed, i = view.freed, 1
@@ -192,8 +192,8 @@ function script.acquire(base, name, request, ticket, join)
 end
 
 -- Releases what the request holds, removes it from the waiters, and hands free locks over to the next ones.
--- Returns { 1 if the request held all its locks, 1 if there are more waiters to look at: then repeat the call, the reason
--- if an operator broke the lock }.
+-- Returns { 1 if the request held all its locks, 1 if there are more waiters to look at: then repeat the call, the
+-- reason if an operator broke the lock }.
 --- keys: base name
 --- args: request: str
 --- flags: allow-oom
@@ -215,13 +215,16 @@ function script.release(base, name, request)
   for i = 1, waited and #KEYS or 0, 2 do
     waiters.ensure_check(view, KEYS[i], lock.due({ KEYS[i], KEYS[i + 1] }, view.now), "")
   end
-  return { whole and 1 or 0, lock.hand_over(view, us, is_free), not whole and lock.break_reason(base, r[_request.TOKEN]) }
+  return {
+    whole and 1 or 0, lock.hand_over(view, us, is_free), not whole and lock.break_reason(base, r[_request.TOKEN]),
+  }
 end
 
 -- Extends the lease to `ms` from now; never shortens it. `ends`: server microseconds at which the holding ends at the
 -- latest, 0 for never. `confirms`: 1 if the request was granted by a message and this is its first renewal. `address`:
 -- where the owner is notified when the lock is broken, or "".
--- Returns { 1, ms that are left }, or { 0, the reason if an operator broke it } if one of the locks is not held any longer.
+-- Returns { 1, ms that are left }, or { 0, the reason if an operator broke it } if one of the locks is not held any
+-- longer.
 --- keys: base name
 --- args: request: str, ms: int, ends: int, confirms: int, address: str
 --- flags: allow-oom
@@ -246,8 +249,8 @@ end
 
 -- Takes the lock from its owner, notifies the owner, and hands the lock over to the first waiter. `token`: do this only
 -- if the owner has this token; "" for any owner.
--- Returns { token, ms left, last fence, now, 1 if there are more waiters to look at: then repeat a `release` }; the fence
--- is the one before this call. Returns {} if nobody holds the lock, or another owner does.
+-- Returns { token, ms left, last fence, now, 1 if there are more waiters to look at: then repeat a `release` }; the
+-- fence is the one before this call. Returns {} if nobody holds the lock, or another owner does.
 --- keys: base name
 --- args: token: str, reason: str
 --- flags: allow-oom

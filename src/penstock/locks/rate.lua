@@ -14,14 +14,14 @@
 --
 -- A window (a sliding log) stores each unit, so that any span of `per` microseconds has at most `limit` of them.
 --
--- A waiter has a place among the waiters and no units: they are taken only when it tries again and they are allowed. So a
--- process that dies takes none with it. Each time, the first waiters are notified in how many milliseconds their units are
--- allowed; they sleep until then by their own clock. A waiter of another process checks two seconds later whether the
--- first one came. Nothing else is sent while requests wait.
+-- A waiter has a place among the waiters and no units: they are taken only when it tries again and they are allowed. So
+-- a process that dies takes none with it. Each time, the first waiters are notified in how many milliseconds their
+-- units are allowed; they sleep until then by their own clock. A waiter of another process checks two seconds later
+-- whether the first one came. Nothing else is sent while requests wait.
 --
--- A request is as in waiters.lua; its permits are units, its limit is what a full bucket holds or a window allows. It also
--- has the kind, `per`, and the interval of a bucket, both in microseconds. The declared keys are `base`, which never
--- exists, and `stored`, the bucket or the window. Other keys are made from `base`.
+-- A request is as in waiters.lua; its permits are units, its limit is what a full bucket holds or a window allows. It
+-- also has the kind, `per`, and the interval of a bucket, both in microseconds. The declared keys are `base`, which
+-- never exists, and `stored`, the bucket or the window. Other keys are made from `base`.
 
 line = { MOST_WAITERS = 10000 } -- more requests do not wait at a time
 _line = {
@@ -102,9 +102,9 @@ function line.is_full()
   return redis.call("ZCARD", base .. "waiters") >= line.MOST_WAITERS
 end
 
--- Drops waiters whose process is gone, so that no request is refused because of them. Looks at some of the first. Returns 1
--- if all of them were gone, and there may be more: then repeat the call. `must`: whether to do it even if it was done less
--- than a second ago.
+-- Drops waiters whose process is gone, so that no request is refused because of them. Looks at some of the first.
+-- Returns 1 if all of them were gone, and there may be more: then repeat the call. `must`: whether to do it even if it
+-- was done less than a second ago.
 --- (view: table, must: bool) -> int
 --- uses: base
 function line.sweep(view, must)
@@ -161,8 +161,8 @@ function line.announce(view, us, request)
   return mine, till
 end
 
--- One attempt to use the units of a request. `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1 to
--- join the waiters, or keep the place among them, if the units are not allowed now. `max_wait`: microseconds; a new
+-- One attempt to use the units of a request. `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1
+-- to join the waiters, or keep the place among them, if the units are not allowed now. `max_wait`: microseconds; a new
 -- request that would wait for longer is refused; -1 for any. All attempts of one request have the same number.
 -- Returns { 1, 0, units that are allowed beyond these } if the units are granted;
 -- { 0, microseconds until they would be allowed, units that are allowed now } if it is refused;
@@ -216,8 +216,8 @@ function script.acquire(base, stored, caller, number, request, ticket, join, max
   return { 2, ms * 1000, ticket }
 end
 
--- Withdraws a request: it leaves the waiters, and units that it got are given back if that is possible. If a copy of its
--- last attempt arrives later, the copy changes nothing. Always returns 1.
+-- Withdraws a request: it leaves the waiters, and units that it got are given back if that is possible. If a copy of
+-- its last attempt arrives later, the copy changes nothing. Always returns 1.
 --- keys: base stored
 --- args: caller: str, number: int, request: str
 --- flags: allow-oom

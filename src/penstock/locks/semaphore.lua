@@ -166,8 +166,8 @@ end
 -- them, if the permits are not granted.
 -- Returns { 1, fence or 0, 0, now, skipped }, { 0, ticket, ms until it should try again, now, skipped, the limit }, or
 -- { -1, the limit } if it wants more permits than the limit. `now` is in microseconds. `skipped` is 1 if the waiters of
--- this face were skipped until now. 0 ms: so many waiters are gone that one call cannot drop them all; it is not known yet
--- if the permits can be granted.
+-- this face were skipped until now. 0 ms: so many waiters are gone that one call cannot drop them all; it is not known
+-- yet if the permits can be granted.
 --- keys: base holders
 --- args: request: str, ticket: int, join: int
 function script.acquire(base, holders, request, ticket, join)

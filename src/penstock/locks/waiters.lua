@@ -3,7 +3,8 @@
 --   waiters       ZSET  request -> ticket: its time of arrival in server microseconds; the lowest is served first
 --   checks        ZSET  request -> server ms at which it tries again if no message arrives
 --   offers        ZSET  request -> server ms until which it can take what was handed over to it
---   unresponsive  ZSET  face that let an offer expire -> server ms of that; skipped until one of its waiters tries again
+--   unresponsive  ZSET  face that let an offer expire -> server ms of that; skipped until one of its waiters tries
+--                       again
 --
 --            join             offer, by a release            taken
 --   (none) ───────▶ waiting ───────────────────────▶ offered ───────▶ holder
@@ -62,8 +63,8 @@ function waiters.drop_if_gone(view, request, r)
   return true
 end
 
--- Sends a message to a waiter: the milliseconds after which to try again, or, if `is_reached`, a grant. Returns false if
--- its process is gone, and drops the waiter.
+-- Sends a message to a waiter: the milliseconds after which to try again, or, if `is_reached`, a grant. Returns false
+-- if its process is gone, and drops the waiter.
 --- (view: table, request: str, r: table, text: str) -> bool
 function waiters.notify(view, request, r, text)
   local sent = notify.send(r[_request.ADDRESS], text)

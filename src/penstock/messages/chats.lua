@@ -26,8 +26,8 @@ function chats.micros(given)
   return clock.micros()
 end
 
--- Adds a hint for each of these chats, names[from] and those after it, and wakes a slice of the faces that wait for one.
--- Returns how many are left.
+-- Adds a hint for each of these chats, names[from] and those after it, and wakes a slice of the faces that wait for
+-- one. Returns how many are left.
 --- (given: int, names: table, from: int) -> int
 --- uses: base
 function chats.hint(given, names, from)

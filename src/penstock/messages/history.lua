@@ -13,8 +13,8 @@
 
 _history = { SLICE = 1000, STEPS = 20 }
 
--- Returns the number up to which no history needs the messages, and 1 if a later call may return a higher one. `upto`: it
--- is not needed to look further.
+-- Returns the number up to which no history needs the messages, and 1 if a later call may return a higher one. `upto`:
+-- it is not needed to look further.
 --- (l: table, now: int, upto: int) -> int, int
 --- uses: base
 --- seldom
@@ -43,8 +43,8 @@ function history.ended(l, number)
   return entry and tonumber(log.field(entry, "end")) or 0
 end
 
--- Frees messages that are kept only as history, because a post needs the space: at least `messages` and `bytes`. Returns
--- whether a second call may free what is still missing.
+-- Frees messages that are kept only as history, because a post needs the space: at least `messages` and `bytes`.
+-- Returns whether a second call may free what is still missing.
 --- (l: table, messages: int, bytes: int) -> bool
 --- uses: base state
 --- seldom
@@ -79,7 +79,8 @@ function history.removed(l, number)
 end
 
 -- Appends the messages between `position` and number `before` to `into`, as `log.read` does. Returns the number of the
--- last one, and what is left of `limit` and `room`: below 0 if a message did not fit. If one is missing, `l.lost` is set.
+-- last one, and what is left of `limit` and `room`: below 0 if a message did not fit. If one is missing, `l.lost` is
+-- set.
 --- (l: table, position: int, before: int, limit: int, room: int, into: table) -> int, int, int
 --- uses: base
 --- seldom
@@ -103,8 +104,8 @@ function history.read_removed(l, position, before, limit, room, into)
   return position, limit, math.max(room, 0)
 end
 
--- Removes the body of a message that is in the stream, or that was edited before; call `log.save` then. `event`: number of the event with its
--- new body, or 0.
+-- Removes the body of a message that is in the stream, or that was edited before; call `log.save` then. `event`: number
+-- of the event with its new body, or 0.
 --- (l: table, entry: table, event: int, note: str)
 --- uses: base
 function history.remove_body(l, entry, event, note)
@@ -118,10 +119,10 @@ function history.remove_body(l, entry, event, note)
 end
 
 -- Removes the body of a message, or replaces it, and posts an event about that. `kind`: "redact" or "edit".
--- Returns { "OK", position of the event, how many are left to wake, { reader to notify, … } }; { "RESTARTED" } if the log
--- began again since; { "EVENT" } if this is an event; { "REDACTED" } if the message was redacted and cannot be edited; or
--- { "GONE" | "VANISHED" | "NOT_A_MEMBER" }. A message that was redacted is not redacted again: the position is that of the
--- earlier event.
+-- Returns { "OK", position of the event, how many are left to wake, { reader to notify, … } }; { "RESTARTED" } if the
+-- log began again since; { "EVENT" } if this is an event; { "REDACTED" } if the message was redacted and cannot be
+-- edited; or { "GONE" | "VANISHED" | "NOT_A_MEMBER" }. A message that was redacted is not redacted again: the position
+-- is that of the earlier event.
 --- keys: base state
 --- args: caller: str, number: int, given: int, by: str, position: str, kind: str, body: str
 --- flags: allow-oom
@@ -161,8 +162,8 @@ function script.change(base, state, caller, number, given, by, position, kind, b
   return idempotency.keep(caller, number, { "OK", event, left, to_notify })
 end
 
--- Returns a page of messages in ascending order, without moving a cursor: those before the position `before`, the last of
--- them; or those after `after`. With neither, the last messages. Returns { "OK", 1 if the log began again since the
+-- Returns a page of messages in ascending order, without moving a cursor: those before the position `before`, the last
+-- of them; or those after `after`. With neither, the last messages. Returns { "OK", 1 if the log began again since the
 -- position, so that it was ignored; number before the first message, number, ms, by, body, note, … } or { "GONE" |
 -- "VANISHED" | "NOT_A_MEMBER" }.
 --- keys: base state

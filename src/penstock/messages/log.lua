@@ -10,17 +10,19 @@
 --                          top, first    numbers of the last message and of the oldest that is still there
 --                          start         number before the first message ever
 --                          at, freed     server ms of message `top` and of message `first` - 1; false: unknown
---                          begun, ended  bytes of all messages ever freed, and ever posted: ended - begun bytes are there
---                          limits        { messages, bytes, ms, 1 if a message that would exceed the first two is refused,
---                                        how many messages and ms of what all readers have acknowledged are kept }; 0:
---                                        none. false: no limits
+--                          begun, ended  bytes of all messages ever freed, and ever posted: ended - begun bytes are
+--                                        there
+--                          limits        { messages, bytes, ms, 1 if a message that would exceed the first two is
+--                                        refused, how many messages and ms of what all readers have acknowledged are
+--                                        kept }; 0: none. false: no limits
 --                          has_removed   bodies were removed (history.lua)
 --                          has_shared    a reader is shared, or was (shared_reader.lua)
 --                          ids           false, or an array: the ids that are kept (post.lua)
 --   log          STREAM  <number>-<server ms>, numbers without gaps: by (the sender; in a channel of files kind and
 --                        upload id), end (bytes of all messages up to this one), body; and until (server ms from which
 --                        it is not delivered any more), if it was posted with a time to live
---   ends         LIST    in a channel of files, whose bodies are large: "<end> <server ms>" of each record that is there
+--   ends         LIST    in a channel of files, whose bodies are large: "<end> <server ms>" of each record that is
+--                        there
 --   before       STRING  top of the log that was deleted last; PX a day
 --   readers      ZSET    reader -> its cursor: the last number that it acknowledged
 --   seen         HASH    reader -> server ms at which it last pulled
@@ -31,8 +33,8 @@
 --   watching     ZSET    reader that has read everything and whose member waits for messages of all its chats -> top at
 --                        that time. After `wake_rest` has returned it to a sender, which notifies the member, the
 --                        score is the server ms from which it may be returned to another sender
---   sent, sent_order, sent_counts: (post.lua) · dead, letters: (dead_letters.lua) · own: (own.lua) · removed: (history.lua) · next, claimed:, leased:, claim:, idle, idle:, woken:
---   (shared_reader.lua) · replay: (idempotency)
+--   sent, sent_order, sent_counts: (post.lua) · dead, letters: (dead_letters.lua) · own: (own.lua) · removed:
+--   (history.lua) · next, claimed:, leased:, claim:, idle, idle:, woken: (shared_reader.lua) · replay: (idempotency)
 --
 -- Only acknowledging moves a cursor, reading never does. Messages up to the lowest cursor are freed in the same call.
 --
@@ -46,8 +48,8 @@
 -- Scripts that take `caller` and `number` recognise a repeated call (idempotency.lua), and `claim` recognises its
 -- token. A repeated call of another script changes nothing more.
 
--- Formats 1 and 2 had a field of `state` for each number. Format 1 had neither `start`, `at` and `freed` nor the time in
--- `ends`: such a position is not compared. The first write of the row makes the format 3.
+-- Formats 1 and 2 had a field of `state` for each number. Format 1 had neither `start`, `at` and `freed` nor the time
+-- in `ends`: such a position is not compared. The first write of the row makes the format 3.
 log = { FORMAT = 3, MESSAGE_OVERHEAD = 32, MAX_DEVICES = 100, OVERDUE = "overdue" }
 
 _fields = { BY = 2, BODY = 6, NAME = 7, VALUE = 8 } -- names and values of an entry that `append` wrote
@@ -268,9 +270,9 @@ function log.note(l, name, value)
   return value
 end
 
--- Appends to `into` the messages after `position`, each as number, ms, by, body, note: up to `limit` messages and `room`
--- bytes of bodies, but at least one message if there is one. Returns the number of the last one. Reads ten at a time,
--- so that it reads few large bodies that do not fit. If the stream has vanished, `l.lost` is set.
+-- Appends to `into` the messages after `position`, each as number, ms, by, body, note: up to `limit` messages and
+-- `room` bytes of bodies, but at least one message if there is one. Returns the number of the last one. Reads ten at a
+-- time, so that it reads few large bodies that do not fit. If the stream has vanished, `l.lost` is set.
 --- (l: table, position: int, limit: int, room: int, into: table) -> int
 --- uses: base
 function log.read(l, position, limit, room, into)
@@ -332,9 +334,9 @@ function script.create(base, state, caller, number, given, messages, bytes, age_
   return idempotency.keep(caller, number, { "OK", first })
 end
 
--- Acknowledges everything up to the position `acked`. Then returns up to `limit` messages after the cursor, or after the
--- position `after` if that is higher; with `limit` 0 it only acknowledges. A position of a log that began again since is
--- ignored and reported.
+-- Acknowledges everything up to the position `acked`. Then returns up to `limit` messages after the cursor, or after
+-- the position `after` if that is higher; with `limit` 0 it only acknowledges. A position of a log that began again
+-- since is ignored and reported.
 --
 --   address, wait_ms  if there is no message, the address is registered for `wait_ms`, and notified of the next one
 --   watch             1: if there is no message, the next sender is asked to notify the reader's member (`watching`)
@@ -342,8 +344,8 @@ end
 -- Without wait_ms, an address is removed from those that wait.
 --
 -- Returns { "OK", top, first, cursor, number after which it read, 1 if the log began again, 1 if there is more to trim,
--- how many are left to wake, { reader to notify, … }, unread, number, ms, by, body, note, … }, or { "GONE" | "VANISHED" |
--- "NOT_A_MEMBER" | "MANY" }.
+-- how many are left to wake, { reader to notify, … }, unread, number, ms, by, body, note, … }, or { "GONE" | "VANISHED"
+-- | "NOT_A_MEMBER" | "MANY" }.
 --- keys: base state
 --- args: given: int, member: str, device: str, acked: str, after: str, limit: int, room: int, address: str
 --- args: wait_ms: int, watch: int

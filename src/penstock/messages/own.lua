@@ -119,8 +119,8 @@ function own.drop(member)
   if #fields > 0 then redis.call("HDEL", base .. "own", unpack(fields)) end
 end
 
--- Deletes what there is about a member: at most 3000 chunks, of 768,000 messages. Returns whether there is more. Raises an
--- error for a list with more chunks than are stored, before it deletes anything.
+-- Deletes what there is about a member: at most 3000 chunks, of 768,000 messages. Returns whether there is more. Raises
+-- an error for a list with more chunks than are stored, before it deletes anything.
 --- (member: str) -> bool
 --- uses: base
 function own.forget(member)

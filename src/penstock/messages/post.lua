@@ -8,7 +8,8 @@
 -- more ids than can be kept for that long is refused.
 
 ids = { KEPT_MS = 600000, PER_SENDER = 10000, PER_LOG = 100000 }
-_forget = { SLICE = 100, IDS = 300, MORE = 2, MOST = 100, TTL = 660000, RENEW = 60000 } -- the ttl is renewed once a minute
+-- the ttl is renewed once a minute
+_forget = { SLICE = 100, IDS = 300, MORE = 2, MOST = 100, TTL = 660000, RENEW = 60000 }
 -- The array `ids` in the row of `state`: fields of `sent_order`, at least as many as there are; server ms that is not
 -- above that of the oldest; server ms at which the ttl is renewed.
 _kept_ids = { COUNT = 1, OLDEST = 2, RENEW_AT = 3 }
@@ -46,7 +47,9 @@ function ids.forget(l, now, limit)
     redis.call("LTRIM", base .. "sent_order", due, -1)
     l.ids[_kept_ids.COUNT] = l.ids[_kept_ids.COUNT] - due
     for by, n in pairs(counts) do
-      if redis.call("HINCRBY", base .. "sent_counts", by, -n) <= 0 then redis.call("HDEL", base .. "sent_counts", by) end
+      if redis.call("HINCRBY", base .. "sent_counts", by, -n) <= 0 then
+        redis.call("HDEL", base .. "sent_counts", by)
+      end
     end
     if due < slice then return false end
   end
@@ -126,8 +129,8 @@ end
 --   address, wait_ms  if the reply is FULL, the address is registered for `wait_ms`, and notified when there is space
 --
 -- Returns { "OK", { position of each message, … }, how many are left to wake, { reader to notify, … } }, see
--- `wake_rest`; { "IDS", ids of this sender, all ids } if too many are kept; { "AGAIN" } if there may be room for the ids
--- in a second call; or { "GONE" | "VANISHED" | "NOT_A_MEMBER" | "FULL" | "LARGE" }.
+-- `wake_rest`; { "IDS", ids of this sender, all ids } if too many are kept; { "AGAIN" } if there may be room for the
+-- ids in a second call; or { "GONE" | "VANISHED" | "NOT_A_MEMBER" | "FULL" | "LARGE" }.
 --- keys: base state
 --- args: caller: str, number: int, given: int, create: int, by: str, ttl_ms: int, address: str, wait_ms: int
 --- args: messages: *

@@ -32,17 +32,17 @@ function log.reader_name(member, device)
   return device == "" and member or member .. "\0" .. device
 end
 
--- Returns the number after which a reader with this cursor reads, and whether the log began again since: its numbers end
--- below the cursor, because the server fell back to an older state. Then the reader begins with the oldest message, as
--- nothing says which of the present ones it has read.
+-- Returns the number after which a reader with this cursor reads, and whether the log began again since: its numbers
+-- end below the cursor, because the server fell back to an older state. Then the reader begins with the oldest message,
+-- as nothing says which of the present ones it has read.
 --- (l: table, cursor: int) -> int, bool
 function log.present_cursor(l, cursor)
   if cursor > l.top then return l.first - 1, true end
   return cursor, false
 end
 
--- Returns a reader's name and cursor; the cursor is nil if its member is not in the log. If the log began again below the
--- cursor, `l.restarted` is set.
+-- Returns a reader's name and cursor; the cursor is nil if its member is not in the log. If the log began again below
+-- the cursor, `l.restarted` is set.
 --
 -- A new device starts at the lowest cursor of its member. There is then a third value, for `log.add_device`: the
 -- devices of the member with the new one. It omits the device "" if that has never pulled: messages would be kept for
@@ -108,9 +108,9 @@ function script.join(base, state, caller, number, member, last)
   return idempotency.keep(caller, number, { "OK", cursor, 1 })
 end
 
--- Removes a member with all its devices, and wakes those that wait, because the member may be one of them. When the last
--- member leaves, the log is deleted. Returns { "OK", 1 if it was a member, 1 if there is more to trim, how many are left
--- to wake, 1 if the caller is to call again, because more is stored of the member than one call deletes }.
+-- Removes a member with all its devices, and wakes those that wait, because the member may be one of them. When the
+-- last member leaves, the log is deleted. Returns { "OK", 1 if it was a member, 1 if there is more to trim, how many
+-- are left to wake, 1 if the caller is to call again, because more is stored of the member than one call deletes }.
 --- keys: base state
 --- args: caller: str, number: int, given: int, member: str
 --- flags: allow-oom
@@ -162,9 +162,9 @@ end
 
 -- Returns the state of the log and of one reader: { "OK", now, top, first, bytes, number of readers, number of
 -- message ids that are kept, ms of the oldest or 0, cursor or -1, seen or 0, first unclaimed number or 0, number of
--- claims, number of dead letters, number of unread messages that the reader's member sent itself } or { "GONE" | "VANISHED" }. A device that has never pulled has the cursor
--- with which it would start. `watch` 1: if the reader has acknowledged everything, the next sender is asked to notify
--- its member (`watching` in log.lua).
+-- claims, number of dead letters, number of unread messages that the reader's member sent itself } or { "GONE" |
+-- "VANISHED" }. A device that has never pulled has the cursor with which it would start. `watch` 1: if the reader has
+-- acknowledged everything, the next sender is asked to notify its member (`watching` in log.lua).
 --- keys: base state
 --- args: given: int, member: str, device: str, watch: int
 --- flags: allow-oom
@@ -176,7 +176,9 @@ function script.status(base, state, given, member, device, watch)
   local now, readers = clock.now(given), redis.call("ZCARD", base .. "readers")
   if readers == 0 then return { "VANISHED", "readers" } end
   local kept, oldest = ids.kept()
-  if not cursor then return { "OK", now, l.top, l.first, l.ended - l.begun, readers, kept, oldest, -1, 0, 0, 0, 0, 0 } end
+  if not cursor then
+    return { "OK", now, l.top, l.first, l.ended - l.begun, readers, kept, oldest, -1, 0, 0, 0, 0, 0 }
+  end
   if watch == 1 and cursor >= l.top then redis.call("ZADD", base .. "watching", l.top, name) end
   local seen = tonumber(redis.call("HGET", base .. "seen", name) or 0)
   local unclaimed = tonumber(redis.call("HGET", base .. "next", name) or 0)
@@ -184,7 +186,9 @@ function script.status(base, state, given, member, device, watch)
   local dead = redis.call("ZCARD", base .. "dead")
   local read_to = math.max(cursor, l.first - 1)
   local mine = member ~= "" and math.min(own.above(member, read_to), l.top - read_to) or 0
-  return { "OK", now, l.top, l.first, l.ended - l.begun, readers, kept, oldest, cursor, seen, unclaimed, claimed, dead, mine }
+  return {
+    "OK", now, l.top, l.first, l.ended - l.begun, readers, kept, oldest, cursor, seen, unclaimed, claimed, dead, mine,
+  }
 end
 
 -- Returns a page of the readers, beginning with those that are furthest behind: { "OK", top, first, reader, cursor,

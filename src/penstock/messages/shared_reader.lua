@@ -32,8 +32,8 @@ _reply = { DUE = 2, PASSED = 100 } -- its place in the reply to a claim; message
 -- watcher; both are chosen from the first 100 addresses.
 _idle = { READERS = 64, GONE = 300, DEPUTY = 300, ADDRESSES = 100 }
 
--- Drops the claims up to `cursor`, because the reader has acknowledged everything up to there. Returns its cursor, which
--- is higher if workers have acknowledged the messages that follow.
+-- Drops the claims up to `cursor`, because the reader has acknowledged everything up to there. Returns its cursor,
+-- which is higher if workers have acknowledged the messages that follow.
 --- (name: str, cursor: int) -> int
 --- uses: base
 --- seldom
@@ -81,7 +81,8 @@ function shared_reader.begin_again(l, name)
   return l.first - 1
 end
 
--- Appends a message to `into`, if it is still there. Returns whether it is. If the stream has vanished, `l.lost` is set.
+-- Appends a message to `into`, if it is still there. Returns whether it is. If the stream has vanished, `l.lost` is
+-- set.
 --- (l: table, number: int, into: table) -> bool
 --- uses: base
 function shared_reader.read(l, number, into)
@@ -304,8 +305,8 @@ end
 
 -- Claims up to `limit` messages for one of several workers. `token` is minted by the caller; a second call with it
 -- returns the same messages. If there is no message, `address` is registered for `wait_ms`, and notified of the next
--- one. Returns { "OK", or "AGAIN" if the log began again below the reader's cursor, ms after which to ask again even without a message or -1, claim, number, ms, by, body, note, … } or
--- { "GONE" | "VANISHED" | "NOT_A_MEMBER" }.
+-- one. Returns { "OK", or "AGAIN" if the log began again below the reader's cursor, ms after which to ask again even
+-- without a message or -1, claim, number, ms, by, body, note, … } or { "GONE" | "VANISHED" | "NOT_A_MEMBER" }.
 --- keys: base state
 --- args: given: int, member: str, token: str, lease_ms: int, limit: int, room: int, most: int, address: str
 --- args: wait_ms: int
@@ -343,10 +344,10 @@ function script.claim(base, state, given, member, token, lease_ms, limit, room, 
   return answer
 end
 
--- Settles claims. `action`: "ack"; "release": another worker may have the message `ms` from now; "extend": the lease runs
--- out `ms` from now; "bury": the message becomes a dead letter, with this reason. A claim that does not exist is skipped and reported as lost: usually another worker has taken over its
--- message. Returns { "OK", 1 if there is more to trim, { index of a lost claim, … } } or a refusal, GONE, VANISHED or
--- NOT_A_MEMBER.
+-- Settles claims. `action`: "ack"; "release": another worker may have the message `ms` from now; "extend": the lease
+-- runs out `ms` from now; "bury": the message becomes a dead letter, with this reason. A claim that does not exist is
+-- skipped and reported as lost: usually another worker has taken over its message. Returns { "OK", 1 if there is more
+-- to trim, { index of a lost claim, … } } or a refusal, GONE, VANISHED or NOT_A_MEMBER.
 --- keys: base state
 --- args: caller: str, number: int, given: int, member: str, action: str, ms: int, reason: str, claims: *
 --- flags: allow-oom

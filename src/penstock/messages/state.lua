@@ -11,9 +11,9 @@ function log.open()
     cmsgpack.unpack(packed)
   if format ~= log.FORMAT then return redis.error_reply("PENSTOCKFORMAT " .. format) end
   local l = {
-    top = top, first = first, start = start, at = at, freed = freed, begun = begun, ended = ended, messages = 0, bytes = 0,
-    age = 0, refuse = false, history_messages = 0, history_age = 0, has_limits = false, has_removed = has_removed,
-    has_shared = has_shared, ids = kept_ids,
+    top = top, first = first, start = start, at = at, freed = freed, begun = begun, ended = ended, messages = 0,
+    bytes = 0, age = 0, refuse = false, history_messages = 0, history_age = 0, has_limits = false,
+    has_removed = has_removed, has_shared = has_shared, ids = kept_ids,
   }
   if limits then log.set_limits(l, limits) end
   return nil, l
@@ -33,10 +33,12 @@ function log.open_older()
   local l = {
     top = tonumber(s[2]), first = tonumber(s[3]), begun = tonumber(s[4]), ended = tonumber(s[5]),
     start = tonumber(s[10]) or 0, at = tonumber(s[11]) or false, freed = tonumber(s[12]) or false,
-    has_removed = removed == "1", has_shared = true, ids = { redis.call("HLEN", base .. "sent"), 0, 0 }, is_older = true,
+    has_removed = removed == "1", has_shared = true, ids = { redis.call("HLEN", base .. "sent"), 0, 0 },
+    is_older = true,
   }
   log.set_limits(l, {
-    tonumber(s[6] or 0), tonumber(s[7] or 0), tonumber(s[8] or 0), tonumber(s[9] or 0), tonumber(messages), tonumber(age),
+    tonumber(s[6] or 0), tonumber(s[7] or 0), tonumber(s[8] or 0), tonumber(s[9] or 0), tonumber(messages),
+    tonumber(age),
   })
   return nil, l
 end
@@ -58,8 +60,8 @@ end
 --- seldom
 function log.drop_older(l)
   redis.call("HSET", state, "format", log.FORMAT)
-  redis.call("HDEL", state, "top", "first", "begun", "ended", "messages", "bytes", "age", "refuse", "start", "at", "freed",
-    "history")
+  redis.call("HDEL", state, "top", "first", "begun", "ended", "messages", "bytes", "age", "refuse", "start", "at",
+    "freed", "history")
   l.is_older = false
 end
 
