@@ -11,8 +11,8 @@ STORMS := tests/chaos tests/cli/test_recovery.py
 PROCESSES := $(STORMS) tests/cli/test_supervision.py tests/cli/test_processes.py tests/cli/test_worker_command.py \
 	tests/worker/test_many_idle_workers.py tests/demo
 JOBS ?= 8
-# What failed is tried once more, one test after another.
-RETRY := -q --last-failed --last-failed-no-failures none
+# What failed is tried once more, one test after another (tests/retries.py).
+RETRY = -q --last-failed --last-failed-no-failures none --retry-of $@
 
 # Let Python write .pyc files, whatever the environment says: otherwise each of the thousand processes of the tests would
 # compile the package.

@@ -270,17 +270,6 @@ def _is_in_sync(replica: Server) -> bool:
 # --- slots ---
 
 
-def move_slot(source: Server, target: Server, slot: int) -> None:
-    """Move a slot and its keys to another node, key by key."""
-    ids = [node.ask("CLUSTER", "MYID") for node in (source, target)]
-    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
-    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
-    while keys := source.client.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
-        source.client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
-    for node in (target, source):
-        node.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[1])
-
-
 def names_in_slot(number: int, count: int, tag: Callable[[str], str]) -> list[str]:
     """Different names for which the key `tag(name)` is in this slot. Its hash tag has to end in the name.
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from penstock import Penstock, Settings
 from penstock.testing import MovableClock
-from tests import everywhere
+from tests import everywhere, retries
 from tests.faces import Faces
 from tests.jobs.stand import Stand
 from tests.leaks import leaks_of_test
@@ -36,7 +36,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "damages: a test that spoils stored data, so that the counters cannot be right")
 
 
-pytest_addoption = everywhere.add_pairs_option
+def pytest_addoption(parser: pytest.Parser) -> None:
+    everywhere.add_pairs_option(parser)
+    retries.add_option(parser)
+
+
 pytest_collection_modifyitems = everywhere.keep_pairs
 
 
@@ -48,11 +52,7 @@ def garbage_is_collected_cheaply() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """After a rerun of failed tests, name those that pass now, so that the rerun hides no race."""
-    if config.getoption("lf", default=False) and (passed := terminalreporter.getreports("passed")):
-        terminalreporter.section("failed among other tests, passed serially: a race in the code or in the test")
-        for report in passed:
-            terminalreporter.line(report.nodeid)
+    retries.report(terminalreporter, config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -60,6 +60,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """A worker process of pytest-xdist starts no further test after the process that controls it has ended."""
     if hasattr(item.config, "workerinput") and os.getppid() != _parent:
         pytest.exit("the test run was killed")
+    retries.refuse_model(item)
 
 
 _parent = os.getppid()

@@ -13,7 +13,8 @@ from penstock import Penstock, Settings
 from penstock.core.slots import slot
 from tests.chaos.load import WORK, Load
 from tests.clusters import FailoverServers, ReplicatedCluster, SentinelServers
-from tests.servers import Cluster, Server, eventually
+from tests.servers import Cluster, eventually
+from tests.slot_moves import move_slot, serves
 
 PATIENT = Settings(give_up_after=60, lease=2)
 IN_STORMS = pytest.mark.skipif("PENSTOCK_STORM_SECONDS" not in os.environ, reason="`make storm` runs this")
@@ -71,26 +72,7 @@ def test_every_component_keeps_its_promises_while_its_slots_move(small_cluster: 
             nodes = small_cluster.nodes
             for number in [*slots, *slots]:
                 owner = next(one for one in nodes if serves(one, number))
-                move(owner, next(one for one in nodes if one is not owner), number, pause)
+                move_slot(owner, next(one for one in nodes if one is not owner), number, pause)
             load.until_all_continue()
         print(load)
         assert load.violations() == []
-
-
-def serves(node: Server, number: int) -> bool:
-    """Whether the node says of itself that it serves the slot."""
-    mine = next(line for line in node.ask("CLUSTER", "NODES").splitlines() if "myself" in line)
-    ranges = [part.partition("-") for part in mine.split()[8:] if not part.startswith("[")]
-    return any(int(first) <= number <= int(last or first) for first, _, last in ranges)
-
-
-def move(source: Server, target: Server, number: int, pause: float) -> None:
-    """Move a slot with its keys, which come and go meanwhile. `pause`: seconds after each key."""
-    ids = [node.ask("CLUSTER", "MYID") for node in (source, target)]
-    target.ask("CLUSTER", "SETSLOT", number, "IMPORTING", ids[0])
-    source.ask("CLUSTER", "SETSLOT", number, "MIGRATING", ids[1])
-    while keys := source.client.execute_command("CLUSTER", "GETKEYSINSLOT", number, 1 if pause else 100):
-        source.client.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
-        time.sleep(pause)
-    for node in (target, source):
-        node.ask("CLUSTER", "SETSLOT", number, "NODE", ids[1])

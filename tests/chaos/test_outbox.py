@@ -13,8 +13,9 @@ from penstock import RESULT, Penstock, WorkerSettings, current, group
 from penstock.core.slots import slot
 from penstock.testing import MovableClock
 from penstock.worker.worker import Worker
-from tests.clusters import ReplicatedCluster, move_slot
+from tests.clusters import ReplicatedCluster
 from tests.servers import SLOTS, eventually
+from tests.slot_moves import move_slot
 
 JOBS = 60
 

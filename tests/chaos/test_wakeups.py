@@ -21,8 +21,9 @@ from penstock.core.slots import slot
 from penstock.testing import message_violations
 from tests.chaos.waiting_processes import Waiting, WaitingProcesses, everything
 from tests.chaos.waits import PREFIX, WAITS
-from tests.clusters import move_slot, names_in_slot
+from tests.clusters import names_in_slot
 from tests.servers import Cluster, Server, eventually
+from tests.slot_moves import move_slot
 
 FACES = ("blocking", "aio")
 

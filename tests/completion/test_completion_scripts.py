@@ -14,7 +14,8 @@ from penstock.completion.keys import CompletionKeys
 from penstock.completion.name_rules import FORMAT
 from penstock.core.operations import RoundTrip
 from penstock.driver.retrying import error_code
-from tests.servers import Cluster, Server, eventually
+from tests.servers import Cluster, Server
+from tests.slot_moves import SlotMove
 
 DECLARED = CompletionKeys("t", "directory", "g").declared
 BASE = DECLARED[0]
@@ -176,30 +177,17 @@ def cluster(small_cluster: Cluster) -> Cluster:
 
 @pytest.mark.parametrize("carried", [[], ["meta"], ["names", "ids:0"], ["names", "meta", "weighed"]])
 def test_no_script_is_half_done_while_its_slot_is_migrated(cluster: Cluster, carried: list[str]):
-    source = cluster.owner(BASE)
-    target = next(node for node in cluster.nodes if node is not source)
+    move = SlotMove.of(cluster, BASE)
+    source, target = move.nodes
     for node in cluster.nodes:
         node.client.flushall()
     for name in ("save", "change_ids", "touch_often"):
         run(source.client, name)
-    slot, (here, there) = (
-        int(source.ask("CLUSTER", "KEYSLOT", BASE)),
-        (n.ask("CLUSTER", "MYID") for n in (source, target)),
-    )
-    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", here)
-    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", there)
-    try:
-        if keys := [BASE + name for name in carried]:
-            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+    with move:
+        move.carry(*(BASE + name for name in carried))
         before = [dump(source.client), sorted(target.client.keys())]
         for name in every_call():
             with pytest.raises(ResponseError) as refused:
                 run(source.client, name)
             assert error_code(refused.value) in {"ASK", "TRYAGAIN"}, name
         assert [dump(source.client), sorted(target.client.keys())] == before
-    finally:
-        for node in cluster.nodes:
-            node.client.flushall()
-        for node in (source, target):
-            node.ask("CLUSTER", "SETSLOT", slot, "NODE", here)
-        eventually(lambda: source.client.exists(BASE) == 0)

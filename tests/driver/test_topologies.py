@@ -11,11 +11,13 @@ import redis.asyncio
 import valkey
 import valkey.asyncio
 
+from penstock.core.slots import slot
 from penstock.settings import Settings
 from tests.clusters import Sentinel
 from tests.conftest import until
 from tests.driver.operations import FaceDriver, count, send, waiting
 from tests.servers import Cluster, Server, free_port
+from tests.slot_moves import SlotMove
 from tests.speed import scaled
 
 
@@ -68,19 +70,16 @@ async def test_a_slot_may_move(face: str, start: Callable[..., Server]):
         return all("cluster_state:ok" in one and "cluster_known_nodes:2" in one for one in states)
 
     await until(ready)
-    ids = [one.ask("CLUSTER", "MYID") for one in (here, there)]
-    key, other, number = "{move}n", "{move}other", here.ask("CLUSTER", "KEYSLOT", "{move}n")
+    key, other = "{move}n", "{move}other"
+    move = SlotMove(here, there, slot(key))
     driver = FaceDriver(face, f"valkey+cluster://127.0.0.1:{here.port}")
     assert await driver.run(count(key)) == 1
     async with driver.running(waiting(other, 10)) as task:
         await until(here.subscribers)
-        there.ask("CLUSTER", "SETSLOT", number, "IMPORTING", ids[0])
-        here.ask("CLUSTER", "SETSLOT", number, "MIGRATING", ids[1])
+        move.begin()
         assert await driver.run(count("{move}new")) == 1  # ASK: a new key is created on the other node
         assert await driver.run(count("{move}new")) == 2
-        here.ask("MIGRATE", "127.0.0.1", there.port, "", 0, 5000, "KEYS", key)
-        for one in (there, here):
-            one.ask("CLUSTER", "SETSLOT", number, "NODE", ids[1])
+        move.finish()
         assert await driver.run(count(key)) == 2  # MOVED
         assert await driver.run(count("{move}new")) == 3
         assert await driver.run(count("{stays}n")) == 1

@@ -27,6 +27,7 @@ from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
 from penstock.jobs.shard_bindings import ShardBindings
 from penstock.jobs.timing import Timing
 from penstock.jobs.unique import encode_powers
+from penstock.ops.audit.queues import QueueAudit
 
 R = TypeVar("R")
 Dump: TypeAlias = dict[str, Any]
@@ -267,6 +268,13 @@ def readable(dump: Dump) -> Dump:
     if "owners" in dump:
         dump["owners"].pop(b"")
     return {name: held for name, held in dump.items() if held and not name.startswith("history:")}
+
+
+def problems_in(dump: Dump) -> list[str]:
+    """What the audit finds in a dump of a queue as stored. The user's own keys are left out."""
+    keys = {name: held for name, held in dump.items() if held and not name.startswith("user:")}
+    scores = {name for name, held in keys.items() if isinstance(held, list) and isinstance(held[0], tuple)}
+    return [*QueueAudit({name: dict(held) if name in scores else held for name, held in keys.items()}).problems()]
 
 
 def type_of_key(suffix: str) -> str:

@@ -78,7 +78,8 @@ def test_an_id_is_recognised_in_every_state(stand: Stand, state: str):
     worker = FakeWorker(stand, "w")
     if state in {RUNNING, DEAD}:
         (claim,) = worker.claim()
-        assert state == RUNNING or worker.settle(claim, ending="bury")
+        if state == DEAD:
+            worker.settle(claim, ending="bury")
     assert stand.state("x") == state
     assert stand.put("x") == [0]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.ops.audit.queues import QueueAudit
-from tests.jobs.stand import FakeWorker, Stand, at_most, ids, per_second, record, settlement
+from tests.jobs.stand import FakeWorker, Stand, at_most, ids, per_second, problems_in, record, settlement
 
 
 @pytest.fixture
@@ -291,19 +290,9 @@ def test_the_audit_finds_no_fault_in_any_state(stand: Stand, worker: FakeWorker)
     (claim, *_) = worker.claim(1)
     worker.settle(claim, ending="retry", delay=3)
     worker.claim(1)
-    assert list(stand_audit(stand).problems()) == []
+    assert problems_in(stand.raw_dump()) == []
     stand.client.hset(stand.base + "places", "c:n=k", b"\x07\x00\x00\x90")
-    assert any("places: c:n=k" in problem for problem in stand_audit(stand).problems())
-
-
-def stand_audit(stand: Stand) -> QueueAudit:
-    keys = stand.raw_dump()
-    return QueueAudit(
-        {
-            name: dict(held) if isinstance(held, list) and held and isinstance(held[0], tuple) else held
-            for name, held in keys.items()
-        }
-    )
+    assert any("places: c:n=k" in problem for problem in problems_in(stand.raw_dump()))
 
 
 def test_a_job_gives_a_place_that_it_kept_while_parked_to_a_more_urgent_job(stand: Stand, worker: FakeWorker) -> None:

@@ -15,7 +15,8 @@ from penstock.core.operations import RoundTrip
 from penstock.driver.retrying import error_code
 from penstock.jobs.bindings import scripts
 from tests.jobs.stand import FakeWorker, Stand, every_script, ids
-from tests.servers import Cluster, Server, eventually
+from tests.servers import Cluster, eventually
+from tests.slot_moves import SlotMove, serves
 
 
 @pytest.fixture
@@ -23,24 +24,22 @@ def cluster(small_cluster: Cluster) -> Cluster:
     return small_cluster
 
 
-class Migration:
+class Migration(SlotMove):
     """The migration of a slot from `source` to `target`; the slot has a queue with jobs in every state."""
 
     def __init__(self, cluster: Cluster) -> None:
         for node in cluster.nodes:
             node.client.flushall()
-        self.source = self.target = cluster.owner(Stand(None).base)
-        self.at_target = Stand(self.source.client)
+        move = SlotMove.of(cluster, Stand(None).base)
+        super().__init__(move.source, move.target, move.slot)
+        self.at_source, self.at_target = Stand(self.source.client), Stand(self.target.client)
         self._fill()
-        self.slot = int(self.source.ask("CLUSTER", "KEYSLOT", self.at_target.base))
-        self.target = next(node for node in cluster.nodes if node is not self.source)
-        self.at_source, self.at_target = self.at_target, Stand(self.target.client)
         for stand in (self.at_source, self.at_target):
             for script in scripts().scripts.values():
                 stand.client.script_load(script.source)
 
     def _fill(self) -> None:
-        stand = self.at_target
+        stand = self.at_source
         stand.put("dead", "j", tenant="ada")
         worker = FakeWorker(stand, "v", lease=1000)
         worker.settle(worker.claim()[0], ending="bury", text="why")
@@ -49,37 +48,6 @@ class Migration:
         stand.put("c", tenant="bo", priority=1)
         stand.put("s", delay=5)
         stand.run(stand.bindings.result("a", stand.base + "p/1"))
-
-    def begin(self) -> None:
-        ids = [node.ask("CLUSTER", "MYID") for node in (self.source, self.target)]
-        self.target.ask("CLUSTER", "SETSLOT", self.slot, "IMPORTING", ids[0])
-        self.source.ask("CLUSTER", "SETSLOT", self.slot, "MIGRATING", ids[1])
-
-    def migrate(self, *keys: str) -> None:
-        """Migrate some keys, one at a time."""
-        self.source.ask("MIGRATE", "127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *keys)
-
-    def end(self) -> None:
-        if rest := self.at_source.names():
-            self.migrate(*rest)
-        new = self.target.ask("CLUSTER", "MYID")
-        for node in (self.target, self.source):
-            node.ask("CLUSTER", "SETSLOT", self.slot, "NODE", new)
-
-    def give_back(self) -> None:
-        self.source.client.flushall()
-        self.target.client.flushall()
-        old = self.source.ask("CLUSTER", "MYID")
-        for node in (self.source, self.target):
-            node.ask("CLUSTER", "SETSLOT", self.slot, "NODE", old)
-        eventually(lambda: self._served_by(self.source))
-
-    def _served_by(self, node: Server) -> bool:
-        try:
-            node.client.exists(self.at_source.base)
-        except ResponseError:
-            return False
-        return True
 
     def attempt(self, name: str) -> list[str]:
         """Send a script as a driver does: to the node of the slot, then to the other node with ASKING."""
@@ -118,7 +86,7 @@ class Migration:
 def migration(cluster: Cluster) -> Iterator[Migration]:
     made = Migration(cluster)
     yield made
-    made.give_back()
+    made.undo()
 
 
 ANY = sorted(scripts().scripts)
@@ -142,8 +110,7 @@ def test_no_script_is_half_done_during_a_slot_migration(migration: Migration, mi
     everything = [key.removeprefix(migration.at_source.base) for key in migration.at_source.names()]
     migrated = everything if migrated is None else migrated
     migration.begin()
-    if keys := [migration.at_source.base + name for name in everything if name in migrated]:
-        migration.migrate(*keys)
+    migration.carry(*(migration.at_source.base + name for name in everything if name in migrated))
     before = migration.stored()
     for name in ANY:
         assert migration.attempt(name) == ["ASK" if "meta" in migrated else "TRYAGAIN", "TRYAGAIN"], name
@@ -161,9 +128,9 @@ def test_a_queue_without_keys_is_refused_as_well(migration: Migration):
 def test_everything_is_there_when_the_slot_has_moved(migration: Migration):
     before = migration.at_source.dump()
     migration.begin()
-    migration.migrate(*migration.at_source.names()[::2])
-    migration.end()
-    eventually(lambda: migration._served_by(migration.target))
+    migration.carry(*migration.at_source.names()[::2])
+    migration.finish()
+    eventually(lambda: serves(migration.target, migration.slot))
     assert migration.at_target.dump() == before
     assert ids(FakeWorker(migration.at_target, "w").claim(9)) == ["c", "a", "b"]
     for name in ANY:

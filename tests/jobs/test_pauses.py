@@ -7,8 +7,7 @@ import pytest
 from penstock.core.operations import RoundTrip
 from penstock.errors import BadCall
 from penstock.jobs.pauses import part_name
-from penstock.ops.audit.queues import QueueAudit
-from tests.jobs.stand import FakeWorker, Stand, at_most, ids, record, settlement
+from tests.jobs.stand import FakeWorker, Stand, at_most, ids, problems_in, record, settlement
 
 
 @pytest.fixture
@@ -33,11 +32,7 @@ def run_all(worker: FakeWorker, want: int = 1) -> list[str]:
 
 
 def assert_consistent(stand: Stand) -> None:
-    keys = {
-        name: dict(held) if isinstance(held, list) and held and isinstance(held[0], tuple) else held
-        for name, held in stand.raw_dump().items()
-    }
-    assert list(QueueAudit(keys).problems()) == []
+    assert problems_in(stand.raw_dump()) == []
 
 
 def test_jobs_of_a_paused_tenant_are_parked_and_others_go_on(stand: Stand, worker: FakeWorker) -> None:

@@ -13,6 +13,7 @@ from penstock.driver.retrying import error_code
 from penstock.locks.leased import LeasedResource
 from tests.locks.conftest import FrozenFace
 from tests.servers import Cluster, Server
+from tests.slot_moves import SlotMove
 
 
 @pytest.fixture
@@ -61,34 +62,33 @@ def test_no_script_is_half_done_while_its_slot_is_migrated(
     app = Penstock(cluster.address)
     leased = KINDS[kind](app)
     main = leased.bindings.declared[1]
-    source = cluster.owner(main)
-    target = next(node for node in cluster.nodes if node is not source)
+    move = SlotMove.of(cluster, main)
+    source, target = move.nodes
     address = frozen_face(cluster, "h", main)
     for n in range(6):
         send(source, leased, "acquire", request(leased, str(n), address), 0, 1)
     send(source, leased, "release", request(leased, "0", address))
     keys = sorted(source.client.keys("*"))
     wanted = {
-        "nothing": [], "the lock": [main.encode()], "what is beside it": [k for k in keys if k != main.encode()],
+        "nothing": [],
+        "the lock": [main.encode()],
+        "what is beside it": [k for k in keys if k != main.encode()],
         "all": keys,
-    }[carried]  # fmt: skip
-    slot = int(source.ask("CLUSTER", "KEYSLOT", main))
-    ids = [node.ask("CLUSTER", "MYID") for node in (source, target)]
-    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
-    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
-    if wanted:
-        source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *(key.decode() for key in wanted))
-    before = {node: dump(node, keys) for node in (source, target)}
+    }[carried]
     calls: dict[str, tuple[Any, ...]] = {
         "acquire": (request(leased, "new", address), 0, 1),
-        "release": (request(leased, "1", address),), "renew": (request(leased, "1", address), 9000, 0, 1, "a/1"),
-        "show": (10,), "now": (), "set_limit": (5,), "end_holding": ("", "why"),
-    }  # fmt: skip
-    for name in leased.bindings.scripts.scripts:
-        for node, asking in ((source, False), (target, True)):
-            assert send(node, leased, name, *calls[name], asking=asking) in {"TRYAGAIN", "ASK"}, name
-    assert {node: dump(node, keys) for node in (source, target)} == before
-    for node in (source, target):
-        node.ask("CLUSTER", "SETSLOT", slot, "STABLE")
-        node.client.flushall()
+        "release": (request(leased, "1", address),),
+        "renew": (request(leased, "1", address), 9000, 0, 1, "a/1"),
+        "show": (10,),
+        "now": (),
+        "set_limit": (5,),
+        "end_holding": ("", "why"),
+    }
+    with move:
+        move.carry(*wanted)
+        before = {node: dump(node, keys) for node in move.nodes}
+        for name in leased.bindings.scripts.scripts:
+            for node, asking in ((source, False), (target, True)):
+                assert send(node, leased, name, *calls[name], asking=asking) in {"TRYAGAIN", "ASK"}, name
+        assert {node: dump(node, keys) for node in move.nodes} == before
     app.close()

@@ -11,6 +11,7 @@ from penstock.core.idempotency import IdempotencyKey
 from penstock.core.operations import RoundTrip
 from penstock.driver.retrying import error_code
 from tests.servers import Cluster, Server
+from tests.slot_moves import SlotMove
 
 
 @pytest.fixture
@@ -49,21 +50,14 @@ def test_no_script_is_half_done_while_its_slot_is_migrated(cluster: Cluster, kin
         limit.try_acquire()
         packed = limit.bindings.pack("penstock/h/1/x", 1, "penstock:wake:x/1")
         calls = [limit.bindings.acquire(packed, caller, join=True), limit.bindings.withdraw(packed, caller)]
-    source = cluster.owner(main)
-    target = next(node for node in cluster.nodes if node is not source)
+    move = SlotMove.of(cluster, main)
+    source, target = move.nodes
     keys = sorted(source.client.keys("*"))
-    slot = int(source.ask("CLUSTER", "KEYSLOT", main))
-    ids = [node.ask("CLUSTER", "MYID") for node in (source, target)]
-    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
-    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
     moved = {"nothing": [], "one": [main.encode()], "all": keys}[carried]
-    if moved:
-        source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *(key.decode() for key in moved))
-    for call in calls:
-        for node, asking in ((source, False), (target, True)):
-            assert send(node, call, asking=asking) in {"TRYAGAIN", "ASK"}
-    assert sorted(source.client.keys("*")) == sorted(set(keys) - set(moved))
-    for node in (source, target):
-        node.ask("CLUSTER", "SETSLOT", slot, "STABLE")
-        node.client.flushall()
+    with move:
+        move.carry(*moved)
+        for call in calls:
+            for node, asking in ((source, False), (target, True)):
+                assert send(node, call, asking=asking) in {"TRYAGAIN", "ASK"}
+        assert sorted(source.client.keys("*")) == sorted(set(keys) - set(moved))
     app.close()

@@ -10,9 +10,9 @@ import pytest
 
 from penstock import Lock, Penstock, ServerUnavailable
 from penstock.core.slots import slot
-from tests.clusters import move_slot
 from tests.conftest import Do, MakeApp, until
 from tests.servers import Cluster, Server
+from tests.slot_moves import move_slot
 from tests.speed import Deadline, scaled
 
 one_place = pytest.mark.parametrize("place", ["valkey"])

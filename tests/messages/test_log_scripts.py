@@ -19,6 +19,7 @@ from penstock.messages.message import Keep
 from penstock.settings import Settings
 from tests.jobs.stand import START
 from tests.servers import Cluster, Server
+from tests.slot_moves import SlotMove
 
 CLOCK = Clock(START)
 LOG = LogBindings(LogKeys("t", "chat", "ops"), Settings(prefix="t"), CLOCK)
@@ -210,28 +211,18 @@ def cluster(small_cluster: Cluster) -> Cluster:
 
 @pytest.mark.parametrize("carried", [[], ["state"], ["readers", "log"], ["state", "readers", "seen", "log"]])
 def test_no_script_is_half_done_during_a_slot_migration(cluster: Cluster, carried: list[str]):
-    source = cluster.owner(BASE)
-    target = next(node for node in cluster.nodes if node is not source)
+    move = SlotMove.of(cluster, BASE)
+    source, target = move.nodes
     for node in cluster.nodes:
         node.client.flushall()
     for step in (LOG.create(["ada", "bo"], Keep(), "bo", b"1"), LOG.post("bo", [("m", b"2")], create=False)):
         send(source.client, step)
     send(source.client, LOG.pull("ada", limit=1))
-    slot = int(source.ask("CLUSTER", "KEYSLOT", BASE))
-    here, there = (node.ask("CLUSTER", "MYID") for node in (source, target))
-    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", here)
-    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", there)
-    try:
-        if keys := [BASE + name for name in carried]:
-            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+    with move:
+        move.carry(*(BASE + name for name in carried))
         before = [dump(source.client), sorted(target.client.keys())]
         for name, step in {**NUMBERED, **OTHERS}.items():
             with pytest.raises(ResponseError) as refused:
                 send(source.client, step)
             assert error_code(refused.value) in {"ASK", "TRYAGAIN"}, name
         assert [dump(source.client), sorted(target.client.keys())] == before
-    finally:
-        for node in cluster.nodes:
-            node.client.flushall()
-        for node in (source, target):
-            node.ask("CLUSTER", "SETSLOT", slot, "NODE", here)

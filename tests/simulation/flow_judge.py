@@ -14,8 +14,7 @@ from typing import Literal, NamedTuple
 from penstock.jobs import constants
 from penstock.jobs.record import Record
 from penstock.jobs.waits import WaitState
-from penstock.ops.audit.queues import QueueAudit
-from tests.jobs.stand import RESULT_START, Dump
+from tests.jobs.stand import RESULT_START, Dump, problems_in
 
 OPEN_FOR = 600_000
 """Milliseconds after which a job that is open is given up."""
@@ -135,12 +134,7 @@ class Judge:
         for queue, dump in dumps.items():
             known = {id.key.encode() for id, job in self.jobs.items() if id.queue == queue and job.end is None}
             assert set(dump.get("jobs", {})) == known
-            audited = {
-                name: dict(held) if isinstance(held, list) and held and isinstance(held[0], tuple) else held
-                for name, held in dump.items()
-                if held
-            }
-            problems = [*QueueAudit(audited).problems()]
+            problems = problems_in(dump)
             assert not problems, problems
 
     def record(self, job: Job) -> Record | None:

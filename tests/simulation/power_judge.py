@@ -16,8 +16,7 @@ from penstock.jobs import constants
 from penstock.jobs.claims import Claim
 from penstock.jobs.record import Record
 from penstock.jobs.row import Row, read_row
-from penstock.ops.audit.queues import QueueAudit
-from tests.jobs.stand import Dump, Limits
+from tests.jobs.stand import Dump, Limits, problems_in
 
 ANY_TIME = "d"
 """A job with this mode of unique key holds it until it ends. With the others but `t` it does until it is claimed."""
@@ -203,12 +202,7 @@ class Judge:
         """`before`: the records before the last call."""
         self._judge_ended(before)
         self._judge_keys()
-        audited = {
-            name: dict(held) if isinstance(held, list) and held and isinstance(held[0], tuple) else held
-            for name, held in self.dump.items()
-            if held
-        }
-        problems = [*QueueAudit(audited).problems()]
+        problems = problems_in(self.dump)
         assert not problems, problems
         self._judge_places()
 

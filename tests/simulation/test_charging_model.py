@@ -6,18 +6,14 @@ PENSTOCK_SIMULATION=<examples> makes it long and random.
 
 from __future__ import annotations
 
-import faulthandler
 import random
 from collections import Counter
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
-
-import pytest
 
 from penstock.jobs.claims import Claim, Ending
 from tests.jobs.stand import FakeWorker, Stand, settlement
-from tests.servers import Server
-from tests.simulation.test_queue_model import EXAMPLES
+from tests.simulation.histories import run_histories
 
 BUSY, VISITOR = ["ann", "bob"], "eve"
 LONGEST = 2.0
@@ -92,19 +88,5 @@ class ChargingHistory:
         assert shares[VISITOR] <= min(ann, bob) + margin, f"{VISITOR} has {shares[VISITOR]:.2f} of {ann:.2f} s"
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    if EXAMPLES:
-        faulthandler.cancel_dump_traceback_later()
-    with Server() as started:
-        yield started.client
-
-
 def test_tenants_share_the_time_of_the_workers(client: Any) -> None:
-    first = random.randrange(1_000_000) if EXAMPLES else 0
-    for seed in range(first, first + (EXAMPLES or 8)):
-        try:
-            ChargingHistory(client, seed).run(150)
-        except BaseException as error:
-            error.add_note(f"the seed is {seed}")
-            raise
+    run_histories(partial(ChargingHistory, client), quick=8, steps=150)

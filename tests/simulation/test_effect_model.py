@@ -7,24 +7,21 @@ PENSTOCK_SIMULATION=<examples> makes it long and random.
 
 from __future__ import annotations
 
-import faulthandler
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
-
-import pytest
 
 from penstock.core.operations import RoundTrip
 from penstock.core.writes import pack_rows, packable, write
 from penstock.jobs import constants
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.record import Record
-from penstock.ops.audit.queues import QueueAudit
-from tests.jobs.stand import Dump, Stand, record, settlement
-from tests.servers import Server
-from tests.simulation.test_queue_model import EXAMPLES, Worker
+from tests.jobs.stand import Dump, Stand, problems_in, record, settlement
+from tests.simulation.histories import run_histories
+from tests.simulation.test_queue_model import Worker
 
 R = TypeVar("R")
 
@@ -285,9 +282,7 @@ class EffectHistory:
         kept = [entry.decode() for entry in dump.get(f"outbox:{other}", [])[2::FIELDS]]
         assert kept[len(kept) - len(self.on_the_way[other]) :] == self.on_the_way[other], "entries are lost"
         assert stored <= {f"outbox:{other}"}
-        audited = {name: dict(held) if isinstance(held, list) and held and isinstance(held[0], tuple) else held
-                   for name, held in dump.items() if held and not name.startswith("user:")}  # fmt: skip
-        problems = [*QueueAudit(audited).problems()]
+        problems = problems_in(dump)
         assert not problems, problems
 
     def finish(self) -> None:
@@ -309,19 +304,5 @@ class EffectHistory:
         assert not left & {"outbox", "jobs", "ticks", "reasons", "delayed"}, f"leaked keys: {left}"
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    if EXAMPLES:
-        faulthandler.cancel_dump_traceback_later()
-    with Server() as started:
-        yield started.client
-
-
 def test_effects_are_applied_once_or_not_at_all(client: Any) -> None:
-    first = random.randrange(1_000_000) if EXAMPLES else 0
-    for seed in range(first, first + (EXAMPLES or 14)):
-        try:
-            EffectHistory(client, seed).run(60)
-        except BaseException as error:
-            error.add_note(f"the seed is {seed}")
-            raise
+    run_histories(partial(EffectHistory, client), quick=14, steps=60)

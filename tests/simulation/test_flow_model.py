@@ -5,11 +5,11 @@ The default run is short and always the same. PENSTOCK_SIMULATION=<examples> mak
 
 from __future__ import annotations
 
-import faulthandler
 import hashlib
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,6 +19,7 @@ from penstock import RESULT, Penstock
 from penstock.core.operations import RoundTrip
 from penstock.errors import JobNotFound
 from penstock.jobs import constants
+from penstock.jobs.bindings import scripts
 from penstock.jobs.claims import Claim, Ending
 from penstock.jobs.flow_bindings import FlowBindings, FlowRow
 from penstock.jobs.flow_plan import FlowJob, Plan
@@ -26,9 +27,9 @@ from penstock.jobs.outputs import with_results
 from penstock.jobs.row import read_row
 from penstock.worker.delivery import OTHER_QUEUE
 from tests.jobs.stand import START, Stand, settlement
-from tests.servers import Server
 from tests.simulation.flow_judge import OPEN_FOR, Before, Id, Job, Judge
-from tests.simulation.test_queue_model import EXAMPLES, Worker
+from tests.simulation.histories import run_histories
+from tests.simulation.test_queue_model import Worker
 
 R = TypeVar("R")
 
@@ -41,16 +42,20 @@ FIELDS = constants.FIELDS
 EVENTS = 2
 """A mark in the row: there may be events."""
 
+VISITS = "{ left = 128,"
+"""How many edges a script visits, as the cutter writes it into the script."""
+
 
 class SmallSteps(Stand):
     """A queue that shares its server with another one. Its scripts visit a few edges at once."""
 
     def __init__(self, client: Any, queue: str, visits: int) -> None:
         super().__init__(client, queue)
+        assert all(VISITS in scripts().scripts[name].source for name in ("enqueue_flow", "turn", "deliver"))
         self.visits = visits
 
     def raw(self, call: RoundTrip[Any]) -> Any:
-        source = call.script.source.replace("{ left = 128,", f"{{ left = {self.visits},")
+        source = call.script.source.replace(VISITS, f"{{ left = {self.visits},")
         sha = hashlib.sha1(source.encode()).hexdigest()
         if sha not in self._loaded:
             self._loaded.add(self.client.script_load(source))
@@ -371,14 +376,6 @@ def arguments(claim: Claim) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    if EXAMPLES:
-        faulthandler.cancel_dump_traceback_later()
-    with Server() as started:
-        yield started.client
-
-
-@pytest.fixture(scope="module")
 def tasks() -> Iterator[tuple[Penstock, dict[str, Any]]]:
     """Only to build calls: nothing is sent through this app."""
     with Penstock("unix:///nowhere", prefix="t") as app:
@@ -389,10 +386,4 @@ def tasks() -> Iterator[tuple[Penstock, dict[str, Any]]]:
 
 
 def test_histories_of_flows_keep_their_promises(client: Any, tasks: tuple[Penstock, dict[str, Any]]) -> None:
-    first = random.randrange(1_000_000) if EXAMPLES else 0
-    for seed in range(first, first + (EXAMPLES or 5)):
-        try:
-            FlowHistory(client, *tasks, seed).run(60)
-        except BaseException as error:
-            error.add_note(f"the seed is {seed}")
-            raise
+    run_histories(partial(FlowHistory, client, *tasks), quick=5, steps=60)

@@ -12,12 +12,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -31,9 +29,9 @@ from penstock.ops.audit.instances import audits
 from penstock.ops.audit.stored_keys import read_keys
 from penstock.testing import MovableClock
 from tests.servers import Server
+from tests.simulation.histories import model_settings
 from tests.snapshots import Snapshot, fall_back, take_snapshot
 
-EXAMPLES = int(os.environ.get("PENSTOCK_SIMULATION", "0"))
 ID_SECONDS = 600
 SENDERS, IDS = ["", "ada", "名前"], ["1", "2", "x"]
 prefixes, callers = itertools.count(1), itertools.count(1)
@@ -463,8 +461,5 @@ class Mailboxes(RuleBasedStateMachine):
             assert (self.box.info().unread, self.box.info().bytes) == (0, 0)
 
 
-Mailboxes.TestCase.settings = settings(
-    max_examples=EXAMPLES or 25, stateful_step_count=40, deadline=None, derandomize=not EXAMPLES, database=None,
-    phases=[Phase.generate, *([Phase.shrink] if EXAMPLES else [])], suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+Mailboxes.TestCase.settings = model_settings(quick=25, steps=40)
 TestMailboxes = Mailboxes.TestCase

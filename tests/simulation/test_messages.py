@@ -12,12 +12,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -29,9 +27,9 @@ from penstock.ops.audit.stored_keys import read_keys
 from penstock.testing import message_violations
 from penstock.testing.history import Acknowledged, Event, MessageRead, MessageSent, ReaderOpened
 from tests.servers import Server
+from tests.simulation.histories import model_settings
 from tests.snapshots import fall_back, take_snapshot
 
-EXAMPLES = int(os.environ.get("PENSTOCK_SIMULATION", "0"))
 PEOPLE = ["ada", "bo", "cy", "名前"]
 DEVICES = ["", "phone", "tv"]
 people, devices = st.sampled_from(["ada", "bo", *PEOPLE]), st.sampled_from(["", *DEVICES])
@@ -333,8 +331,5 @@ class Messages(RuleBasedStateMachine):
             assert ("ops" in self.app.chats.of(member).unread()) is (member in self.model.members)
 
 
-Messages.TestCase.settings = settings(
-    max_examples=EXAMPLES or 40, stateful_step_count=30, deadline=None, derandomize=not EXAMPLES, database=None,
-    phases=[Phase.generate, *([Phase.shrink] if EXAMPLES else [])], suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+Messages.TestCase.settings = model_settings(quick=40, steps=30)
 TestMessages = Messages.TestCase

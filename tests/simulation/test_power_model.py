@@ -5,13 +5,11 @@ The default run is short and always the same. PENSTOCK_SIMULATION=<examples> mak
 
 from __future__ import annotations
 
-import faulthandler
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
-
-import pytest
 
 from penstock.core.operations import RoundTrip
 from penstock.jobs import constants
@@ -19,9 +17,9 @@ from penstock.jobs.claims import Claim, Ending
 from penstock.jobs.record import Record
 from penstock.jobs.retention import Retention
 from tests.jobs.stand import DELAYED, START, Limits, Stand, at_most, record, settlement
-from tests.servers import Server
+from tests.simulation.histories import run_histories
 from tests.simulation.power_judge import Job, Judge
-from tests.simulation.test_queue_model import EXAMPLES, Worker
+from tests.simulation.test_queue_model import Worker
 
 R = TypeVar("R")
 
@@ -329,22 +327,8 @@ class PowerHistory:
         assert not left, f"leaked keys: {left}"
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    if EXAMPLES:
-        faulthandler.cancel_dump_traceback_later()
-    with Server() as started:
-        yield started.client
-
-
 def test_histories_keep_their_promises(client: Any) -> None:
-    first = random.randrange(1_000_000) if EXAMPLES else 0
-    for seed in range(first, first + (EXAMPLES or 16)):
-        try:
-            PowerHistory(client, seed).run(60)
-        except BaseException as error:
-            error.add_note(f"the seed is {seed}")
-            raise
+    run_histories(partial(PowerHistory, client), quick=16, steps=60)
 
 
 def test_jobs_of_two_releases_that_one_call_admits_each_count_by_their_own_numbers(client: Any) -> None:

@@ -6,15 +6,12 @@ the calls that lead to it, and a line of code that repeats them.
 
 from __future__ import annotations
 
-import faulthandler
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -25,23 +22,11 @@ from penstock.jobs.record import draft
 from penstock.jobs.unique import encode_powers
 from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, START, Stand, record
 from tests.servers import Server
+from tests.simulation.histories import model_settings
 from tests.simulation.queue_model import QueueModel
 from tests.simulation.queue_state import Job
 
 R = TypeVar("R")
-
-EXAMPLES = int(os.environ.get("PENSTOCK_SIMULATION", "0"))
-QUICK = settings(
-    max_examples=50,
-    stateful_step_count=50,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=[Phase.generate],  # shrinking may take minutes; the long run does it
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
-)
-LONG = settings(QUICK, max_examples=EXAMPLES or 1, derandomize=False, phases=[Phase.generate, Phase.shrink])
 
 LEASE = 10.0
 WINDOW = 600_000
@@ -587,12 +572,10 @@ def settlement(claim: Claim, ending: Ending | None, delay: float) -> Settlement:
 
 @pytest.fixture(scope="module", autouse=True)
 def server() -> Iterator[None]:
-    if EXAMPLES:
-        faulthandler.cancel_dump_traceback_later()
     with Server() as started:
         Histories.server = started
         yield
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = LONG if EXAMPLES else QUICK
+TestHistories.settings = model_settings(quick=50, steps=50)

@@ -6,21 +6,17 @@ PENSTOCK_SIMULATION=<examples> makes it long and random.
 
 from __future__ import annotations
 
-import faulthandler
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
-
-import pytest
 
 from penstock.jobs.schedule import ScheduleDefinition, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
 from penstock.jobs.timing import Missed, Timing
-from penstock.ops.audit.queues import QueueAudit
-from tests.jobs.stand import FakeWorker, Stand, record
-from tests.servers import Server
-from tests.simulation.test_queue_model import EXAMPLES
+from tests.jobs.stand import FakeWorker, Stand, problems_in, record
+from tests.simulation.histories import run_histories
 
 MINUTE, DAY = 60_000, 86_400_000
 AGAIN = 5000
@@ -231,9 +227,7 @@ class ScheduleHistory:
             seen = found.next_tick, found.state.decode(), found.count, found.declared, found.timing.missed
             assert seen == (one.next_tick, one.state, one.count, one.declared, one.missed), name
         assert {id.decode() for id in dump.get("jobs", {})} == self.jobs, "there are other jobs than ticks"
-        audited = {name: dict(held) if isinstance(held, list) and held and isinstance(held[0], tuple) else held
-                   for name, held in dump.items() if held}  # fmt: skip
-        problems = [*QueueAudit(audited).problems()]
+        problems = problems_in(dump)
         assert not problems, problems
 
     def finish(self) -> None:
@@ -257,19 +251,5 @@ class ScheduleHistory:
         assert not {"ticks", "schedules", "jobs"} & set(self.stand.raw_dump())
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    if EXAMPLES:
-        faulthandler.cancel_dump_traceback_later()
-    with Server() as started:
-        yield started.client
-
-
 def test_each_tick_is_enqueued_once(client: Any) -> None:
-    first = random.randrange(1_000_000) if EXAMPLES else 0
-    for seed in range(first, first + (EXAMPLES or 12)):
-        try:
-            ScheduleHistory(client, seed).run(60)
-        except BaseException as error:
-            error.add_note(f"the seed is {seed}")
-            raise
+    run_histories(partial(ScheduleHistory, client), quick=12, steps=60)

@@ -7,14 +7,12 @@ PENSTOCK_SIMULATION=<examples> makes the run long and random.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -23,13 +21,7 @@ from penstock.jobs.options import Options
 from penstock.jobs.shard_bindings import Elsewhere, ShardBindings
 from penstock.jobs.shard_table import shard_number
 from tests.servers import Server
-
-EXAMPLES = int(os.environ.get("PENSTOCK_SIMULATION", "0"))
-QUICK = settings(
-    max_examples=15, stateful_step_count=30, derandomize=True, database=None, deadline=None, phases=[Phase.generate],
-    print_blob=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)  # fmt: skip
-LONG = settings(QUICK, max_examples=EXAMPLES or 1, derandomize=False, phases=[Phase.generate, Phase.shrink])
+from tests.simulation.histories import model_settings
 
 START = 1_800_000_000_000
 TENANTS = ["", *(f"t{n}" for n in range(9))]
@@ -224,4 +216,4 @@ def server() -> Iterator[None]:
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = LONG if EXAMPLES else QUICK
+TestHistories.settings = model_settings(quick=15, steps=30)

@@ -6,24 +6,22 @@ default run is short and always the same. PENSTOCK_SIMULATION=<examples> makes i
 
 from __future__ import annotations
 
-import faulthandler
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-import pytest
 
 from penstock.core.operations import RoundTrip
 from penstock.jobs import constants
 from penstock.jobs.claims import Claim, Ending, Settlement
 from penstock.jobs.durable_bindings import Recorded, StepBindings, suspension
 from penstock.jobs.record import Record
-from penstock.ops.audit.queues import QueueAudit
-from tests.jobs.stand import Stand, settlement
-from tests.servers import Server
-from tests.simulation.test_queue_model import EXAMPLES, Worker
+from tests.jobs.stand import Stand, problems_in, settlement
+from tests.simulation.histories import run_histories
+from tests.simulation.test_queue_model import Worker
 
 R = TypeVar("R")
 
@@ -318,9 +316,7 @@ class StepHistory:
             job.dead = record.state == constants.DEAD
             if job.token is None and job.sleeps_until is not None and job.sleeps_until > self.now and not job.dead:
                 assert record.state == constants.DELAYED, f"{job.id} does not sleep"
-        audited = {name: dict(held) if isinstance(held, list) and held and isinstance(held[0], tuple) else held
-                   for name, held in self.dump.items() if held}  # fmt: skip
-        problems = [*QueueAudit(audited).problems()]
+        problems = problems_in(self.dump)
         assert not problems, problems
 
     @staticmethod
@@ -350,19 +346,5 @@ class StepHistory:
         assert not left, f"leaked keys: {left}"
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    if EXAMPLES:
-        faulthandler.cancel_dump_traceback_later()
-    with Server() as started:
-        yield started.client
-
-
 def test_durable_jobs_keep_their_promises(client: Any) -> None:
-    first = random.randrange(1_000_000) if EXAMPLES else 0
-    for seed in range(first, first + (EXAMPLES or 14)):
-        try:
-            StepHistory(client, seed).run(70)
-        except BaseException as error:
-            error.add_note(f"the seed is {seed}")
-            raise
+    run_histories(partial(StepHistory, client), quick=14, steps=70)
