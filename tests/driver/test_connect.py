@@ -21,8 +21,9 @@ import valkey.sentinel
 from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Script
 from penstock.core.slots import slot
-from penstock.driver.address import ServerAddress, parse_address, read_client
+from penstock.driver.address import ServerAddress, parse_address
 from penstock.driver.connector import MINIMUM, TRY_CHANNELS, Connector
+from penstock.driver.library import read_client
 from penstock.driver.route import Route
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ConfigurationError, ServerRefused, ServerTooOld, ServerUnavailable

@@ -163,3 +163,41 @@ async def test_a_right_that_is_missing_names_component_and_keys(face: str, serve
         await driver.run(count("{p:semaphore:market}:holders"))
     await driver.aclose()
     server.client.execute_command("ACL", "DELUSER", "few")
+
+
+class NeedsPasswordLate:
+    """Answers the handshake as Redis 7.0 does without the password: only the command after it is refused."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=(client,), daemon=True).start()
+
+    def _answer(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError), client:
+            while data := client.recv(65536):
+                for line in data.split(b"\r\n"):
+                    if line.upper() in {b"CLIENT", b"HELLO"}:
+                        client.sendall(b"-ERR unknown subcommand\r\n")
+                    elif line.upper() in {b"INFO", b"EVALSHA", b"SPUBLISH", b"SSUBSCRIBE", b"SUNSUBSCRIBE"}:
+                        client.sendall(b"-NOAUTH Authentication required.\r\n")
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+async def test_a_missing_password_that_only_commands_report_is_refused_at_once(face: str):
+    port = NeedsPasswordLate()
+    error, took = await error_at(face, f"valkey://127.0.0.1:{port.port}")
+    port.close()
+    assert isinstance(error, ServerRefused)
+    assert "password" in str(error)
+    assert took < scaled(1)

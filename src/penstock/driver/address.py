@@ -1,18 +1,14 @@
-"""Where a server is and how to log in to it: read from an address, or from a client of valkey-py or redis-py.
+"""Where a server is and how to log in to it, as an address says it. `library.py` reads the same from a client.
 
-    valkey://user:password@host:6379/0              valkeys:// for TLS; redis:// and rediss:// mean the same
-    unix:///run/valkey.sock?db=0&password=…
-    valkey+cluster://host:7000,host:7001            any nodes of the cluster; the others are looked up
-    valkey+sentinel://host:26379,host:26379/mymaster/0
-
-Penstock only reads the address and the login from a client. With them, the driver opens its own connections through the
-client's library, for blocking and for asyncio callers. So the client's pool, its timeouts and its `decode_responses`
-have no effect here, and Penstock never closes the client. This module imports no client library.
+valkey://user:password@host:6379/0              valkeys:// for TLS; redis:// and rediss:// mean the same
+unix:///run/valkey.sock?db=0&password=…
+valkey+cluster://host:7000,host:7001            any nodes of the cluster; the others are looked up
+valkey+sentinel://host:26379,host:26379/mymaster/0
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
@@ -22,7 +18,7 @@ from penstock.errors import ConfigurationError
 
 Topology: TypeAlias = Literal["server", "cluster", "sentinel"]
 
-_EXAMPLES = (
+EXAMPLES = (
     "valkey://host:6379/0, valkeys:// (TLS), redis://, rediss://, unix:///path?db=0, "
     "valkey+cluster://host:7000,host:7001 or valkey+sentinel://host:26379,host:26379/service/0"
 )
@@ -61,8 +57,6 @@ _IGNORED = {
     "socket_timeout",
     "timeout",
 }
-# The options taken from a client: how to log in to the server, not how long to wait for it.
-_LOGIN_OPTIONS = ("db", "username", "password", "credential_provider", "client_name")
 
 
 @dataclass(frozen=True)
@@ -104,7 +98,7 @@ def parse_address(address: str) -> ServerAddress:
             raise ConfigurationError(_UNQUOTED) from None
         if isinstance(error, ConfigurationError):
             raise
-        raise ConfigurationError(f"{error} in the server's address: write {_EXAMPLES}") from None
+        raise ConfigurationError(f"{error} in the server's address: write {EXAMPLES}") from None
 
 
 def _has_login(address: str) -> bool:
@@ -116,7 +110,7 @@ def _has_login(address: str) -> bool:
 def _tcp(url: SplitResult) -> ServerAddress:
     kind, _, topology_name = url.scheme.partition("+")
     if kind not in _TLS or topology_name not in _TOPOLOGIES:
-        raise ConfigurationError(f"a server's address cannot begin like this: write {_EXAMPLES}")
+        raise ConfigurationError(f"a server's address cannot begin like this: write {EXAMPLES}")
     topology, tls = _TOPOLOGIES[topology_name], _TLS[kind]
     login, _, hosts = url.netloc.rpartition("@")
     nodes = tuple(_node(part, _PORTS[topology]) for part in (hosts or "localhost").split(","))
@@ -128,7 +122,7 @@ def _tcp(url: SplitResult) -> ServerAddress:
         raise ConfigurationError(f"the address names no Sentinel service: write {url.scheme}://{hosts}/mymaster/0")
     options, sentinel = _options(url, login, path.pop(0) if path else "0")
     if path:
-        raise ConfigurationError(f"too much after the host: {url.path!r}; write {_EXAMPLES}")
+        raise ConfigurationError(f"too much after the host: {url.path!r}; write {EXAMPLES}")
     if tls:
         options.setdefault("ssl_check_hostname", options.get("ssl_cert_reqs", "required") != "none")
     display = f"{url.scheme}://{hosts or 'localhost'}" + "".join(f"/{quote(part)}" for part in (service,) if part)
@@ -162,7 +156,7 @@ def _options(url: SplitResult, login: str, db: str) -> tuple[dict[str, Any], dic
             continue
         if name == "db":
             if not value.isdecimal():
-                raise ConfigurationError(f"the database in the server's address is not a number: write {_EXAMPLES}")
+                raise ConfigurationError(f"the database in the server's address is not a number: write {EXAMPLES}")
             options |= {"db": int(value)} if int(value) else {}
         elif name in _SWITCHES:
             options[name] = value.lower() in {"1", "true", "yes", "on"}
@@ -173,68 +167,3 @@ def _options(url: SplitResult, login: str, db: str) -> tuple[dict[str, Any], dic
             raise ConfigurationError(f"{name!r} is not an option of a server's address; known are {known}")
     sentinel = {name.removeprefix("sentinel_"): options.pop(name) for name in list(options) if "sentinel_" in name}
     return options, sentinel
-
-
-def read_client(client: Any) -> ServerAddress:
-    """The address of a client's server.
-
-    `client`: a client or a connection pool of valkey-py or redis-py, blocking or asyncio, for one server, Sentinel or a
-    cluster. Raises ConfigurationError for anything else.
-    """
-    library = next((root for root in _root_packages(client) if root in {"valkey", "redis"}), None)
-    if library and hasattr(client, "nodes_manager"):
-        return _read_cluster_client(client, library)
-    pool = getattr(client, "connection_pool", client)
-    if library is None or not hasattr(pool, "connection_kwargs"):
-        raise ConfigurationError(
-            f"{type(client).__name__} is not a client of valkey-py or redis-py: pass one of those, or write {_EXAMPLES}"
-        )
-    names = {kind.__name__ for kind in pool.connection_class.__mro__}
-    arguments = pool.connection_kwargs
-    tls = "SSLConnection" in names
-    if hasattr(pool, "sentinel_manager"):
-        return _read_sentinel_pool(pool, library, tls)
-    if "UnixDomainSocketConnection" in names:
-        path = arguments["path"]
-        return ServerAddress(
-            "server", ((path, 0),), f"unix://{path}", options=_login_options(arguments), library=library
-        )
-    node = arguments.get("host", "localhost"), int(arguments.get("port", 6379))
-    display = _display(library, tls, "", [node]) + (f"/{arguments['db']}" if arguments.get("db") else "")
-    return ServerAddress("server", (node,), display, tls, options=_login_options(arguments), library=library)
-
-
-def _root_packages(client: Any) -> Iterable[str]:
-    return (kind.__module__.partition(".")[0] for kind in type(client).__mro__)
-
-
-def _read_cluster_client(client: Any, library: str) -> ServerAddress:
-    manager = client.nodes_manager
-    # The blocking and the asyncio client keep their arguments in different places.
-    arguments = getattr(client, "connection_kwargs", None) or manager.connection_kwargs
-    tls = bool(arguments.get("ssl")) or "SSL" in getattr(arguments.get("connection_class"), "__name__", "")
-    nodes = tuple((node.host, int(node.port)) for node in manager.startup_nodes.values())
-    display = _display(library, tls, "+cluster", nodes)
-    return ServerAddress(
-        "cluster", nodes, display, tls, "", _login_options(arguments), library=library, remap=manager.address_remap
-    )
-
-
-def _read_sentinel_pool(pool: Any, library: str, tls: bool) -> ServerAddress:
-    sentinels = [sentinel.connection_pool.connection_kwargs for sentinel in pool.sentinel_manager.sentinels]
-    nodes = tuple((one["host"], int(one["port"])) for one in sentinels)
-    display = f"{_display(library, tls, '+sentinel', nodes)}/{quote(pool.service_name)}"
-    options = _login_options(pool.connection_kwargs)
-    return ServerAddress(
-        "sentinel", nodes, display, tls, pool.service_name, options, _login_options(sentinels[0]), library
-    )
-
-
-def _login_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    wanted = {name: value for name, value in arguments.items() if name in _LOGIN_OPTIONS or name.startswith("ssl_")}
-    return {name: value for name, value in wanted.items() if value is not None and not (name == "db" and not value)}
-
-
-def _display(library: str, tls: bool, topology: str, nodes: Iterable[Node]) -> str:
-    scheme = {"valkey": "valkeys", "redis": "rediss"}[library] if tls else library
-    return f"{scheme}{topology}://" + ",".join(f"{host}:{port}" for host, port in nodes)

@@ -18,9 +18,10 @@ from penstock.core.operations import Operation, RoundTrip, Wait
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector, packer
 from penstock.driver.engine import Engine
+from penstock.driver.library import copied_socket, stream_writer
 from penstock.driver.listening import AioListener
 from penstock.driver.lookup import Outcome
-from penstock.driver.retrying import SILENT, error_code, is_error_reply
+from penstock.driver.retrying import SILENT, UNANSWERED, error_code, is_error_reply, is_of_asyncio
 from penstock.driver.subscriber import Subscriber
 
 R = TypeVar("R")
@@ -67,9 +68,11 @@ class AioConnection:
                 self._reader = asyncio.create_task(self._read())
                 # Let the reader start. A task that is cancelled before its first step would never disconnect.
                 await asyncio.sleep(0)
-        except BaseException:
+        except BaseException as error:
             self.close()
-            await self._connection.disconnect(nowait=True)
+            await self._disconnect()
+            if is_of_asyncio(error):
+                raise ConnectionError(_reason(error)) from error
             raise
         finally:
             timer.cancel()
@@ -109,8 +112,8 @@ class AioConnection:
         if self.closed or self._sending or self._unsent:
             return None
         packed = self._pack(command)
-        transport = self._connection._writer.transport
-        if len(packed) > _SENT_AT_ONCE or transport.get_write_buffer_size():
+        writer = self._open_writer()
+        if writer is None or len(packed) > _SENT_AT_ONCE or writer.transport.get_write_buffer_size():
             return None
         until = self._loop.time() + self._timeout
         reply = self._loop.create_future()
@@ -118,10 +121,18 @@ class AioConnection:
         if self._timer is None:
             self._timer = self._loop.call_at(until, self._check_overdue)
         try:
-            transport.write(packed)
+            writer.write(packed)
         except Exception as error:
-            self._fail(str(error) or type(error).__name__)
+            self._fail(_reason(error))
         return reply
+
+    def _open_writer(self) -> asyncio.StreamWriter | None:
+        """The writer to the server; None if the connection is lost. The reader may not have seen that yet."""
+        writer = stream_writer(self._connection)
+        if writer is None or writer.is_closing():
+            self._fail("the connection was lost")
+            return None
+        return writer
 
     def push(self, *commands: Command) -> None:
         """Send commands whose replies are returned by `receive`."""
@@ -154,16 +165,20 @@ class AioConnection:
     async def _send(self) -> None:
         """Send what is unsent, including what other tasks add while this one waits for the socket.
 
-        Only one task sends at a time. If a second task sent just when the connection breaks, the library would open a
-        new connection for it.
+        Only one task sends at a time. Whatever the transport raises means that the connection is lost.
         """
         self._sending = True
         try:
-            while self._unsent and not self.closed:  # if it were closed, the library would connect again
+            while self._unsent and not self.closed:
                 packed, self._unsent = self._unsent, []
-                await self._connection.send_packed_command(packed, check_health=False)
+                if (writer := self._open_writer()) is None:
+                    raise ConnectionError("the connection was lost")
+                writer.write(b"".join(packed))
+                await writer.drain()
         except BaseException as error:
-            self._fail(str(error) or type(error).__name__)
+            self._fail(_reason(error))
+            if isinstance(error, Exception):
+                raise ConnectionError(_reason(error)) from error
             raise
         finally:
             self._sending = False
@@ -180,11 +195,7 @@ class AioConnection:
         self._fail("the connection was closed")
 
     def close_copy(self) -> None:
-        # The transport only wraps the socket. Closing the transport would also change the selector, which parent and
-        # child share.
-        writer = self._connection._writer
-        copy = getattr(writer and writer.get_extra_info("socket"), "_sock", None)
-        if copy is not None:
+        if (copy := copied_socket(self._connection)) is not None:
             copy.close()
 
     async def _read(self) -> None:
@@ -207,9 +218,18 @@ class AioConnection:
                 if not future.done():
                     future.set_result(reply)
         except Exception as error:
-            reason, silent = str(error) or type(error).__name__, error_code(error) == SILENT
+            reason, silent = _reason(error), error_code(error) == SILENT
+            # The libraries end a connection at some replies, such as NOAUTH. They answer the oldest command.
+            if error_code(error) not in {"", *UNANSWERED} and self._pending:
+                future, _ = self._pending.popleft()
+                if not future.done():
+                    future.set_result(error)
         finally:
             self._fail(reason, silent=silent)
+            await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        with contextlib.suppress(Exception):  # of a transport that is lost
             await self._connection.disconnect(nowait=True)
 
     def _check_overdue(self, found_at: float | None = None) -> None:
@@ -241,6 +261,10 @@ class AioConnection:
             future, _ = self._pending.popleft()
             if not future.done():
                 future.set_result(TimeoutError(reason) if silent else ConnectionError(reason))
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or type(error).__name__
 
 
 def _raise_if_lost(reply: Any) -> Any:

@@ -24,6 +24,7 @@ from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector, packer
 from penstock.driver.engine import Engine
 from penstock.driver.first_attempt import FirstAttempt
+from penstock.driver.library import open_socket
 from penstock.driver.listening import BlockingListener
 from penstock.driver.lookup import Outcome
 from penstock.driver.retrying import is_error_reply, is_timeout
@@ -119,15 +120,14 @@ class BlockingConnection:
             raise
 
     def set_reply_timeout(self, seconds: float) -> None:
-        # Neither library has a method for this; in both the socket is in this attribute.
-        if seconds != self._timeout and (opened := self._connection._sock) is not None:
+        if seconds != self._timeout and (opened := open_socket(self._connection)) is not None:
             opened.settimeout(seconds)  # a call of the operating system
             self._timeout = seconds
 
     def hang_up(self) -> None:
         """Make the thread that uses the connection fail. That thread closes it."""
         self._closed = True
-        if (opened := self._connection._sock) is not None:
+        if (opened := open_socket(self._connection)) is not None:
             with suppress(OSError):
                 # Not the method of a TLS socket, which would change its state while the other thread reads.
                 socket.socket.shutdown(opened, socket.SHUT_RDWR)
@@ -137,7 +137,7 @@ class BlockingConnection:
         self._connection.disconnect()
 
     def close_copy(self) -> None:
-        if (copy := self._connection._sock) is not None:
+        if (copy := open_socket(self._connection)) is not None:
             copy.close()
 
 

@@ -21,7 +21,8 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from penstock.config import Configuration
 from penstock.core.keys import WAKE_CHANNELS
 from penstock.core.slots import Node
-from penstock.driver.address import ServerAddress, parse_address, read_client
+from penstock.driver.address import ServerAddress, parse_address
+from penstock.driver.library import log_in_option, read_client, sentinel_clients
 from penstock.driver.route import Route
 from penstock.errors import ConfigurationError, ServerTooOld
 from penstock.settings import Settings
@@ -171,6 +172,8 @@ class Connector:
         """A client library's connection object for a node, not connected yet. `timeout`: seconds for each reply."""
         address = self.locate()
         options = {**(address.sentinel_options if sentinel else address.options), **self._connection_options(timeout)}
+        if face == "aio":
+            options |= log_in_option(address.library)
         if address.is_unix:
             return self._construct(
                 self._module(face, "connection"), "UnixDomainSocketConnection", {**options, "path": node[0]}
@@ -312,11 +315,7 @@ class Connector:
 
         client = self._aio.pop(asyncio.get_running_loop(), None)
         if client is not None:
-            manager = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
-            for one in (
-                client,
-                *(manager.sentinels if manager else ()),
-            ):  # the library leaves the Sentinels' clients open
+            for one in (client, *sentinel_clients(client)):
                 await one.aclose()
 
 

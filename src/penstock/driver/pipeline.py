@@ -6,6 +6,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from penstock.core.operations import RoundTrip
+from penstock.driver.library import add_command, is_cluster_pipeline, pipeline_commands
 
 # Pipeline -> its list of commands, and the scripts loaded in it. A pipeline begins a new list after each execute().
 _loaded: WeakKeyDictionary[Any, tuple[list[Any], set[str]]] = WeakKeyDictionary()
@@ -19,14 +20,14 @@ def add_to_pipeline(pipeline: Any, round_trip: RoundTrip[Any]) -> None:
     cluster SCRIPT LOAD might go to other nodes, so each call carries its script instead.
     """
     words = (len(round_trip.keys), *round_trip.keys, *round_trip.args)
-    if any(kind.__name__ == "ClusterPipeline" for kind in type(pipeline).__mro__):
+    if is_cluster_pipeline(pipeline):
         pipeline.execute_command("EVAL", round_trip.script.source, *words)
         return
     stack, loaded = _loaded.get(pipeline, (None, set()))
-    if stack is not pipeline.command_stack or not stack:
-        stack, loaded = _loaded[pipeline] = pipeline.command_stack, set()
-    # Not execute_command, which after a WATCH would send at once.
+    commands = pipeline_commands(pipeline)
+    if stack is not commands or not stack:
+        stack, loaded = _loaded[pipeline] = commands, set()
     if round_trip.script.sha not in loaded:
         loaded.add(round_trip.script.sha)
-        pipeline.pipeline_execute_command("SCRIPT LOAD", round_trip.script.source)
-    pipeline.pipeline_execute_command("EVALSHA", round_trip.script.sha, *words)
+        add_command(pipeline, "SCRIPT LOAD", round_trip.script.source)
+    add_command(pipeline, "EVALSHA", round_trip.script.sha, *words)

@@ -143,6 +143,15 @@ def is_error_reply(error: BaseException) -> bool:
     return any(kind.__name__ == "ResponseError" for kind in type(error).__mro__)
 
 
+def is_of_asyncio(error: BaseException) -> bool:
+    """Whether asyncio itself has raised the error: its transports raise various errors when a connection is lost."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    module = "" if traceback is None else str(traceback.tb_frame.f_globals.get("__name__"))
+    return isinstance(error, Exception) and not error_code(error) and module.partition(".")[0] == "asyncio"
+
+
 def is_timeout(error: BaseException) -> bool:
     """Whether the error says that something took too long."""
     return any(kind.__name__ == "TimeoutError" for kind in type(error).__mro__)
