@@ -1,7 +1,8 @@
 """Encodes values as JSON with msgspec, and decodes them. People can read JSON in the server; pickle is never used.
 
 A value of any type that msgspec encodes (dataclasses, datetimes, UUIDs, enums, sets, decimals …) is stored, and decoded
-as the annotation says. The same holds for classes with `model_dump` and `model_validate`, such as pydantic's.
+as the annotation says. The same holds for pydantic's models (see `models.py`), and for other classes with `model_dump`
+and `model_validate`.
 """
 
 from __future__ import annotations
@@ -11,22 +12,28 @@ from typing import Any
 
 import msgspec
 
+from penstock import models
 from penstock.errors import BadCall, PayloadTooLarge
 
 
 def _encode_other(value: Any) -> Any:
+    if models.is_model(type(value)):
+        return models.dump(value)
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     raise NotImplementedError(f"a {type(value).__qualname__} cannot be written as JSON")
 
 
 def _decode_other(kind: Any, value: Any) -> Any:
+    if models.is_model(kind):
+        return models.load(kind, msgspec.json.encode(value))
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
     raise NotImplementedError(f"a {getattr(kind, '__qualname__', kind)} cannot be read from JSON")
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
+_canonical_encoder = msgspec.json.Encoder(enc_hook=_encode_other, order="deterministic")
 _decoder = msgspec.json.Decoder()
 
 
@@ -49,18 +56,28 @@ def encode(value: Any, *, limit: int, what: str) -> bytes:
 
     `what`: what the value is, for the message.
     """
+    data = _encoded(_encoder, value, what)
+    if len(data) > limit:
+        raise PayloadTooLarge(
+            f"{what} is {len(data):,} bytes, the limit is {limit:,}: store the data elsewhere and pass its address"
+        )
+    return data
+
+
+def canonical(value: Any, *, what: str) -> bytes:
+    """As `encode`, in one form for equal values: the keys of an object are sorted, and a set is."""
+    return _encoded(_canonical_encoder, value, what)
+
+
+def _encoded(encoder: msgspec.json.Encoder, value: Any, what: str) -> bytes:
     try:
-        data = _encoder.encode(value)
+        data = encoder.encode(value)
         if b"null" in data:
             _refuse_non_finite(msgspec.to_builtins(value, enc_hook=_encode_other))
     except UnicodeEncodeError as error:
         raise BadCall(f"{what}: half a character (a lone surrogate) cannot be sent: {error.object[:40]!r}") from error
     except (TypeError, ValueError, NotImplementedError, OverflowError, RecursionError) as error:
         raise BadCall(f"{what}: {error}") from error
-    if len(data) > limit:
-        raise PayloadTooLarge(
-            f"{what} is {len(data):,} bytes, the limit is {limit:,}: store the data elsewhere and pass its address"
-        )
     return data
 
 

@@ -110,6 +110,21 @@ def test_after_missed_ticks_one_job_runs_for_the_latest(timing: Timing, hours: i
     assert timing.due(NOON, NOON + hours * HOUR + 5) == ([NOON + hours * HOUR], NOON + (hours + 1) * HOUR)
 
 
+@pytest.mark.parametrize("change", [0, 1], ids=["forward", "back"])
+@pytest.mark.parametrize("zone", CHANGES)
+@pytest.mark.parametrize(
+    "line", ["* * * * *", "*/5 * * * *", "*/7 0-3 * * *", "{} * * *", "0,30 */2 * * *", "59 23 * * sun,mon"]
+)
+def test_the_latest_missed_tick_is_the_last_of_those_that_would_have_come(zone: str, change: int, line: str):
+    timing = Timing(line.format(TIMES[zone][change]), zone)
+    start, end = around(zone, CHANGES[zone][change])
+    found = [ticks(timing, start, end)[0]]
+    for now in range(found[0], end, 1_740_000):
+        while (following := timing.following(found[-1])) is not None and following <= now:
+            found.append(following)
+        assert timing._latest(found[0], now) == found[-1], f"at {local(now, zone)}"
+
+
 @pytest.mark.parametrize("timing", [Timing("0 * * * *", missed="skip"), Timing(every=3600, missed="skip")])
 def test_skip_drops_ticks_that_are_more_than_a_minute_late(timing: Timing):
     assert timing.due(NOON, NOON + 60_000) == ([NOON], NOON + HOUR)

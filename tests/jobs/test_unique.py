@@ -48,6 +48,46 @@ async def test_keys_come_from_arguments_however_they_are_given(app: Penstock, do
     await do(app.queue("q").purge)
 
 
+async def test_different_values_never_make_one_key(app: Penstock, do: Do):
+    @app.task(queue="q", unique=Unique("{a}:{b}"))
+    async def pair(a: str, b: str) -> None: ...
+
+    @app.task(queue="q", unique=Unique("{a}"), name="x")
+    async def short(a: str) -> None: ...
+
+    @app.task(queue="q", unique=Unique("{a}"), name="x:y")
+    async def long(a: str) -> None: ...
+
+    pairs = [("x:y", "z"), ("x", "y:z"), ("x%3Ay", "z"), ("x%", "3Ay:z"), ("", "x:y:z"), ("x:y:z", "")]
+    calls = [pair.call(*values) for values in pairs] + [short.call("y:z"), long.call("z")]
+    jobs = await do(app.enqueue_many, calls)
+    assert len(set(jobs)) == len(calls)
+    with pytest.raises(ConfigurationError, match="write something between the fields"):
+        app.task(queue="q", unique=Unique("{a}{b}"), name="close")(pair._function)
+    await do(app.queue("q").purge)
+
+
+async def test_a_call_that_writes_a_default_is_a_double_of_one_that_leaves_it_out(app: Penstock, do: Do):
+    nothing = object()
+
+    @app.task(queue="q", unique=Unique())
+    async def work(
+        a: float, /, *more: int, b: dict[str, int] | None = None, c: Any = nothing, **others: int
+    ) -> None: ...
+
+    calls: list[tuple[Any, Any]] = [
+        ((1,), {}),
+        ((1.0,), {"b": None}),
+        ((1,), {"b": {}}),
+        ((1, 2), {}),
+        ((1,), {"x": 2}),
+        ((1,), {"c": 2}),
+    ]
+    jobs = [await do(work.enqueue, *args, **kwargs) for args, kwargs in calls]
+    assert [jobs.index(job) for job in jobs] == [0, 0, 2, 3, 4, 5]
+    await do(app.queue("q").purge)
+
+
 async def test_bulk_calls_return_the_first_handles(app: Penstock, do: Do):
     @app.task(queue="q", unique=Unique("{n}"))
     async def work(n: int) -> None: ...

@@ -8,12 +8,22 @@ from typing import Any
 
 import pytest
 
-from penstock import BadCall, ConfigurationError, Job, Middleware, Penstock, ScheduleNotFound, Status
+from penstock import (
+    BadCall,
+    Concurrency,
+    ConfigurationError,
+    Job,
+    Middleware,
+    Penstock,
+    ScheduleNotFound,
+    Status,
+    Unique,
+)
 from penstock.jobs.middleware import EnqueueContext
 from penstock.jobs.release import release_time
-from tests.conftest import Do, MakeApp, until
+from tests.conftest import Do, MakeApp, Time, until
 from tests.speed import scaled
-from tests.worker.in_process import running_worker
+from tests.worker.in_process import run_burst, running_worker
 
 
 @pytest.fixture(params=["blocking", "aio"])
@@ -125,6 +135,21 @@ async def test_a_schedule_is_added_listed_paused_triggered_and_removed_at_run_ti
     await do(app.schedules.remove, "morning")
     assert await do(app.schedules.list) == []
     assert got == ["ada"]
+
+
+@pytest.mark.parametrize("powers", [{"unique": Unique()}, {"limit": Concurrency(1)}, {"unique": Unique(exact="k")}])
+async def test_the_jobs_of_a_declared_schedule_have_what_the_task_declares(app: Penstock, clock: Time, powers: Any):
+    @app.task(queue="q", every=60, **powers)
+    async def sync(source: str = "all") -> None: ...
+
+    await app.queue("q").pause.aio()
+    for _ in range(3):
+        await run_burst(app)
+        clock.advance(60)
+    await run_burst(app)
+    counts = await app.queue("q").count.aio()
+    assert (counts.ready, counts.parked) == ((1, 0) if "unique" in powers else (1, 2))
+    await app.queue("q").purge.aio()
 
 
 async def test_an_unknown_schedule_is_one_clear_error(app: Penstock, do: Do):

@@ -1,10 +1,15 @@
-"""A template that makes a key from the arguments of a call: `"{account}:{region}"`."""
+"""A template that makes a key from the arguments of a call: `"{account}:{region}"`.
+
+Two calls have the same key only if they have the same values. So where a template has several fields, the characters
+between them are written as in a URL inside of a value: with `{a}:{b}`, the values `x:y` and `z` make `x%3Ay:z`.
+"""
 
 from __future__ import annotations
 
 import string
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 from penstock.core.arguments import shown
 from penstock.errors import BadCall, ConfigurationError
@@ -14,6 +19,11 @@ LONGEST_KEY: Final = 200
 
 TENANT: Final = "tenant"
 """The field for the tenant of the job, unless the task has a parameter of this name."""
+
+
+def escapes(characters: str) -> dict[int, str]:
+    """For `str.translate`: these characters, and `%` itself, as in a URL."""
+    return {ord(one): quote(one, safe="") for one in {*characters, "%"}}
 
 
 class KeyTemplate:
@@ -31,7 +41,7 @@ class KeyTemplate:
             parsed = [*string.Formatter().parse(text)]
         except ValueError as error:
             raise ConfigurationError(f"{what}: key={text!r}: {error}; write a brace of the key itself twice") from None
-        self._parts = [(before, field) for before, field, _, _ in parsed]
+        self._sections = [(before, field) for before, field, _, _ in parsed]
         for _, field, spec, conversion in parsed:
             if field is not None and (spec or conversion or not field.isidentifier()):
                 raise ConfigurationError(
@@ -42,14 +52,34 @@ class KeyTemplate:
                 raise ConfigurationError(
                     f"{what}: key={text!r}: the task has no parameter {field}; its parameters are: {names}"
                 )
-        self.fields = {field for _, field in self._parts if field is not None}
+        self.fields = {field for _, field in self._sections if field is not None}
         self.uses_tenant = TENANT in self.fields and TENANT not in parameters
+        self._escapes = self._escapes_of(self._separators())
+
+    def _separators(self) -> list[str]:
+        """The texts between the fields, in order."""
+        separators, text = list[str](), ""
+        for before, field in self._sections:
+            text += before
+            if field is not None:
+                separators.append(text)
+                text = ""
+        return separators[1:]
+
+    def _escapes_of(self, separators: list[str]) -> dict[int, str]:
+        """Character -> how a value has it, of those that would make two keys alike."""
+        if "" in separators:
+            raise ConfigurationError(
+                f"{self._what}: key={self.text!r}: write something between the fields, such as a colon: otherwise "
+                "different values could make the same key"
+            )
+        return escapes("".join(separators)) if separators else {}
 
     def fill(self, value_of: Callable[[str], Any], tenant: str) -> str:
         """The key of one call. Raises BadCall if it is too long. `value_of`: the argument of this name."""
         key = "".join(
-            before + ("" if field is None else str(self._value(field, value_of, tenant)))
-            for before, field in self._parts
+            before + ("" if field is None else str(self._value(field, value_of, tenant)).translate(self._escapes))
+            for before, field in self._sections
         )
         try:
             size = len(key.encode())

@@ -22,6 +22,7 @@ from penstock import codec
 from penstock.core.cached import cached_property
 from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.dependencies import dependencies_of
+from penstock.models import has_fields, lost_field
 
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
 _Parameter = inspect.Parameter
@@ -45,6 +46,7 @@ class Signature:
         self._named = {p.name for p in self._parameters if p.kind in keyword}
         self._var_positional = next((p.name for p in self._parameters if p.kind is _Parameter.VAR_POSITIONAL), None)
         self._var_keyword = next((p.name for p in self._parameters if p.kind is _Parameter.VAR_KEYWORD), None)
+        self._variable = {"*args": self._var_positional or "", "**kwargs": self._var_keyword or ""}
 
     def _check_order(self, parameters: list[inspect.Parameter]) -> None:
         """A caller counts positional arguments, so those that a worker fills must come last, or have names only."""
@@ -155,8 +157,25 @@ class Signature:
             if others:
                 arguments["**kwargs"] = others
         encoded = codec.encode(arguments, limit=limit, what=what)
-        self.decode(encoded)
+        decoded = self.decode(encoded)
+        if self._has_fields:
+            self._refuse_lost_fields(arguments, decoded)
         return encoded
+
+    @cached_property
+    def _has_fields(self) -> bool:
+        """Whether a parameter's annotation has a class with fields in it, such as a dataclass."""
+        return any(has_fields(self._hints.get(p.name)) for p in self._parameters)
+
+    def _refuse_lost_fields(self, given: dict[str, Any], decoded: msgspec.Struct) -> None:
+        """Raise BadCall for an object with fields that its annotation does not have: they would not arrive."""
+        for name, value in given.items():
+            lost = lost_field(value, getattr(decoded, self._variable.get(name, name)))
+            if lost is not None:
+                raise BadCall(
+                    f"{self._name}(): {name}{lost} would not arrive, because the annotation does not have it: annotate "
+                    "the parameter with the class that you pass, or pass an object of the annotated class"
+                )
 
     def encode_without_outputs(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int
@@ -202,6 +221,22 @@ class Signature:
             return getattr(found, name) if name in kinds else self._default(name)
 
         return value_of
+
+    def canonical(self, payload: bytes, without: Collection[str] = ()) -> bytes:
+        """The arguments of a call in one form, however they were given: `f(1)` and `f(1, c=<its default>)` are alike.
+
+        A default that JSON cannot hold is left out. `without`: as for `values`.
+        """
+        value_of, given = self.values(payload, without), codec.decode(payload, what=f"{self._name}()")
+        texts = {name: codec.canonical(given[name], what=name) for name in ("*args", "**kwargs") if name in given}
+        for name in self.names:
+            if name not in without:
+                try:
+                    texts[name] = codec.canonical(value_of(name), what=f"{self._name}(): {name}")
+                except BadCall:
+                    if name in given:
+                        raise
+        return b",".join(b'"%b":%b' % (name.encode(), text) for name, text in sorted(texts.items()))
 
     def decode(self, arguments: bytes) -> msgspec.Struct:
         """The typed arguments of a payload. Raises BadCall if they do not fit the function's current parameters."""

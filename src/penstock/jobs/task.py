@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack
 
 import msgspec
@@ -172,10 +172,11 @@ class Task(Generic[P, R]):
             return Call(self, payload, wanted=wanted)
         from penstock.jobs.unique import encode_powers, mark_keys
 
-        value_of, tenant = signature.values(payload, [name for name, _ in wanted]), self.options.tenant
+        unknown = [name for name, _ in wanted]
+        value_of, tenant = signature.values(payload, unknown), self.options.tenant
         fields: dict[str, Any] = {}
         if self._task_key is not None:
-            fields["u"] = self._task_key.field(payload, value_of, tenant)
+            fields["u"] = self._task_key.field(partial(signature.canonical, payload, unknown), value_of, tenant)
         if limits is not None:
             fields["l"] = limits.rows(value_of, tenant)
         if self._queue.shards is not None:

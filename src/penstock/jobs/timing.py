@@ -26,6 +26,10 @@ MOST_TICKS: Final = 100
 _GRACE: Final = 60_000
 """Milliseconds. With `missed="skip"` a tick that is later than this has been missed."""
 
+_RECENT: Final = 3 * 3_600_000
+_CLOCK_CHANGE: Final = 26 * 3_600_000
+"""Milliseconds. Clocks change by less than a day; zones have skipped one, when they moved across the date line."""
+
 _SHORTEST, _LONGEST = 1.0, 10 * 365 * 86400.0
 
 
@@ -130,11 +134,26 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
     def _latest(self, least: int, now: int) -> int:
         """The latest tick up to `now`. `least`: an earlier tick."""
         if self.every is not None:
-            step = round(self.every * 1000)
-            return least + (now - least) // step * step
-        # A second later, because the search begins before the time that it is given.
-        tick = next(self._cron_from(self._local(now + 1000), reverse=True), None)
-        return least if tick is None else max(least, round(tick.timestamp() * 1000))
+            interval = round(self.every * 1000)
+            return least + (now - least) // interval * interval
+        latest = self._last_between(max(least, now - _RECENT), now)
+        if latest is None:
+            # Near a change of the clocks, the search backward finds other times than the one forward: so it only says
+            # where to begin. A second later, because it begins before the time that it is given.
+            earlier = next(self._cron_from(self._local(now + 1000), reverse=True), None)
+            begin = least if earlier is None else round(earlier.timestamp() * 1000) - _CLOCK_CHANGE
+            latest = self._last_between(max(least, begin), now)
+        return least if latest is None else latest
+
+    def _last_between(self, begin: int, end: int) -> int | None:
+        """The last tick after `begin` and up to `end`."""
+        latest = None
+        for tick in self._cron_from(self._local(begin), reverse=False):
+            at = round(tick.timestamp() * 1000)
+            if at > end:
+                break
+            latest = at
+        return latest
 
 
 def _now_ms() -> int:

@@ -9,11 +9,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from penstock import codec
 from penstock.core.arguments import check_flag, is_number, is_text, shown
 from penstock.core.clock import milliseconds
 from penstock.errors import ConfigurationError
-from penstock.jobs.key_template import LONGEST_KEY, KeyTemplate
+from penstock.jobs.key_template import LONGEST_KEY, KeyTemplate, escapes
 
 _LONGEST: Final = 365 * 86400.0
 
@@ -97,7 +96,7 @@ class TaskKey:
     """Makes the key of a call. Raises ConfigurationError for a template that names no argument of the task."""
 
     def __init__(self, task: str, unique: Unique, parameters: Sequence[str]) -> None:
-        self._task = task
+        self._task = task.translate(escapes(":"))
         self._unique = unique
         self._template: KeyTemplate | None = None
         if unique.key is not None:
@@ -113,14 +112,16 @@ class TaskKey:
         """Whether the key contains the tenant of the job."""
         return self._template is not None and self._template.uses_tenant
 
-    def field(self, payload: bytes, value_of: Callable[[str], Any], tenant: str) -> UniqueField:
-        """The key of one call. Raises BadCall if it is too long."""
+    def field(self, arguments: Callable[[], bytes], value_of: Callable[[str], Any], tenant: str) -> UniqueField:
+        """The key of one call. Raises BadCall if it is too long.
+
+        `arguments`: all of them, in one form for equal calls (see `Signature.canonical`).
+        """
         if self._unique.exact is not None:
             return self._unique.field(self._unique.exact)
         if self._template is not None:
             return self._unique.field(f"{self._task}:{self._template.fill(value_of, tenant)}")
-        arguments = msgspec.json.encode(codec.decode(payload, what="the call"), order="deterministic")
-        return self._unique.field(f"{self._task}:{hashlib.blake2b(arguments, digest_size=12).hexdigest()}")
+        return self._unique.field(f"{self._task}:{hashlib.blake2b(arguments(), digest_size=12).hexdigest()}")
 
 
 def exact_field(unique: Unique) -> UniqueField:

@@ -1,0 +1,133 @@
+"""Objects with fields as JSON, and what would be lost on the way: dataclasses, msgspec's structs, pydantic's models.
+
+A model of pydantic is written by the names of its fields and read by them, so that aliases, which may differ between
+writing and reading, play no part. Pydantic is not imported here: a model brings it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+_FLAGS: Final = {"by_alias": False, "by_name": True}
+
+
+def is_model(kind: Any) -> bool:
+    """Whether this class is a model of pydantic 2."""
+    return hasattr(kind, "__pydantic_validator__") and hasattr(kind, "model_validate_json")
+
+
+def dump(model: Any) -> Any:
+    """The model as values that JSON can hold. Raises ValueError, with the field, for one that would arrive changed.
+
+    Pydantic itself loses some values: it writes stars for a `SecretStr`, leaves out fields with `exclude=True`, and
+    writes a subclass by the fields of the annotated class. So the JSON is read again and compared.
+    """
+    written = model.model_dump_json(round_trip=True, by_alias=False)
+    kind = type(model)
+    try:
+        read = load(kind, written)
+    except ValueError as error:
+        raise ValueError(f"{kind.__qualname__} cannot be read from its own JSON: {error}") from error
+    lost = _first_difference(model, read)
+    if lost is not None:
+        raise ValueError(
+            f"{kind.__qualname__}.{lost} would arrive with another value: pydantic does not write all of it to JSON. "
+            "Pass what is needed as a parameter or a field that JSON can hold"
+        )
+    return model.model_dump(mode="json", round_trip=True, by_alias=False)
+
+
+def load(kind: Any, data: str | bytes) -> Any:
+    """A model from the JSON of its fields. Raises pydantic's ValidationError, a ValueError."""
+    return kind.model_validate_json(data, **_flags(kind))
+
+
+@lru_cache(1)
+def _flags(kind: Any) -> dict[str, bool]:
+    """How pydantic reads fields by name. Before its release 2.11 only the model itself could allow that."""
+    from inspect import signature
+
+    return _FLAGS if "by_name" in signature(kind.model_validate_json).parameters else {}
+
+
+def _first_difference(given: Any, read: Any) -> str | None:
+    """The path of a field whose value differs, such as `login.password`; None if all are equal."""
+    extra = given.__pydantic_extra__ or {}
+    for name in (*type(given).model_fields, *extra):
+        one, other = getattr(given, name), getattr(read, name, None)
+        if is_model(type(one)) and type(one) is type(other):
+            below = _first_difference(one, other)
+            if below is not None:
+                return f"{name}.{below}"
+        elif not _is_same(one, other):
+            return str(name)
+    return None
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal. Those of a class that compares identities only are, if all their attributes are."""
+    if type(one) is type(other) and "__eq__" not in {name for kind in type(one).__mro__[:-1] for name in vars(kind)}:
+        return getattr(one, "__dict__", None) == getattr(other, "__dict__", None)
+    return bool(one == other)
+
+
+def has_fields(annotation: Any) -> bool:
+    """Whether an annotation has a class with fields in it, at any depth."""
+    return _fields_of(annotation) is not None or any(map(has_fields, typing.get_args(annotation)))
+
+
+def _fields_of(kind: Any) -> frozenset[str] | None:
+    """The names by which JSON has the fields of a class; None for a class without fields."""
+    if is_model(kind):
+        return frozenset(kind.model_fields)
+    if not isinstance(kind, type):
+        return None
+    if dataclasses.is_dataclass(kind):
+        return frozenset(one.name for one in dataclasses.fields(kind))
+    if issubclass(kind, msgspec.Struct):
+        return frozenset(kind.__struct_encode_fields__)
+    if hasattr(kind, "__attrs_attrs__"):
+        return frozenset(one.name for one in kind.__attrs_attrs__)
+    return frozenset(typing.get_type_hints(kind)) if typing.is_typeddict(kind) else None
+
+
+def lost_field(given: Any, read: Any) -> str | None:
+    """Where a value has a field that it has no more after it was read, such as `[2].breed`; None if nothing is lost.
+
+    given  the value before it was written as JSON
+    read   the value as its annotation reads the JSON
+    """
+    if isinstance(given, list | tuple) and isinstance(read, list | tuple):
+        found = (_below(f"[{i}]", one, other) for i, (one, other) in enumerate(zip(given, read, strict=False)))
+        return next((path for path in found if path), None)
+    fields = _fields_of(type(read))
+    if fields is None and not isinstance(read, Mapping):
+        return None
+    has: Mapping[Any, Any] = given if isinstance(given, Mapping) else _values_of(given)
+    kept = {str(name) for name in read} if fields is None else fields
+    lost = next((name for name in has if isinstance(name, str) and name not in kept), None)
+    if lost is not None:
+        return f".{lost}"
+    after: Mapping[Any, Any] = read if fields is None else _values_of(read)
+    found = (_below(f".{name}", value, after[name]) for name, value in has.items() if name in after)
+    return next((path for path in found if path), None)
+
+
+def _below(path: str, given: Any, read: Any) -> str | None:
+    below = lost_field(given, read)
+    return None if below is None else path + below
+
+
+def _values_of(value: Any) -> dict[str, Any]:
+    """Field -> value, by the names that JSON has for the fields; empty for a value without fields."""
+    kind = type(value)
+    if isinstance(value, msgspec.Struct):
+        pairs = zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True)
+        return {written: getattr(value, name) for written, name in pairs}
+    return {name: getattr(value, name) for name in _fields_of(kind) or () if hasattr(value, name)}
