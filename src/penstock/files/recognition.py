@@ -38,6 +38,7 @@ class UploadState(msgspec.Struct, frozen=True):
 
     name            by which receivers know the file
     path            of the file when it was sent
+    target          where that path led through links, or "" if it had none
     resume_point    where the next block begins, and the content before it; None before the first block
     digest          of all blocks of this upload so far
     begins_in_line  the next block begins in the middle of a line that is longer than a block
@@ -52,6 +53,12 @@ class UploadState(msgspec.Struct, frozen=True):
     begins_in_line: bool = False
     held_back: int = 0
     marks: tuple[Mark, ...] = ()
+    target: str = ""
+
+    @property
+    def log_paths(self) -> set[str]:
+        """The path of the log that was sent, and where it led."""
+        return {log_path(path) for path in (self.path, self.target) if path}
 
 
 decode_state = msgspec.json.Decoder(UploadState).decode
@@ -105,6 +112,7 @@ class PendingFile:
     """A file that is to be sent, unless it is known.
 
     path      absolute
+    target    where the path leads through links, or "" if it has none
     identity  changes with the content of the file
     modified  when it was last written, in seconds since 1970
     appeared  when it was last written, renamed or made; a copy may have the `modified` of its original
@@ -116,6 +124,7 @@ class PendingFile:
 
     source: Source
     path: str
+    target: str
     size: int
     inode: str
     identity: str
@@ -158,10 +167,17 @@ def pending_file(source: Source) -> PendingFile:
         status = os.stat(source.path) if source.opened is None else os.fstat(source.opened)
     except OSError as error:
         raise FilesError(f"{source.path} cannot be read: {reason_of(error)}") from error
-    path = os.fsencode(os.path.abspath(source.path)).decode(errors="backslashreplace")
+    path, target = _text(os.path.abspath(source.path)), _text(os.path.realpath(source.path))
+    target = "" if target == path else target
     size = status.st_size
     appeared = max(status.st_mtime, status.st_ctime)
-    return PendingFile(source, path, size, inode_of(status), identity_of(status, size), status.st_mtime, appeared)
+    return PendingFile(
+        source, path, target, size, inode_of(status), identity_of(status, size), status.st_mtime, appeared
+    )
+
+
+def _text(path: str) -> str:
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 class Recogniser:
@@ -312,7 +328,7 @@ class Recogniser:
             return state.path == file.path
         if entry.id == file.known:
             return True
-        if log_path(state.path) != log_path(file.path):
+        if log_path(file.path) not in state.log_paths:
             # Two equal files of bytes are two files; of two equal logs, one is a copy.
             return self._rules.lines and point.head_size >= ALIKE_SIZE
         if point.head_size >= ALIKE_SIZE or file.source.opened is not None:
@@ -395,23 +411,44 @@ def _offset(state: UploadState) -> int:
     return state.resume_point.offset if state.resume_point else 0
 
 
-def find_renamed(rules: SendRules, file: PendingFile, state: UploadState) -> PendingFile | None:
-    """The file of an entry that had the path of this file, under the name that it has now in the same folder."""
+def find_renamed(rules: SendRules, file: PendingFile, entry: SourceEntry, state: UploadState) -> PendingFile | None:
+    """The file of an entry that had the path of this file, under the name that it has now: beside the path, or if that
+    is a link, beside what it leads to now or led to when the file was sent."""
     point = state.resume_point
     if point is None:
         return None
-    folder, log = file.source.path.parent, log_path(file.path)
-    paths = [path for path in sorted(folder.iterdir()) if path != file.source.path]
+    here = file.source.path.parent
+    folders = dict.fromkeys([here, *(Path(one).parent for one in (file.target, state.target) if one)])
+    paths = [path for folder in folders for path in _files_in(folder) if inode_at(path) != file.inode]
     by_inode = [path for path in paths if inode_at(path) == point.inode]
-    by_name = [] if rules.by_path else [path for path in paths if log_path(os.path.abspath(path)) == log]
+    logs = {log_path(one) for one in (file.path, file.target, state.target) if one}
+    by_name = [] if rules.by_path else [path for path in paths if log_path(os.path.abspath(path)) in logs]
     for path in [*by_inode, *by_name]:
+        name = path.name if path.parent == here else _name_behind_link(file, path, state)
         *parents, _ = file.source.name.split("/")
         try:
-            found = pending_file(Source(path, "/".join([*parents, path.name])))
+            found = pending_file(Source(path, "/".join([*parents, name])))
             with SourceReader(found.source, lines=rules.lines) as reader:
                 how = reader.continues(point, trust_inode=True)
         except FilesError:
             continue
         if how is not Continuation.NO:
+            found.known = entry.id if found.inode == point.inode else ""
             return found
     return None
+
+
+def _files_in(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:  # what a link led to may be gone
+        return []
+
+
+def _name_behind_link(file: PendingFile, path: Path, state: UploadState) -> str:
+    """A name for a log that was rotated behind a link: that of the link, followed by what the rotation has added to the
+    name of its target. Many links may lead to files of the same name."""
+    link = file.source.path.name
+    targets = [os.path.basename(one) for one in (file.target, state.target) if one]
+    added = next((path.name.removeprefix(one) for one in targets if path.name.startswith(one)), "")
+    return link + (added or f".{path.name}")

@@ -271,7 +271,7 @@ class Sender:
             if self._recogniser.is_continued(entry) or (entry.outcome and (self._rules.again or not self._rules.lines)):
                 continue
             state = decode_state(entry.state)
-            found = yield RunInThread(partial(find_renamed, self._rules, look.file, state))
+            found = yield RunInThread(partial(find_renamed, self._rules, look.file, entry, state))
             if found is not None:
                 yield RunInThread(partial(self._recogniser.decide, found, [entry]))
                 if found.verdict is Verdict.SEND and found.entry is not None:
@@ -345,7 +345,9 @@ class Sender:
         if held_back:
             self._sent.held_back.append(HeldBack(name, held_back))
         known = replace(point, inode=file.inode)
-        new_state = msgspec.structs.replace(state, path=file.path, resume_point=known, held_back=held_back)
+        new_state = msgspec.structs.replace(
+            state, path=file.path, target=file.target, resume_point=known, held_back=held_back
+        )
         call = self._channel.rename_entry(entry, encode_state(new_state), file.identity, self._recogniser.names(file))
         # If another process has sent more of it meanwhile, that process has noted the name.
         self._sent.forgotten += yield default_on(b"TAKEN GONE", call, 0)

@@ -446,10 +446,12 @@ class _Text:
 
 
 def _possible_paths(path: Path) -> Iterator[Path]:
-    """The path itself and every file beside it; twice, since a rotation may rename the file during the search."""
+    """The path itself and every file beside it, and if it is a link, beside what it leads to. All of this twice: a
+    rotation may rename the file during the search."""
     for _ in range(2):
         yield path
-        yield from path.parent.iterdir()
+        for folder in {path.parent, Path(os.path.realpath(path)).parent}:
+            yield from folder.iterdir()
 
 
 def file_digest(path: AnyPath) -> str:

@@ -196,6 +196,7 @@ class Upload:
             self._begins_in_line,
             self.reader.held_back,
             self._marks,
+            self.pending.target,
         )
         return UploadPart(
             self._entry_id, self._upload_id, self._records, encode_state(state),
