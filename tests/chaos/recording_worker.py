@@ -15,7 +15,8 @@ from penstock.jobs.claims import Claim, Settlement, TurnReply
 from penstock.testing.history import Ended, History, LeaseExpired, Settled, Started
 from penstock.worker.execution import Execution
 from penstock.worker.feed import Feed
-from penstock.worker.running import Inflight, JobRun
+from penstock.worker.run import JobRun
+from penstock.worker.runs import Runs
 from tests.chaos.tasks import app, claim_number, current_claim, newer
 
 __all__ = ["app", "history", "newer"]
@@ -25,14 +26,17 @@ started: set[int] = set()
 """Numbers of the claims that began to run here. A claim that is handed back before that is not a run."""
 
 
-def _record_start(start: Callable[[Inflight, JobRun], None]) -> Any:
-    @functools.wraps(start)
-    def recorded(self: Inflight, run: JobRun) -> None:
-        start(self, run)
+def _record_start(next_run: Callable[[Runs], JobRun | None]) -> Any:
+    @functools.wraps(next_run)
+    def recorded(self: Runs) -> JobRun | None:
+        run = next_run(self)
+        if run is None:
+            return None
         claim = run.claim
         n = claim_number(claim.token)
         started.add(n)
         history.note(Started(job=claim.id, claim=n, worker=str(os.getpid()), attempt=claim.record.attempts))
+        return run
 
     return recorded
 
@@ -98,7 +102,7 @@ def _record_turn(answered: Callable[[Feed, TurnReply, float], list[Claim]]) -> A
     return recorded
 
 
-Inflight.start = _record_start(Inflight.start)  # type: ignore[method-assign]
+Runs.next = _record_start(Runs.next)  # type: ignore[method-assign]
 Execution.start = _record_async_start(Execution.start)  # type: ignore[method-assign]
 Execution.completed = _record_async_end(Execution.completed)  # type: ignore[method-assign]
 Execution.failed = _record_async_end(Execution.failed)  # type: ignore[method-assign]

@@ -171,7 +171,7 @@ async def test_a_claimed_job_that_has_not_started_is_cancelled_at_once(app: Pens
             await (await hold.enqueue.aio(0)).result.aio(scaled(10))
         jobs = await app.enqueue_many.aio(hold.call(n) for n in (1, 2, 3))
         await until(lambda: len(worker._feeds[0].held) == 3)
-        waiting = next(job for job in jobs if any(claim.id == job.key for _, claim in worker._inflight.waiting))
+        waiting = next(job for job in jobs if any(claim.id == job.key for _, claim in worker._runs.waiting))
         assert await waiting.cancel.aio(wait=scaled(5)) is True
         release.set()
 

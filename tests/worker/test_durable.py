@@ -108,7 +108,7 @@ async def test_steps_of_a_run_that_was_handed_back_are_kept(app: Penstock):
     job = await buy.enqueue.aio(7)
     async with running_worker(app) as worker:
         await until(lambda: calls == [7])
-        await until(lambda: worker._inflight.running)
+        await until(lambda: worker._runs.running)
         await asyncio.sleep(0.05)
         worker.stop()
         worker.stop()

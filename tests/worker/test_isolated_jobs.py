@@ -54,7 +54,7 @@ async def test_a_job_that_keeps_killing_its_process_is_a_dead_letter_and_does_no
 async def test_a_graceful_stop_lets_isolated_jobs_finish(app: Penstock):
     job = await adopt(app, isolated_tasks.start_and_end).enqueue.aio(0.5)
     async with running_worker(app) as worker:
-        await until(lambda: worker._inflight.running)
+        await until(lambda: worker._runs.running)
         await asyncio.sleep(0.1)
     assert await job.status.aio() is Status.COMPLETED
 
@@ -77,7 +77,7 @@ async def test_a_lost_lease_kills_its_isolated_jobs(app: Penstock, raw: Any, tmp
         child = int(note.read_text().split()[0])
         (feed,) = worker._feeds
         await app._driver.aio.run(feed.queue.bindings.abandon(feed.incarnation))
-        worker._lease_lost(feed, feed.incarnation)
+        feed.lease_refused(feed.incarnation)
         await until(lambda: not is_alive(child))
         await job.cancel.aio()
         worker.stop()

@@ -25,7 +25,7 @@ from penstock.jobs.dependencies import Lifecycle, ProcessScope
 from penstock.jobs.record import Record, draft
 from penstock.worker.execution import Execution
 from penstock.worker.isolation import Isolation
-from penstock.worker.running import JobRun
+from penstock.worker.run import JobRun
 from tests.conftest import until
 from tests.servers import eventually
 from tests.speed import scaled

@@ -209,7 +209,7 @@ async def test_a_lost_job_is_not_claimed_again_while_its_thread_occupies_the_onl
         assert item.id == job.id
         await item.complete.aio()
         release.set()
-        await until(lambda: not worker._inflight.lost_in_threads)
+        await until(lambda: not worker._runs.lost_in_threads)
     await app.queue("q").purge.aio()
 
 

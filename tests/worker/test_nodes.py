@@ -67,7 +67,7 @@ async def test_a_lease_is_kept_while_the_node_of_another_queue_does_not_answer(a
 
     async with running_worker(app, queues=(frozen_queue, other_queue)) as worker:
         jobs = [await there.enqueue.aio(), await here.enqueue.aio()]
-        await until(lambda: len(worker._inflight.running) == 2)
+        await until(lambda: len(worker._runs.running) == 2)
         with cluster.owner(app.queue(frozen_queue).bindings.keys.base).frozen():
             await asyncio.sleep(1.6)
         for job in jobs:

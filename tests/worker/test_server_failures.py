@@ -157,7 +157,7 @@ async def test_a_full_server_lets_running_work_finish(start: Callable[..., Serve
 
     jobs = await app.enqueue_many.aio(task.call(n) for n in range(50))
     async with running_worker(app, concurrency=5) as worker:
-        await until(lambda: len(worker._inflight.running) == 5)
+        await until(lambda: len(worker._runs.running) == 5)
         server.client.config_set("maxmemory", 1)
         release.set()
         assert [await job.result.aio(scaled(20)) for job in jobs] == list(range(50))

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from penstock import Penstock, WorkerSettings
-from penstock.worker.running import DOUBLING
+from penstock.worker.runs import DOUBLING
 from penstock.worker.shared_status import SharedStatus
 from penstock.worker.worker import Worker
 from tests.speed import scaled

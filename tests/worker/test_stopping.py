@@ -188,7 +188,7 @@ async def test_a_stopping_worker_uses_no_cpu_while_it_waits_for_its_last_job(app
 
     await hold.enqueue.aio()
     run = asyncio.create_task(worker.run())
-    await until(lambda: worker._inflight.running)
+    await until(lambda: worker._runs.running)
     worker.stop()
     rest = [await hold.enqueue.aio() for _ in range(3)]
     used = time.process_time()

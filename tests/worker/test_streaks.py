@@ -449,7 +449,7 @@ def test_an_error_after_a_caught_cancellation_does_not_get_it_as_context():
         raise KeyError("later")
 
     steps = job()
-    rest = streak._rest(steps, steps.send(None))
+    rest = streak.rest_of(steps, steps.send(None))
     assert rest.send(None) == "paused"
     with pytest.raises(KeyError) as caught:
         rest.throw(ValueError())
@@ -489,7 +489,7 @@ async def test_a_job_that_suspended_in_a_streak_is_handed_back_by_a_second_stop(
     task = job_task(app, body)
     jobs = await app.enqueue_many.aio(task.call(n) for n in range(8))
     async with running_worker(app) as worker:
-        await until(lambda: len(worker._inflight.running) == 1 and not worker._inflight.waiting)
+        await until(lambda: len(worker._runs.running) == 1 and not worker._runs.waiting)
         worker.stop()
         worker.stop()
     assert cancelled == [3]
@@ -517,7 +517,7 @@ async def test_a_job_that_suspended_in_a_streak_is_cancelled_when_its_lease_is_l
             await asyncio.sleep(0.01)
         (feed,) = worker._feeds
         await app._driver.aio.run(feed.queue.bindings.abandon(feed.incarnation))
-        worker._lease_lost(feed, feed.incarnation)
+        feed.lease_refused(feed.incarnation)
         await asyncio.wait_for(cancelled.wait(), scaled(20))
         await until(lambda: len(ran) == 9)
     assert (await app.queue("q").count.aio()).completed == 8
@@ -527,17 +527,16 @@ async def test_a_streak_that_was_cancelled_before_it_began_holds_nothing_up(app:
     """A second stop, or a lost lease, may come between the creation of its asyncio task and the first step of that."""
     task = job_task(app, lambda n: None)
     async with running_worker(app) as worker:
-        await until(lambda: hasattr(worker, "_runner"))
-        begin = worker._runner._streaks.begin
+        await until(lambda: hasattr(worker, "_places"))
+        begin = worker._places._begin_streak
 
         def cancelled_at_once(first: Any) -> None:
             begin(first)
-            worker._inflight.finish(first)
-            worker._hand_back([(first.feed, first.claim)])
+            worker._runs.hand_back_running()
             first.asyncio_task.cancel()
-            worker._runner._streaks.begin = begin  # type: ignore[method-assign]
+            worker._places._begin_streak = begin  # type: ignore[method-assign]
 
-        worker._runner._streaks.begin = cancelled_at_once  # type: ignore[method-assign]
+        worker._places._begin_streak = cancelled_at_once  # type: ignore[method-assign]
         jobs = await app.enqueue_many.aio(task.call(n) for n in range(10))
         for job in jobs:
             await job.result.aio(scaled(20))
@@ -554,17 +553,17 @@ async def test_a_job_that_is_cancelled_before_its_first_step_ends_as_cancelled(a
 
     task = job_task(app, body)
     async with running_worker(app) as worker:
-        await until(lambda: hasattr(worker, "_runner"))
-        runner, streaks = worker._runner, worker._runner._streaks
-        chosen = "begin" if how == "in a streak" else "start"
-        start = getattr(streaks, chosen)
+        await until(lambda: hasattr(worker, "_places"))
+        places = worker._places
+        chosen = "_begin_streak" if how == "in a streak" else "_start_alone"
+        start = getattr(places, chosen)
 
-        def cancelled_at_once(run: Any) -> None:
-            start(run)
-            runner.cancel(run)
-            setattr(streaks, chosen, start)
+        def cancelled_at_once(run: Any, *how: Any) -> None:
+            start(run, *how)
+            places.cancel(run)
+            setattr(places, chosen, start)
 
-        setattr(streaks, chosen, cancelled_at_once)
+        setattr(places, chosen, cancelled_at_once)
         jobs = await app.enqueue_many.aio(task.call(n) for n in range(5))
         for job in jobs:
             with contextlib.suppress(JobCancelled):
@@ -594,14 +593,14 @@ async def test_a_timeout_does_not_count_the_time_before_the_start(app: Penstock)
     loop = asyncio.get_running_loop()
     task = job_task(app, lambda n: asyncio.sleep(0), timeout=0.3)
     async with running_worker(app) as worker:
-        await until(lambda: hasattr(worker, "_runner"))
-        begin = worker._runner._streaks.begin
+        await until(lambda: hasattr(worker, "_places"))
+        begin = worker._places._begin_streak
 
         def after_a_block(first: Any) -> None:
             loop.call_soon(time.sleep, 0.4)
             begin(first)
 
-        worker._runner._streaks.begin = after_a_block  # type: ignore[method-assign]
+        worker._places._begin_streak = after_a_block  # type: ignore[method-assign]
         job = await task.enqueue.aio(0)
         await job.result.aio(scaled(20))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from msgspec import structs
@@ -13,7 +13,7 @@ from penstock.jobs.claims import Settlement
 from penstock.jobs.current import NoteSink
 from penstock.jobs.registry import Registry
 from penstock.jobs.shard_table import whole_name
-from penstock.worker.running import JobRun
+from penstock.worker.run import JobRun
 
 
 class BatchRun(JobRun):
@@ -52,12 +52,6 @@ class BatchRun(JobRun):
             else self.outcomes[place]
             for place, one in enumerate(self.members)
         ]
-
-    def cancel(self, one: JobRun, cancel_all: Callable[[JobRun], None]) -> None:
-        """A member was cancelled: it ends so, whatever the call returns. The call ends with its last member."""
-        one.cancelled = True
-        if all(member.cancelled for member in self.members):
-            cancel_all(self)
 
 
 class _EachMember:

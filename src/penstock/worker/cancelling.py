@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from penstock.core.operations import Driver
 from penstock.errors import PenstockError
-from penstock.jobs.claims import Settlement
-from penstock.worker.batches import BatchRun
 from penstock.worker.feed import Feed
-from penstock.worker.runner import JobRunner
-from penstock.worker.running import Inflight
+from penstock.worker.places import Places
+from penstock.worker.runs import Runs
 
 log = logging.getLogger("penstock.worker")
 
@@ -26,11 +24,10 @@ class Cancelling:
     A worker hears of it by a message or, at the latest after a third of the lease, by the reply to a regular heartbeat.
     """
 
-    def __init__(self, driver: Driver, inflight: Inflight, runner: JobRunner, settle_soon: Callable[[], None]) -> None:
+    def __init__(self, driver: Driver, runs: Runs, places: Places) -> None:
         self._driver = driver
-        self._inflight = inflight
-        self._runner = runner
-        self._settle_soon = settle_soon
+        self._runs = runs
+        self._places = places
         self.tasks: set[asyncio.Task[None]] = set()
 
     def read(self, feed: Feed) -> None:
@@ -48,16 +45,12 @@ class Cancelling:
             self.cancel(feed, tokens or [])
 
     def cancel(self, feed: Feed, tokens: Sequence[bytes]) -> None:
-        """Cancel those of these jobs that the worker still holds."""
+        """Cancel those of these jobs that the worker still holds. A batch runs on until its last job is cancelled."""
         wanted = set(tokens)
-        for run in list(self._inflight.running):
-            for one in run.members or (run,):
-                if one.claim.token in wanted and not one.cancelled:
-                    log.info("job %s (%s) is cancelled", one.context.id, one.definition.name)
-                    if isinstance(run, BatchRun):
-                        run.cancel(one, self._runner.cancel)
-                    else:
-                        self._runner.cancel(run)
-        for claim in self._inflight.take_claims(wanted):
-            feed.to_settle.append(Settlement(claim.token, b"", "cancel"))
-            self._settle_soon()
+        for run, one in self._runs.running_with(wanted):
+            if not one.cancelled:
+                log.info("job %s (%s) is cancelled", one.context.id, one.definition.name)
+                one.cancelled = True
+                if all(member.cancelled for member in run.members):
+                    self._places.cancel(run)
+        self._runs.cancel_waiting(feed, wanted)

@@ -30,7 +30,7 @@ from penstock.jobs.retry import Drop, Retry, RetryLater
 from penstock.jobs.stage import Stage
 from penstock.settings import WorkerSettings
 from penstock.worker.batches import BatchRun
-from penstock.worker.running import JobRun
+from penstock.worker.run import JobRun
 from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp, run_cancellable
 
 log = logging.getLogger("penstock.worker")

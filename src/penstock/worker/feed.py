@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec import structs
 
 from penstock.core.ids import mint_id
 from penstock.core.operations import RoundTrip, recheck_delay
+from penstock.errors import FormatTooNew, ServerError
 from penstock.jobs.batching import Batch
 from penstock.jobs.claims import Claim, Registration, Settlement, TurnReply
 from penstock.jobs.queue import Queue
@@ -22,6 +24,9 @@ log = logging.getLogger("penstock.worker")
 
 MAX_SETTLEMENTS = 500
 """Settlements that one turn carries; keeps a turn below a few milliseconds of server time."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+"""Seconds between two tries to reach a server that does not answer. The pause doubles each time."""
 
 
 class Feed:
@@ -41,6 +46,7 @@ class Feed:
         batch: Batch | None = None,
         *,
         burst: bool = False,
+        round_due: asyncio.Event | None = None,
     ) -> None:
         """
         sleep         seconds after which an idle worker registers again
@@ -48,11 +54,13 @@ class Feed:
         slot          the position of the queue among all that the process may serve
         batch         how the queue's task gets its jobs together; None: one by one
         burst         do not wait for a batch to fill up
+        round_due     is set when a turn became due, so that the worker begins a round
         """
         self.queue = queue
         self.slot = slot
         self.batch = batch
         self._waits = not (burst and batch)
+        self._round_due = round_due or asyncio.Event()
         if batch is not None:
             registration = structs.replace(registration, batch=batch.declared)
         self._worker = self._registration = registration
@@ -68,6 +76,7 @@ class Feed:
         self.untried_since: float | None = None
         """`time.monotonic()` since when the first suspect of the queue has waited; None: the last turn saw none."""
         self.to_settle: list[Settlement] = []
+        """The settlements that no turn has carried yet."""
         self.notes = PendingNotes()
         """Reports of the running jobs; each turn carries some of it."""
         self.awake = True
@@ -124,6 +133,38 @@ class Feed:
     def wants_turn(self, can_claim: bool) -> bool:
         """Whether a turn is due by itself. `can_claim`: the worker has room for a job."""
         return min(self.wake_at, self.tick_at) <= time.monotonic() or (self.awake and can_claim)
+
+    def settle(self, *settlements: Settlement) -> None:
+        """Keep these settlements until a turn has brought them to the server."""
+        self.to_settle += settlements
+
+    def hand_back(self, claims: Iterable[Claim]) -> None:
+        """Return claims to the queue, as if they had not been claimed."""
+        self.settle(*(Settlement(claim.token, b"", "release") for claim in claims))
+
+    async def take_turn(self, want: int, *, leave: bool = False, give_up: Callable[[], bool]) -> TurnReply:
+        """Take a turn, again and again unchanged until the server answers. See `turn`.
+
+        Raises FormatTooNew at once, and another ServerError if `give_up()` is true then.
+        """
+        pause = 0.0
+        while True:
+            sent_at = time.monotonic()
+            try:
+                reply = await self.queue._driver.aio.run(self.turn(want, leave=leave))
+            except FormatTooNew:
+                raise
+            except ServerError as error:
+                if give_up():
+                    raise
+                pause = min(_LONGEST_PAUSE, pause * 2 or _FIRST_PAUSE)
+                log.warning("the server does not answer, trying again in %.1f s: %s", pause, error)
+                await asyncio.sleep(pause)
+            else:
+                if pause:
+                    log.info("the server answers again")
+                self.answered(reply, sent_at)
+                return reply
 
     def turn(self, want: int, *, leave: bool = False) -> RoundTrip[TurnReply]:
         """Return the next turn, which asks for up to `want` jobs. While a turn is unanswered, return that one again.
@@ -209,7 +250,22 @@ class Feed:
         """Whether settlements, reports that are due or an unanswered turn must reach the server."""
         return bool(self.to_settle) or self._unanswered is not None or self.notes.are_due
 
-    def wake_up(self, messages: list[str]) -> None:
+    def start_notes(self) -> None:
+        """Have a turn taken when the reports of the jobs are due. Call it on the worker's loop."""
+        self.notes.start(asyncio.get_running_loop(), self._round_due.set)
+
+    def wake_up(self, messages: Iterable[str]) -> None:
         """Make the next turn due at the earliest time that one of these wake-ups names."""
         for message in messages:
             self.wake_at = min(self.wake_at, time.monotonic() + recheck_delay(message))
+        self._round_due.set()
+
+    def look_again(self) -> None:
+        """Make a turn due now."""
+        self.wake_at = 0.0
+        self._round_due.set()
+
+    def lease_refused(self, incarnation: str) -> None:
+        """The server refused a heartbeat. Take a turn: if the server refuses that too, a new incarnation begins."""
+        if self.incarnation == incarnation:
+            self.look_again()

@@ -51,7 +51,7 @@ from penstock.jobs.record import Record
 from penstock.jobs.registry import Registry
 from penstock.settings import WorkerSettings
 from penstock.worker.execution import Execution
-from penstock.worker.running import JobRun
+from penstock.worker.run import JobRun
 from penstock.worker.standard_streams import open_closed_streams
 
 COMMAND: Final = struct.Struct(">cI")

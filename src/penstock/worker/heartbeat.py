@@ -13,13 +13,16 @@ import threading
 import time
 import traceback
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from penstock.core.operations import BlockingFace
 from penstock.errors import PenstockError
 from penstock.settings import MiB
+from penstock.worker.cancelling import Cancelling
 from penstock.worker.feed import Feed
+from penstock.worker.places import Places
 from penstock.worker.processes import resident_bytes
+from penstock.worker.runs import Runs
 
 log = logging.getLogger("penstock.worker")
 
@@ -60,22 +63,13 @@ class Heartbeat(PeriodicThread):
     """
 
     def __init__(
-        self,
-        driver: BlockingFace,
-        feed: Feed,
-        loop: asyncio.AbstractEventLoop,
-        lost: Callable[[Feed, str], None],
-        cancel: Callable[[Feed, Sequence[bytes]], None],
+        self, driver: BlockingFace, feed: Feed, loop: asyncio.AbstractEventLoop, cancelling: Cancelling
     ) -> None:
-        """
-        lost    called on the loop, with the feed and its incarnation, if the server refuses a heartbeat
-        cancel  called on the loop, with the feed and the tokens of jobs that are to be cancelled
-        """
+        """`cancelling` ends the jobs that the reply to a heartbeat names."""
         super().__init__("heartbeat", loop, feed.lease / 6)
         self._driver = driver
         self._feed = feed
-        self._lost = lost
-        self._cancel = cancel
+        self._cancelling = cancelling
 
     def _check(self) -> None:
         feed, sent_at = self._feed, time.monotonic()
@@ -88,34 +82,23 @@ class Heartbeat(PeriodicThread):
             log.warning("a heartbeat failed on queue %s: %s", feed.queue.name, error)
             return
         if cancels is None:
-            self._loop.call_soon_threadsafe(self._lost, feed, incarnation)
+            self._loop.call_soon_threadsafe(feed.lease_refused, incarnation)
             return
         feed.lease_renewed(sent_at)
         if cancels:
-            self._loop.call_soon_threadsafe(self._cancel, feed, cancels)
+            self._loop.call_soon_threadsafe(self._cancelling.cancel, feed, cancels)
 
 
 class Watchdog(PeriodicThread):
     """Logs which task blocks the event loop if the loop does not respond for `warn_after` seconds while jobs run."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        warn_after: float,
-        *,
-        busy: Callable[[], bool],
-        name_of: Callable[[asyncio.Task[object]], str],
-    ) -> None:
-        """Create it on the loop's own thread.
-
-        busy     whether jobs run; an idle loop is not checked
-        name_of  returns the name by which a warning refers to an asyncio task
-        """
+    def __init__(self, loop: asyncio.AbstractEventLoop, warn_after: float, runs: Runs, places: Places) -> None:
+        """Create it on the loop's own thread."""
         super().__init__("watchdog", loop, warn_after / 2)
         self._loop_thread = threading.get_ident()
         self._warn_after = warn_after
-        self._busy = busy
-        self._name_of = name_of
+        self._runs = runs
+        self._places = places
         self._asked_at = self._responded_at = time.monotonic()
         self._warned = False
 
@@ -125,7 +108,7 @@ class Watchdog(PeriodicThread):
             if self._warned:
                 log.warning("the event loop runs again, after %.1f s", self._responded_at - self._asked_at)
                 self._warned = False
-            if self._busy():
+            if not self._runs.empty:
                 self._asked_at = now
                 self._loop.call_soon_threadsafe(self._respond)
         elif now - self._asked_at >= self._warn_after and not self._warned:
@@ -136,7 +119,7 @@ class Watchdog(PeriodicThread):
             place = f" at {where.filename}:{where.lineno}" if where else ""
             log.warning(
                 "%s has blocked the event loop for %.1f s%s; nothing else can run meanwhile: make it a `def` task",
-                self._name_of(task) if task else "a callback", now - self._asked_at, place,
+                self._places.name_of(task) if task else "a callback", now - self._asked_at, place,
             )  # fmt: skip
 
     def _respond(self) -> None:

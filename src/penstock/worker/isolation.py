@@ -44,8 +44,8 @@ from penstock.worker.forkserver import (
     RunRequest,
 )
 from penstock.worker.processes import describe_exit
+from penstock.worker.run import JobRun
 from penstock.worker.run_channel import RunChannel
-from penstock.worker.running import JobRun
 from penstock.worker.spawned import SpawnedProcess
 
 log = logging.getLogger("penstock.worker")

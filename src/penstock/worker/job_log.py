@@ -12,7 +12,7 @@ from penstock.jobs.middleware import JobContext, JobOutcome, Middleware, Middlew
 from penstock.settings import LogLevel
 
 if TYPE_CHECKING:
-    from penstock.worker.running import JobRun
+    from penstock.worker.run import JobRun
 
 log = logging.getLogger("penstock.worker")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.core.operations import Driver
@@ -19,25 +18,12 @@ if TYPE_CHECKING:
 class OpenFeeds:
     """The listeners and heartbeats of the feeds that a worker serves."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        cancelling: Cancelling,
-        round_due: Callable[[], None],
-        lease_lost: Callable[[Feed, str], None],
-        broken: Callable[[BaseException], None],
-    ) -> None:
-        """
-        round_due   begins a round of the worker
-        lease_lost  called with a feed and its incarnation, if the server refuses a heartbeat
-        broken      called with an error that a retry would not fix, such as a missing permission
-        """
+    def __init__(self, driver: Driver, cancelling: Cancelling) -> None:
         self._driver = driver
         self._cancelling = cancelling
-        self._round_due = round_due
-        self._lease_lost = lease_lost
-        self._broken = broken
         self._loop = asyncio.get_running_loop()
+        self.broken: asyncio.Future[None] = self._loop.create_future()
+        """Ends with an error that a retry would not fix, such as a missing permission."""
         self._listeners: list[AsyncListener] = []
         self.heartbeats: list[Heartbeat] = []
         self.tasks: list[asyncio.Task[None]] = []
@@ -51,11 +37,11 @@ class OpenFeeds:
         task = asyncio.create_task(self._listen(feed, listener))
         task.add_done_callback(self._listening_ended)
         self.tasks.append(task)
-        feed.notes.start(self._loop, self._round_due)
-        heartbeat = Heartbeat(self._driver.blocking, feed, self._loop, self._lease_lost, self._cancelling.cancel)
+        feed.start_notes()
+        heartbeat = Heartbeat(self._driver.blocking, feed, self._loop, self._cancelling)
         self.heartbeats.append(heartbeat)
         heartbeat.start()
-        self._round_due()  # a worker that sleeps does not know the feed
+        feed.look_again()  # a worker that sleeps does not know the feed
 
     def close_listeners(self) -> None:
         for listener in self._listeners:
@@ -68,8 +54,7 @@ class OpenFeeds:
                 self._cancelling.read(feed)
             if wake_ups := [message for message in messages if message != CANCEL]:
                 feed.wake_up(wake_ups)
-                self._round_due()
 
     def _listening_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._broken(error)
+        if not task.cancelled() and (error := task.exception()) is not None and not self.broken.done():
+            self.broken.set_exception(error)

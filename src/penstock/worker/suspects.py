@@ -33,11 +33,10 @@ class SuspectWatch:
 
     def __init__(
         self, feeds: Sequence[Feed], queues: Sequence[Queue], turn: Turn, command: Callable[[], TrialCommand | None],
-        settings: WorkerSettings, wake: Callable[[], None],
+        settings: WorkerSettings,
     ) -> None:  # fmt: skip
         """
         queues   all that the worker may ever serve
-        wake     makes the worker begin a round
         turn     takes a turn of the worker
         command  returns the command of a trial process; None: no other process could import the app
         """
@@ -46,7 +45,6 @@ class SuspectWatch:
         self._turn = turn
         self._command = command
         self._settings = settings
-        self._wake = wake
         self.status: SharedStatus | None = None
         """Where it reports to, if the worker has a supervisor."""
         self._trials: Trials | None = None
@@ -90,8 +88,7 @@ class SuspectWatch:
     def _look_again(self) -> None:
         """A trial process has ended. Its supervisor, this worker, waits for its end if it has nothing else to do."""
         for feed in self._feeds:
-            feed.wake_at = 0.0
-        self._wake()
+            feed.look_again()
 
     async def worker_is_empty(self) -> None:
         """Begin or end a trial here. Call it while claims are blocked and the worker holds no job."""

@@ -20,13 +20,12 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from penstock.jobs.claims import Claim, Registration, Settlement
+from penstock.jobs.claims import Claim, Registration
 from penstock.jobs.dependencies import ProcessScope
-from penstock.jobs.middleware import JobContext
 from penstock.jobs.queue import Queue
 from penstock.settings import WorkerSettings
 from penstock.worker.app import App, check_settings, queues_of
-from penstock.worker.batches import BatchRun, batch_of, batch_run
+from penstock.worker.batches import batch_of
 from penstock.worker.cancelling import Cancelling
 from penstock.worker.execution import Execution
 from penstock.worker.feed import Feed
@@ -34,17 +33,21 @@ from penstock.worker.heartbeat import MemoryLimit, PeriodicThread, Watchdog
 from penstock.worker.isolation import Isolation
 from penstock.worker.job_log import RunReports
 from penstock.worker.open_feeds import OpenFeeds
-from penstock.worker.runner import JobRunner
-from penstock.worker.running import DOUBLING, STALL, Inflight, JobRun
+from penstock.worker.places import Places
+from penstock.worker.runs import STALL, Runs
 from penstock.worker.shared_status import RETIRING, SOLE, SharedStatus
 from penstock.worker.suspects import SuspectWatch
 from penstock.worker.ticks import TickServer
 from penstock.worker.trials import command_for
 from penstock.worker.turn_order import TurnOrder
-from penstock.worker.turns import NEXT_SLOW_TURN, SLOW_TURN, take_turn
 
 log = logging.getLogger("penstock.worker")
 
+_SLOW_TURN = 0.5
+"""Seconds that a round waits for the turn of one queue. Then it continues with the other queues."""
+
+_NEXT_SLOW_TURN = 0.05
+"""The wait for each further queue of a round in which a turn was slow: several queues may be on the silent node."""
 
 _LONGEST_SLEEP = 3600.0
 
@@ -95,6 +98,7 @@ class Worker:
         self._shared_status: SharedStatus | None = None
         self._trial_host_deaths: int | None = None
         queues = [app.queue(name) for name in names]
+        self._round_due = asyncio.Event()
         self._turn_order = TurnOrder(queues, app.settings.sleep, self._make_feed)
         self._feeds = self._turn_order.feeds
         self._turn_order.begin()
@@ -106,21 +110,17 @@ class Worker:
             isolated, self._execution, app.registry,
             max_payload=app.settings.max_payload, worker=self.name, start_logging=start_logging,
         )  # fmt: skip
-        self._reports = RunReports(self.name, app.middleware, self.settings.job_log_level)
-        self._round_due = asyncio.Event()
+        reports = RunReports(self.name, app.middleware, self.settings.job_log_level)
+        self._runs = Runs(self._execution, reports, self.settings, self._jobs_have_ended)
         self._suspects = SuspectWatch(
             self._feeds, queues, self._turn, partial(command_for, app, self.settings, start_logging), self.settings,
-            self._round_due.set,
         )  # fmt: skip
-        self._inflight = Inflight(self.settings.concurrency, self.settings.prefetch, self.settings.max_batch)
         self._ticks = TickServer(app, queues)
         self._slow_turns: dict[Feed, asyncio.Task[None]] = {}
         self._settle_timer: asyncio.TimerHandle | None = None
-        self._runners_timer: asyncio.TimerHandle | None = None
-        self._rechecked = False
+        self._rechecked_after = -1
         self._has_left = False
         self._is_sole = True
-        self._jobs_left = float("inf") if self.settings.max_jobs is None else self.settings.max_jobs
         self._retiring = False
         self._stop_calls = 0
         self._stop_deadline = float("inf")
@@ -130,10 +130,9 @@ class Worker:
 
     def _share_status(self, status: SharedStatus) -> None:
         """Show the supervisor through `status` which jobs run here. Call it before `run()`."""
-        self._shared_status = status
-        self._suspects.status = status
+        self._shared_status = self._suspects.status = self._runs.status = status
         if status.begins_slowly:
-            self._inflight.begin_slowly()
+            self._runs.begin_slowly()
         for feed in self._feeds:
             self._prepare(feed)
 
@@ -151,7 +150,9 @@ class Worker:
 
     def _make_feed(self, queue: Queue, slot: int) -> Feed:
         registration, batch = Registration(self.name, self.settings.concurrency), batch_of(self._registry, queue.name)
-        feed = Feed(queue, self._lease, 0.0, registration, slot, batch, burst=self.settings.burst)
+        feed = Feed(
+            queue, self._lease, 0.0, registration, slot, batch, burst=self.settings.burst, round_due=self._round_due
+        )
         self._prepare(feed)
         if self._trial_host_deaths is not None:
             feed.begin_trials(self._trial_host_deaths)
@@ -175,26 +176,19 @@ class Worker:
 
     async def _work(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._broken: asyncio.Future[None] = self._loop.create_future()
-        self._runner = JobRunner(
-            self._execution, self._inflight, self._isolation, self.settings,
-            shared_status=self._shared_status, take_next=self._next_in_streak,
-            finished=self._finished, go_on=self._go_on, broken=self._break,
-        )  # fmt: skip
-        self._cancelling = Cancelling(self._driver, self._inflight, self._runner, self._settle_soon)
+        self._places = Places(self._runs, self._execution, self._isolation, self.settings)
+        self._cancelling = Cancelling(self._driver, self._runs, self._places)
         await self._driver.aio.run(self._feeds[0].queue.bindings.counts())
         await self._turn_order.check_shards()
         if not self._feeds[0].trial:
             await self._ticks.declare()
-        opened = OpenFeeds(self._driver, self._cancelling, self._round_due.set, self._lease_lost, self._break)
+        opened = OpenFeeds(self._driver, self._cancelling)
         for feed in self._feeds:
             opened.open(feed)
         watch = self._turn_order.watch_shards(opened.open)
         work = map(asyncio.create_task, (self._serve(), self._ticks.renew(), watch))
-        parts: list[asyncio.Future[None]] = [self._broken, *work]
-        busy, name_of = lambda: any(feed.held for feed in self._feeds), self._runner.name_of
-        watchdog = Watchdog(self._loop, self.settings.blocked_warning, busy=busy, name_of=name_of)
-        threads: list[PeriodicThread] = [watchdog]
+        parts: list[asyncio.Future[None]] = [self._places.broken, opened.broken, *work]
+        threads: list[PeriodicThread] = [Watchdog(self._loop, self.settings.blocked_warning, self._runs, self._places)]
         if self.settings.max_memory is not None:
             threads.append(MemoryLimit(self._loop, self.settings.max_memory, self._retire))
         for thread in threads:
@@ -211,12 +205,12 @@ class Worker:
             for thread in (*threads, *opened.heartbeats):
                 thread.stop()
             self._stop_calls, self._stop_deadline = 2, 0.0  # what follows hands back and never retries
-            self._hand_back(self._inflight.take_waiting())
-            self._hand_back(self._inflight.take_running())
+            self._runs.close()
+            self._runs.hand_back_running()
             remaining = [*parts, *opened.tasks, *self._slow_turns.values(), *self._cancelling.tasks]
             for task in remaining:
                 task.cancel()
-            await asyncio.gather(*remaining, self._runner.close(), self._ticks.close(), return_exceptions=True)
+            await asyncio.gather(*remaining, self._places.close(), self._ticks.close(), return_exceptions=True)
             if not self._has_left:
                 await asyncio.gather(*map(self._leave, self._feeds))
             opened.close_listeners()
@@ -242,12 +236,12 @@ class Worker:
         self._stop_calls += 1
         if self._stop_calls == 1:
             self._stop_deadline = time.monotonic() + self.settings.stop_timeout
-            if self._inflight.running:
+            if self._runs.running:
                 log.info(
                     "stopping: %d jobs still run, for at most %.0f s; stop again to hand them back now",
-                    len(self._inflight.running), self.settings.stop_timeout,
+                    len(self._runs.running), self.settings.stop_timeout,
                 )  # fmt: skip
-            self._hand_back(self._inflight.take_waiting())
+            self._runs.close()
         elif self._stop_calls == 2:
             self._stop_deadline = 0.0
         self._suspects.stop()
@@ -256,26 +250,18 @@ class Worker:
     @property
     def _is_empty(self) -> bool:
         """Whether it holds no job, and has nothing to send."""
-        return self._inflight.empty and not any(feed.must_send for feed in self._feeds)
-
-    @property
-    def _takes_no_jobs(self) -> bool:
-        return self._retiring or self._stop_calls > 0
+        return self._runs.empty and not any(feed.must_send for feed in self._feeds)
 
     def _retire(self, why: str) -> None:
         """Claim no more jobs, and end when those that run have finished. The supervisor starts the next process."""
-        if self._takes_no_jobs:
+        if self._retiring or self._stop_calls:
             return
-        log.info("%s: this process claims no more, and ends after %d running jobs", why, len(self._inflight.running))
+        log.info("%s: this process claims no more, and ends after %d running jobs", why, len(self._runs.running))
         self._retiring = True
-        self._hand_back(self._inflight.take_waiting())
+        self._runs.close()
         if self._shared_status:
             self._shared_status.report(RETIRING)
         self._round_due.set()
-
-    def _break(self, error: BaseException) -> None:
-        if not self._broken.done():
-            self._broken.set_exception(error)
 
     # --- rounds ---
 
@@ -284,14 +270,16 @@ class Worker:
             await self._round()
             if self._stop_calls and time.monotonic() >= self._stop_deadline:
                 self._hand_back_running()
-            if self._takes_no_jobs and self._is_empty:
-                break
-            if self.settings.burst and not self._takes_no_jobs and self._idle():
-                if self._rechecked:
+            if self._runs.is_closed:
+                self._retire(f"{self._runs.started} jobs have started")
+                if self._is_empty:
+                    break
+            elif self.settings.burst and self._idle():
+                if self._rechecked_after == self._runs.started:
                     self.stop()
-                self._rechecked = True
+                self._rechecked_after = self._runs.started
                 for feed in self._feeds:  # the last job may have enqueued to a queue already found empty
-                    feed.wake_at = 0.0
+                    feed.look_again()
                 continue
             if self._suspects.claims_are_blocked and self._is_empty:
                 await self._suspects.worker_is_empty()
@@ -305,18 +293,18 @@ class Worker:
 
     async def _round(self) -> None:
         self._round_due.clear()
-        self._hand_back(self._inflight.take_stalled())
-        earlier_has_more, may_claim, patience = False, True, SLOW_TURN
+        self._runs.hand_back_stalled()
+        earlier_has_more, may_claim, patience = False, True, _SLOW_TURN
         for feed, begins_queue in self._turn_order.next_round():
             if begins_queue:
                 may_claim = not earlier_has_more
             room = self._room_for(feed) if may_claim else 0
             # A stopping worker deregisters as idle, so that wake-ups reach workers that can take a job.
-            can_claim = room > 0 and self._inflight.should_claim
-            if feed.must_send or (not feed.awake if self._takes_no_jobs else feed.wants_turn(can_claim)):
+            can_claim = room > 0 and self._runs.should_claim
+            if feed.must_send or (not feed.awake if self._runs.is_closed else feed.wants_turn(can_claim)):
                 await self._take_turn(feed, room, patience)
                 if feed in self._slow_turns:
-                    patience = NEXT_SLOW_TURN
+                    patience = _NEXT_SLOW_TURN
             earlier_has_more |= feed.awake and feed not in self._slow_turns
 
     async def _take_turn(self, feed: Feed, want: int, patience: float) -> None:
@@ -334,55 +322,40 @@ class Worker:
             turn.add_done_callback(lambda _: self._round_due.set())
 
     async def _turn(self, feed: Feed, want: int, *, leave: bool = False) -> None:
-        turn, sent_at = await take_turn(
-            self._driver, feed, want, leave, give_up=lambda: time.monotonic() >= self._stop_deadline
-        )
+        turn = await feed.take_turn(want, leave=leave, give_up=lambda: time.monotonic() >= self._stop_deadline)
         if not turn.alive:
-            self._inflight.drop(feed)
-        claims = [(feed, claim) for claim in feed.answered(turn, sent_at)]
+            self._runs.drop(feed)
         self._suspects.turn_was_answered(feed)
-        if self._must_be_sole(claims):
+        if self._must_be_sole(feed, turn.claims):
             self.stop()
         if turn.ticks:
             self._ticks.serve(feed.queue, turn.ticks)
-        if self._takes_no_jobs:  # stop() was called while the turn was unanswered
-            self._hand_back(claims)
-        elif feed.batch is not None:
-            self._start_batch(feed, turn.claims)
-        else:
-            self._inflight.waiting.extend(claims)
-            self._runner.start_waiting()
+        self._runs.add(feed, turn.claims)
+        self._places.fill()
         if feed.to_settle:
             self._settle_soon()
 
-    def _must_be_sole(self, claims: Sequence[tuple[Feed, Claim]]) -> bool:
+    def _must_be_sole(self, feed: Feed, claims: Sequence[Claim]) -> bool:
         """Whether a suspect whose host has died was claimed by a trial process, beside which another one may run."""
-        if self._is_sole or not any(feed.trial and claim.record.host_deaths for feed, claim in claims):
+        if self._is_sole or not feed.trial or not any(claim.record.host_deaths for claim in claims):
             return False
         if self._shared_status:
             self._shared_status.report(SOLE)
         return True
 
-    @property
-    def _room(self) -> int:
-        """How many more jobs to claim."""
-        room = 0 if self._takes_no_jobs or self._suspects.claims_are_blocked else self._inflight.room
-        return room if self._jobs_left >= room else int(self._jobs_left)
-
     def _room_for(self, feed: Feed) -> int:
-        room = self._room
-        return room if feed.batch is None or feed.trial else min(room, 1) * self._inflight.room_for(feed.batch.size)
+        return 0 if self._suspects.claims_are_blocked else self._runs.room_for(feed)
 
     def _can_claim(self) -> bool:
         """Whether the next round can begin at once: runners are free, and a queue may have more jobs."""
-        if self._room <= 0 or not self._inflight.should_claim:
+        if not self._runs.should_claim:
             return False
         return any(feed.awake and feed not in self._slow_turns and self._room_for(feed) > 0 for feed in self._feeds)
 
     async def _sleep(self) -> None:
         """Sleep until the next round: a wake-up, a settlement, a due time of a queue, a stall, or the stop deadline."""
         until = min((feed.tick_at if feed.awake else feed.wake_at for feed in self._feeds), default=float("inf"))
-        if self._inflight.waiting:
+        if self._runs.waiting:
             until = min(until, time.monotonic() + STALL)
         if not self._handed_back:
             until = min(until, self._stop_deadline)
@@ -394,76 +367,9 @@ class Worker:
     def _idle(self) -> bool:
         return self._is_empty and not any(feed.awake for feed in self._feeds) and not self._suspects.work_is_left
 
-    # --- jobs ---
-
-    def _next_in_streak(self) -> JobRun | None:
-        """Start waiting jobs up to the first one that belongs into a streak, and return that one, if there is one."""
-        while not self._takes_no_jobs and (next_ := self._inflight.take_next()) is not None:
-            feed, claim = next_
-            run = self._execution.prepare(claim, feed.queue.name)
-            if isinstance(run, Settlement):
-                self._refuse(feed, claim, run)
-            elif not self._start(feed, run):
-                return run
-        return None
-
-    def _refuse(self, feed: Feed, claim: Claim, settlement: Settlement) -> None:
-        self._reports.add(JobContext.of(claim, feed.queue.name, ""), settlement)
-        feed.to_settle.append(settlement)
-        self._settle_soon()
-
-    def _start(self, feed: Feed, run: JobRun) -> bool:
-        """Start a job, or a batch. False: it belongs into a streak."""
-        run.feed = feed
-        self._inflight.start(run)
-        self._reports.start(run)
-        if self._runners_timer is None and not self._inflight.has_all_runners:
-            self._runners_timer = self._loop.call_later(DOUBLING, self._add_runners)
-        self._rechecked = False
-        self._jobs_left -= len(run.members) or 1
-        has_started = self._runner.start(run)
-        if self._jobs_left <= 0:
-            self._retire(f"{self.settings.max_jobs} jobs have started")
-        return has_started
-
-    def _start_batch(self, feed: Feed, claims: Sequence[Claim]) -> None:
-        runs, refused = self._execution.prepare_batch(claims, feed.queue.name)
-        for claim, settlement in refused:
-            self._refuse(feed, claim, settlement)
-        if runs:
-            self._start(feed, batch_run(runs))
-
-    def _add_runners(self) -> None:
-        if not self._inflight.add_runners():
-            self._runners_timer = self._loop.call_later(DOUBLING, self._add_runners)
-        self._runner.start_waiting()
-        self._round_due.set()
-
-    def _finished(self, run: JobRun, settlement: Settlement | None) -> None:
-        """A job has ended. `settlement` None: the worker had cancelled it."""
-        if self._shared_status:
-            for one in run.members or (run,):
-                self._shared_status.job_ended(one.claim.token)
-            self._shared_status.note_job_has_ended()
-        if run.cancelled and settlement is not None:
-            settlement = self._execution.cancelled(run)  # whatever its code has made of that
-        if not self._inflight.finish(run) or settlement is None or run.feed is None:
-            self._round_due.set()  # there is nothing to settle; but a runner is free again
-            return
-        if isinstance(run, BatchRun):
-            self._settled(run.feed, run.members, run.settlements(settlement), run.started_at)
-        else:
-            self._settled(run.feed, (run,), (settlement,), run.started_at)
-
-    def _settled(
-        self, feed: Feed, runs: Sequence[JobRun], settlements: Sequence[Settlement], started_at: float
-    ) -> None:
-        feed.to_settle += settlements
-        self._reports.add_all(runs, settlements, started_at)
-
-    def _go_on(self) -> None:
-        """Jobs have ended: start others, and settle these."""
-        self._runner.start_waiting()
+    def _jobs_have_ended(self) -> None:
+        """Start others, and have these settled."""
+        self._places.fill()
         self._settle_soon()
 
     def _settle_soon(self) -> None:
@@ -477,24 +383,11 @@ class Worker:
         self._settle_timer = None
         self._round_due.set()
 
-    def _hand_back(self, claims: Sequence[tuple[Feed, Claim]]) -> None:
-        for feed, claim in claims:
-            feed.to_settle.append(Settlement(claim.token, b"", "release"))
-
     def _hand_back_running(self) -> None:
         """Hand back the running jobs, after a second `stop()` or when `stop_timeout` has passed."""
         self._handed_back = True
-        running = self._inflight.take_running()
-        if running:
-            log.warning("handing back %d jobs that still run", len(running))
+        handed_back = self._runs.hand_back_running()
+        if handed_back:
+            log.warning("handing back %d jobs that still run", handed_back)
             self._round_due.set()
-        self._hand_back(running)
-        self._runner.cancel_all("the worker stops")
-
-    # --- lost leases ---
-
-    def _lease_lost(self, feed: Feed, incarnation: str) -> None:
-        """The server refused a heartbeat. Make a turn due: when the server refuses it too, a new incarnation begins."""
-        if feed.incarnation == incarnation:
-            feed.wake_at = 0.0
-            self._round_due.set()
+        self._places.cancel_all("the worker stops")
