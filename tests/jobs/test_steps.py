@@ -8,7 +8,8 @@ import pytest
 
 from penstock import LeaseLost
 from penstock.core.operations import Operation
-from penstock.jobs.steps import Steps, Suspended
+from penstock.jobs.retry import Suspended
+from penstock.jobs.steps import Steps
 from tests.jobs.stand import FakeWorker, Stand
 
 

@@ -4,6 +4,7 @@ from typing import Final
 
 # recorded, in durable.lua
 RESULT: Final = b"r"
+FAILED: Final = b"f"
 WAITS: Final = b"w"
 SIGNAL: Final = b"s"
 TIMEOUT: Final = b"t"

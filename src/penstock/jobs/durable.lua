@@ -12,7 +12,11 @@
 -- signal makes it due at once. Then it runs again: it gets what it has recorded, and continues behind that. Of signal
 -- and time-out the first that is recorded counts.
 
-recorded = { RESULT = "r", WAITS = "w", SIGNAL = "s", TIMEOUT = "t" } -- WAITS: for a signal, or until a time
+recorded = {
+  RESULT = "r", FAILED = "f", -- of a function: what it returned; the error that the task has caught
+  WAITS = "w", -- for a signal, or until a time
+  SIGNAL = "s", TIMEOUT = "t",
+}
 
 -- of one job; counted for each value; a time in the year 6429
 _durable = { BYTES = 1048576, EACH = 256, FOREVER = 140737488355328 }
@@ -106,12 +110,13 @@ function script.load_steps(base, meta, given, incarnation, token)
   return reply
 end
 
--- Records the result of a step. Returns { 1 }; { 1, recorded } if the step was recorded before, which counts; { 0 } if
--- the incarnation does not hold the job; { -1, bytes } if the job has no room for it. May be sent again.
+-- Records how a step ended: `kind` is RESULT or FAILED. Returns { 1 }; { 1, recorded } if the step was recorded before,
+-- which counts; { 0 } if the incarnation does not hold the job; { -1, bytes } if the job has no room for it. May be
+-- sent again.
 --- keys: base meta
---- args: given: int, incarnation: str, token: str, step: str, name: str, value: str
+--- args: given: int, incarnation: str, token: str, step: str, kind: str, name: str, value: str
 --- flags: allow-oom
-function script.record_step(base, meta, given, incarnation, token, step, name, value)
+function script.record_step(base, meta, given, incarnation, token, step, kind, name, value)
   local s, newer = job.begin(given)
   if newer then return newer end
   local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
@@ -122,7 +127,7 @@ function script.record_step(base, meta, given, incarnation, token, step, name, v
   if known then return { 1, known } end
   local bytes = steps.own(key)
   if bytes + #value + _durable.EACH > _durable.BYTES then return { -1, bytes } end
-  steps.record(key, step, steps.pack(recorded.RESULT, s.now, name, value), "")
+  steps.record(key, step, steps.pack(kind, s.now, name, value), "")
   steps.mark_claim(incarnation, id, held)
   return { 1 }
 end

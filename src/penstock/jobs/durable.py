@@ -25,9 +25,9 @@ from penstock import codec
 from penstock.core.arguments import is_number, shown
 from penstock.errors import ProgramChanged, SignalTimeout, StepError
 from penstock.jobs.current import in_step
-from penstock.jobs.durable_bindings import LONGEST_NAME, check_name
+from penstock.jobs.durable_bindings import LONGEST_NAME, Recorded, check_name
 from penstock.jobs.retry import LONGEST_DELAY
-from penstock.jobs.steps import Steps, steps_of_run
+from penstock.jobs.steps import Steps, error_again, steps_of_run
 from penstock.settings import MiB
 
 P = ParamSpec("P")
@@ -83,6 +83,12 @@ class _Results:
         except TypeError:  # the function cannot be hashed
             self._decoder = None
 
+    def replay(self, one: Recorded) -> Any:
+        """What the step returned in an earlier run, or raise what it raised there."""
+        if one.kind == "failed":
+            raise error_again(f"step({self.name})", one.value)
+        return self.decode(one.value)
+
     def encode(self, result: Any) -> bytes:
         return codec.encode(result, limit=MiB, what=self._what)
 
@@ -103,9 +109,12 @@ class Step:
         paid = await step.named("deposit")(charge, order)
 
     The result is recorded under the job's lease when the function has returned, and is decoded as its annotation
-    says: so the first run gets the same value as a later one. If the function raises, nothing is recorded, and
-    the task's retry policy decides. If the worker dies between the call and the record, the function is called again:
-    give what it calls an idempotency key, such as `current().id`.
+    says: so the first run gets the same value as a later one. If the worker dies between the call and the record, the
+    function is called again: give what it calls an idempotency key, such as `current().id`.
+
+    If the function raises and the error ends the run, nothing is recorded, and the task's retry policy decides. If the
+    task catches the error and continues with another step or a wait, the error is recorded by its class and its
+    text, and a later run raises it again: so what was compensated is not done after all.
 
     Steps are numbered in the order of their calls. Steps that run at the same time need names, each its own. A `def`
     function that an `async def` task calls runs in a thread. A job records at most 1 MiB, with 256 bytes for each step.
@@ -138,9 +147,9 @@ class Step:
         run = steps.driver.aio.run
         with steps.running(key, what):
             results = _Results(function, key)
-            one = await run(steps.find(key, results.name, ("result",), what))
+            one = await run(steps.find(key, results.name, ("result", "failed"), what))
             if one is not None:
-                return results.decode(one.value)
+                return results.replay(one)
             token = in_step.set(key.removeprefix("@"))
             try:
                 if inspect.iscoroutinefunction(inspect.unwrap(getattr(function, "func", function))):
@@ -149,9 +158,13 @@ class Step:
                     result = await asyncio.to_thread(function, *args, **kwargs)
                     if inspect.isawaitable(result):
                         result = await result
+                value = results.encode(result)
+            except Exception as error:
+                steps.note_failure(key, results.name, error)
+                raise
             finally:
                 in_step.reset(token)
-            return results.decode(await run(steps.record(key, results.name, results.encode(result))))
+            return results.decode(await run(steps.record(key, results.name, value)))
 
     def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """For a `def` task, in its thread. Raises RuntimeError on an event loop."""
@@ -161,17 +174,19 @@ class Step:
         key, run = steps.begin(self._name), steps.driver.blocking.run
         with steps.running(key, what):
             results = _Results(function, key)
-            one = run(steps.find(key, results.name, ("result",), what))
+            one = run(steps.find(key, results.name, ("result", "failed"), what))
             if one is None:
                 token = in_step.set(key.removeprefix("@"))
                 try:
-                    result = function(*args, **kwargs)
+                    value = results.encode(function(*args, **kwargs))
+                except Exception as error:
+                    steps.note_failure(key, results.name, error)
+                    raise
                 finally:
                     in_step.reset(token)
-                value = run(steps.record(key, results.name, results.encode(result)))
+                answer: R = results.decode(run(steps.record(key, results.name, value)))
             else:
-                value = one.value
-            answer: R = results.decode(value)
+                answer = results.replay(one)
             return answer
 
 

@@ -12,7 +12,7 @@ from penstock.core.idempotency import UNNUMBERED
 from penstock.core.keys import check_text
 from penstock.core.operations import RoundTrip
 from penstock.errors import ConfigurationError
-from penstock.jobs.constants import RESULT, SIGNAL, TIMEOUT, WAITS
+from penstock.jobs.constants import FAILED, RESULT, SIGNAL, TIMEOUT, WAITS
 
 if TYPE_CHECKING:
     from penstock.jobs.bindings import QueueBindings
@@ -21,8 +21,9 @@ _HEADER: Final = struct.Struct(">cHIB")
 _STEP: Final = b"="
 _SIGNAL: Final = b"!"
 
-_KINDS: Final[dict[bytes, Literal["result", "waits", "signal", "timeout"]]] = {
+_KINDS: Final[dict[bytes, Literal["result", "failed", "waits", "signal", "timeout"]]] = {
     RESULT: "result",
+    FAILED: "failed",
     WAITS: "waits",
     SIGNAL: "signal",
     TIMEOUT: "timeout",
@@ -45,6 +46,7 @@ class Recorded:
     """One recorded step, as the server stores it.
 
     kind   result   of a function
+           failed   the function raised an error that the task has caught
            waits    for a signal, or until a time: `value` is the server ms at which that ends, 0: never
            signal   received, with its payload
            timeout  no signal came in time
@@ -53,10 +55,15 @@ class Recorded:
     value  JSON
     """
 
-    kind: Literal["result", "waits", "signal", "timeout"]
+    kind: Literal["result", "failed", "waits", "signal", "timeout"]
     at: int
     name: str
     value: bytes
+
+    @property
+    def is_of_function(self) -> bool:
+        """Whether a function was called, and this is how that ended."""
+        return self.kind in ("result", "failed")
 
     @classmethod
     def read(cls, packed: bytes) -> Recorded:
@@ -75,25 +82,30 @@ class StepInfo:
 
     step   its number or its name
     does   the function, `sleep`, or `wait_for NAME`
-    state  done, waiting (until `ends`), or timed out
+    state  done, failed, waiting (until `ends`), or timed out
     at     seconds since 1970 by the server's clock, when this was recorded
     ends   when a wait ends by itself; None: it has no end, or the step does not wait
     """
 
     step: str
     does: str
-    state: Literal["done", "waiting", "timed out"]
+    state: Literal["done", "failed", "waiting", "timed out"]
     at: float
     ends: float | None = None
 
     @classmethod
     def of(cls, step: str, one: Recorded) -> StepInfo:
-        does = one.name if one.kind == "result" else f"wait_for {one.name}" if one.name else "sleep"
-        state: Literal["done", "waiting", "timed out"] = "waiting" if one.kind == "waits" else "done"
+        does = one.name if one.is_of_function else f"wait_for {one.name}" if one.name else "sleep"
+        states: dict[str, Literal["failed", "waiting", "timed out"]] = {
+            "failed": "failed",
+            "waits": "waiting",
+            "timeout": "timed out",
+        }
+        state: Literal["done", "failed", "waiting", "timed out"] = states.get(one.kind, "done")
         ends = int(one.value) / 1000 if one.kind == "waits" and int(one.value) else None
         if ends is not None and not one.name and ends <= datetime.now(UTC).timestamp():
             state = "done"
-        return cls(step, does, "timed out" if one.kind == "timeout" else state, one.at / 1000, ends)
+        return cls(step, does, state, one.at / 1000, ends)
 
 
 class StepBindings:
@@ -115,9 +127,9 @@ class StepBindings:
         return self._queue._call("load_steps", (self._queue.clock.now_ms, incarnation, token), read)
 
     def record(
-        self, incarnation: str, token: bytes, step: str, name: str, value: bytes
+        self, incarnation: str, token: bytes, step: str, name: str, value: bytes, *, failed: bool = False
     ) -> RoundTrip[Recorded | int | None]:
-        """Record the result of a step.
+        """Record the result of a step, or its error.
 
         None: done. A `Recorded`: that was recorded before, and counts. A number: the job has no room for it, and has
         recorded so many bytes. -1: the incarnation does not hold the job.
@@ -130,7 +142,8 @@ class StepBindings:
                 return int(reply[1])
             return Recorded.read(reply[1]) if len(reply) > 1 else None
 
-        args = (self._queue.clock.now_ms, incarnation, token, step, name, value)
+        kind = FAILED if failed else RESULT
+        args = (self._queue.clock.now_ms, incarnation, token, step, kind, name, value)
         return self._queue._call("record_step", args, read)
 
     def receive(self, incarnation: str, token: bytes, step: str, name: str) -> RoundTrip[Recorded | bool]:

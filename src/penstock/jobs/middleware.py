@@ -31,6 +31,7 @@ from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.dependencies import Lifecycle
 from penstock.jobs.job import Failure
 from penstock.jobs.record import Record, with_trace
+from penstock.jobs.retry import HeldSuspension
 
 log = logging.getLogger("penstock.middleware")
 
@@ -234,7 +235,8 @@ class Middleware:
         the task's timeout does not cover the `async def` hooks. The task sees the context variables that a hook sets.
 
         If the task fails, the `yield` raises its exception; at a timeout or a stop of the worker, it raises the
-        exception that interrupts the task. An exception that leaves the outermost hook counts as if the task had raised
+        exception that interrupts the task. If a run ends at a `sleep` or `wait_for`, to continue later, the `yield`
+        returns as after a success. An exception that leaves the outermost hook counts as if the task had raised
         it: the task's policy decides on a retry, and `Retry`, `RetryLater` and `Drop` have their usual meaning. If a
         hook suppresses the exception, the job is completed with the result None.
         """
@@ -322,6 +324,7 @@ class MiddlewareStack:
     @asynccontextmanager
     async def around_async_task(self, job: JobContext) -> AsyncIterator[None]:
         """All `execute` hooks, on the event loop around an `async def` task."""
+        held = HeldSuspension()
         async with AsyncExitStack() as stack:
             for hook in self.execute_hooks:
                 context = hook(job)
@@ -329,23 +332,31 @@ class MiddlewareStack:
                     await stack.enter_async_context(context)
                 else:
                     stack.enter_context(context)
-            yield
+            with held:
+                yield
+        held.release()
 
     @asynccontextmanager
     async def around_thread(self, job: JobContext) -> AsyncIterator[None]:
         """The `async def` hooks, on the event loop around the thread in which a `def` task runs."""
+        held = HeldSuspension()
         async with AsyncExitStack() as stack:
             for hook in self.async_hooks:
                 await stack.enter_async_context(hook(job))
-            yield
+            with held:
+                yield
+        held.release()
 
     @contextmanager
     def around_sync_task(self, job: JobContext) -> Iterator[None]:
         """The `def` hooks, in the thread of a `def` task, around the task."""
+        held = HeldSuspension()
         with ExitStack() as stack:
             for hook in self.sync_hooks:
                 stack.enter_context(hook(job))
-            yield
+            with held:
+                yield
+        held.release()
 
     def report(self, job: JobContext, outcome: JobOutcome) -> None:
         """Call all `finished` hooks."""

@@ -148,3 +148,35 @@ def _seconds_since_1970(date: datetime) -> float:
 
 class Drop(Exception):
     """A task raises it to end its job without a result and without a dead letter. `result()` raises JobCancelled."""
+
+
+class Suspended(BaseException):
+    """Ends a run that sleeps or waits for a signal. The worker then delays the job.
+
+    Not an Exception, so that a task which handles its errors does not catch it. For what encloses the task, hooks and
+    dependencies, such a run ends well: a transaction is committed, because the steps in it are recorded.
+    """
+
+
+class HeldSuspension:
+    """Holds back `Suspended` while hooks and dependencies end, so that they end as after a success.
+
+    held = HeldSuspension()
+    with transaction:
+        with held:
+            run()
+    held.release()    # raises it, if there was one
+    """
+
+    def __init__(self) -> None:
+        self._error: Suspended | None = None
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        self._error = error if isinstance(error, Suspended) else None
+        return self._error is not None
+
+    def release(self) -> None:
+        if self._error is not None:
+            raise self._error

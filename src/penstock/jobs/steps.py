@@ -2,25 +2,84 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
 
 from penstock.core.operations import Operation
 from penstock.errors import LeaseLost, NoCurrentJob, PayloadTooLarge, ProgramChanged, StepError
 from penstock.jobs.current import in_step, running
 from penstock.jobs.durable_bindings import Recorded, StepBindings
+from penstock.jobs.retry import Suspended
 
 if TYPE_CHECKING:
     from penstock.jobs.current import Run
 
 
-class Suspended(BaseException):
-    """Ends a run that sleeps or waits for a signal. The worker then delays the job.
+_LONGEST_ERROR: Final = 2000
+"""Characters of the recorded text of an error."""
 
-    Not an Exception, so that a task which handles its errors does not catch it.
+
+class StepFailure(NamedTuple):
+    """An error that the function of a step has raised."""
+
+    name: str
+    error: Exception
+    execution: object
+    """The asyncio task, or the thread, in which it was raised."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether that asyncio task is over, so that only another one can have caught the error."""
+        return isinstance(self.execution, asyncio.Task) and self.execution.done()
+
+    def packed(self) -> bytes:
+        """The error as JSON: its class, its text, and its arguments, if they are plain values and short."""
+        kind, args = type(self.error), self.error.args
+        if not all(isinstance(one, str | int | float | None) for one in args) or len(repr(args)) > _LONGEST_ERROR:
+            args = (_text_of(self.error)[:_LONGEST_ERROR],)
+        sendable = [one.encode(errors="replace").decode() if isinstance(one, str) else one for one in args]
+        return msgspec.json.encode([kind.__module__, kind.__qualname__, sendable])
+
+
+def error_again(what: str, value: bytes) -> Exception:
+    """The error of a step that an earlier run has recorded, for the task to catch it again.
+
+    It has the class and the arguments that it had; other attributes are gone. If this process has not imported the
+    class, it is a StepError with the text.
     """
+    module, name, args = msgspec.json.decode(value)
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if isinstance(found, type) and issubclass(found, Exception):
+        with suppress(Exception):
+            error = found.__new__(found, *args)
+            error.args = tuple(args)
+            error.add_note(f"{what} raised this in an earlier run of the job, and the task caught it")
+            return error
+    return StepError(f"{what} failed in an earlier run: {module}.{name}: {', '.join(map(str, args))}")
+
+
+def _text_of(error: Exception) -> str:
+    try:
+        return str(error)
+    except BaseException:  # a class of the user's may raise anything here
+        return "(its text cannot be read)"
+
+
+def _execution() -> object:
+    """What runs this code: an asyncio task, or a thread."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return threading.current_thread()
 
 
 class Steps:
@@ -33,6 +92,8 @@ class Steps:
         self._names: set[str] = set()
         self._running: dict[str, tuple[str, bool]] = {}
         """The steps that are running, by their keys: what each is called, and whether it is a wait."""
+        self._failures: dict[str, StepFailure] = {}
+        """Of steps that raised in this run, by their keys, until it is known whether the task has caught the error."""
         self._recorded: dict[str, Recorded] | None = None
         self._loaded_at = 0.0
         self._now = 0
@@ -100,6 +161,7 @@ class Steps:
 
     def find(self, key: str, name: str, kinds: tuple[str, ...], what: str) -> Operation[Recorded | None]:
         """The record of a step, or None. One round trip in each run. Raises ProgramChanged if it was another step."""
+        yield from self._record_failures()
         recorded = self._recorded
         if recorded is None:
             self._loaded_at = time.monotonic()
@@ -112,7 +174,7 @@ class Steps:
         if one is None:
             return None
         if one.kind not in kinds or (one.name != name and not key.startswith("@")):
-            was = one.name if one.kind == "result" else f"wait_for({one.name!r})" if one.name else "sleep()"
+            was = one.name if one.is_of_function else f"wait_for({one.name!r})" if one.name else "sleep()"
             raise ProgramChanged(
                 f"step {key.removeprefix('@')} was {was} when this job ran before, and now it is {what}: its task has "
                 "changed. Requeue the job with the earlier code, or remove it and enqueue it again. To change a task "
@@ -120,9 +182,25 @@ class Steps:
             )
         return one
 
-    def record(self, key: str, name: str, value: bytes) -> Operation[bytes]:
-        """Record the result of a function. Returns the value that counts. One round trip."""
-        answer = yield self._bindings.record(*self._claim, key, name, value)
+    def note_failure(self, key: str, name: str, error: Exception) -> None:
+        """Remember that a step raised. It is recorded if the task continues with another step, and so has caught it."""
+        self._failures[key] = StepFailure(name, error, _execution())
+
+    def _record_failures(self) -> Operation[None]:
+        """Record the errors that the task has caught, because it begins another step now.
+
+        A step that begins elsewhere proves nothing: beside one that failed, others of the same `gather` may run on,
+        while the task itself ends by that error and will be retried.
+        """
+        here, main = _execution(), getattr(self._run, "asyncio_task", None)
+        for key, failure in [*self._failures.items()]:
+            if failure.execution is here or (here is main and failure.has_ended):
+                del self._failures[key]
+                yield from self.record(key, failure.name, failure.packed(), failed=True)
+
+    def record(self, key: str, name: str, value: bytes, *, failed: bool = False) -> Operation[bytes]:
+        """Record the result of a function, or its error. Returns the value that counts. One round trip."""
+        answer = yield self._bindings.record(*self._claim, key, name, value, failed=failed)
         if isinstance(answer, Recorded):
             return answer.value
         if answer is None:

@@ -26,7 +26,7 @@ from penstock.jobs.durable_bindings import suspension
 from penstock.jobs.job import Failure
 from penstock.jobs.outputs import with_results
 from penstock.jobs.registry import Registry
-from penstock.jobs.retry import Drop, Retry, RetryLater
+from penstock.jobs.retry import Drop, HeldSuspension, Retry, RetryLater
 from penstock.jobs.stage import Stage
 from penstock.settings import WorkerSettings
 from penstock.worker.batches import BatchRun
@@ -223,8 +223,12 @@ class Execution:
         signature, result = run.definition.signature, None
         if not signature.dependencies:
             return signature.call(run.arguments)
+        held = HeldSuspension()
         with ExitStack() as stack:
-            result = signature.call(run.arguments, self._scope.enter(stack, signature.dependencies))
+            values = self._scope.enter(stack, signature.dependencies)
+            with held:
+                result = signature.call(run.arguments, values)
+        held.release()
         return result
 
     async def _call_and_await(self, run: JobRun) -> Any:
@@ -241,8 +245,12 @@ class Execution:
         signature, result = run.definition.signature, None
         if not signature.dependencies:
             return await signature.call(run.arguments)
+        held = HeldSuspension()
         async with AsyncExitStack() as stack:
-            result = await signature.call(run.arguments, await self._scope.enter_async(stack, signature.dependencies))
+            values = await self._scope.enter_async(stack, signature.dependencies)
+            with held:
+                result = await signature.call(run.arguments, values)
+        held.release()
         return result
 
     def completed(self, run: JobRun, result: Any) -> Settlement:
@@ -334,7 +342,7 @@ class Execution:
         try:
             if run.steps is not None and run.steps.error is not None:
                 error = run.steps.error
-            if run.steps is not None and run.steps.suspension is not None and not isinstance(error, StepError):
+            if run.steps is not None and run.steps.suspension is not None and not isinstance(error, Exception):
                 step, signal, seconds = run.steps.suspension
                 return Settlement(run.claim.token, suspension(step, signal), "suspend", seconds)
             return self._decide(run, error)

@@ -28,7 +28,7 @@ function Progress({ progress, now }) {
 
 /** Everything with a time that is known of the job, the earliest first. */
 function Timeline({ job }) {
-  const state = { done: "good", waiting: "", "timed out": "warn" };
+  const state = { done: "good", failed: "bad", waiting: "", "timed out": "warn" };
   const events = [
     job.enqueued && [job.enqueued, t("event.enqueued")],
     ...job.steps.map((step) => [step.at, html`<span class="mono">${step.step}</span> ${step.does !== step.step && html`<span class="quiet mono">${step.does}</span>`}
