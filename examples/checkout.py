@@ -7,7 +7,8 @@ worker runs each order up to its wait, and a second one, later, runs the rest.
 import asyncio
 import contextlib
 
-from penstock import Penstock, Retry, SignalTimeout, TransactionRefused, Worker, WorkerSettings, current, step, wait_for
+from penstock import Penstock, Retry, Worker, WorkerSettings, current, step, wait_for
+from penstock.errors import SignalTimeout, TransactionRefused
 
 app = Penstock(prefix="example-checkout")
 orders = app.queue("orders")

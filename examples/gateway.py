@@ -33,17 +33,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from valkey.asyncio import Valkey
 from valkey.exceptions import ValkeyError
 
-from penstock import (
-    BadCall,
-    ChatGone,
-    Message,
-    MessageError,
-    NewBeginning,
-    NotAMember,
-    Penstock,
-    PenstockError,
-    ServerError,
-)
+from penstock import BadCall, Message, Penstock, PenstockError, ServerError
+from penstock.errors import ChatGone, MessageError, NewBeginning, NotAMember
 
 PREFIX = "example"
 TRY_AGAIN_LATER = 1013

@@ -7,7 +7,8 @@ python group_chat.py ada        one member, in a terminal of its own; start as m
 import asyncio
 import sys
 
-from penstock import Chat, ChatExists, Penstock
+from penstock import Chat, Penstock
+from penstock.errors import ChatExists
 
 app = Penstock(prefix="example")
 

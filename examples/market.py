@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 import valkey
 
-from penstock import Penstock, TransactionRefused
+from penstock import Penstock
+from penstock.errors import TransactionRefused
 from penstock.testing import TemporaryServer
 
 SELLERS, BUYERS, GOODS, FUNDS = 4, 8, 200, 1_000

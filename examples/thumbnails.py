@@ -7,7 +7,8 @@ import asyncio
 import os
 import time
 
-from penstock import JobFailed, JobProgress, Penstock, Worker, WorkerSettings, current
+from penstock import JobFailed, Penstock, Worker, WorkerSettings, current
+from penstock.info import JobProgress
 
 app = Penstock(prefix="example-thumbnails")
 

@@ -8,19 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock import (
-    BadCall,
-    Job,
-    JobFailed,
-    PayloadTooLarge,
-    Penstock,
-    ServerFull,
-    ServerRefused,
-    ServerTooOld,
-    ServerUnavailable,
-    Settings,
-)
+from penstock import BadCall, Job, JobFailed, Penstock, ServerFull, Settings
 from penstock.driver import connector
+from penstock.errors import PayloadTooLarge, ServerRefused, ServerTooOld, ServerUnavailable
 from tests.conftest import Do, until
 from tests.servers import Server
 from tests.speed import scaled

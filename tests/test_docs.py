@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -37,11 +38,20 @@ MODULE = re.compile(r"`([\w/]+\.(?:py|lua))`")
 
 # The modules that users import from, besides `penstock` itself.
 PUBLIC_MODULES = {
-    "penstock", "penstock.integrations.django", "penstock.integrations.fastapi", "penstock.integrations.flask",
-    "penstock.integrations.opentelemetry", "penstock.integrations.prometheus",
+    "penstock",
+    "penstock.counting",
+    "penstock.errors",
+    "penstock.info",
+    "penstock.integrations.django",
+    "penstock.integrations.fastapi",
+    "penstock.integrations.flask",
+    "penstock.integrations.opentelemetry",
+    "penstock.integrations.prometheus",
     "penstock.integrations.starlette",
-    "penstock.testing", "penstock.testing.history", "penstock.web",
-}  # fmt: skip
+    "penstock.testing",
+    "penstock.testing.history",
+    "penstock.web",
+}
 
 
 def broken_links(path: Path, text: str) -> list[str]:
@@ -75,6 +85,12 @@ def private_imports(path: Path, text: str) -> list[str]:
     ]
 
 
+def _offered(module: ModuleType) -> list[str]:
+    """The public names of a module. `penstock.errors` has no list: all its errors are public."""
+    errors = [name for name, one in vars(module).items() if isinstance(one, type) and issubclass(one, Exception)]
+    return getattr(module, "__all__", errors)
+
+
 def _private_names(node: ast.AST) -> Iterator[tuple[int, str]]:
     """Each name of Penstock that a statement imports although it is not public, and its line."""
     match node:
@@ -83,7 +99,7 @@ def _private_names(node: ast.AST) -> Iterator[tuple[int, str]]:
                 if alias.name.split(".")[0] == "penstock" and alias.name not in PUBLIC_MODULES:
                     yield node.lineno, alias.name
         case ast.ImportFrom(module=str(module)) if module.split(".")[0] == "penstock":
-            public = import_module(module).__all__ if module in PUBLIC_MODULES else []
+            public = _offered(import_module(module)) if module in PUBLIC_MODULES else []
             for alias in node.names:
                 if alias.name not in public:
                     yield node.lineno, f"{module}.{alias.name}"

@@ -3,13 +3,18 @@
 import ast
 import inspect
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module, resources
+from types import ModuleType
 
 import pytest
 
 import penstock
+import penstock.counting
+import penstock.info
+from penstock import errors
 
 # Names in the examples of the documentation, which must be importable.
 DOCUMENTED = [
@@ -45,22 +50,29 @@ NEEDLESS = {
     "penstock.ops",
 }
 
+FACADES = [penstock, penstock.counting, penstock.info]
+
 # `penstock --help` and `import penstock` alone: the command line's own few modules.
 LIGHT = {
-    "penstock", "penstock.errors", "penstock.cli.exits", "penstock.cli", "penstock.worker",
+    "penstock",
+    "penstock.lazy",
+    "penstock.errors",
+    "penstock.cli.exits",
+    "penstock.cli",
+    "penstock.worker",
     "penstock.worker.standard_streams",
-}  # fmt: skip
+}
 
 
-def _homes() -> dict[str, str]:
+def _homes(facade: ModuleType) -> dict[str, str]:
     """Public name -> its module, as a type checker reads the façade."""
-    tree = ast.parse(inspect.getsource(penstock))
+    tree = ast.parse(inspect.getsource(facade))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return {
         alias.name: node.module
         for node in imports
         for alias in node.names
-        if node.module is not None and node.module.startswith("penstock.")
+        if node.module is not None and node.module.startswith("penstock.") and node.module != "penstock.lazy"
     }
 
 
@@ -71,22 +83,32 @@ def _loaded(code: str, *words: str) -> set[str]:
     return set(json.loads(done.stderr))
 
 
-def test_all_is_what_the_module_offers():
-    assert sorted(penstock.__all__) == sorted(_homes())
-    assert {name for name in dir(penstock) if not name.startswith("_")} == set(penstock.__all__)
-    assert len(set(penstock.__all__)) == len(penstock.__all__)
-    with pytest.raises(AttributeError, match="module 'penstock' has no attribute 'Pennstock'"):
-        _ = penstock.Pennstock  # type: ignore[attr-defined]
+@pytest.mark.parametrize("facade", FACADES)
+def test_all_is_what_the_module_offers(facade: ModuleType):
+    assert sorted(facade.__all__) == sorted(_homes(facade))
+    assert {name for name in dir(facade) if not name.startswith("_")} == set(facade.__all__)
+    assert len(set(facade.__all__)) == len(facade.__all__)
+    with pytest.raises(AttributeError, match=f"module '{facade.__name__}' has no attribute 'Pennstock'"):
+        _ = facade.Pennstock
 
 
-@pytest.mark.parametrize(("name", "home"), _homes().items())
-def test_a_public_name_is_what_the_type_checker_takes_it_for(name: str, home: str):
-    assert getattr(penstock, name) is getattr(import_module(home), name)
+def test_a_name_is_public_in_one_place():
+    """Except the errors that `penstock` offers as well, which are in penstock.errors with the others."""
+    names = [name for facade in FACADES for name in facade.__all__]
+    assert sorted(names) == sorted(set(names))
+    assert len(penstock.__all__) <= 120
 
 
-@pytest.mark.parametrize("name", penstock.__all__)
-def test_a_public_name_says_what_it_is(name: str):
-    public = getattr(penstock, name)
+@pytest.mark.parametrize(
+    ("facade", "name", "home"), [(one, name, home) for one in FACADES for name, home in _homes(one).items()]
+)
+def test_a_public_name_is_what_the_type_checker_takes_it_for(facade: ModuleType, name: str, home: str):
+    assert getattr(facade, name) is getattr(import_module(home), name)
+
+
+@pytest.mark.parametrize(("facade", "name"), [(one, name) for one in FACADES for name in one.__all__])
+def test_a_public_name_says_what_it_is(facade: ModuleType, name: str):
+    public = getattr(facade, name)
     if inspect.isclass(public) or inspect.isroutine(public):
         doc = public.__dict__.get("__doc__") if inspect.isclass(public) else public.__doc__
         assert doc, f"{name} has no docstring of its own"
@@ -111,6 +133,17 @@ def test_the_facade_and_the_overview_import_next_to_nothing(words: tuple[str, ..
     loaded = _loaded(*words)
     assert loaded.isdisjoint({"asyncio", "msgspec", "dataclasses", "inspect", *HEAVY, *NEEDLESS} - LIGHT)
     assert {module for module in loaded if module.startswith("penstock")} <= LIGHT
+
+
+def test_the_tree_of_errors_is_drawn_as_it_is():
+    drawn, above = dict[str, str](), [""]
+    for line in (errors.__doc__ or "").splitlines():
+        if found := re.match(r" {4}([│ ]*)(?:[├└]── )?(\w+Error|\w+)(?= {2,}|$)", line):
+            depth = (line.index(found[2]) - 4) // 4
+            above[depth:] = [found[2]]
+            drawn[found[2]] = above[depth - 1] if depth else "Exception"
+    classes = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, Exception)]
+    assert drawn == {one.__name__: one.__bases__[0].__name__ for one in classes}
 
 
 def test_the_package_says_that_it_is_typed():

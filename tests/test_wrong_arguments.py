@@ -16,13 +16,13 @@ from penstock import (
     Rate,
     Retry,
     RetryLater,
-    StepError,
     Unique,
     current,
     sleep,
     step,
     wait_for,
 )
+from penstock.errors import StepError
 from tests.conftest import Do
 from tests.worker.in_process import run_burst
 

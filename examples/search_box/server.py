@@ -15,7 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from penstock import BadName, Penstock
+from penstock import Penstock
+from penstock.errors import BadName
 
 PEOPLE = [
     ("Ada Lovelace", "u1", 0, "mathematician"),

@@ -39,17 +39,21 @@
     │   └── ChannelError              the channel refused an operation
     │       ├── ChannelClosed             it takes no more files
     │       ├── NoReceiver                it has no such receiver, or no receiver at all
+    │       ├── CountsRefused             the server cannot add an aggregate's counts to its own
     │       ├── SentElsewhere             another process sends this file now
     │       ├── BlocksMissed              this receiver was away for too long and has a gap
     │       └── ChannelRestarted          it was deleted and created again, or restored, while this process received
     ├── StepError                 a durable step could not be repeated like this        (fix the task)
     │   └── ProgramChanged            its job has recorded other steps
+    ├── NoCurrentJob              `current()` was called outside of a job               (fix the caller)
     ├── SignalTimeout             no signal came to `wait_for` in time; also a TimeoutError
     └── JobError                  a job has no result
         ├── JobFailed                 it is a dead letter
         ├── JobCancelled              it was cancelled, or dropped by its task
         ├── JobExpired                it expired before it ran
         ├── JobNotFound               no such job, or no record of it any longer
+        ├── ScheduleNotFound          no schedule has this name
+        ├── UniqueKeyHeld             another job holds the unique key that it needs to run again
         ├── ResultNotKept             it was enqueued with result_ttl=0
         ├── CancelTimeout             it was cancelled and still runs; also a TimeoutError
         └── ResultTimeout             it has not finished yet; also a TimeoutError

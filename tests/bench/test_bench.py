@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Penstock, PenstockError, ServerUnavailable
+from penstock import Penstock, PenstockError
 from penstock.bench.competitors import HoldTimes, contend, run_together
 from penstock.bench.figures import Figure, Ratio, Target, at_least, at_most, figure, percentile
 from penstock.bench.placement import Pin, placed
@@ -23,6 +23,7 @@ from penstock.bench.topics.locks import contention
 from penstock.bench.usage import Usage, cpu_seconds
 from penstock.bench.workers import workers
 from penstock.cli.exits import Exit
+from penstock.errors import ServerUnavailable
 from penstock.ops.raw_client import raw_client
 from penstock.testing.server import ServerInUse
 from tests.servers import Server, eventually, was_interrupted

@@ -8,7 +8,9 @@ It writes a line for each meeting: "passed INDEX" or "broken REASON".
 import asyncio
 import sys
 
-from penstock import BarrierBroken, BarrierPass, Penstock
+from penstock import Penstock
+from penstock.errors import BarrierBroken
+from penstock.info import BarrierPass
 
 face, address = sys.argv[1:3]
 app = Penstock(address)

@@ -17,7 +17,8 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, TypeAlias
 
-from penstock import BarrierBroken, BarrierTimeout, LeaseLost, Penstock, ServerError
+from penstock import LeaseLost, Penstock, ServerError
+from penstock.errors import BarrierBroken, BarrierTimeout
 from penstock.testing import History
 from penstock.testing.history import (
     BarrierArrived,

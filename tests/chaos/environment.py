@@ -11,8 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from penstock import Call, Counts
+from penstock import Call
 from penstock.core.keys import key_pattern
+from penstock.info import Counts
 from penstock.jobs import constants
 from penstock.jobs.job import Failure
 from penstock.ops.audit.instances import audits

@@ -26,7 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias
 
-from penstock import BarrierBroken, ChannelError, Item, LeaseLost, Penstock, PenstockError, ServerError
+from penstock import Item, LeaseLost, Penstock, PenstockError, ServerError
+from penstock.errors import BarrierBroken, ChannelError
 from penstock.messages.message import number_of
 from penstock.testing import (
     barrier_violations,

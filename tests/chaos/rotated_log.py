@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from penstock import First, Last, LineBatch, Max, Min, Penstock, Sum, Tally, TimeWindow, Uniques
+from penstock import LineBatch, Penstock
+from penstock.counting import First, Last, Max, Min, Sum, Tally, TimeWindow, Uniques
 from penstock.counting.access_log import requests_per
 from tests.chaos.flood import make_app
 

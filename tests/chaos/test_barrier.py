@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Barrier, BarrierBroken, Penstock
+from penstock import Barrier, Penstock
+from penstock.errors import BarrierBroken
 from tests.servers import Server, eventually
 from tests.speed import scaled
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock import BarrierBroken, Penstock
+from penstock import Penstock
 from penstock.cli.exits import Exit
+from penstock.errors import BarrierBroken
 from penstock.testing import clear
 from tests.command_line import Command
 from tests.servers import eventually

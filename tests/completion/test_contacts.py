@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock import BadName, ConfigurationError, FormatTooNew, Penstock
+from penstock import ConfigurationError, Penstock
 from penstock.completion.fold import fold
+from penstock.errors import BadName, FormatTooNew
 from tests.conftest import Do, commands
 
 

@@ -11,9 +11,10 @@ from unicodedata import normalize
 
 import pytest
 
-from penstock import BadName, ConfigurationError, Directory, Entry, FormatTooNew, Penstock, ServerError, StateDamaged
+from penstock import ConfigurationError, Directory, Entry, Penstock, ServerError
 from penstock.completion.fold import fold, tails, words
 from penstock.core.operations import Receive, Send
+from penstock.errors import BadName, FormatTooNew, StateDamaged
 from penstock.ops.raw_client import raw_client
 from tests.conftest import Do, commands
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock import BadName, Entry, EntryPage, PayloadTooLarge, Penstock
+from penstock import Entry, Penstock
 from penstock.completion.fold import fold
+from penstock.errors import BadName, PayloadTooLarge
+from penstock.info import EntryPage
 from tests.conftest import Do, commands
 
 RULES: list[dict[str, Any]] = [{}, {"words": True}, {"shards": 3, "words": True}]

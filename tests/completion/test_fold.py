@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import BadName
 from penstock.completion.card import card, card_name, members, parse_member
 from penstock.completion.fold import (
     Equivalents,
@@ -24,6 +23,7 @@ from penstock.completion.fold import (
     words,
 )
 from penstock.completion.spelling import encode_equivalents
+from penstock.errors import BadName
 
 _TYPED_AS_APOSTROPHE = (
     "'`\u00b4\u2018\u2019\u201b\u2032\u02b9\u02bb\u02bc\u02bd\u02be\u02bf\u02c8\u0384\u1fbd\u1ffd\u05f3\ua78c"

@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock import BadCall, BlocksMissed, ConfigurationError, FilesError, Penstock
+from penstock import BadCall, ConfigurationError, Penstock
 from penstock.counting import unsettled
 from penstock.counting.tally import Tally
+from penstock.errors import BlocksMissed, FilesError
 from penstock.files import source_reader
 from penstock.files.batches import LineBatch
 from penstock.files.bindings import ChannelBindings

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from penstock import ConfigurationError, CountsRefused, Penstock
+from penstock import ConfigurationError, Penstock
 from penstock.counting import aggregate as counting
 from penstock.counting.tally import Tally
+from penstock.errors import CountsRefused
 from penstock.files.batches import LineBatch
 from penstock.files.channel import Channel
 from penstock.files.lines import LONGEST

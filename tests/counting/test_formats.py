@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import ConfigurationError, Request, Tally, parse, requests_per
+from penstock import ConfigurationError
+from penstock.counting import Request, Tally, parse, requests_per
 from penstock.counting.access_log import LONGEST
 from penstock.counting.formats import guess_format, log_format
 from penstock.counting.w3c import layouts

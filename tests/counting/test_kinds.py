@@ -12,22 +12,10 @@ from typing import Any
 
 import pytest
 
-from penstock import (
-    BadCall,
-    ChannelError,
-    ConfigurationError,
-    Count,
-    CountsRefused,
-    First,
-    Last,
-    Max,
-    Min,
-    Penstock,
-    Sum,
-    TimeWindow,
-    Uniques,
-)
+from penstock import BadCall, ConfigurationError, Penstock
+from penstock.counting import Count, First, Last, Max, Min, Sum, TimeWindow, Uniques
 from penstock.counting import aggregate as counting
+from penstock.errors import ChannelError, CountsRefused
 from penstock.files.channel import Channel
 from tests.conftest import Do, Time
 from tests.counting.counted_lines import alone, written

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Counts
 from penstock.cli import demo as command
 from penstock.cli.exits import Exit
 from penstock.demo.ledger import Ledger
 from penstock.demo.run import DemoOptions, DemoReport
 from penstock.demo.tasks import RETRIES, JournalEntry
+from penstock.info import Counts
 from penstock.terminal.made_up_log import generate
 from tests.servers import Server, eventually, was_interrupted
 from tests.speed import scaled

@@ -4,8 +4,8 @@ import gzip
 
 import pytest
 
-from penstock import FilesError
 from penstock.demo.log import lines
+from penstock.errors import FilesError
 
 
 def test_a_log_may_be_packed_and_lines_may_end_in_any_way(tmp_path):

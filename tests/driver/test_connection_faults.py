@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock import ConfigurationError, PenstockError, ServerRefused, ServerUnavailable, Settings
+from penstock import ConfigurationError, PenstockError, Settings
+from penstock.errors import ServerRefused, ServerUnavailable
 from tests.certificates import HAS_OPENSSL, Certificate, make_certificate
 from tests.driver.operations import FaceDriver, count
 from tests.servers import Server, free_port

@@ -11,17 +11,8 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from penstock import (
-    BlocksMissed,
-    Channel,
-    ChannelClosed,
-    ChannelError,
-    ConfigurationError,
-    FilesError,
-    NoReceiver,
-    Penstock,
-    file_digest,
-)
+from penstock import Channel, ConfigurationError, Penstock, file_digest
+from penstock.errors import BlocksMissed, ChannelClosed, ChannelError, FilesError, NoReceiver
 from penstock.files import source_reader
 from penstock.settings import MiB
 from tests.conftest import Do, MakeApp, Time, commands, until

@@ -24,7 +24,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from penstock import Penstock, StateLost
+from penstock import Penstock
+from penstock.errors import StateLost
 from penstock.files import bindings, exclusive_stream, source_reader, upload
 from penstock.files.batches import BatchStream
 from penstock.files.channel import Channel

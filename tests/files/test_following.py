@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from penstock import Channel, FileDamaged
+from penstock import Channel
+from penstock.errors import FileDamaged
 from penstock.files import following
 from penstock.files.sender import Sent
 from tests.conftest import Apps, commands

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock import FileDamaged, FilesError, LineBatch, Penstock
+from penstock import LineBatch, Penstock
+from penstock.errors import FileDamaged, FilesError
 from tests.conftest import Apps
 from tests.speed import scaled
 

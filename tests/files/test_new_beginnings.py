@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock import Channel, ChannelRestarted, StateLost
+from penstock import Channel
+from penstock.errors import ChannelRestarted, StateLost
 from penstock.files.settlement import CountPart
 from tests.conftest import Do
 from tests.files.manual_run import ManualRun

@@ -19,10 +19,12 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from penstock import Channel, CutLine, FileDamaged, FilesError, Penstock
+from penstock import Channel, Penstock
+from penstock.errors import FileDamaged, FilesError
 from penstock.files import source_reader
 from penstock.files.shared_stream import SharedStream
 from penstock.files.stream import ReceiverStream
+from penstock.info import CutLine
 from penstock.settings import MiB
 from tests.chaos.forker import ROOT
 from tests.conftest import Do, Time, commands

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from penstock import Channel, FilesError
+from penstock import Channel
+from penstock.errors import FilesError
 from penstock.files.rotation import is_rotated, log_path
 from penstock.files.sender import Copy, HeldBack
 from penstock.files.source_reader import HEAD_SIZE

@@ -14,7 +14,8 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from penstock import Channel, FileDamaged, FilesError, Penstock, file_digest
+from penstock import Channel, Penstock, file_digest
+from penstock.errors import FileDamaged, FilesError
 from penstock.files.bindings import UploadPart
 from penstock.files.records import (
     ABORT,

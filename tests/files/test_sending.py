@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from penstock import Channel, FileChanged, FilesError, Penstock, SentElsewhere
+from penstock import Channel, Penstock
+from penstock.errors import FileChanged, FilesError, SentElsewhere
 from penstock.files import source_reader, upload
 from tests.conftest import Apps
 from tests.driver.proxy import Proxy

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock import FileDamaged, FilesError, Penstock
+from penstock import Penstock
+from penstock.errors import FileDamaged, FilesError
 from penstock.files.sender import Progress
 from tests.conftest import Do
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock import Counts, Penstock, Queue, Status, TenantCounts
+from penstock import Penstock, Queue, Status
+from penstock.info import Counts, TenantCounts
 from tests.conftest import Do, Time
 
 

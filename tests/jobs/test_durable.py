@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from penstock import DurabilityUnavailable, Penstock
+from penstock import Penstock
+from penstock.errors import DurabilityUnavailable
 from tests.conftest import Do
 from tests.servers import Server
 

@@ -10,8 +10,6 @@ from penstock import (
     ConfigurationError,
     Drop,
     Job,
-    JobCancelled,
-    JobNotFound,
     Middleware,
     Penstock,
     ResultTimeout,
@@ -21,6 +19,7 @@ from penstock import (
     chain,
     group,
 )
+from penstock.errors import JobCancelled, JobNotFound
 from penstock.jobs.listing import FoundJob
 from penstock.jobs.middleware import EnqueueContext
 from penstock.jobs.moving import move_jobs

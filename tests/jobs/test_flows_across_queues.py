@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from penstock import RESULT, Drop, Job, JobCancelled, JobNotFound, Penstock, Retry, Status, chain, group
+from penstock import RESULT, Drop, Job, Penstock, Retry, Status, chain, group
 from penstock.core.slots import slot
+from penstock.errors import JobCancelled, JobNotFound
 from tests.conftest import Do
 from tests.speed import Deadline, scaled
 from tests.worker.in_process import running_worker

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock import FormatTooNew, Item, Job, Penstock, Queue
+from penstock import Item, Job, Penstock, Queue
+from penstock.errors import FormatTooNew
 from penstock.jobs.constants import FORMAT
 from tests.conftest import Do
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from penstock import BulkProgress, ConfigurationError, JobPage, Jobs, Penstock, Queue, Status, Unique
+from penstock import ConfigurationError, Jobs, Penstock, Queue, Status, Unique
+from penstock.info import BulkProgress, JobPage
 from penstock.jobs.claims import Registration
 from penstock.jobs.job_list import job_filter
 from penstock.jobs.listing import JobFilter, ListingBindings

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock import EnqueueContext, Job, JobCancelled, Middleware, Penstock, Status, chain, group
+from penstock import EnqueueContext, Job, Middleware, Penstock, Status, chain, group
+from penstock.errors import JobCancelled
 from penstock.jobs.flow_bindings import FlowBindings, FlowRow, far_edge
 from tests.conftest import Do
 from tests.jobs.stand import FakeWorker, Stand, record

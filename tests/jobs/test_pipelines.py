@@ -10,7 +10,8 @@ import redis.asyncio
 import valkey
 import valkey.asyncio
 
-from penstock import BadCall, PayloadTooLarge, Penstock, Queue
+from penstock import BadCall, Penstock, Queue
+from penstock.errors import PayloadTooLarge
 from tests.conftest import Do, MakeApp, until
 from tests.speed import scaled
 

@@ -6,7 +6,8 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from penstock import BadCall, LeaseLost, Options, PayloadTooLarge, Penstock, Queue, Status
+from penstock import BadCall, LeaseLost, Options, Penstock, Queue, Status
+from penstock.errors import PayloadTooLarge
 from penstock.jobs.claims import Settlement
 from tests.conftest import Do, MakeApp, Time
 

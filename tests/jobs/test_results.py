@@ -6,18 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock import (
-    JobCancelled,
-    JobExpired,
-    JobFailed,
-    JobNotFound,
-    Penstock,
-    PenstockError,
-    Queue,
-    ResultNotKept,
-    ResultTimeout,
-    Status,
-)
+from penstock import JobFailed, Penstock, PenstockError, Queue, ResultTimeout, Status
+from penstock.errors import JobCancelled, JobExpired, JobNotFound, ResultNotKept
 from tests.conftest import Do, MakeApp, Time, commands, until
 from tests.speed import scaled
 

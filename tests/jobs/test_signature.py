@@ -11,7 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from penstock import BadCall, ConfigurationError, PayloadTooLarge, Penstock, PenstockError
+from penstock import BadCall, ConfigurationError, Penstock, PenstockError
+from penstock.errors import PayloadTooLarge
 
 NOWHERE = "unix:///nowhere"
 

@@ -7,7 +7,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from penstock import BadCall, Call, ConfigurationError, Options, Penstock, Retry, Unique, UnknownTask
+from penstock import BadCall, Call, ConfigurationError, Options, Penstock, Retry, Unique
+from penstock.errors import UnknownTask
 from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions
 from tests.conftest import Do, Time, commands
 

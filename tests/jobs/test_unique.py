@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from penstock import BadCall, ConfigurationError, Job, Middleware, Penstock, Status, Unique, UniqueKeyHeld, current
+from penstock import BadCall, ConfigurationError, Job, Middleware, Penstock, Status, Unique, current
+from penstock.errors import UniqueKeyHeld
 from penstock.jobs.middleware import EnqueueContext
 from tests.conftest import Do
 from tests.everywhere import face, place  # noqa: F401 - fixtures

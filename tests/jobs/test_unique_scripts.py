@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock import UniqueKeyHeld
+from penstock.errors import UniqueKeyHeld
 from penstock.jobs.claims import Ending
 from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
 from penstock.jobs.record import draft

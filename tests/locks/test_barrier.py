@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock import Barrier, BarrierBroken, BarrierPass, BarrierTimeout, ConfigurationError, Penstock
+from penstock import Barrier, ConfigurationError, Penstock
 from penstock.core.idempotency import IdempotencyKey
+from penstock.errors import BarrierBroken, BarrierTimeout
+from penstock.info import BarrierPass
 from penstock.locks.constants import LEFT, MISMATCH, PASSED, WAIT
 from tests.conftest import Apps, Do, MakeApp, until
 from tests.locks.conftest import FrozenFace

@@ -10,7 +10,9 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from penstock import ConfigurationError, Election, ElectionTimeout, Leader, LeaseLost, Penstock
+from penstock import ConfigurationError, Election, LeaseLost, Penstock
+from penstock.errors import ElectionTimeout
+from penstock.info import Leader
 from penstock.locks.election import Observation
 from penstock.locks.election_bindings import ElectionBindings
 from tests.conftest import Apps, Do, MakeApp, until

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock import Held, LeaseLost, LockTimeout, Penstock, Permit, SelfDeadlock
+from penstock import Held, LeaseLost, LockTimeout, Penstock, Permit
+from penstock.errors import SelfDeadlock
 from tests.conftest import Apps, Do, MakeApp, commands, until
 from tests.locks.test_lock import name as name  # noqa: PLC0414 - a fixture
 from tests.locks.test_lock import waiting

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock import ConfigurationError, Latch, LatchTimeout, Penstock
+from penstock import ConfigurationError, Latch, Penstock
+from penstock.errors import LatchTimeout
 from tests.conftest import Apps, Do, MakeApp, until
 from tests.servers import Cluster, Server
 from tests.speed import scaled

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock import LeaseLost, Penstock, ServerRefused, Transaction, TransactionRefused
+from penstock import LeaseLost, Penstock, Transaction
+from penstock.errors import ServerRefused, TransactionRefused
 from penstock.locks.bindings import transaction_scripts
 from tests.conftest import Do
 from tests.driver.proxy import Proxy
@@ -284,7 +285,8 @@ async def test_a_transaction_is_committed_once_and_a_refused_one_may_be_retried(
 
 async def test_an_unknown_outcome_is_found_by_committing_again(do: Do, start: Callable[..., Server]):
     """After ServerUnavailable the same object commits again, and the transaction is done once."""
-    from penstock import ServerUnavailable, Settings
+    from penstock import Settings
+    from penstock.errors import ServerUnavailable
 
     server = start("--appendonly", "yes", "--appendfsync", "always")
     proxy = Proxy(server)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock import Lock, Penstock, ServerUnavailable
+from penstock import Lock, Penstock
 from penstock.core.slots import slot
+from penstock.errors import ServerUnavailable
 from tests.conftest import Do, MakeApp, until
 from tests.servers import Cluster, Server
 from tests.slot_moves import move_slot

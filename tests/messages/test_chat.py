@@ -7,7 +7,8 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from penstock import Chat, ChatExists, ChatGone, ConfigurationError, Keep, NotAMember, Penstock
+from penstock import Chat, ConfigurationError, Keep, Penstock
+from penstock.errors import ChatExists, ChatGone, NotAMember
 from penstock.messages.message import number_of
 from tests.conftest import Do, MakeApp, until
 from tests.messages.positions import ack, numbers_of

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock import BadCall, Chat, ChatGone, History, Keep, MessageError, NewBeginning, NoSpace, NotAMember, Penstock
+from penstock import BadCall, Chat, History, Keep, Penstock
+from penstock.errors import ChatGone, MessageError, NewBeginning, NoSpace, NotAMember
 from penstock.messages.message import number_of
 from tests.conftest import Do, Time
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock import BadCall, Chat, ConfigurationError, Keep, Mailbox, Penstock, TooManyIds
+from penstock import BadCall, Chat, ConfigurationError, Keep, Mailbox, Penstock
+from penstock.errors import TooManyIds
 from penstock.messages.message import number_of
 from tests.conftest import Do, Time
 

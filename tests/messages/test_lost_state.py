@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock import Chat, Mailbox, Penstock, StateLost
+from penstock import Chat, Mailbox, Penstock
+from penstock.errors import StateLost
 from tests.conftest import Do
 from tests.speed import scaled
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock import BadCall, Keep, LeaseLost, Mailbox, NoSpace, PayloadTooLarge, Penstock
+from penstock import BadCall, Keep, LeaseLost, Mailbox, Penstock
+from penstock.errors import NoSpace, PayloadTooLarge
 from penstock.messages.message import number_of
 from tests.conftest import Do, MakeApp, Time, commands, until
 from tests.messages.positions import ack, numbers_of

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock import Chat, LeaseLost, Mailbox, NewBeginning, Penstock, StateDamaged
+from penstock import Chat, LeaseLost, Mailbox, Penstock
+from penstock.errors import NewBeginning, StateDamaged
 from penstock.messages.message import number_of
 from penstock.ops.audit.messages import read_state
 from tests.conftest import Do, Time

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from penstock import ChatGone, Mailbox, NotAMember, Penstock
+from penstock import Mailbox, Penstock
+from penstock.errors import ChatGone, NotAMember
 from penstock.messages.bindings import LogBindings
 from tests.conftest import until
 from tests.faces import Faces

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from penstock import Penstock, PenstockError, Settings, StateDamaged
+from penstock import Penstock, PenstockError, Settings
+from penstock.errors import StateDamaged
 from penstock.ops.inspect import Inspector
 from penstock.ops.key_tables import TABLES, kind_of, split_key
 from tests.servers import Server

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from penstock import ConfigurationError, Penstock, ServerRefused, Settings
+from penstock import ConfigurationError, Penstock, Settings
 from penstock.cli import main
 from penstock.cli.exits import Exit
+from penstock.errors import ServerRefused
 from penstock.ops import probe
 from penstock.ops.doctor import TOPICS
 from penstock.ops.inspect import Inspector

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Penstock, ServerRefused
+from penstock import Penstock
+from penstock.errors import ServerRefused
 from tests.certificates import HAS_OPENSSL, make_certificate
 from tests.clusters import ReplicatedCluster, SentinelServers
 from tests.ops.test_security import USES, rules

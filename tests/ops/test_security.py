@@ -14,7 +14,8 @@ from typing import TypeVar
 import pytest
 import valkey
 
-from penstock import Penstock, ServerRefused, Settings, Worker, WorkerSettings
+from penstock import Penstock, Settings, Worker, WorkerSettings
+from penstock.errors import ServerRefused
 from tests.servers import Cluster, Server
 
 T = TypeVar("T")

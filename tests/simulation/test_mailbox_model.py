@@ -19,10 +19,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock import LeaseLost, Mailbox, NewBeginning, Penstock
+from penstock import LeaseLost, Mailbox, Penstock
 from penstock.core.ids import mint_id
 from penstock.core.keys import key_pattern
 from penstock.core.operations import RoundTrip
+from penstock.errors import NewBeginning
 from penstock.messages.mailbox import Claimed
 from penstock.messages.message import number_of
 from penstock.ops.audit.instances import audits

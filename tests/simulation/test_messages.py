@@ -19,8 +19,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock import ChatExists, ChatGone, Keep, NewBeginning, NotAMember, Penstock
+from penstock import Keep, Penstock
 from penstock.core.keys import key_pattern
+from penstock.errors import ChatExists, ChatGone, NewBeginning, NotAMember
 from penstock.messages.message import number_of
 from penstock.ops.audit.instances import audits, missing_from_index
 from penstock.ops.audit.stored_keys import read_keys

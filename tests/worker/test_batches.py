@@ -17,7 +17,6 @@ from penstock import (
     Concurrency,
     ConfigurationError,
     Drop,
-    JobCancelled,
     JobContext,
     JobFailed,
     JobOutcome,
@@ -32,6 +31,7 @@ from penstock import (
     per_process,
     step,
 )
+from penstock.errors import JobCancelled
 from penstock.testing import RunSummary, run_jobs
 from tests.conftest import MakeApp, until
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock import CancelTimeout, Job, JobCancelled, Middleware, Penstock, Retry, Status
+from penstock import Job, Middleware, Penstock, Retry, Status
+from penstock.errors import CancelTimeout, JobCancelled
 from tests.conftest import MakeApp, until
 from tests.speed import Deadline, scaled
 from tests.worker import isolated_tasks

@@ -9,19 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock import (
-    CurrentJob,
-    Drop,
-    Job,
-    JobContext,
-    JobProgress,
-    Middleware,
-    NoCurrentJob,
-    Penstock,
-    Retry,
-    Status,
-    current,
-)
+from penstock import CurrentJob, Drop, Job, JobContext, Middleware, Penstock, Retry, Status, current
+from penstock.errors import NoCurrentJob
+from penstock.info import JobProgress
 from penstock.ops.raw_client import raw_client
 from tests.conftest import until
 from tests.speed import scaled

@@ -7,22 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock import (
-    ConfigurationError,
-    Job,
-    JobFailed,
-    JobNotFound,
-    NoCurrentJob,
-    PayloadTooLarge,
-    Penstock,
-    Retry,
-    SignalTimeout,
-    Status,
-    current,
-    sleep,
-    step,
-    wait_for,
-)
+from penstock import ConfigurationError, Job, JobFailed, Penstock, Retry, Status, current, sleep, step, wait_for
+from penstock.errors import JobNotFound, NoCurrentJob, PayloadTooLarge, SignalTimeout
 from penstock.testing import MovableClock
 from tests.conftest import Apps, until
 from tests.servers import Server

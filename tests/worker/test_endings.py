@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock import DeadLetter, Drop, JobCancelled, JobFailed, Penstock, Retry, RetryLater, Status
+from penstock import Drop, JobFailed, Penstock, Retry, RetryLater, Status
+from penstock.errors import JobCancelled
+from penstock.info import DeadLetter
 from tests.conftest import MakeApp, Time
 from tests.speed import scaled
 from tests.worker.in_process import run_burst, running_worker

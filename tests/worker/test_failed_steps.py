@@ -6,18 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock import (
-    Middleware,
-    Penstock,
-    Retry,
-    RetryLater,
-    StepError,
-    current,
-    per_job,
-    sleep,
-    step,
-    wait_for,
-)
+from penstock import Middleware, Penstock, Retry, RetryLater, current, per_job, sleep, step, wait_for
+from penstock.errors import StepError
 from penstock.jobs.middleware import JobContext
 from penstock.jobs.steps import StepFailure, error_again
 from penstock.testing import MovableClock, run_jobs

@@ -15,7 +15,8 @@ import loguru
 import pytest
 import structlog
 
-from penstock import JobFields, NoCurrentJob, Penstock, Worker, WorkerSettings, current
+from penstock import JobFields, Penstock, Worker, WorkerSettings, current
+from penstock.errors import NoCurrentJob
 from penstock.testing import TemporaryServer
 
 

@@ -8,17 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock import (
-    BadCall,
-    Concurrency,
-    ConfigurationError,
-    Job,
-    Middleware,
-    Penstock,
-    ScheduleNotFound,
-    Status,
-    Unique,
-)
+from penstock import BadCall, Concurrency, ConfigurationError, Job, Middleware, Penstock, Status, Unique
+from penstock.errors import ScheduleNotFound
 from penstock.jobs.middleware import EnqueueContext
 from penstock.jobs.release import release_time
 from tests.conftest import Do, MakeApp, Time, until

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import anyio.to_thread
 import pytest
 
-from penstock import Penstock, ServerUnavailable, Settings
+from penstock import Penstock, Settings
+from penstock.errors import ServerUnavailable
 from tests.conftest import until
 from tests.servers import Server
 from tests.speed import scaled

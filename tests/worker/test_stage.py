@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from penstock import BadCall, JobFailed, PayloadTooLarge, Penstock, Retry, Status, current
+from penstock import BadCall, JobFailed, Penstock, Retry, Status, current
+from penstock.errors import PayloadTooLarge
 from tests.conftest import Apps
 from tests.worker import isolated_tasks
 from tests.worker.in_process import run_burst, running_worker

@@ -16,7 +16,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from penstock import JobCancelled, JobContext, Middleware, Penstock, Status
+from penstock import JobContext, Middleware, Penstock, Status
+from penstock.errors import JobCancelled
 from penstock.worker import streak
 from penstock.worker.thread_pool import ThreadPool
 from tests.conftest import MakeApp, until

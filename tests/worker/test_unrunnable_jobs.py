@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock import FormatTooNew, JobFailed, Penstock, PenstockError, ResultTimeout, Status, Task
+from penstock import JobFailed, Penstock, PenstockError, ResultTimeout, Status, Task
+from penstock.errors import FormatTooNew
 from penstock.jobs.constants import FORMAT
 from penstock.jobs.record import HEADER_SIZE, Record
 from tests.conftest import MakeApp, Time
