@@ -115,7 +115,7 @@ class Server:
         self.socket = self.folder / "s"
         self.port = port
         self._options = options
-        self._binary = binary or get_binary_path()
+        self._binary = binary or os.environ.get("PENSTOCK_SERVER") or get_binary_path()
         self.start()
 
     @property

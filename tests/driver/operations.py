@@ -22,19 +22,19 @@ def script(name: str, body: str, *args: str, flags: str = "") -> Script:
     return Script(name, ("key",), args, (), f"#!lua flags={flags}\n{body}" if flags else f"#!lua\n{body}")
 
 
-COUNT = script("count", "return server.call('INCR', KEYS[1])")
-APPEND = script("append", "return server.call('RPUSH', KEYS[1], ARGV[1])", "text")
+COUNT = script("count", "return redis.call('INCR', KEYS[1])")
+APPEND = script("append", "return redis.call('RPUSH', KEYS[1], ARGV[1])", "text")
 NUMBERED = script(
     "numbered",
-    "return server.call('RPUSH', KEYS[1], ARGV[1]..' '..ARGV[2]..' '..ARGV[3])",
+    "return redis.call('RPUSH', KEYS[1], ARGV[1]..' '..ARGV[2]..' '..ARGV[3])",
     "caller",
     "number",
     "text",
 )
-SHOW = script("show", "return server.call('LRANGE', KEYS[1], 0, -1)")
-FILL = script("fill", "return server.call('SET', KEYS[1], string.rep('x', tonumber(ARGV[1])))", "size")
-FREE = script("free", "return server.call('DEL', KEYS[1])", flags="allow-oom")
-SEND = script("send", "return server.call('SPUBLISH', ARGV[1], ARGV[2])", "channel", "message")
+SHOW = script("show", "return redis.call('LRANGE', KEYS[1], 0, -1)")
+FILL = script("fill", "return redis.call('SET', KEYS[1], string.rep('x', tonumber(ARGV[1])))", "size")
+FREE = script("free", "return redis.call('DEL', KEYS[1])", flags="allow-oom")
+SEND = script("send", "return redis.call('SPUBLISH', ARGV[1], ARGV[2])", "channel", "message")
 
 
 def count(key: str) -> RoundTrip[int]:

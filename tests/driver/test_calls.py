@@ -128,11 +128,11 @@ async def test_calls_at_the_same_time_have_keys_of_their_own(driver: FaceDriver,
 async def test_each_call_counts_once_while_connections_are_cut(driver: FaceDriver, key: str, server: Server):
     once = script(
         "exact",
-        "local last = tonumber(server.call('HGET', KEYS[1], ARGV[1]) or '0') "
+        "local last = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or '0') "
         "assert(tonumber(ARGV[2]) >= last) "
-        "if tonumber(ARGV[2]) == last then return server.call('HGET', KEYS[1], 'total') end "
-        "server.call('HSET', KEYS[1], ARGV[1], ARGV[2]) "
-        "return server.call('HINCRBY', KEYS[1], 'total', 1)",
+        "if tonumber(ARGV[2]) == last then return redis.call('HGET', KEYS[1], 'total') end "
+        "redis.call('HSET', KEYS[1], ARGV[1], ARGV[2]) "
+        "return redis.call('HINCRBY', KEYS[1], 'total', 1)",
         "caller",
         "number",
     )
@@ -155,8 +155,8 @@ async def test_each_call_counts_once_while_connections_are_cut(driver: FaceDrive
 async def test_a_script_that_answers_tryagain_is_called_again(driver: FaceDriver, key: str):
     late = script(
         "late",
-        "local n = server.call('INCR', KEYS[1]) "
-        "if n < 4 then return server.error_reply('TRYAGAIN a slot is on the move') end return n",
+        "local n = redis.call('INCR', KEYS[1]) "
+        "if n < 4 then return redis.error_reply('TRYAGAIN a slot is on the move') end return n",
     )
     assert await driver.run(RoundTrip(late, (key,), (), int)) == 4
 
@@ -167,11 +167,40 @@ async def test_an_error_of_a_script_is_raised_without_a_retry(driver: FaceDriver
         ("WRONGTYPE thing", StateDamaged),
         ("SOME", ServerError),
     ):
-        wrong = script("wrong", f"server.call('INCR', KEYS[1]) return server.error_reply('{text}')")
+        wrong = script("wrong", f"redis.call('INCR', KEYS[1]) return redis.error_reply('{text}')")
         with pytest.raises(kind, match=text) as caught:
             await driver.run(RoundTrip(wrong, (key,), (), int))
         assert type(caught.value) is kind
     assert await driver.run(count(key)) == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "return no_such_global.clock()",
+        "return string.no_such_function()",
+        "return redis.call('NOSUCHCOMMAND')",
+        "return redis.call('CONFIG', 'NOSUCH')",
+        "return redis.call('GET')",
+        "return redis.call('SUBSCRIBE', 'x')",
+        "return redis.call('SET', KEYS[1], 1, 'NOSUCHOPTION')",
+        "return { unpack({}, 1, 1000000) }",
+        "redis.x = 1",
+        "return (",
+    ],
+)
+async def test_a_fault_of_a_script_is_no_damage(driver: FaceDriver, key: str, text: str):
+    with pytest.raises(ServerError, match=r"the call faulty.* The stored data is not the cause") as raised:
+        await driver.run(RoundTrip(script("faulty", text), (key,), (), int))
+    assert type(raised.value) is ServerError
+    assert "delete" not in str(raised.value)
+
+
+async def test_a_damage_that_no_key_proves_asks_for_no_deletion(driver: FaceDriver, key: str):
+    for text in ("return redis.call('GET', KEYS[1]) + 1", "return struct.unpack('>I6', 'x')"):
+        with pytest.raises(StateDamaged, match=r"may be damaged.*penstock doctor keys") as raised:
+            await driver.run(RoundTrip(script("odd", text), (key,), (), int))
+        assert "delete" not in str(raised.value)
 
 
 async def test_a_reply_that_cannot_be_read_names_its_component(driver: FaceDriver, key: str):
@@ -223,7 +252,7 @@ async def test_the_error_of_a_command_sent_after_a_script_is_raised(driver: Face
 
 
 async def test_an_error_is_raised_inside_the_operation(driver: FaceDriver, key: str):
-    wrong = script("wrong2", "return server.error_reply('ERR no')")
+    wrong = script("wrong2", "return redis.error_reply('ERR no')")
 
     def operation() -> Operation[str]:
         first = yield count(key)

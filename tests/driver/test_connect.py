@@ -187,7 +187,7 @@ async def test_an_embedded_server_whose_keeper_died_is_restarted(
 async def test_a_client_serves_both_faces(library: Any, tuned: dict[str, Any], face: str, server: Server):
     client = library.from_url(f"{library.__name__.partition('.')[0]}://127.0.0.1:{server.port}/2", **tuned)
     driver = ServerDriver(client)
-    name = Script("name", ("key",), (), (), "#!lua\nreturn server.call('SET', KEYS[1], 'é')")
+    name = Script("name", ("key",), (), (), "#!lua\nreturn redis.call('SET', KEYS[1], 'é')")
     await run(driver, face, RoundTrip(name, ("{t}:name",), (), str))
     assert server.client.execute_command("SELECT", 2)
     assert driver.connector.address.endswith(f"127.0.0.1:{server.port}/2")

@@ -318,7 +318,8 @@ def test_the_jobs_of_a_worker_are_found_by_its_name(stand: Stand):
     listing = ListingBindings(stand.bindings)
     assert stand.run(listing.incarnations("host:a", "0")) == ("0", [(b"a", 3)])
     page = stand.run(listing.page("held:a", b"", 100, JobFilter()))
-    assert [(row.key, row.worker) for row in page.rows] == [("j0", "host:a"), ("j1", "host:a"), ("j2", "host:a")]
+    # A server may return the fields of a hash in any order.
+    assert sorted((row.key, row.worker) for row in page.rows) == [(f"j{n}", "host:a") for n in range(3)]
     assert page.of == 3
 
 

@@ -19,7 +19,7 @@ from msgspec import MsgspecError
 from penstock.core.keys import TABLES, component_of
 from penstock.core.operations import RoundTrip
 from penstock.core.slots import Node
-from penstock.errors import PenstockError, ServerRefused, ServerUnavailable, StateDamaged
+from penstock.errors import PenstockError, ServerError, ServerRefused, ServerUnavailable, StateDamaged
 
 R = TypeVar("R")
 
@@ -107,21 +107,49 @@ def shown_name(name: str) -> str:
     return name if len(name) <= 80 else f"{name[:80]}…"
 
 
-def is_damage(code: str, error: Exception) -> bool:
-    """Whether a script has found a value that Penstock does not write."""
-    return code == "WRONGTYPE" or (code == "ERR" and "user_script:" in str(error))
+# What a server says of the text of a script. No stored value can be the cause: the server lacks what the script uses,
+# or the script has a bug.
+_FAULT_OF_SCRIPT = re.compile(
+    r"nonexistent global|attempt to call |compiling script|readonly table|stack overflow|too many results"
+    r"|[Uu]nknown (?:\w+ )?(?:sub)?command|[Ww]rong number of arg"
+    r"|not allowed from script|syntax error|Unsupported option"
+)
+
+
+def script_error(call: RoundTrip[Any], code: str, error: Exception) -> ServerError | None:
+    """The error for a script that failed in the server while it ran; None if the server refused to run it."""
+    if code == "WRONGTYPE":
+        return state_damaged(call, error)
+    if code != "ERR" or "user_script:" not in str(error):
+        return None
+    if not _FAULT_OF_SCRIPT.search(str(error)):
+        return state_damaged(call, error)
+    return ServerError(
+        f"the server cannot run {describe(call)}: {_reason(error)}. The stored data is not the cause: either the "
+        "server lacks what the script needs, see `penstock doctor server`, or this is a bug; please report it"
+    )
 
 
 def state_damaged(call: RoundTrip[Any], error: Exception, key: str = "") -> StateDamaged:
-    """`key`: the key that has a wrong type, if it was found."""
+    """`key`: the key of which the server says that its type is wrong. Without one, the damage is not proven."""
     base = call.keys[0] if call.keys else ""
-    reason = shown_name(_PLACE_IN_SCRIPT.sub("", str(error)) or type(error).__name__)
-    what = f"the key {shown_name(key)}" if key else f"a key that begins with {shown_name(base)}"
-    return StateDamaged(
-        f"{component_of(base)} is damaged: {what} holds what Penstock did not write ({reason}, in the "
-        f"call {call.script.name}). Restore it, or delete the keys of {component_of(base)} and begin again",
-        key=key or base,
-    )
+    component = component_of(base)
+    if key:
+        text = (
+            f"{component} is damaged: the key {shown_name(key)} holds what Penstock did not write ({_reason(error)}, "
+            f"in the call {call.script.name}). Restore it, or delete the keys of {component} and begin again"
+        )
+    else:
+        text = (
+            f"{component} may be damaged: a key that begins with {shown_name(base)} has a value that Penstock cannot "
+            f"use ({_reason(error)}, in the call {call.script.name}). `penstock doctor keys` shows which keys Penstock "
+            "did not write; if there are none, please report this bug"
+        )
+    return StateDamaged(text, key=key or base)
+
+
+def _reason(error: Exception) -> str:
+    return shown_name(_PLACE_IN_SCRIPT.sub("", str(error)) or type(error).__name__)
 
 
 def read_reply(call: RoundTrip[R], read: Callable[[Any], R], reply: Any) -> R:

@@ -20,7 +20,7 @@ import time
 from typing import Any
 
 from penstock.core.operations import RoundTrip
-from penstock.driver.faults import advice, describe, final_error, is_closed, is_damage, state_damaged
+from penstock.driver.faults import advice, describe, final_error, is_closed, script_error
 from penstock.errors import (
     ConfigurationError,
     FormatTooNew,
@@ -220,8 +220,8 @@ def penstock_error(error: Exception, code: str, call: RoundTrip[Any] | None = No
     hint = _HINTS.get("NOAUTH" if code == "WRONGPASS" else code)
     if call is not None and code in {"NOPERM", "CROSSSLOT", "OOM"}:
         hint = f"in {describe(call)}; {hint}"
-    if call is not None and is_damage(code, error):
-        return state_damaged(call, error)
+    if call is not None and (failed := script_error(call, code, error)) is not None:
+        return failed
     return _ERROR_CLASSES.get(code, ServerError)(f"{error} ({hint})" if hint else str(error))
 
 

@@ -11,10 +11,11 @@
 --   delayed                                     due
 --   dead                                        died at, the latest first
 --
--- A script examines at most 1000 jobs, 1 MiB of records and 3 ms. Its cursor is where the next one continues: a job
--- that stays in the source is found at least once, whatever happens to the others meanwhile.
+-- A script examines at most 1000 jobs and 1 MiB of records. No clock ends it: Redis before 7.4 and Valkey before 8 have
+-- no `os.clock`, and `TIME` does not advance within a script. Its cursor is where the next one continues: a job that
+-- stays in the source is found at least once, whatever happens to the others meanwhile.
 
-_page = { LOOK = 1000, CHUNK = 100, FIRST = 4, CHUNK_BYTES = 131072, SECONDS = 0.003, CHANGED = 100 }
+_page = { LOOK = 1000, CHUNK = 100, FIRST = 4, CHUNK_BYTES = 131072, CHANGED = 100 }
 
 -- A page of the jobs that match. A filter is empty, or "=" and the value; `state_` is a letter, or empty. `older`: only
 -- jobs that have been in their state for that many ms (a delayed one since its enqueue). With a `limit` of 0 matching
@@ -29,7 +30,7 @@ function script.list_jobs(base, meta, given, source, cursor, limit, state_, tena
   local s, newer = job.begin(given)
   if newer then return newer end
   local page = {
-    part = slice.of(_page.LOOK), until_ = os.clock() + _page.SECONDS, limit = limit, examined = 0,
+    part = slice.of(_page.LOOK), limit = limit, examined = 0,
     matched = 0, rows = {},
     incarnations = {},
     state = state_, tenant = tenant ~= "" and string.sub(tenant, 2), task = task ~= "" and string.sub(task, 2),
@@ -189,7 +190,7 @@ end
 
 --- (page: table) -> bool
 function listing.is_full(page)
-  return page.part.left <= 0 or os.clock() > page.until_ or page.limit > 0 and page.matched >= page.limit
+  return page.part.left <= 0 or page.limit > 0 and page.matched >= page.limit
 end
 
 -- How many jobs to read next, after `n` of them had so many bytes: few if they are large.
