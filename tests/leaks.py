@@ -1,11 +1,11 @@
-"""The leaks of a test's apps, in a server that only tests use. `penstock.ops.audit` decides which keys are in order."""
+"""The leaks of a test's apps, in a server that only tests use. The audit of `penstock.testing` finds them."""
 
 from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
-from penstock.ops.audit.instances import audits, missing_from_index
-from penstock.ops.audit.stored_keys import StoredKey, read_keys
+from penstock.testing.audit.instances import audits, missing_from_index
+from penstock.testing.audit.stored_keys import StoredKey, read_keys
 
 # Keys of locks, semaphores, mailboxes and chats that do not exist while nothing is held or waited for. Not among them
 # are the lists of faces that wait: a face whose listener found something stays there until the next event, or its TTL.

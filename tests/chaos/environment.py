@@ -16,9 +16,9 @@ from penstock.core.keys import key_pattern
 from penstock.info import Counts
 from penstock.jobs import constants
 from penstock.jobs.job import Failure
-from penstock.ops.audit.instances import audits
-from penstock.ops.audit.stored_keys import read_keys
 from penstock.testing import job_violations
+from penstock.testing.audit.instances import audits
+from penstock.testing.audit.stored_keys import read_keys
 from penstock.testing.history import Enqueued, Event, FaultInjected, FinalState, History, Outage, read
 from tests.chaos.forker import Forker, is_running
 from tests.chaos.tasks import QUEUE, make_app, register_newer

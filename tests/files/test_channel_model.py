@@ -36,8 +36,8 @@ from penstock.files.settlement import when_added
 from penstock.files.source import Source
 from penstock.files.source_reader import SourceReader
 from penstock.messages.message import number_of
-from penstock.ops.audit.messages import read_state
 from penstock.testing import MovableClock
+from penstock.testing.audit.messages import read_state
 from tests.conftest import Apps
 from tests.files.manual_run import CountingReceiver, ManualRun, NoRenewer, sending
 from tests.snapshots import Snapshot, fall_back, take_snapshot

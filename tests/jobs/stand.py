@@ -27,7 +27,7 @@ from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
 from penstock.jobs.shard_bindings import ShardBindings
 from penstock.jobs.timing import Timing
 from penstock.jobs.unique import encode_powers
-from penstock.ops.audit.queues import QueueAudit
+from penstock.testing.audit.queues import QueueAudit
 
 R = TypeVar("R")
 Dump: TypeAlias = dict[str, Any]

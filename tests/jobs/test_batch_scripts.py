@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from penstock.jobs.claims import Registration
-from penstock.ops.audit.instances import audits
-from penstock.ops.audit.stored_keys import read_keys
+from penstock.testing.audit.instances import audits
+from penstock.testing.audit.stored_keys import read_keys
 from tests.jobs.stand import FakeWorker, Stand
 
 WHOLE, BY_TENANT = (3, 200, 0), (3, 200, 1)

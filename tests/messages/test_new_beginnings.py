@@ -13,7 +13,7 @@ import pytest
 from penstock import Chat, LeaseLost, Mailbox, Penstock
 from penstock.errors import NewBeginning, StateDamaged
 from penstock.messages.message import number_of
-from penstock.ops.audit.messages import read_state
+from penstock.testing.audit.messages import read_state
 from tests.conftest import Do, Time
 from tests.messages.positions import numbers_of
 from tests.snapshots import Snapshot, fall_back, take_snapshot

@@ -26,9 +26,9 @@ from penstock.core.operations import RoundTrip
 from penstock.errors import NewBeginning
 from penstock.messages.mailbox import Claimed
 from penstock.messages.message import number_of
-from penstock.ops.audit.instances import audits
-from penstock.ops.audit.stored_keys import read_keys
 from penstock.testing import MovableClock
+from penstock.testing.audit.instances import audits
+from penstock.testing.audit.stored_keys import read_keys
 from tests.servers import Server
 from tests.simulation.histories import model_settings
 from tests.snapshots import Snapshot, fall_back, take_snapshot

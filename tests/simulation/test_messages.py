@@ -23,9 +23,9 @@ from penstock import Keep, Penstock
 from penstock.core.keys import key_pattern
 from penstock.errors import ChatExists, ChatGone, NewBeginning, NotAMember
 from penstock.messages.message import number_of
-from penstock.ops.audit.instances import audits, missing_from_index
-from penstock.ops.audit.stored_keys import read_keys
 from penstock.testing import message_violations
+from penstock.testing.audit.instances import audits, missing_from_index
+from penstock.testing.audit.stored_keys import read_keys
 from penstock.testing.history import Acknowledged, Event, MessageRead, MessageSent, ReaderOpened
 from tests.servers import Server
 from tests.simulation.histories import model_settings

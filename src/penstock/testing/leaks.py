@@ -6,8 +6,8 @@ from itertools import chain
 
 from penstock.app import Penstock
 from penstock.core.keys import key_pattern
-from penstock.ops.audit.instances import audits, missing_from_index
-from penstock.ops.audit.stored_keys import read_keys
+from penstock.testing.audit.instances import audits, missing_from_index
+from penstock.testing.audit.stored_keys import read_keys
 
 
 def leaks(app: Penstock) -> list[str]:

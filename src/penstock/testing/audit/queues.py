@@ -16,8 +16,8 @@ from penstock.jobs.constants import DEAD, DELAYED, PARKED, READY, RUNNING, TICK,
 from penstock.jobs.record import Record, entry_generation, entry_has_more, entry_id
 from penstock.jobs.row import Row, read_row
 from penstock.jobs.schedule import StoredSchedule
-from penstock.ops.audit.flows import FlowsAudit
-from penstock.ops.audit.limits import LimitsAudit
+from penstock.testing.audit.flows import FlowsAudit
+from penstock.testing.audit.limits import LimitsAudit
 
 _COUNTED_STATES = {READY: 0, DELAYED: 1, RUNNING: 2, DEAD: 3, PARKED: 4, WAITING: 5}
 """State of a job -> index of its counter in the counts of a tenant."""

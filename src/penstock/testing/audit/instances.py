@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from penstock.messages.keys import LogKeys
-from penstock.ops.audit.directories import DirectoryAudit
-from penstock.ops.audit.messages import ChannelAudit, LogAudit
-from penstock.ops.audit.queues import QueueAudit
-from penstock.ops.audit.stored_keys import Instance, StoredKey
 from penstock.ops.key_tables import kind_of, split_key
+from penstock.testing.audit.directories import DirectoryAudit
+from penstock.testing.audit.messages import ChannelAudit, LogAudit
+from penstock.testing.audit.queues import QueueAudit
+from penstock.testing.audit.stored_keys import Instance, StoredKey
 
 
 class Audit(Protocol):
