@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from penstock import Channel
-from penstock.errors import FileDamaged
+from penstock.errors import ConfigurationError, FileDamaged
 from penstock.files import following
 from penstock.files.sender import Sent
 from tests.conftest import Apps, commands
@@ -185,3 +185,56 @@ def test_damaged_and_vanished_files_do_not_end_following(
             damaged = str(error)
     assert "bad.gz is damaged" in damaged
     assert found == {b"one": 1, b"two": 1}
+
+
+@pytest.mark.parametrize("size", [3, 300])
+@pytest.mark.parametrize("empties_first", [True, False])
+def test_a_truncated_log_that_begins_with_the_same_text_is_read_again(
+    channel: Channel, tmp_path: Path, size: int, empties_first: bool
+):
+    log = tmp_path / "a.log"
+    text = b"started\n" + lines("old", size)
+    log.write_bytes(text)
+    received = Counter[bytes]()
+    stream = channel.receiver("r").batches(wait=0)
+
+    def has(*texts: bytes) -> bool:
+        for batch in stream:
+            received.update(batch)
+        return received == once(*texts)
+
+    with followed(channel, log):
+        wait_for(lambda: has(text))
+        os.truncate(log, 0)
+        if empties_first:
+            time.sleep(0.3)  # it is seen while it is empty
+        append(log, b"started\n")
+        wait_for(lambda: has(text, b"started\n"))
+        append(log, lines("old", size))
+        wait_for(lambda: has(text, text))
+
+
+def test_a_log_that_begins_again_between_two_sends_is_read_again(channel: Channel, tmp_path: Path):
+    log = tmp_path / "a.log"
+    for text in (b"one\ntwo\n", b"", b"one\n", b"one\ntwo\n", b"one\ntwo\nthree\n"):
+        log.write_bytes(text)
+        channel.send_lines(log)
+    received = Counter(line for batch in channel.receiver("r").batches(wait=0) for line in batch)
+    assert received == {b"one": 2, b"two": 2, b"three": 1}
+
+
+@pytest.mark.parametrize("path", ["a.log", "later/a.log", "later"])
+def test_a_path_that_does_not_exist_yet_is_waited_for(channel: Channel, tmp_path: Path, path: str):
+    log = tmp_path / ("later/a.log" if "later" in path else path)
+    with followed(channel, tmp_path / path) as result:
+        time.sleep(0.2)
+        log.parent.mkdir(exist_ok=True)
+        log.write_bytes(b"one\n")
+        wait_for(lambda: result.has(b"one\n"))
+
+
+@pytest.mark.parametrize("source", [".", "..", ".penstock-r"])
+def test_a_source_that_cannot_be_a_folder_is_refused(channel: Channel, tmp_path: Path, source: str):
+    (tmp_path / "a.log").write_bytes(b"x\n")
+    with pytest.raises(ConfigurationError, match="receivers may save"):
+        channel.send_lines(tmp_path / "a.log", source=source)

@@ -218,8 +218,12 @@ async def test_a_bad_layout_is_refused(channel: Channel, tmp_path: Path, layout:
 
 
 async def test_a_layout_cannot_leave_the_folder(channel: Channel, do: Do, face: str, tmp_path: Path):
-    (tmp_path / "log").write_bytes(b"x")
-    await do(channel.send, tmp_path / "log", receivers=["r"], source="..", close=True)
+    begin = FileBegin("log", 0, False, source="..")  # Penstock refuses to send such a source
+    records = [(BEGIN, pack(begin)), (END, pack(FileEnd(0, 0, START_DIGEST)))]
+    await do(channel.open, ["r"])
+    put = channel.bindings.put("t", [UploadPart("k", "f", records, "", expected=b"", outcome="-")])
+    await anyio.to_thread.run_sync(channel._driver.blocking.run, put)
+    await do(channel.close)
     with pytest.raises(FileDamaged, match="would leave the folder"):
         await gather(face, channel.receiver("r").save(tmp_path / "out", layout="{source}/{name}"))
 

@@ -99,14 +99,15 @@ def send(
     final
         With --lines: the logs are finished; an unfinished line at the end of one is a line.
     follow
-        With --lines: send also what is written from now on, through rotations, until the first Ctrl-C or SIGTERM.
+        With --lines: send also what is written from now on, through rotations and truncations, until the first Ctrl-C
+        or SIGTERM. Paths that do not exist yet are waited for.
     as_json
         Print the result as one JSON object.
     """
     check_bounds("--limit-mb", limit_mb, 2)
     if (final or follow) and not lines:
         raise ConfigurationError("--final and --follow are about lines: add --lines")
-    check_paths(paths)
+    check_paths(paths, skip_missing=follow)
     names = [name.strip() for name in to.split(",") if name.strip()]
     began = time.monotonic()
     with (
@@ -149,8 +150,9 @@ _PER_PROCESS = ("/dev/stdin", "/dev/fd/", "/proc/self/")
 """A path that begins with one of these means a different file in each process, even if it is a regular file."""
 
 
-def check_paths(paths: tuple[Path, ...], action: str = "sent") -> list[Source]:
-    """The files that the paths select. Prints a note about skipped subfolders.
+def check_paths(paths: tuple[Path, ...], action: str = "sent", *, skip_missing: bool = False) -> list[Source]:
+    """The files that the paths select. Prints a note about skipped subfolders, and with `skip_missing` about paths that
+    do not exist yet.
 
     Raises ConfigurationError, in one line, for paths that do not exist, cannot be read or are not regular files.
     `action` completes its message "nothing was …".
@@ -159,7 +161,7 @@ def check_paths(paths: tuple[Path, ...], action: str = "sent") -> list[Source]:
         if os.path.abspath(path).startswith(_PER_PROCESS):
             raise ConfigurationError(f"nothing was {action}: {path} is not a regular file: save it first")
     try:
-        found = find_sources(paths)
+        found = find_sources(paths, skip_missing=skip_missing)
     except FilesError as error:
         first, *faults = map(str.strip, str(error).splitlines())
         why = "; ".join(faults) or first.partition(": ")[2]
@@ -167,7 +169,9 @@ def check_paths(paths: tuple[Path, ...], action: str = "sent") -> list[Source]:
     left = [str(one) for path in paths if path.is_dir() for one in sorted(path.iterdir()) if one.is_dir()]
     if left:
         note(f"{many(len(left), 'subfolder')} skipped: {', '.join(left[:3])}{', …' if len(left) > 3 else ''}")
-    if not found:
+    if skip_missing and (missing := [str(path) for path in paths if not os.path.exists(path)]):
+        note(f"waiting for {', '.join(missing)}")
+    elif not found and not skip_missing:
         raise ConfigurationError(f"nothing was {action}: {', '.join(map(str, paths))} contains no file")
     return found
 
@@ -307,8 +311,12 @@ def _save(folder: Path, stream: ReceiverStream[Saved], *, as_json: bool) -> int:
                 saved.append(one)
                 if not as_json:
                     show(f"{one.path}  {size(one.size)}")
-                if one.replaced_source:
+                if one.kept_as:
+                    note(f"{one.path} is another log than before: what it had is kept as {one.kept_as}")
+                elif one.replaced_source:
                     note(f"{one.path} of {one.replaced_source} was replaced: --layout {{source}}/{{name}} keeps both")
+                elif one.replaced:
+                    note(f"{one.path} replaced an earlier file of this name")
     except OSError as error:
         if isinstance(error, PenstockError | BrokenPipeError):
             raise

@@ -93,7 +93,8 @@ class Channel:
         follow  send also what is written from now on, about twice a second, and files that come into a folder. True:
                 until the call is interrupted or cancelled. A function: until it returns False; `close` and `final`
                 apply then. A log is kept open through its rotation, until nobody has written to it for `settle`
-                seconds. Files that cannot be read or are damaged are logged
+                seconds, and read again from its start when it was truncated. A path that does not exist yet is waited
+                for. Files that cannot be read or are damaged are logged
 
         The other arguments, errors and cost are those of `send`. If a log has grown since it was sent, only the growth
         is sent, even if the log was renamed or packed. A line without a line end at the end of a file may still be
@@ -119,7 +120,7 @@ class Channel:
         names = [check_name("receiver", name) for name in ([receivers] if isinstance(receivers, str) else receivers)]
         _check(limit, patience)
         given = paths if callable(paths) else _always(paths)
-        sources = yield RunInThread(lambda: find_sources(given()))
+        sources = yield RunInThread(lambda: find_sources(given(), skip_missing=bool(follow)))
         sender = Sender(self.bindings, rules, progress)
         if not follow:
             return (yield from sender.run(sources, names, limit, patience, close))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.files.regular_file import identity_of, inode_of, open_regular_file
@@ -41,6 +41,8 @@ class FollowedLogs:
         self._open: dict[str, _OpenLog] = {}
         self._seen: dict[str, str] = {}
         """Inode -> identity of the file at the last look."""
+        self._sizes: dict[str, int] = {}
+        """Inode -> size of the file at the last look."""
         self._finished: list[str] = []
         self._full_look_at = 0.0
 
@@ -51,19 +53,21 @@ class FollowedLogs:
         is_full = now >= self._full_look_at
         if is_full:
             self._full_look_at = now + max(1.0, self._settle / FULL_LOOKS)
-        changed, seen = list[Source](), dict[str, str]()
+        changed, seen, sizes = list[Source](), dict[str, str](), dict[str, int]()
         for source in found:
             try:
                 status = os.stat(source.path)
             except OSError:  # it is being rotated: the next look finds it
                 continue
             inode = inode_of(status)
-            seen[inode] = identity_of(status, status.st_size)
+            seen[inode], sizes[inode] = identity_of(status, status.st_size), status.st_size
+            if status.st_size < self._sizes.get(inode, 0):
+                source = replace(source, shrunk=True)
             if is_full or self._seen.get(inode) != seen[inode]:
                 changed.append(source)
                 self._keep_open(inode, source)
         changed += self._lost(seen, is_full)
-        self._seen = seen
+        self._seen, self._sizes = seen, sizes
         return changed
 
     def _keep_open(self, inode: str, source: Source) -> None:

@@ -16,9 +16,7 @@ from penstock.errors import FileDamaged, FilesError
 from penstock.files.bindings import ChannelBindings
 from penstock.files.download import Download
 from penstock.files.records import BlockHeader
-
-HIDDEN_PREFIX = ".penstock-"
-"""Folders of partial files begin with this, and no file is saved under a name that does."""
+from penstock.files.source import HIDDEN_PREFIX
 
 _MAX_OPEN = 16
 

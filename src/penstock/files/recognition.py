@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -183,8 +183,10 @@ def _text(path: str) -> str:
 class Recogniser:
     """Finds out for the files of one `send` which entries they continue. Its methods read files."""
 
-    def __init__(self, rules: SendRules) -> None:
+    def __init__(self, rules: SendRules, outdated: Container[tuple[str, str]] = ()) -> None:
+        """`outdated`: inodes, each with the id of an entry that its file does not continue any more."""
         self._rules = rules
+        self._outdated = outdated
         self._kind = f"{'lines' if rules.lines else 'bytes'}:{rules.source}:"
         self._continued: dict[str, str] = {}
         """Id of an entry -> inode of the file that continues it."""
@@ -224,7 +226,8 @@ class Recogniser:
         if entries:
             file.known = entries[0].id
         for entry in entries:
-            if self._rules.again or not entry.outcome.startswith(file.identity):
+            is_outdated = (file.inode, entry.id) in self._outdated
+            if self._rules.again or is_outdated or not entry.outcome.startswith(file.identity):
                 continue
             state = decode_state(entry.state)
             if damage := entry.outcome.removeprefix(file.identity):
@@ -245,7 +248,7 @@ class Recogniser:
         found = {
             entry.id: (entry, decode_state(entry.state))
             for entry in entries
-            if not (entry.outcome and self._rules.again)
+            if not (entry.outcome and self._rules.again) and (file.inode, entry.id) not in self._outdated
         }
         latest_first = sorted(found.values(), key=lambda one: _offset(one[1]), reverse=True)
         with self._reader(file) as reader:
@@ -328,6 +331,8 @@ class Recogniser:
             return state.path == file.path
         if entry.id == file.known:
             return True
+        if file.known and point.inode == file.inode:
+            return False  # since that entry, the file was truncated, and sent under the entry that its inode leads to
         if log_path(file.path) not in state.log_paths:
             # Two equal files of bytes are two files; of two equal logs, one is a copy.
             return self._rules.lines and point.head_size >= ALIKE_SIZE

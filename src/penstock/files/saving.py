@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import logging
 import os
 from collections import deque
@@ -20,11 +19,12 @@ from penstock.core.renewal import Renewer
 from penstock.errors import FileDamaged, FilesError
 from penstock.files.bindings import ChannelBindings
 from penstock.files.download import Checkpoint, Download
+from penstock.files.earlier_text import begins_with, is_all_of, is_same_log, keep, names_of_kept
 from penstock.files.exclusive_stream import ExclusiveStream
-from penstock.files.partial_files import HIDDEN_PREFIX, PartialFiles, folder_of_receiver
+from penstock.files.partial_files import PartialFiles, folder_of_receiver
 from penstock.files.records import BlockHeader, ChannelRecord, FileBegin
 from penstock.files.rotation import unpacked_path
-from penstock.files.source_reader import BLOCK_SIZE
+from penstock.files.source import HIDDEN_PREFIX
 
 log = logging.getLogger("penstock")
 
@@ -38,6 +38,8 @@ class Saved(NamedTuple):
     digest           what `file_digest` returns for the file that was sent, if it was sent as bytes
     source           the host that has the file
     replaced_source  "", or the other host whose file had this path until now
+    replaced         another file had this path until now: one with other bytes, of the same host or of another
+    kept_as          where the other text is kept that had this path until now, or None
     """
 
     path: Path
@@ -46,6 +48,8 @@ class Saved(NamedTuple):
     digest: str
     source: str = ""
     replaced_source: str = ""
+    replaced: bool = False
+    kept_as: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ class SavingStream(ExclusiveStream[Saved]):
         """Files that are whole, and that are written to disk and named together."""
         self._begun: dict[str, int] = {}
         """Number of the first record of each upload that began with the records that were pulled last."""
+        self._continued: dict[str, tuple[FileBegin, Path]] = {}
+        """For the growth of a log: its first record, and the path of what was saved of the log before."""
         self._partial_files = PartialFiles(folder / folder_of_receiver(channel, receiver))
         super().__init__(channel, driver, renewer, receiver, wait)
 
@@ -94,6 +100,7 @@ class SavingStream(ExclusiveStream[Saved]):
             one.out.close()
         self._whole.clear()
         self._begun.clear()
+        self._continued.clear()
         self._partial_files.close()
 
     def _on_new_owner(self) -> None:
@@ -108,16 +115,26 @@ class SavingStream(ExclusiveStream[Saved]):
         upload_id = record.upload_id
         self._begun[upload_id] = record.number
         download = self._downloads[upload_id]
-        path = self._path(download)
+        self._path(download)  # refuses a name that would leave the folder
         if begin.offset:
-            earlier = self._path(replace(download, name=begin.earlier_name or begin.name))
-            unnamed = [self._partial_files.path_of(one.upload_id) for one in self._whole if one.path in {path, earlier}]
-            found = next((one for one in (*reversed(unnamed), path, earlier) if _is_same_log(one, begin)), None)
+            paths = [
+                path
+                for name in dict.fromkeys([begin.name, begin.earlier_name or begin.name])
+                for path in self._possible_paths(replace(download, name=name))
+            ]
+            unnamed = {self._partial_files.path_of(one.upload_id): one.path for one in self._whole if one.path in paths}
+            found = next((one for one in (*reversed(unnamed), *paths) if is_same_log(one, begin)), None)
             if found is None:
                 raise FileDamaged(
-                    f"{begin.name}: its first {begin.offset:,} bytes were sent before, and are not in {path}"
+                    f"{begin.name}: its first {begin.offset:,} bytes were sent before, and are not in {paths[0]}"
                 )
             self._partial_files.begin_with(found, upload_id)
+            self._continued[upload_id] = begin, unnamed.get(found, found)
+
+    def _possible_paths(self, download: Download) -> list[Path]:
+        """Where a file of this name may have been saved."""
+        path = self._path(download)
+        return [path, *([self._path_beside_plain(download)] if download.unpacked else []), *names_of_kept(path)]
 
     def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[Saved]:
         self._partial_files.write(record.upload_id, header, data)
@@ -173,7 +190,10 @@ class SavingStream(ExclusiveStream[Saved]):
     def _publish(self, one: _WholeFile) -> Saved:
         path, download = one.path, one.download
         try:
-            replaced = self._replaced_source(path, download)
+            kept_as = None
+            if download.lines:
+                path, kept_as = self._path_of_text(one)
+            replaced, other_source = self._replaced(path, download)
             (self._partial_files.move if one.is_moved else self._partial_files.publish)(one.upload_id, path)
         except OSError as error:
             if one.is_moved:
@@ -181,15 +201,45 @@ class SavingStream(ExclusiveStream[Saved]):
             if error.errno in _BAD_NAME:
                 raise FilesError(f"{download.name} cannot be saved as {path}: {error.strerror}") from error
             raise
-        return Saved(path, download.name, download.offset, download.digest.hex(), download.source, replaced)
+        begin, earlier = self._continued.pop(one.upload_id, (None, path))
+        if begin is not None and earlier != path and is_all_of(earlier, begin):
+            earlier.unlink()  # the log has another name now
+        digest = download.digest.hex()
+        return Saved(path, download.name, download.offset, digest, download.source, other_source, replaced, kept_as)
 
-    def _replaced_source(self, path: Path, download: Download) -> str:
-        """The other host whose file has this path, or ""."""
+    def _path_of_text(self, one: _WholeFile) -> tuple[Path, Path | None]:
+        """Where to save text, so that it replaces nothing but the beginning of itself; and where other text is kept
+        that has this path."""
+        text, path = self._partial_files.path_of(one.upload_id), one.path
+        begin, _ = self._continued.get(one.upload_id, (None, path))
+        if (begin is not None and is_all_of(path, begin)) or begins_with(text, path):
+            return path, None
+        if one.download.unpacked:
+            path = self._path_beside_plain(one.download)
+            if begins_with(text, path):
+                return path, None
+        kept_as = keep(path)
+        log.warning(
+            "%s of %s is another log than before: what %s had is kept as %s", path, one.download.source, path, kept_as
+        )
+        return path, kept_as
+
+    def _path_beside_plain(self, download: Download) -> Path:
+        """Where the text of a packed file is saved if another log has the name of its text."""
+        return self._path(replace(download, name=f"{download.name}.text", unpacked=False))
+
+    def _replaced(self, path: Path, download: Download) -> tuple[bool, str]:
+        """Whether another file of bytes has this path, and the other host that it is from, or ""."""
+        try:
+            status = path.stat()
+        except OSError:
+            return False, ""
+        replaced = not download.lines and (status.st_size, status.st_mtime_ns) != (download.offset, download.modified)
         other = _source_of(path)
-        if other in {"", download.source}:
-            return ""
+        if not replaced or other in {"", download.source}:
+            return replaced, ""
         log.warning("%s of %s replaces that of %s: layout='{source}/{name}' keeps both", path, download.source, other)
-        return other
+        return replaced, other
 
     def _on_dropped(self, number: int, upload_id: str) -> None:
         self._partial_files.remove_later(number, upload_id)
@@ -268,15 +318,3 @@ def _source_of(path: Path) -> str:
         return os.getxattr(path, _SOURCE_ATTRIBUTE).decode()
     except (OSError, AttributeError, UnicodeDecodeError):
         return ""
-
-
-def _is_same_log(path: Path, begin: FileBegin) -> bool:
-    """Whether this file is what was sent before, and not another file of the same name: its last block is compared."""
-    if not 0 < begin.last_block_size <= min(begin.offset, BLOCK_SIZE):
-        return False
-    try:
-        with path.open("rb") as file:
-            file.seek(begin.offset - begin.last_block_size)
-            return hashlib.sha256(file.read(begin.last_block_size)).digest() == begin.last_block_digest
-    except OSError:
-        return False

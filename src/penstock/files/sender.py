@@ -134,6 +134,8 @@ class Sender:
         self._failed: list[FilesError] = []
         self._lost: list[tuple[PendingFile, SourceEntry]] = []
         """Uploads in progress whose file is gone, each with the file that has its path now."""
+        self._outdated: set[tuple[str, str]] = set()
+        """Inodes of followed logs that were truncated, each with the id of an entry of the time before."""
 
     def run(
         self, sources: Sequence[Source], receivers: Sequence[str], limit: int | None, patience: float | None,
@@ -184,7 +186,7 @@ class Sender:
         """Send what is new in these files. The result names each file once, however often it grew."""
         if not sources:
             return
-        self._recogniser = Recogniser(self._rules)
+        self._recogniser = Recogniser(self._rules, self._outdated)
         whole, self._sent = self._sent, Sent(forgotten=self._sent.forgotten)
         self._bytes_read = 0
         yield from self._send_all((yield from self._find_pending(sources)))
@@ -208,6 +210,9 @@ class Sender:
         files: list[PendingFile] = yield RunInThread(partial(self._pending_files, sources))
         entries = yield from self._find_entries([self._recogniser.own_names(file) for file in files])
         looks = [_Look(file, found) for file, found in zip(files, entries, strict=True)]
+        self._outdated.update(
+            (look.file.inode, entry.id) for look in looks if look.file.source.shrunk for entry in look.entries[0]
+        )
         undecided: list[_Look] = yield RunInThread(lambda: [look for look in looks if not self._is_decided(look)])
         more = yield from self._find_entries([self._recogniser.shared_names(look.file) for look in undecided])
         for look, found in zip(undecided, more, strict=True):

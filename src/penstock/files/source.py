@@ -12,8 +12,11 @@ from pathlib import Path
 
 from penstock.config import Configuration
 from penstock.core.keys import check_name
-from penstock.errors import FilesError
+from penstock.errors import ConfigurationError, FilesError
 from penstock.files.regular_file import AnyPath, inode_of, open_regular_file, printable, reason_of
+
+HIDDEN_PREFIX = ".penstock-"
+"""The folders in which receivers keep partial files begin with this, and no file is saved under a name that does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +25,18 @@ class Source:
 
     name    relative, with `/` between its parts; receivers know the file by it
     opened  a descriptor of the file, if it is open and may have lost its name; it is not closed
+    shrunk  it has become shorter since the last look at it, so that it begins again even with the text it had
     """
 
     path: Path
     name: str
     opened: int | None = None
+    shrunk: bool = False
 
 
-def find_sources(paths: AnyPath | Iterable[AnyPath], *, skip_faulty: bool = False) -> list[Source]:
+def find_sources(
+    paths: AnyPath | Iterable[AnyPath], *, skip_faulty: bool = False, skip_missing: bool = False
+) -> list[Source]:
     """The files to send, in the order given. A folder stands for its regular files in the order of their names, hidden
     ones too.
 
@@ -38,7 +45,8 @@ def find_sources(paths: AnyPath | Iterable[AnyPath], *, skip_faulty: bool = Fals
     distinguish them.
 
     Raises one FilesError that names every path that cannot be sent, because it is missing, cannot be read, is no
-    regular file, is given twice, or has a name that is not UTF-8. With `skip_faulty` it leaves them out instead.
+    regular file, is given twice, or has a name that is not UTF-8. With `skip_faulty` it leaves them out instead, and
+    with `skip_missing` those that are missing.
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given and not skip_faulty:
@@ -46,9 +54,9 @@ def find_sources(paths: AnyPath | Iterable[AnyPath], *, skip_faulty: bool = Fals
     by_inode: dict[str, Path] = {}
     faults: list[str] = []
     for path in given:
-        with _collecting(faults, path):
+        with _collecting(faults, path, skip_missing):
             for file in _files_at(path):
-                with _collecting(faults, file):
+                with _collecting(faults, file, skip_missing):
                     _add(by_inode, file)
     sources = [Source(file, name) for file, name in _named(by_inode.values())]
     faults += [
@@ -62,14 +70,23 @@ def find_sources(paths: AnyPath | Iterable[AnyPath], *, skip_faulty: bool = Fals
 
 
 def source_name(given: str | None) -> str:
-    """The name of the host that has the files: the given one, the setting `source`, or this machine's name."""
-    return check_name("source", given or Configuration().text("source") or socket.gethostname())
+    """The name of the host that has the files: the given one, the setting `source`, or this machine's name. Raises
+    ConfigurationError for a name that cannot be a folder, because receivers may save the files in one of that name."""
+    name = check_name("source", given or Configuration().text("source") or socket.gethostname())
+    if name in {".", ".."} or name.startswith(HIDDEN_PREFIX):
+        raise ConfigurationError(
+            f"source={name!r}: receivers may save the files in a folder of this name; use the host's name, as web-1"
+        )
+    return name
 
 
 @contextmanager
-def _collecting(faults: list[str], path: AnyPath) -> Iterator[None]:
+def _collecting(faults: list[str], path: AnyPath, skip_missing: bool) -> Iterator[None]:
     try:
         yield
+    except FileNotFoundError as error:
+        if not skip_missing:
+            faults.append(f"{printable(path)}: {reason_of(error)}")
     except (OSError, ValueError) as error:
         faults.append(f"{printable(path)}: {reason_of(error)}")
 
