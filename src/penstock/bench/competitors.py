@@ -1,4 +1,4 @@
-"""Processes that compete for one lock, or buy from one market at the same time.
+"""Processes that do something at the same time, such as competing for one lock.
 
 They are forked from one clean process, so that everything is imported once and not sixteen times.
 """
@@ -8,15 +8,17 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from penstock.app import Penstock
-from penstock.bench.peer_locks import MAKERS
 from penstock.errors import PenstockError
 
-SALE, BUYERS = "{penstock-bench}:sale", "{penstock-bench}:funds"
-PRICE = 3
+Maker: TypeAlias = Callable[[str], AbstractContextManager[Any]]
+"""Makes the lock of this name for one use, as in `with make("x"):`."""
+
+LEASE = 10
 
 TIMEOUT = 300.0
 """Seconds. On a busy machine sixteen processes take long to start."""
@@ -33,8 +35,16 @@ class HoldTimes(NamedTuple):
     released: float
 
 
-def contend(start: Any, out: Connection, address: str, peer: str, name: str, times: int, hold: float) -> None:
-    make, times_held = MAKERS[peer](address), []
+def penstock(address: str) -> Maker:
+    app = Penstock(address)
+    return lambda name: app.lock(name, lease=LEASE)
+
+
+def contend(
+    start: Any, out: Connection, connect: Callable[[str], Maker], address: str, name: str, times: int, hold: float
+) -> None:
+    """Acquire a lock of `connect(address)` repeatedly. Sends the times of each."""
+    make, times_held = connect(address), []
     with make(f"{name}:warm:{id(out)}"):
         pass
     start.wait(TIMEOUT)
@@ -46,51 +56,6 @@ def contend(start: Any, out: Connection, address: str, peer: str, name: str, tim
             released = time.monotonic()
         times_held.append(HoldTimes(requested, acquired, released))
     out.send(times_held)
-
-
-def buy_in_transaction(start: Any, out: Connection, address: str, buyer: int, times: int) -> None:
-    """Buy items one after another. Sends the start, the end, and the number of retries."""
-    with Penstock(address) as app:
-        app.transaction().require_exists(SALE).commit()
-        start.wait(TIMEOUT)
-        began = time.monotonic()
-        for n in range(times):
-            item = f"{buyer}/{n}"
-            tx = app.transaction().require_score(SALE, item, PRICE).require_field(BUYERS, buyer, at_least=PRICE)
-            tx.zrem(SALE, item).hincrby(BUYERS, buyer, -PRICE).hincrby(BUYERS, "seller", PRICE)
-            tx.sadd(f"{SALE}:{buyer}", item).commit()
-        out.send((began, time.monotonic(), 0))
-
-
-def buy_with_watch(start: Any, out: Connection, address: str, buyer: int, times: int) -> None:
-    with Penstock(address) as app:
-        client = app._driver.connector.blocking_client()
-        client.exists(SALE)
-        start.wait(TIMEOUT)
-        began, retries = time.monotonic(), 0
-        for n in range(times):
-            while not _bought(client, str(buyer), f"{buyer}/{n}"):
-                retries += 1
-        out.send((began, time.monotonic(), retries))
-
-
-def _bought(client: Any, buyer: str, item: str) -> bool:
-    with client.pipeline() as pipe:
-        try:
-            pipe.watch(SALE, BUYERS)
-            if pipe.zscore(SALE, item) != PRICE or int(pipe.hget(BUYERS, buyer)) < PRICE:
-                raise PenstockError("the bench's market was disturbed")
-            pipe.multi()
-            pipe.zrem(SALE, item)
-            pipe.hincrby(BUYERS, buyer, -PRICE)
-            pipe.hincrby(BUYERS, "seller", PRICE)
-            pipe.sadd(f"{SALE}:{buyer}", item)
-            pipe.execute()
-        except Exception as error:
-            if type(error).__name__ != "WatchError":
-                raise
-            return False
-        return True
 
 
 def run_together(work: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:

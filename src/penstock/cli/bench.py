@@ -36,8 +36,7 @@ def bench(
     Parameters
     ----------
     topic
-        What to measure: `jobs`, `powers` (limits, flows and the like), `completion`, `locks` (with semaphores, rate
-        limits and transactions), `messages`, `files` or `waiting`.
+        What to measure: `jobs`, `completion`, `locks` (with semaphores and rate limits), `messages` or `files`.
     quick
         A few seconds: enough to see that it works, too little to compare.
     full

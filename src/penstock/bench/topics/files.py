@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
-import subprocess
-import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -173,36 +170,6 @@ def sharing(rig: Rig) -> Figures:
     yield figure("one process", rates[1], "lines/s")
     ratio = Ratio(median(two / one for one, two in zip(rates[1], rates[2], strict=True)), "one process")
     yield figure("two processes", rates[2], "lines/s", ratio=ratio, target=at_least(1.0, "ratio"))
-
-
-@TOPIC.scenario
-def logs_count(rig: Rig) -> Figures:
-    """`penstock logs count` in one process: time to the answer for a small log, and CPU beside a plain Python loop"""
-    pages, rounds = rig.at_pace(4, 40, 80), rig.at_pace(1, 3, 5)
-    text = "".join(f"{line}\n" for line in generate(25_000)).encode()
-    with file_of(b"".join(text.splitlines(keepends=True)[:500]), "access.log") as path:
-        took = [seconds_of("-m", "penstock", "logs", "count", str(path), "--json") for _ in range(rounds)]
-    yield figure("500 lines, to the answer", took, "s", target=at_most(0.3))
-    with file_of(text * pages, "access.log") as path:
-        ours = [cpu_of("-m", "penstock", "logs", "count", str(path), "--json") for _ in range(rounds)]
-        plain = [cpu_of("-m", "penstock.bench.plain_loop", str(path)) for _ in range(rounds)]
-    ratio = Ratio(median(one / other for one, other in zip(ours, plain, strict=True)), "a plain loop")
-    yield figure(f"{25_000 * pages:,} lines", ours, "CPU s", ratio=ratio, target=at_most(1.5, "ratio"))
-
-
-def seconds_of(*words: str) -> float:
-    """How long a Python process takes, with its start."""
-    began = time.monotonic()
-    subprocess.run((sys.executable, *words), stdout=subprocess.DEVNULL, check=True)
-    return time.monotonic() - began
-
-
-def cpu_of(*words: str) -> float:
-    """CPU seconds of a Python process, with its start."""
-    before = os.times()
-    subprocess.run((sys.executable, *words), stdout=subprocess.DEVNULL, check=True)
-    after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
 
 
 @TOPIC.scenario

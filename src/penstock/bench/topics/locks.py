@@ -1,4 +1,4 @@
-"""The cost of locks, permits, rate limits and transactions, and of other libraries' locks if they are installed."""
+"""The cost of locks, permits and rate limits."""
 
 from __future__ import annotations
 
@@ -11,18 +11,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from penstock.bench.competitors import (
-    BUYERS,
-    PRICE,
-    SALE,
-    HoldTimes,
-    buy_in_transaction,
-    buy_with_watch,
-    contend,
-    run_together,
-)
-from penstock.bench.figures import Figure, Ratio, at_least, at_most, figure, percentile
-from penstock.bench.peer_locks import Maker, installed
+from penstock.bench.competitors import HoldTimes, Maker, contend, penstock, run_together
+from penstock.bench.figures import Figure, Ratio, at_most, figure, percentile
 from penstock.bench.rig import Rig, timed
 from penstock.bench.topic import Figures, Topic
 from penstock.ops.raw_client import raw_client
@@ -41,8 +31,12 @@ def name_of(rig: Rig, what: str) -> str:
 
 @TOPIC.scenario
 def uncontended(rig: Rig) -> Figures:
-    """Acquire and release a free lock (to compare libraries: pip install redis hiredis python-redis-lock)"""
-    name, locks = name_of(rig, "free"), installed(rig.address)
+    """Acquire and release a free lock, and a permit"""
+    yield from acquired_and_released(rig, {"penstock": penstock(rig.address)})
+
+
+def acquired_and_released(rig: Rig, locks: dict[str, Maker]) -> Figures:
+    name = name_of(rig, "free")
     semaphore = rig.app.semaphore("free", limit=5, lease=10)
     things: dict[str, Callable[[], object]] = {
         **{f"lock, {peer}": partial(acquire_and_release, make, name) for peer, make in locks.items()},
@@ -54,7 +48,7 @@ def uncontended(rig: Rig) -> Figures:
         timed(thing, times)
     rows = [{what: rig.usage_of(thing, times) for what, thing in things.items()} for _ in range(rounds)]
     for what in things:
-        if what.startswith("2"):
+        if what == "2 trivial EVALSHAs":
             continue
         yardstick = "lock, redis" if "redis" in locks and what != "lock, redis" else "2 trivial EVALSHAs"
         ratio = Ratio(median(row[what].seconds / row[yardstick].seconds for row in rows), yardstick)
@@ -68,10 +62,14 @@ def uncontended(rig: Rig) -> Figures:
 @TOPIC.scenario
 def contended(rig: Rig) -> Figures:
     """16 processes acquire one lock repeatedly, and hold it for 2 ms each time"""
+    yield from contended_by_processes(rig, {"penstock": penstock})
+
+
+def contended_by_processes(rig: Rig, peers: dict[str, Callable[[str], Maker]]) -> Figures:
     times = rig.at_pace(8, 30, 60)
-    for peer in installed(rig.address):
+    for peer, connect in peers.items():
         name = name_of(rig, "wanted")
-        times_held = run_together(contend, [(rig.address, peer, name, times, HOLD)] * COMPETITORS)
+        times_held = run_together(contend, [(connect, rig.address, name, times, HOLD)] * COMPETITORS)
         yield from contention(peer, [one for some in times_held for one in some])
 
 
@@ -97,29 +95,6 @@ def idle(rig: Rig) -> Figures:
         finally:
             client.delete(name)
     yield figure("commands in 10 s", sent / seconds * 10, "", target=at_most(2))
-
-
-@TOPIC.scenario
-def purchase(rig: Rig) -> Figures:
-    """8 processes buy from one market: each purchase checks price and funds, and moves money and goods, atomically"""
-    times, rounds = rig.at_pace(60, 500, 2000), rig.at_pace(1, 5, 9)
-    ways = {"WATCH, read, MULTI": buy_with_watch, "guarded transaction": buy_in_transaction}
-    rates: dict[str, list[float]] = {way: [] for way in ways}
-    retries = 0.0
-    for _ in range(rounds):
-        for way, buy in ways.items():
-            stock(rig, times)
-            results = run_together(buy, [(rig.address, buyer, times) for buyer in range(8)])
-            rates[way].append(8 * times / (max(one[1] for one in results) - min(one[0] for one in results)))
-            retries += sum(one[2] for one in results) / (8 * times * rounds)
-    watch, guarded = rates.values()
-    yield figure("WATCH, read, MULTI", watch, "/s")
-    yield figure("WATCH: retries per purchase", retries, "times")
-    pairs = [ours / theirs for ours, theirs in zip(guarded, watch, strict=True)]
-    ratio = Ratio(median(pairs), "WATCH, read, MULTI")
-    yield figure("guarded transaction", guarded, "/s", ratio=ratio, target=at_least(5, "ratio"))
-    with raw_client(rig.app) as client:
-        client.delete(SALE, BUYERS, *(f"{SALE}:{buyer}" for buyer in range(8)))
 
 
 @TOPIC.scenario
@@ -158,19 +133,7 @@ def contention(peer: str, times_held: Sequence[HoldTimes]) -> Iterator[Figure]:
     ideal = (COMPETITORS - 1) * (median(one.released - one.acquired for one in order) + p50)
     worst, is_ours = max(one.acquired - one.requested for one in order), peer == "penstock"
     yield figure(f"{peer}, hand-over, p50", p50 * 1e3, "ms")
-    yield figure(
-        f"{peer}: hand-over, p99", p99 * 1e3, "ms",
-        ratio=Ratio(p99 / p50, "p50"), target=at_most(2 if is_ours else None, "ratio"),
-    )  # fmt: skip
-    yield figure(
-        f"{peer}: longest wait", worst * 1e3, "ms",
-        ratio=Ratio(worst / ideal, "a perfect order"), target=at_most(1.3 if is_ours else None, "ratio"),
-    )  # fmt: skip
-
-
-def stock(rig: Rig, times: int) -> None:
-    with raw_client(rig.app) as client:
-        client.delete(SALE, BUYERS, *(f"{SALE}:{buyer}" for buyer in range(8)))
-        client.hset(BUYERS, mapping={str(buyer): PRICE * times for buyer in range(8)})
-        goods: dict[Any, int] = {f"{buyer}/{n}": PRICE for buyer in range(8) for n in range(times)}
-        client.zadd(SALE, goods)
+    target = at_most(2 if is_ours else None, "ratio")
+    yield figure(f"{peer}: hand-over, p99", p99 * 1e3, "ms", ratio=Ratio(p99 / p50, "p50"), target=target)
+    target, ratio = at_most(1.3 if is_ours else None, "ratio"), Ratio(worst / ideal, "a perfect order")
+    yield figure(f"{peer}: longest wait", worst * 1e3, "ms", ratio=ratio, target=target)

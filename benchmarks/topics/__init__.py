@@ -1,0 +1,1 @@
+"""What developers of Penstock measure: see ../own.py."""
