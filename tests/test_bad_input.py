@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import BadCall, Job, JobFailed, Penstock, ServerFull, Settings
-from penstock.driver import connector
+from penstock.core.server_release import MINIMUM
 from penstock.errors import PayloadTooLarge, ServerRefused, ServerTooOld, ServerUnavailable
 from tests.conftest import Do, until
 from tests.servers import Server
@@ -193,11 +193,12 @@ async def test_a_user_who_may_not_be_woken(do: Do, start: Callable[..., Server],
 
 async def test_a_server_that_is_too_old(do: Do, start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch):
     """No old server is available here, so the test raises the version that Penstock wants."""
-    monkeypatch.setitem(connector.MINIMUM, "valkey", (99, 0))
+    for family in MINIMUM:
+        monkeypatch.setitem(MINIMUM, family, (99, 0))
     server = start()
     app = Penstock(server.address, settings=QUICK)
     await refused(
-        app, do, ServerTooOld, r"is Valkey \d+\.\d+\.\d+: Penstock needs Valkey 99\.0 or Redis 7\.0, or newer"
+        app, do, ServerTooOld, r"is (Valkey|Redis) \d+\.\d+\.\d+: Penstock needs Valkey 99\.0 or Redis 99\.0, or newer"
     )
 
 

@@ -20,9 +20,10 @@ import valkey.sentinel
 
 from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Script
+from penstock.core.server_release import MINIMUM
 from penstock.core.slots import slot
 from penstock.driver.address import ServerAddress, parse_address
-from penstock.driver.connector import MINIMUM, TRY_CHANNELS, Connector
+from penstock.driver.connector import TRY_CHANNELS, Connector
 from penstock.driver.library import read_client
 from penstock.driver.route import Route
 from penstock.driver.server_driver import ServerDriver
@@ -277,9 +278,10 @@ async def test_a_right_that_a_script_lacks_gives_the_same_error(face: str, serve
 
 
 async def test_an_old_server_is_refused(face: str, server: Server, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(MINIMUM, "valkey", (99, 1))
+    for family in MINIMUM:
+        monkeypatch.setitem(MINIMUM, family, (99, 1))
     driver = ServerDriver(server.address)
-    with pytest.raises(ServerTooOld, match=r"needs Valkey 99\.1 or Redis 7\.0, or newer"):
+    with pytest.raises(ServerTooOld, match=r"needs Valkey 99\.1 or Redis 99\.1, or newer"):
         await run(driver, face, echo())
     await driver.aclose()
 

@@ -36,8 +36,8 @@ def test_a_running_server_is_joined_in_milliseconds_and_each_attach_logs_one_lin
             assert time.perf_counter() - before < scaled(3)
             assert (second.pid, second.address) == (first.pid, first.address)
     assert [record.getMessage() for record in caplog.records] == [
-        f"Started the Valkey server in {home}",
-        f"Joined the Valkey server in {home}",
+        f"Started the server in {home}",
+        f"Joined the server in {home}",
     ]
 
 

