@@ -558,7 +558,7 @@ def test_dead_letters_that_match_are_retried_and_deleted(shop, penstock):
     ids = [letter.id for letter in shop.queue("mail").dead.list()]
     words = ("--queue", "mail", "--id-prefix", ids[0], "--yes")
     assert penstock("job", "retry", *words)[1] == "1 of 1 job requeued.\n"
-    assert penstock("job", "rm", "--queue", "mail", "--yes")[1] == "3 of 3 jobs deleted.\n"
+    assert penstock("job", "rm", "--queue", "mail", "--yes")[1] == "3 of 3 jobs removed.\n"
     counts = shop.queue("mail").count()
     assert (counts.ready, counts.dead) == (1, 0)
     assert penstock("job", "rm", "--queue", "mail", "--state", "ready", "--yes")[0] == Exit.USAGE

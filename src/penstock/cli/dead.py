@@ -7,11 +7,10 @@ from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter
 
-from penstock.cli import dead_batches, dead_messages
+from penstock.cli import dead_batches, dead_messages, job_actions
 from penstock.cli.ages import Age
 from penstock.cli.exits import Exit
 from penstock.cli.job import value_text
-from penstock.cli.job_outcomes import report_outcomes
 from penstock.cli.where import HERE, AsJson, Limit, Offset, Where, Yes, confirm
 from penstock.errors import ConfigurationError
 from penstock.ops.inspect import Inspector
@@ -106,7 +105,7 @@ def retry(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE
         return dead_batches.retry(ids, queue, where, yes=yes)
     with where.open() as inspector:
         if queue is None:
-            return report_outcomes(inspector.requeue_dead(*ids), "requeued", "only a dead letter can be retried")
+            return job_actions.requeue(inspector, ids)
         done = _do_to_all(inspector, queue, "runs {} again", inspector.requeue_all_dead, yes=yes)
         show(f"Requeued {many(done, 'job')} of {queue}.")
         return Exit.OK
@@ -135,8 +134,7 @@ def rm(*ids: str, all_of: AllOf = None, older: Age | None = None, yes: Yes = Fal
         return dead_batches.rm(ids, queue, where, yes=yes)
     with where.open() as inspector:
         if queue is None:
-            confirm(f"This deletes {many(len(ids), 'dead letter')} for good, at {inspector.location}.", yes=yes)
-            return report_outcomes(inspector.remove_dead(*ids), "removed", "only a dead letter can be removed")
+            return job_actions.remove(inspector, ids, yes=yes)
         done = _do_to_all(inspector, queue, "deletes {} for good", inspector.remove_all_dead, older or 0.0, yes=yes)
         show(f"Removed {many(done, 'dead letter')} of {queue}.")
         return Exit.OK

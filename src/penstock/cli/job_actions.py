@@ -88,7 +88,7 @@ def retry(
                 inspector, _dead(matching), "runs {} again", "requeued",
                 lambda jobs, progress: jobs.requeue(per_second=per_second, on_progress=progress), yes=yes,
             )  # fmt: skip
-        return report_outcomes(inspector.requeue_dead(*ids), "requeued", "only a dead letter can be retried")
+        return requeue(inspector, ids)
 
 
 def rm(
@@ -108,11 +108,21 @@ def rm(
     with where.open() as inspector:
         if _is_bulk(ids, matching):
             return _do_to_matching(
-                inspector, _dead(matching), "deletes {} for good", "deleted",
+                inspector, _dead(matching), "deletes {} for good", "removed",
                 lambda jobs, progress: jobs.remove(per_second=per_second, on_progress=progress), yes=yes,
             )  # fmt: skip
-        confirm(f"This deletes {many(len(ids), 'dead letter')} for good, at {inspector.location}.", yes=yes)
-        return report_outcomes(inspector.remove_dead(*ids), "deleted", "only a dead letter can be deleted")
+        return remove(inspector, ids, yes=yes)
+
+
+def requeue(inspector: Inspector, ids: Sequence[str]) -> Exit:
+    """Run dead letters again, for `job retry` and `dead retry`."""
+    return report_outcomes(inspector.requeue_dead(*ids), "requeued", "only a dead letter can be retried")
+
+
+def remove(inspector: Inspector, ids: Sequence[str], *, yes: bool) -> Exit:
+    """Delete dead letters after a confirmation, for `job rm` and `dead rm`."""
+    confirm(f"This deletes {many(len(ids), 'dead letter')} for good, at {inspector.location}.", yes=yes)
+    return report_outcomes(inspector.remove_dead(*ids), "removed", "only a dead letter can be removed")
 
 
 def move(

@@ -1,0 +1,216 @@
+"""`penstock election|latch|barrier|rwlock ls|show`: the commands of four nouns, from one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from penstock.cli.owners import owner_age, owner_name
+from penstock.cli.where import HERE, AsJson, Where
+from penstock.locks.answers import BarrierInfo, ElectionInfo, LatchInfo, Owner, ReadWriteLockInfo
+from penstock.ops.inspect import Inspector
+from penstock.ops.wording import age
+from penstock.terminal.tables import Kind, show, show_facts, show_json, show_list, show_table
+
+
+@dataclass(frozen=True)
+class Noun:
+    """What `ls` and `show` ask and print. `row` and `facts` describe one answer."""
+
+    summary_of_ls: str
+    summary_of_show: str
+    name: str
+    """Of the argument, for `show --help`."""
+    none: str
+    """What `ls` prints for an empty list."""
+    columns: dict[str, Kind]
+    ask_all: Callable[[Inspector], Sequence[Any]]
+    ask: Callable[[Inspector, str], Any]
+    row: Callable[[Any], tuple[str, ...]]
+    facts: Callable[[Any], dict[str, object]]
+    more_columns: dict[str, Kind] | None = None
+    """Of a second table below the facts."""
+    more_rows: Callable[[Any], list[tuple[str, ...]]] = lambda _: []
+
+
+class List(Protocol):
+    def __call__(self, *, where: Where = HERE, as_json: AsJson = False) -> None: ...
+
+
+class Show(Protocol):
+    def __call__(self, name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None: ...
+
+
+def commands(noun: Noun) -> tuple[List, Show]:
+    """The functions of `ls` and `show`, with the docstrings that `--help` prints."""
+
+    def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
+        with where.open() as inspector:
+            found = noun.ask_all(inspector)
+        show_list(found, noun.columns, map(noun.row, found), none=noun.none, as_json=as_json)
+
+    def show_one(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
+        with where.open() as inspector:
+            found = noun.ask(inspector, name)
+        if as_json:
+            return show_json(found)
+        show_facts(noun.facts(found))
+        if noun.more_columns is not None and (rows := noun.more_rows(found)):
+            show("")
+            show_table(noun.more_columns, rows)
+        return None
+
+    as_json = "as_json\n    Print one JSON document."
+    cost = "Reads the names of all keys of the server once, in slices: some seconds for many millions."
+    ls.__doc__ = f"{noun.summary_of_ls}\n\n{cost}\n\nParameters\n----------\n{as_json}"
+    show_one.__doc__ = f"{noun.summary_of_show}\n\nParameters\n----------\nname\n    {noun.name}\n{as_json}"
+    return ls, show_one
+
+
+# --- elections ---
+
+
+def _election_row(one: ElectionInfo) -> tuple[str, ...]:
+    leader, waiting = one.leader, f"{one.waiting:,}"
+    if leader is None:
+        return one.name, "nobody", "", "", waiting, ""
+    return one.name, f"{leader.host}:{leader.pid}", age(leader.age), age(leader.left), waiting, leader.value
+
+
+def _election_facts(one: ElectionInfo) -> dict[str, object]:
+    leader = one.leader
+    name = "nobody" if leader is None else f"{leader.host}:{leader.pid}"
+    facts: dict[str, object] = {"election": one.name, "leader": name, "term": one.term}
+    if leader is not None:
+        facts |= {"for": age(leader.age), "lease": f"{age(leader.left)} left", "value": leader.value or "(none)"}
+    return facts | {"candidates": f"{one.waiting:,}"}
+
+
+list_elections, show_election = commands(
+    Noun(
+        "List the elections that had a leader within the last hour, with host, process and age of the leader.",
+        "Show one election: its leader, its last term, and the candidates in the order in which they will be elected.",
+        "The election.",
+        "There are no elections.",
+        {
+            "election": "name",
+            "leader": "name",
+            "for": "number",
+            "lease": "number",
+            "candidates": "number",
+            "value": "text",
+        },
+        lambda inspector: inspector.elections(),
+        lambda inspector, name: inspector.election(name),
+        _election_row,
+        _election_facts,
+        {"candidate": "name", "waits for": "number"},
+        lambda one: [(owner_name(candidate), owner_age(candidate)) for candidate in one.candidates],
+    )
+)
+
+# --- latches ---
+
+
+def _latch_row(one: LatchInfo) -> tuple[str, ...]:
+    return one.name, f"{one.left:,}" if one.left else "open", f"{one.count:,}", f"{one.waiting:,}", age(one.ttl)
+
+
+def _latch_facts(one: LatchInfo) -> dict[str, object]:
+    state = f"closed: {one.left:,} of {one.count:,} left" if one.left else f"open, all {one.count:,} counted"
+    forgotten = f"{age(one.ttl)}, unless it is used"
+    return {"latch": one.name, "state": state, "waiting": f"{one.waiting:,}", "forgotten in": forgotten}
+
+
+list_latches, show_latch = commands(
+    Noun(
+        "List the latches: how much is left to be counted down, and how many faces of processes wait.",
+        "Show one latch.",
+        "The latch.",
+        "There are no latches.",
+        {"latch": "name", "left": "number", "of": "number", "waiting": "number", "forgotten in": "number"},
+        lambda inspector: inspector.latches(),
+        lambda inspector, name: inspector.latch(name),
+        _latch_row,
+        _latch_facts,
+    )
+)
+
+# --- barriers ---
+
+
+def _barrier_row(one: BarrierInfo) -> tuple[str, ...]:
+    return one.name, f"{one.waiting:,}", f"{one.parties:,}", str(one.generation)
+
+
+def _barrier_facts(one: BarrierInfo) -> dict[str, object]:
+    waiting = f"{one.waiting:,} of {one.parties:,} parties"
+    return {"barrier": one.name, "waiting": waiting, "meeting": one.generation}
+
+
+def _silent(left: float | None) -> str:
+    return f"in {age(left)}" if left is not None and left > 0 else "now"
+
+
+list_barriers, show_barrier = commands(
+    Noun(
+        "List the barriers: how many parties wait, of how many, and the number of the present meeting.",
+        "Show one barrier, with the parties that wait.",
+        "The barrier.",
+        "There are no barriers.",
+        {"barrier": "name", "waiting": "number", "of": "number", "meeting": "number"},
+        lambda inspector: inspector.barriers(),
+        lambda inspector, name: inspector.barrier(name),
+        _barrier_row,
+        _barrier_facts,
+        {"party": "name", "counts as silent": "number"},
+        lambda one: [(owner_name(party), _silent(party.left)) for party in one.waiters],
+    )
+)
+
+# --- read-write locks ---
+
+
+def _lock_row(one: ReadWriteLockInfo) -> tuple[str, ...]:
+    return one.name, owner_name(one.writer), f"{one.reading:,}", f"{one.waiting:,}"
+
+
+def _lock_facts(one: ReadWriteLockInfo) -> dict[str, object]:
+    return {
+        "lock": one.name,
+        "writer": owner_name(one.writer),
+        "readers": f"{one.reading:,}",
+        "waiting": f"{one.waiting:,}",
+        "last fence": "none within the last hour" if one.fence is None else one.fence,
+    }
+
+
+def _processes(lock: ReadWriteLockInfo) -> list[tuple[str, ...]]:
+    writers = [("writes", lock.writer)] if lock.writer is not None else []
+    readers = [("reads", one) for one in lock.readers]
+    waiters: list[tuple[str, Owner]] = [
+        ("waits to write" if writes else "waits to read", one)
+        for one, writes in zip(lock.waiters, lock.waits_to_write, strict=True)
+    ]
+    return [
+        (owner_name(one), what, owner_age(one), "" if one.left is None else age(one.left))
+        for what, one in (*writers, *readers, *waiters)
+    ]
+
+
+list_locks, show_lock = commands(
+    Noun(
+        "List the read-write locks that are held: the writer, or how many read, and how many wait.",
+        "Show one read-write lock that is held: the writer or the readers, and the waiters in order.",
+        "The read-write lock.",
+        "No read-write lock is held.",
+        {"lock": "name", "writer": "name", "readers": "number", "waiting": "number"},
+        lambda inspector: inspector.read_write_locks(),
+        lambda inspector, name: inspector.read_write_lock(name),
+        _lock_row,
+        _lock_facts,
+        {"process": "name", "what": "text", "waits for": "number", "lease": "number"},
+        _processes,
+    )
+)
