@@ -199,7 +199,7 @@ class AioConnection:
             copy.close()
 
     async def _read(self) -> None:
-        reason, silent = "the connection was closed", False
+        end: Exception = ConnectionError("the connection was closed")
         try:
             read = self._connection.read_response
             while True:
@@ -218,14 +218,11 @@ class AioConnection:
                 if not future.done():
                     future.set_result(reply)
         except Exception as error:
-            reason, silent = _reason(error), error_code(error) == SILENT
-            # The libraries end a connection at some replies, such as NOAUTH. They answer the oldest command.
-            if error_code(error) not in {"", *UNANSWERED} and self._pending:
-                future, _ = self._pending.popleft()
-                if not future.done():
-                    future.set_result(error)
+            # At some replies, such as NOAUTH, the libraries end the connection. Those say more than its end.
+            code = error_code(error)
+            end = error if code not in {"", *UNANSWERED} else _lost(_reason(error), silent=code == SILENT)
         finally:
-            self._fail(reason, silent=silent)
+            self._fail(end)
             await self._disconnect()
 
     async def _disconnect(self) -> None:
@@ -247,10 +244,10 @@ class AioConnection:
         elif found_at is None or self._heard_at > found_at:
             self._timer = self._loop.call_at(now + _LAST_CHANCE, self._check_overdue, now)
         else:
-            self._fail(f"no reply within {self._timeout} s", silent=now - self._heard_at >= self._timeout)
+            self._fail(_lost(f"no reply within {self._timeout} s", silent=now - self._heard_at >= self._timeout))
 
-    def _fail(self, reason: str, *, silent: bool = False) -> None:
-        """Close the connection, and give each pending reply a connection error, so that its command is sent again."""
+    def _fail(self, end: Exception | str) -> None:
+        """Close the connection, and give each pending reply this error, so that its command is sent again."""
         self.closed = True
         self._received.set()
         if self._timer is not None:
@@ -260,7 +257,11 @@ class AioConnection:
         while self._pending:
             future, _ = self._pending.popleft()
             if not future.done():
-                future.set_result(TimeoutError(reason) if silent else ConnectionError(reason))
+                future.set_result(ConnectionError(end) if isinstance(end, str) else end)
+
+
+def _lost(reason: str, *, silent: bool) -> Exception:
+    return TimeoutError(reason) if silent else ConnectionError(reason)
 
 
 def _reason(error: BaseException) -> str:
