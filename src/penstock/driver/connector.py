@@ -49,8 +49,9 @@ Command: TypeAlias = tuple[str | bytes | int | float, ...]
 
 TRY_CHANNELS: tuple[Command, ...] = (
     ("SPUBLISH", WAKE_CHANNELS + "published", ""),
-    ("SSUBSCRIBE", WAKE_CHANNELS + "subscribed"), ("SUNSUBSCRIBE", WAKE_CHANNELS + "subscribed"),
-)  # fmt: skip
+    ("SSUBSCRIBE", WAKE_CHANNELS + "subscribed"),
+    ("SUNSUBSCRIBE", WAKE_CHANNELS + "subscribed"),
+)
 """Sent once per process, so that a user without the rights to these gets an error at the start, and not in a wait.
 
 SPUBLISH goes to a channel that nobody subscribes to: another process would take the message for a reply.

@@ -74,10 +74,7 @@ class Durability:
 
     def _choose_command(self, config: Any, info: Any) -> Command:
         milliseconds = max(1, int(self._face.settings.durable_timeout * 1000))
-        values = {} if isinstance(config, Exception) else dict(zip(config[::2], config[1::2], strict=True))
-        # Under `everysec` WAITAOF was seen to return without an fsync.
-        syncs_always = values.get(b"appendonly") == b"yes" and values.get(b"appendfsync") == b"always"
-        if syncs_always and self._face.has_waitaof:
+        if _syncs_always(config) and self._face.has_waitaof:
             return ("WAITAOF", 1, 0, milliseconds)
         if not isinstance(info, Exception) and b"state=online" in info:
             return ("WAIT", 1, milliseconds)
@@ -85,6 +82,11 @@ class Durability:
 
     def _unavailable(self, config: Any, why: str) -> DurabilityUnavailable:
         reason = f" ({config})" if isinstance(config, Exception) else ""
+        if _syncs_always(config) and not self._face.has_waitaof:
+            return DurabilityUnavailable(
+                f"{self._face.address} writes to its disk at once, but cannot say so: WAITAOF came with Redis 7.2; "
+                "this call was not sent. Give it a replica, or a newer server"
+            )
         return DurabilityUnavailable(
             f"{self._face.address} {why}{reason}; this call was not sent. Give it `appendonly yes` and `appendfsync "
             "always` and let this user read them with CONFIG GET, or a replica"
@@ -158,6 +160,12 @@ class DurableCall:
             await self._durability.wait_for_replica(node)
         else:
             self._durability.check_confirmed(node, self._command, reply)
+
+
+def _syncs_always(config: Any) -> bool:
+    """Whether WAITAOF returns only after an fsync. Under `everysec` it was seen to return without one."""
+    values = {} if isinstance(config, Exception) else dict(zip(config[::2], config[1::2], strict=True))
+    return values.get(b"appendonly") == b"yes" and values.get(b"appendfsync") == b"always"
 
 
 def _had_replica(info: Any) -> bool:

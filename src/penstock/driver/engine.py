@@ -42,6 +42,7 @@ from penstock.driver.lookup import OutcomeQueue, look_up
 from penstock.driver.parallel import number_calls, send_pipelines
 from penstock.driver.retrying import (
     ASK,
+    HAS_SUCCESSOR,
     MOVED,
     NODE_FAILED,
     NOSCRIPT,
@@ -51,6 +52,7 @@ from penstock.driver.retrying import (
     penstock_error,
 )
 from penstock.driver.route import Route
+from penstock.driver.sentinels import check_primary
 from penstock.driver.subscriber import Connection, Subscriber, Subscriptions
 from penstock.errors import PenstockError
 from penstock.settings import Settings
@@ -222,7 +224,7 @@ class Engine(Generic[C, L]):
             named = route.redirect(str(error), node, permanent=code == MOVED)
             return named if code == ASK else None
         if code in STALE_ROUTE:
-            route.forget(node, patient=code in NODE_FAILED)
+            route.forget(node, patient=code in HAS_SUCCESSOR)
             # A server that was restarted may keep less on disk than before.
             self._durability.forget(node)
         if code in NODE_FAILED:
@@ -263,8 +265,9 @@ class Engine(Generic[C, L]):
                 if isinstance(info, Exception) and error_code(info) != "NOPERM":
                     raise info
                 for reply in tried:
-                    if isinstance(reply, Exception) and error_code(reply) == "NOPERM":
-                        raise penstock_error(reply, "CHANNELS")
+                    code = error_code(reply) if isinstance(reply, Exception) else ""
+                    if code in {"NOPERM", "UNKNOWN"}:
+                        raise penstock_error(reply, "CHANNELS" if code == "NOPERM" else code)
                 self._connector.check_version(info)
             except BaseException:
                 connection.close()
@@ -421,18 +424,9 @@ class Engine(Generic[C, L]):
         return self._connector.may_ping(node)
 
     def check_primary(self, node: Node) -> None:
-        """Behind Sentinel: ask in the background whether the node is still the primary, and hang up if it is not.
-
-        A primary that was frozen answers again after its thaw, until a Sentinel demotes it some 10 s later.
-        """
+        """Behind Sentinel: ask in the background whether the node is still the primary, and hang up if it is not."""
         if self._connector.route is not None and self._connector.route.uses_sentinels:
-            self.start(self._check_primary(self._connector.route, node))
-
-    async def _check_primary(self, route: Route, node: Node) -> None:
-        route.forget(node)
-        with contextlib.suppress(Exception):  # no Sentinel answers: the next check asks again
-            if await self.find_node("") != node:
-                self._connector.hang_up(node)
+            self.start(check_primary(self, self._connector, node))
 
     # --- what a face supplies ---
 

@@ -63,9 +63,12 @@ _CODES = {
 
 # The server answers BUSY while another client's slow script runs. It sends UNBLOCKED to a client in a blocked read when
 # it becomes a replica.
-_RETRYABLE = {
-    LOST, SILENT, MOVED, ASK, "LOADING", "TRYAGAIN", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "UNBLOCKED",
-}  # fmt: skip
+_PASSING = {"LOADING", "TRYAGAIN", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "UNBLOCKED"}
+
+# With these a primary refuses all writes: during a fail-over its replicas have left it, or its disk is full.
+_REFUSES_WRITES = {"NOREPLICAS", "MISCONF"}
+
+_RETRYABLE = {LOST, SILENT, MOVED, ASK, *_PASSING, *_REFUSES_WRITES}
 
 # After one of these errors the server may have run the script.
 UNANSWERED = {LOST, SILENT}
@@ -75,7 +78,10 @@ NODE_FAILED = {SILENT, "READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED"}
 
 # After one of these errors, another node may serve the key. A node that restarts answers LOADING until it has read its
 # data, and its replica may have taken over meanwhile.
-STALE_ROUTE = {LOST, "LOADING", *NODE_FAILED}
+STALE_ROUTE = {LOST, "LOADING", *NODE_FAILED, *_REFUSES_WRITES}
+
+# After one of these errors a look-up waits a little for an answer that names another node.
+HAS_SUCCESSOR = {*NODE_FAILED, *_REFUSES_WRITES}
 
 # The system reports these instead of a timeout if a host or the way to it has died.
 _SILENT_ERRNOS = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH}
@@ -88,9 +94,14 @@ _ERROR_CLASSES: dict[str, type[PenstockError]] = {
     "CHANNELS": ServerRefused,
     "PENSTOCKFORMAT": FormatTooNew,
     "CROSSSLOT": ConfigurationError,
+    "UNKNOWN": ServerRefused,
 }
 
 _HINTS = {
+    "NOREPLICAS": "its setting `min-replicas-to-write` is above the number of its replicas: start one, or lower it",
+    "MISCONF": "it could not write its data to disk: make room there or mend the folder `dir`; its log has the reason",
+    "UNKNOWN": "Penstock needs scripts (EVALSHA) and sharded messages (SSUBSCRIBE, SPUBLISH). Valkey from 7.2 and "
+    "Redis from 7.0 have them, unless a build, `rename-command` or a proxy in front takes them away",
     "OOM": "the server is at `maxmemory` and nothing was written: raise it, or let the workers catch up",
     "NOAUTH": "the server wants another user or password: valkey://user:password@host/0",
     "CROSSSLOT": "on a cluster all keys of one call must share a hash tag: name them {tag}:a and {tag}:b",
@@ -98,6 +109,13 @@ _HINTS = {
     "CHANNELS": "this user lacks a right that wake-ups need: `ACL SETUSER <user> +spublish +ssubscribe +sunsubscribe "
     "&penstock:wake:*`",
 }
+
+# How Valkey, and Redis 7.0, begin to say that a script used a command or a key to which its user has no right.
+_LACKS_RIGHT = ("ACL failure in script", "The user executing the script can't")
+
+# How a server without a command, or without Lua, answers a client. A script that calls an unknown command gets
+# "Unknown … command".
+_LACKS_COMMAND = ("unknown command", "Could not find scripting engine")
 
 # Pauses between attempts, in seconds: the first, and the longest, to which they double.
 _FIRST_PAUSE = 0.005
@@ -126,8 +144,10 @@ def error_code(error: BaseException) -> str:
                 return SILENT
             return code
         if kind.__name__ == "ResponseError":
-            if "ACL failure in script" in str(error):
+            if any(words in str(error) for words in _LACKS_RIGHT):
                 return "NOPERM"
+            if any(words in str(error) for words in _LACKS_COMMAND):
+                return "UNKNOWN"
             code = str(error).partition(" ")[0]
             return code if code.isupper() else "ERR"
     return ""
@@ -229,4 +249,6 @@ def _unavailable(error: Exception, code: str, address: str, passed: float) -> st
     if code in UNANSWERED:
         reason = str(error).rstrip(".") or type(error).__name__
         return f"no server answers at {address}, tried for {passed:.1f} s: {reason}. {advice(error, address)}"
+    if code in _REFUSES_WRITES:
+        return f"the server at {address} refuses writes, tried for {passed:.1f} s: {error} ({_HINTS[code]})"
     return f"the server at {address} is not ready, tried for {passed:.1f} s: {code} {error}"
