@@ -58,14 +58,23 @@ CHARTS = (
     Chart("bulk", "Enqueue many jobs", "jobs/s", ("bulk_per_s",)),
     Chart("drain", "Drain a queue with one worker process", "jobs/s", ("drain_per_s",)),
     Chart(
-        "cpu", "CPU per 10,000 jobs while they are drained", "s", ("worker_cpu", "server_cpu_drain"),
-        ("worker", "server"), stacked=True, less_is_better=True,
-    ),
-    Chart(
-        "latency", "From enqueue to start, idle worker", "ms", ("latency_p50", "latency_p99"), ("p50", "p99"),
+        "cpu",
+        "CPU per 10,000 jobs while they are drained",
+        "s",
+        ("worker_cpu", "server_cpu_drain"),
+        ("worker", "server"),
+        stacked=True,
         less_is_better=True,
     ),
-)  # fmt: skip
+    Chart(
+        "latency",
+        "From enqueue to start, idle worker",
+        "ms",
+        ("latency_p50", "latency_p99"),
+        ("p50", "p99"),
+        less_is_better=True,
+    ),
+)
 
 
 def draw(chart: Chart, rows: Sequence[tuple[str, bool, Sequence[float]]], theme: Theme) -> str:
@@ -89,9 +98,7 @@ def draw(chart: Chart, rows: Sequence[tuple[str, bool, Sequence[float]]], theme:
     for index, (title, is_ours, values) in enumerate(rows):
         top = TOP + index * step
         weight = 'font-weight="600" ' if is_ours else ""
-        parts.append(
-            text(LEFT - 10, top + bars * thick / 2 + 4, title, theme.ink, f'{weight}text-anchor="end"')
-        )  # fmt: skip
+        parts.append(text(LEFT - 10, top + bars * thick / 2 + 4, title, theme.ink, f'{weight}text-anchor="end"'))
         left = float(LEFT)
         for place, value in enumerate(values):
             colour = (theme.accent if is_ours else theme.muted) if one_series else (theme.accent, theme.second)[place]
@@ -152,8 +159,9 @@ def write(result: dict[str, Any], page: Path) -> None:
             "<picture>",
             f'<source media="(prefers-color-scheme: dark)" srcset="{file}-dark.svg">',
             f'<img alt="{escape(chart.title)}" src="{file}-light.svg">',
-            "</picture>", "",
-        ]  # fmt: skip
+            "</picture>",
+            "",
+        ]
     new, found = BETWEEN.subn(lambda match: match[1] + "\n".join(lines) + match[2], page.read_text())
     if not found:
         raise SystemExit(f"{page} has no comments `peers: begin` and `peers: end`")

@@ -65,12 +65,20 @@ def fill(queue: Queue, jobs: int, tenants: int) -> None:
 
 def time_pages(address: str, job_id: str) -> None:
     questions = {
-        "overview": "overview", "queue": "queues/bulk", "history of a queue": "history/bulk",
-        "jobs that are ready": "find?queue=bulk&state=ready", "jobs of a tenant": "find?queue=bulk&tenant=tenant-04711",
-        "jobs of a task, of which there is none": "find?queue=bulk&task=missing", "job": f"jobs/{job_id}",
-        "dead letters": "dead/bulk", "workers": "workers", "locks": "locks", "schedules": "schedules",
-        "health": "doctor?without=keys", "health of all keys": "doctor?topic=keys",
-    }  # fmt: skip
+        "overview": "overview",
+        "queue": "queues/bulk",
+        "history of a queue": "history/bulk",
+        "jobs that are ready": "find?queue=bulk&state=ready",
+        "jobs of a tenant": "find?queue=bulk&tenant=tenant-04711",
+        "jobs of a task, of which there is none": "find?queue=bulk&task=missing",
+        "job": f"jobs/{job_id}",
+        "dead letters": "dead/bulk",
+        "workers": "workers",
+        "locks": "locks",
+        "schedules": "schedules",
+        "health": "doctor?without=keys",
+        "health of all keys": "doctor?topic=keys",
+    }
     with httpx.Client(base_url=f"{address}/api/", timeout=60) as http:
         for name, path in questions.items():
             taken = []
@@ -91,8 +99,10 @@ def watch(address: str, server: int, dashboard: int, seconds: float) -> None:
         before, then = (cpu_seconds(server), cpu_seconds(dashboard)), time.perf_counter()
         time.sleep(seconds)
         passed = time.perf_counter() - then
-        spent = [(after - first) / passed * 1000 for after, first in zip(
-            (cpu_seconds(server), cpu_seconds(dashboard)), before, strict=True)]  # fmt: skip
+        spent = [
+            (after - first) / passed * 1000
+            for after, first in zip((cpu_seconds(server), cpu_seconds(dashboard)), before, strict=True)
+        ]
         print(
             f"{viewers} viewers: server {spent[0]:.1f} ms, dashboard {spent[1]:.1f} ms of CPU in a second", flush=True
         )

@@ -70,7 +70,9 @@ PEERS = {
     "penstock_threads": Peer("penstock, threads", penstock("on_penstock_threads"), latency=False),
     "penstock_results": Peer("penstock, results kept", penstock("on_penstock_results"), latency=False),
     "dramatiq": Peer(
-        "dramatiq", theirs("dramatiq", "work.on_dramatiq", "--processes", "1", "--threads", "8"), "dramatiq",
+        "dramatiq",
+        theirs("dramatiq", "work.on_dramatiq", "--processes", "1", "--threads", "8"),
+        "dramatiq",
         environment={"dramatiq_queue_prefetch": "500"},
     ),
     "huey": Peer("huey", theirs("huey.bin.huey_consumer", *HUEY), "huey"),
@@ -78,10 +80,12 @@ PEERS = {
     "bullmq": Peer("bullmq", (*BULLMQ, "work"), "bullmq", bulk=True, producer=BULLMQ),
     "arq": Peer("arq", theirs("arq", "work.on_arq.WorkerSettings"), "arq", share=0.5),
     "rq": Peer(
-        "rq", theirs("rq.cli", "worker", "--url", "{url}", "--worker-class", "rq.SimpleWorker", "--quiet"), "rq",
+        "rq",
+        theirs("rq.cli", "worker", "--url", "{url}", "--worker-class", "rq.SimpleWorker", "--quiet"),
+        "rq",
         share=0.1,
     ),
-}  # fmt: skip
+}
 
 COLUMNS = {
     "enqueue_per_s": "enqueue/s",
@@ -146,12 +150,16 @@ def measure_all(options: argparse.Namespace, versions: dict[str, str]) -> dict[s
     name = "valkey" if "valkey_version" in found else "redis"
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "pin": options.pin, "jobs": options.jobs, "rounds": measured, "load": [load, os.getloadavg()[0]],
+        "pin": options.pin,
+        "jobs": options.jobs,
+        "rounds": measured,
+        "load": [load, os.getloadavg()[0]],
         "machine": f"{os.cpu_count()} CPUs, {platform.machine()}, {platform.system()}",
         "software": f"Python {platform.python_version()}, {name.title()} {found[f'{name}_version']}",
-        "versions": versions, "titles": {name: PEERS[name].title for name in versions},
+        "versions": versions,
+        "titles": {name: PEERS[name].title for name in versions},
         "rows": {name: runs for name, runs in rows.items() if runs},
-    }  # fmt: skip
+    }
 
 
 # --- one row ---
@@ -190,9 +198,14 @@ def measure(name: str, options: argparse.Namespace, url: str, server: Any) -> di
     with tempfile.TemporaryDirectory() as folder:
         done = Path(folder, "done")
         environment = {
-            **os.environ, **peer.environment, "PEERS_URL": url, "PEERS_DONE": str(done), "PEERS_JOBS": str(jobs),
-            "PEERS_NODE": str(FOLDER / "node"), "PYTHONPATH": python_path(),
-        }  # fmt: skip
+            **os.environ,
+            **peer.environment,
+            "PEERS_URL": url,
+            "PEERS_DONE": str(done),
+            "PEERS_JOBS": str(jobs),
+            "PEERS_NODE": str(FOLDER / "node"),
+            "PYTHONPATH": python_path(),
+        }
         server.flushall()
         memory, spent = server.info("memory")["used_memory"], server_cpu(server)
         produced = run_producer(name, "enqueue", environment)

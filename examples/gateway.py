@@ -110,10 +110,17 @@ class Live:
 def as_json(message: Message) -> dict[str, Any]:
     about = {"event": message.event, "about": message.about} if message.event else {}
     return {
-        "id": message.id, "number": message.number, "sender": message.sender, "body": message.body, "at": message.at,
-        "redacted": message.redacted, "edited": message.edited, "missed": message.missed,
-        "restarted": message.new_beginning, **about,
-    }  # fmt: skip
+        "id": message.id,
+        "number": message.number,
+        "sender": message.sender,
+        "body": message.body,
+        "at": message.at,
+        "redacted": message.redacted,
+        "edited": message.edited,
+        "missed": message.missed,
+        "restarted": message.new_beginning,
+        **about,
+    }
 
 
 class Gateway:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from weakref import WeakValueDictionary
 
 from penstock.config import Configuration
 from penstock.core.clock import Clock
-from penstock.core.keys import key_with_tag
 from penstock.core.operations import Operation, verb
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ConfigurationError
@@ -23,7 +21,7 @@ from penstock.jobs.queue import Queue, claim_from_queues
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Retry
 from penstock.jobs.task import Call, Task, enqueue_all
-from penstock.locks.factory import CoordinationFactory
+from penstock.locks.factory import LockFactory
 from penstock.settings import Settings
 
 if TYPE_CHECKING:  # each component is imported when it is first used, so that a program does not wait for the others
@@ -39,11 +37,7 @@ if TYPE_CHECKING:  # each component is imported when it is first used, so that a
     from penstock.jobs.schedules import Schedules
     from penstock.jobs.timing import Missed
     from penstock.jobs.unique import Unique
-    from penstock.locks.lock import Held, Lock
-    from penstock.locks.rate_limit import RateLimit
-    from penstock.locks.rwlock import ReadWriteLock
-    from penstock.locks.semaphore import Permit, Semaphore
-    from penstock.locks.transaction import Transaction
+    from penstock.locks.lock import Held
     from penstock.messages.chats import Chats
     from penstock.messages.mailbox import Mailbox
 
@@ -52,7 +46,7 @@ R = TypeVar("R")
 H = TypeVar("H", bound=Callable[[], Any])
 
 
-class Penstock(CoordinationFactory):
+class Penstock(LockFactory):
     """The app of one program: its tasks, and the components it uses on one Valkey or Redis.
 
     address   a URL (`valkey://`, `redis://`, with TLS, `unix://`, Sentinel, cluster) or a client of valkey-py or
@@ -246,9 +240,15 @@ class Penstock(CoordinationFactory):
         return claim_from_queues([self.queue(name) for name in queues], n, lease)
 
     def contacts(
-        self, name: str, *, limit: int = 100, by: ContactOrder | None = None, accents: bool | None = None,
-        equivalents: Mapping[str, str] | None = None, pinyin: bool | None = None,
-    ) -> Contacts:  # fmt: skip
+        self,
+        name: str,
+        *,
+        limit: int = 100,
+        by: ContactOrder | None = None,
+        accents: bool | None = None,
+        equivalents: Mapping[str, str] | None = None,
+        pinyin: bool | None = None,
+    ) -> Contacts:
         """The contacts of one user, to complete names from. No round trip.
 
         limit        how many are kept, up to 10,000
@@ -263,14 +263,26 @@ class Penstock(CoordinationFactory):
         from penstock.completion.contacts import Contacts
 
         return Contacts(
-            name, self._driver, self.settings.prefix,
-            limit=limit, by=by, accents=accents, equivalents=equivalents, pinyin=pinyin,
-        )  # fmt: skip
+            name,
+            self._driver,
+            self.settings.prefix,
+            limit=limit,
+            by=by,
+            accents=accents,
+            equivalents=equivalents,
+            pinyin=pinyin,
+        )
 
     def directory(
-        self, name: str, *, accents: bool | None = None, words: bool | None = None,
-        equivalents: Mapping[str, str] | None = None, pinyin: bool | None = None, shards: int | None = None,
-    ) -> Directory:  # fmt: skip
+        self,
+        name: str,
+        *,
+        accents: bool | None = None,
+        words: bool | None = None,
+        equivalents: Mapping[str, str] | None = None,
+        pinyin: bool | None = None,
+        shards: int | None = None,
+    ) -> Directory:
         """The names of one group, to complete names from. No round trip.
 
         accents      False: ignore accents, in the names and in what is typed
@@ -285,143 +297,15 @@ class Penstock(CoordinationFactory):
         from penstock.completion.directory import Directory
 
         return Directory(
-            name, self._driver, self.settings.prefix,
-            accents=accents, words=words, equivalents=equivalents, pinyin=pinyin, shards=shards,
-        )  # fmt: skip
-
-    def lock(
-        self,
-        name: str | Sequence[str],
-        *,
-        lease: float | EllipsisType = ...,
-        wait: float | None = None,
-        max_hold: float | None = None,
-        renew: bool = True,
-        on_loss: Callable[[Held], object] | None = None,
-        cancel_on_loss: bool = False,
-        reentrant: bool = False,
-    ) -> Lock:
-        """A lock: `with app.lock("invoice:7", lease=10, wait=5) as held:`.
-
-        name            one name, or several, which are locked together or not at all; on a cluster they must share a
-                        hash tag. The lock is the key of that name in the server, without the app's prefix, so that it
-                        excludes the locks of other apps and libraries (redis-py, redsync) on the same name
-        lease           seconds until the lock is free after its owner died. A living owner renews it. As the app's
-                        settings say if it is left out
-        wait            seconds to wait for the lock, in order of arrival; None: no limit, 0: do not wait
-        max_hold        seconds after which the lock is lost whatever its owner does, if it hangs for instance; None: no
-                        limit
-        renew           False: hold it for exactly one lease, or longer by `held.extend(seconds)`
-        on_loss         called with the held lock when it is lost: on the event loop that acquired it, else in a thread
-        cancel_on_loss  cancel the asyncio task that acquired it when it is lost; `async with` then raises LeaseLost
-        reentrant       let the thread or asyncio task that holds the lock acquire it again, through any reentrant lock
-                        of this app on this name. It gets the same `Held`; only the last release frees the lock
-
-        Acquiring takes one round trip if the lock is free, and waits for a message while it is not. It raises
-        LockTimeout after `wait` seconds, and SelfDeadlock if the caller holds the lock itself. This method sends
-        nothing; it raises ConfigurationError or ValueError for bad arguments.
-        """
-        from penstock.locks.lock import Lock
-
-        return Lock(
-            name, self._driver, self._renewer, lease=self.settings.lease if lease is ... else lease, wait=wait,
-            max_hold=max_hold, renew=renew, on_loss=on_loss, cancel_on_loss=cancel_on_loss,
-            reentrant=self._reentrant if reentrant else None,
-        )  # fmt: skip
-
-    def read_write_lock(
-        self,
-        name: str,
-        *,
-        lease: float,
-        wait: float | None = None,
-        max_hold: float | None = None,
-        renew: bool = True,
-        on_loss: Callable[[Any], object] | None = None,
-        cancel_on_loss: bool = False,
-    ) -> ReadWriteLock:
-        """A lock for many readers or one writer: `with app.read_write_lock("catalog", lease=10).read():` or `.write()`.
-
-        Readers and writers are served in order of arrival, so neither side starves. Its keys have the app's prefix, so
-        locks of other libraries do not exclude it. The arguments, round trips and errors are those of `lock`.
-        """
-        from penstock.locks.rwlock import ReadWriteLock
-
-        return ReadWriteLock(
-            name, self.settings.prefix, self._driver, self._renewer, lease=lease, wait=wait, max_hold=max_hold,
-            renew=renew, on_loss=on_loss, cancel_on_loss=cancel_on_loss,
-        )  # fmt: skip
-
-    def semaphore(
-        self,
-        name: str,
-        *,
-        limit: int,
-        permits: int = 1,
-        lease: float | None = None,
-        wait: float | None = None,
-        max_hold: float | None = None,
-        renew: bool = True,
-        on_loss: Callable[[Permit], object] | None = None,
-        cancel_on_loss: bool = False,
-    ) -> Semaphore:
-        """A semaphore: `with app.semaphore("market:17", limit=5) as permit:`.
-
-        limit    how many permits exist; a limit that `set_limit` stored in the server overrides it
-        permits  how many permits to acquire, all together
-        lease    seconds until the permits of a holder that died are free; None: as the app's settings say
-        wait, max_hold, renew, on_loss, cancel_on_loss  as for `lock`
-
-        Acquiring takes one round trip if the permits are free, and waits for a message while they are not. It raises
-        PermitTimeout after `wait` seconds. This method sends nothing; it raises ConfigurationError or ValueError for
-        bad arguments.
-        """
-        from penstock.locks.semaphore import Semaphore
-
-        return Semaphore(
-            name, self.settings.prefix, self._driver, self._renewer, limit=limit, permits=permits,
-            lease=self.settings.lease if lease is None else lease, wait=wait, max_hold=max_hold, renew=renew,
-            on_loss=on_loss, cancel_on_loss=cancel_on_loss,
-        )  # fmt: skip
-
-    def rate_limit(
-        self,
-        name: str,
-        *,
-        limit: int,
-        per: float,
-        burst: int | None = None,
-        kind: Literal["bucket", "window"] = "bucket",
-        wait: float | None = None,
-    ) -> RateLimit:
-        """A rate limit: `with app.rate_limit("api", limit=100, per=60):`, also a decorator.
-
-        limit  how many units are allowed in `per` seconds
-        burst  of a bucket: how many units may be used at once after a pause; None: as many as `limit`
-        kind   "bucket" allows one unit every `per / limit` seconds and a burst, so at most limit + burst in any `per`
-               seconds; the server stores one number. "window" allows at most `limit` in any `per` seconds; the server
-               stores each use
-        wait   seconds that `acquire`, `with` and the decorator wait for a unit; None: no limit
-
-        All programs that use one name should pass the same arguments. Each use takes one round trip, and raises
-        RateLimited when there is no room within `wait`. This method sends nothing; it raises ConfigurationError or
-        ValueError for bad arguments.
-        """
-        from penstock.locks.rate_limit import RateLimit
-
-        return RateLimit(
-            name, self.settings.prefix, self._driver, limit=limit, per=per, burst=burst, kind=kind, wait=wait
+            name,
+            self._driver,
+            self.settings.prefix,
+            accents=accents,
+            words=words,
+            equivalents=equivalents,
+            pinyin=pinyin,
+            shards=shards,
         )
-
-    def transaction(self, tag: str | None = None) -> Transaction:
-        """Conditions and writes on keys of one hash tag. `commit()` writes everything or nothing, in one round trip.
-
-        tag: the hash tag of the keys, without braces; None: that of the first key named. Raises ConfigurationError for
-        a bad tag. `held.transaction()` makes one that only the owner of a lock can commit.
-        """
-        from penstock.locks.transaction import Transaction
-
-        return Transaction(self._driver, home=None if tag is None else key_with_tag(tag))
 
     def mailbox(self, name: str) -> Mailbox:
         """The mailbox of this name: many senders post to it, and one reader pulls from it. No round trip.
@@ -449,9 +333,13 @@ class Penstock(CoordinationFactory):
         return Channel(channel, self._driver, self._renewer, self.settings, self.clock)
 
     def aggregate(
-        self, channel: str, *, receiver: str | None = None, tables: Declared | None = None,
+        self,
+        channel: str,
+        *,
+        receiver: str | None = None,
+        tables: Declared | None = None,
         max_attempts: int | None = None,
-    ) -> Callable[[Function], Aggregate]:  # fmt: skip
+    ) -> Callable[[Function], Aggregate]:
         """A decorator that makes an Aggregate of a function, and counts each line exactly once. No round trip.
 
         receiver  the name under which it receives; None: the name of the function

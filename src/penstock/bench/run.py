@@ -116,11 +116,19 @@ def _conditions(options: BenchOptions, app: Penstock) -> Conditions:
         writes = client.info("persistence").get("aof_enabled")
         library = type(client).__module__.partition(".")[0]
     return Conditions(
-        options.topic, options.pace, options.pin, f"{name} {'.'.join(map(str, number))}", connector.address,
-        "yes" if writes else "no", f"{platform.python_implementation()} {platform.python_version()}",
-        _installed(library), _installed("libvalkey" if library == "valkey" else "hiredis"),
-        _installed("uvloop", or_else="asyncio"), os.cpu_count() or 1, round(os.getloadavg()[0], 2),
-    )  # fmt: skip
+        options.topic,
+        options.pace,
+        options.pin,
+        f"{name} {'.'.join(map(str, number))}",
+        connector.address,
+        "yes" if writes else "no",
+        f"{platform.python_implementation()} {platform.python_version()}",
+        _installed(library),
+        _installed("libvalkey" if library == "valkey" else "hiredis"),
+        _installed("uvloop", or_else="asyncio"),
+        os.cpu_count() or 1,
+        round(os.getloadavg()[0], 2),
+    )
 
 
 def _installed(package: str, or_else: str = "none") -> str:

@@ -138,6 +138,11 @@ def _keys(transfer: Transfer) -> list[str]:
 
 
 ROLES: dict[str, Callable[[Penstock, Transfer], Callable[[], int]]] = {
-    "send": _send, "send_lines": _send, "receive": _receive, "count": _count,
-    "count_shared": _count, "set": _set, "get": _get,
-}  # fmt: skip
+    "send": _send,
+    "send_lines": _send,
+    "receive": _receive,
+    "count": _count,
+    "count_shared": _count,
+    "set": _set,
+    "get": _get,
+}

@@ -33,9 +33,15 @@ class Workers:
         """Start one more. It stops at the latest when this process ends."""
         with ParentPipe() as pipe:
             process = subprocess.Popen(
-                command, env={**environment, **pipe.environment}, pass_fds=(pipe.child_end,), cwd=self._folder,
-                stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output, start_new_session=True,
-            )  # fmt: skip
+                command,
+                env={**environment, **pipe.environment},
+                pass_fds=(pipe.child_end,),
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                start_new_session=True,
+            )
         self._processes.append(process)
         self._pipes.append(pipe)
 
@@ -88,9 +94,22 @@ class Workers:
 def workers(queue: str, processes: int, concurrency: int, environment: dict[str, str]) -> Iterator[Workers]:
     """Start processes that serve a queue and wait until all are ready. They end with the block."""
     command = (
-        sys.executable, "-m", "penstock", "worker", "penstock.bench.child", "--queues", queue,
-        "-c", str(concurrency), "--processes", "0", "--log-format", "json", "--log-level", "info",
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "penstock",
+        "worker",
+        "penstock.bench.child",
+        "--queues",
+        queue,
+        "-c",
+        str(concurrency),
+        "--processes",
+        "0",
+        "--log-format",
+        "json",
+        "--log-level",
+        "info",
+    )
     # Without the user's settings, which would change the workers, but with this process's modules.
     given = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     given["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))

@@ -81,9 +81,9 @@ COMMANDS = (
     Command("directory count", "penstock.cli.directory:count", "count the names with a prefix"),
     Command("files send", "penstock.cli.files:send", "send files, or their lines, to every receiver"),
     Command("files receive", "penstock.cli.files:receive", "save files, or print their lines"),
-    Command("files ls", "penstock.cli.files:ls", "list the channels, or show one"),
-    Command("files close", "penstock.cli.files:close", "close a channel: receivers end when they have everything"),
-    Command("files rm", "penstock.cli.files:rm", "delete a channel, or remove receivers from it"),
+    Command("files ls", "penstock.cli.channels:ls", "list the channels, or show one"),
+    Command("files close", "penstock.cli.channels:close", "close a channel: receivers end when they have everything"),
+    Command("files rm", "penstock.cli.channels:rm", "delete a channel, or remove receivers from it"),
     Command(
         "logs count", "penstock.cli.logs.command:count", "count the requests in access logs by day, country and host"
     ),
@@ -150,9 +150,14 @@ def _run(words: list[str]) -> int:
         return Exit.USAGE
     # Errors are caught here, to be reported in one line like all others.
     app = App(
-        name="penstock", help_flags=HELP[1:], version_flags=(), result_action="return_value",
-        print_error=False, exit_on_error=False, suppress_keyboard_interrupt=False,
-    )  # fmt: skip
+        name="penstock",
+        help_flags=HELP[1:],
+        version_flags=(),
+        result_action="return_value",
+        print_error=False,
+        exit_on_error=False,
+        suppress_keyboard_interrupt=False,
+    )
     nouns: dict[str, App] = {}
     for command in COMMANDS:
         first, _, verb = command.name.partition(" ")

@@ -57,9 +57,13 @@ def bench(
     if quick and full:
         raise ConfigurationError("--quick or --full, not both")
     options = BenchOptions(
-        topic, tuple(name.strip() for name in (only or "").split(",") if name.strip()),
-        "quick" if quick else "full" if full else "normal", pin or "free", url or os.environ.get("PENSTOCK_URL"), aof,
-    )  # fmt: skip
+        topic,
+        tuple(name.strip() for name in (only or "").split(",") if name.strip()),
+        "quick" if quick else "full" if full else "normal",
+        pin or "free",
+        url or os.environ.get("PENSTOCK_URL"),
+        aof,
+    )
     with measured(options) as run:
         if not as_json:
             show(run)

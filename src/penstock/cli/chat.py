@@ -8,9 +8,15 @@ from penstock.ops.wording import ago
 from penstock.terminal.tables import Kind, show_list
 
 _COLUMNS: dict[str, Kind] = {
-    "chat": "name", "readers": "number", "messages": "number", "kept": "number", "bytes": "number", "behind": "text",
-    "unread": "number", "seen": "number",
-}  # fmt: skip
+    "chat": "name",
+    "readers": "number",
+    "messages": "number",
+    "kept": "number",
+    "bytes": "number",
+    "behind": "text",
+    "unread": "number",
+    "seen": "number",
+}
 
 
 def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:

@@ -70,8 +70,11 @@ def dashboard(
         # Forwarded headers are not read: whoever sends them could claim to be local.
         settings = uvicorn.Config(
             pages(inspector, auth=auth, read_only=read_only, local_may_act=True),
-            log_level="warning", proxy_headers=False, server_header=False, timeout_graceful_shutdown=1,
-        )  # fmt: skip
+            log_level="warning",
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
         show(
             f"dashboard of {inspector.location}",
             f"open {_link(host, listener.getsockname()[1], token)}   (Ctrl-C ends it)",

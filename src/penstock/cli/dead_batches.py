@@ -57,11 +57,15 @@ def list_page(name: str, limit: int, offset: int, where: Where, *, as_json: bool
         return show(f"No dead batches in {name}." if not found else f"{name} has only {len(found):,}.")
     rows = [
         (
-            f"{name}:{one.id}", ago(one.died, now), one.file, _lines_of(one), f"{one.attempts}",
+            f"{name}:{one.id}",
+            ago(one.died, now),
+            one.file,
+            _lines_of(one),
+            f"{one.attempts}",
             "retried by the next run" if one.is_retried else one.error,
         )
         for one in page
-    ]  # fmt: skip
+    ]
     show_table(
         {"batch": "name", "died": "number", "file": "name", "lines": "number", "attempts": "number", "error": "text"},
         rows,
@@ -106,9 +110,16 @@ def rm(ids: Sequence[str], all_of: str | None, where: Where, *, yes: bool) -> Ex
 
 
 def _act(
-    ids: Sequence[str], all_of: str | None, where: Where, what: str, done: str,
-    act: Callable[[DeadBatches], Callable[..., int]], *, yes: bool, ask: bool = False,
-) -> Exit:  # fmt: skip
+    ids: Sequence[str],
+    all_of: str | None,
+    where: Where,
+    what: str,
+    done: str,
+    act: Callable[[DeadBatches], Callable[..., int]],
+    *,
+    yes: bool,
+    ask: bool = False,
+) -> Exit:
     """Apply `act` to these dead batches, or to all of an aggregate after a confirmation. `ask`: confirm ids, too."""
     with where.open() as inspector:
         if all_of is not None:

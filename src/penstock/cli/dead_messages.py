@@ -52,9 +52,13 @@ def list_page(name: str, limit: int, offset: int, where: Where, *, as_json: bool
 
 def _as_json(letter: DeadMessage) -> dict[str, object]:
     return {
-        "id": _as_printed(letter), "died": letter.died, "sender": letter.sender, "deliveries": letter.deliveries,
-        "reason": letter.reason, "body": letter.body,
-    }  # fmt: skip
+        "id": _as_printed(letter),
+        "died": letter.died,
+        "sender": letter.sender,
+        "deliveries": letter.deliveries,
+        "reason": letter.reason,
+        "body": letter.body,
+    }
 
 
 def show_letter(id: str, where: Where, *, as_json: bool) -> None:
@@ -96,9 +100,16 @@ def rm(ids: Sequence[str], all_of: str | None, where: Where, *, yes: bool) -> Ex
 
 
 def _act(
-    ids: Sequence[str], all_of: str | None, where: Where, what: str, done: str,
-    act: Callable[[DeadMessages], Callable[..., int]], *, yes: bool, ask: bool = False,
-) -> Exit:  # fmt: skip
+    ids: Sequence[str],
+    all_of: str | None,
+    where: Where,
+    what: str,
+    done: str,
+    act: Callable[[DeadMessages], Callable[..., int]],
+    *,
+    yes: bool,
+    ask: bool = False,
+) -> Exit:
     """Apply `act` to these dead letters, or to all of a mailbox after a confirmation. `ask`: confirm ids, too."""
     with where.open() as inspector:
         if all_of is not None:

@@ -16,11 +16,11 @@ from typing import Annotated, Literal, TypeVar
 from cyclopts import Parameter
 from cyclopts.types import NonNegativeFloat
 
+from penstock.cli.channels import has_ended
 from penstock.cli.download_view import showing_download
 from penstock.cli.exits import Exit
 from penstock.cli.upload_view import show_sent, showing_upload
-from penstock.cli.where import HERE, AsJson, Flag, Where, Yes, check_bounds, confirm
-from penstock.core.ids import may_be_alive
+from penstock.cli.where import HERE, AsJson, Flag, Where, check_bounds
 from penstock.errors import (
     BlocksMissed,
     ChannelError,
@@ -31,17 +31,16 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.files.batches import LineBatch
-from penstock.files.bindings import ChannelInfo, ReceiverInfo
 from penstock.files.channel import Channel
 from penstock.files.saving import Saved, check_layout
 from penstock.files.sender import Sent
 from penstock.files.source import Source, find_sources
 from penstock.files.stream import ReceiverStream
 from penstock.ops.inspect import Inspector
-from penstock.ops.wording import age, ago, many, size
+from penstock.ops.wording import many, size
 from penstock.settings import MiB
 from penstock.terminal.signals import interrupted_by, until_stopped
-from penstock.terminal.tables import Kind, note, show, show_facts, show_json, show_list, show_table
+from penstock.terminal.tables import note, show, show_json
 
 T = TypeVar("T")
 
@@ -121,9 +120,16 @@ def send(
         send_verb = send_lines if lines else target.send
         try:
             sent = send_verb(
-                paths, receivers=names, close=close, limit=limit_mb and limit_mb * MiB, patience=patience, again=again,
-                source=source, identity=identity, progress=watch,
-            )  # fmt: skip
+                paths,
+                receivers=names,
+                close=close,
+                limit=limit_mb and limit_mb * MiB,
+                patience=patience,
+                again=again,
+                source=source,
+                identity=identity,
+                progress=watch,
+            )
         except NoReceiver:
             raise PenstockError(
                 f"channel {channel!r} has no receivers: name some, for example --to agg-1,agg-2"
@@ -267,7 +273,7 @@ def _explain_waiting(inspector: Inspector, channel: str, as_: str) -> None:
         note(f"no channel {channel!r} yet: waiting for it (channels here: {names})")
         return
     for one in info.receivers:
-        if one.name == as_ and one.holder and not _has_ended(one):
+        if one.name == as_ and one.holder and not has_ended(one):
             note(f"{one.holder} receives for {as_}: standing by")
 
 
@@ -275,13 +281,6 @@ def _note_membership(target: Channel, as_: str) -> None:
     with contextlib.suppress(PenstockError):  # report the earlier error, not that the server is unreachable now
         if any(one.name == as_ and one.state != "done" for one in target.info().receivers):
             note(f"{as_} remains a receiver until `penstock files rm {target.name} {as_}`")
-
-
-def _has_ended(one: ReceiverInfo) -> bool:
-    """Whether the process that received last has ended. False for a process of another host."""
-    host, _, pid = one.holder.rpartition(":")
-    token = f"/{host}/{pid}"
-    return not may_be_alive(token, [token])
 
 
 @contextlib.contextmanager
@@ -324,13 +323,10 @@ def _save(folder: Path, stream: ReceiverStream[Saved], *, as_json: bool) -> int:
     if as_json:
         show_json(
             [
-                {
-                    "path": str(one.path), "name": one.name, "source": one.source, "bytes": one.size,
-                    "digest": one.digest,
-                }
+                {"path": str(one.path), "name": one.name, "source": one.source, "bytes": one.size, "digest": one.digest}
                 for one in saved
             ]
-        )  # fmt: skip
+        )
     else:
         show(f"{many(len(saved), 'file')} saved in {folder}.")
     return Exit.FAILED if faults else Exit.OK
@@ -363,131 +359,3 @@ def _all_of(stream: ReceiverStream[T], faults: list[FilesError]) -> Iterator[T]:
             faults.append(error)
         else:
             return
-
-
-# --- list, close, delete ---
-
-_CHANNELS: dict[str, Kind] = {
-    "channel": "name", "bytes": "number", "limit": "number", "peak": "number", "receivers": "number", "behind": "text",
-    "sending": "number", "state": "text",
-}  # fmt: skip
-_RECEIVERS: dict[str, Kind] = {
-    "receiver": "name", "behind": "number", "seen": "number", "state": "text", "held by": "text",
-    "dead": "number",
-}  # fmt: skip
-
-
-def ls(channel: str | None = None, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
-    """List every channel with its bytes and their limit, or show one channel with the progress of its receivers.
-
-    Without a name it reads the names of all keys of the server once, in slices: some seconds for many millions.
-
-    Parameters
-    ----------
-    channel
-        The channel to show.
-    as_json
-        Print one JSON document.
-    """
-    with where.open() as inspector:
-        if channel is None:
-            found = inspector.channels()
-            return show_list(found, _CHANNELS, map(_row, found), none="There are no channels.", as_json=as_json)
-        one, now = inspector.channel(channel), inspector.now()
-    if as_json:
-        show_json(one)
-    else:
-        _describe(one, now)
-
-
-def _row(one: ChannelInfo) -> tuple[object, ...]:
-    last = max(one.receivers, key=lambda receiver: receiver.behind, default=None)
-    behind = f"{last.name}, {last.behind:,}" if last and last.behind else ""
-    return (
-        one.name, size(one.bytes), size(one.limit), size(one.peak), len(one.receivers), behind, one.sending or "",
-        _state(one),
-    )  # fmt: skip
-
-
-def _state(one: ChannelInfo) -> str:
-    if not one.closed:
-        return "open"
-    return "over" if all(receiver.state == "done" for receiver in one.receivers) else "closed"
-
-
-def _describe(one: ChannelInfo, now: float) -> None:
-    meaning = {
-        "open": "open",
-        "closed": "closed",
-        "over": "over: every receiver has everything",
-    }
-    show_facts(
-        {
-            "channel": one.name,
-            "state": meaning[_state(one)],
-            "bytes": f"{size(one.bytes)} of {size(one.limit)}, at most {size(one.peak)} so far",
-            "sending": many(one.sending, "file"),
-            "patience": "for ever" if one.patience is None else age(one.patience),
-        }
-    )
-    if one.receivers:
-        show("")
-        show_table(_RECEIVERS, (_receiver(receiver, now) for receiver in one.receivers))
-    for receiver in one.receivers:
-        if receiver.dead:
-            batches = many(receiver.dead, "dead batch", "dead batches")
-            note(f"{receiver.name} has {batches}: penstock dead ls counts:{one.name}:{receiver.name}")
-
-
-def _receiver(one: ReceiverInfo, now: float) -> tuple[object, ...]:
-    seen = ago(one.seen, now) if one.seen else ""
-    meaning = {"reading": "up to date" if not one.behind else "behind", "gone": "passed over", "done": "has everything"}
-    held = f"{one.holder}, ended" if one.holder and _has_ended(one) else one.holder
-    return one.name, f"{one.behind:,}", seen, meaning[one.state], held, f"{one.dead:,}" if one.dead else ""
-
-
-def close(channel: str, /, *, where: Where = HERE) -> None:
-    """Close a channel. Receivers get the files that were sent, and then they end.
-
-    Parameters
-    ----------
-    channel
-        The channel.
-    """
-    with where.open() as inspector:
-        inspector.channel(channel)
-        was_open = inspector.files(channel).close()
-    show(f"{channel} is closed." if was_open else f"{channel} was closed before.")
-
-
-def rm(channel: str, /, *receivers: str, yes: Yes = False, where: Where = HERE) -> int:
-    """Delete a channel with everything counted in it, or remove receivers, for which nothing is kept any longer.
-
-    Exit code 1 if a name is not a receiver.
-
-    Parameters
-    ----------
-    channel
-        The channel.
-    receivers
-        Remove only these receivers.
-    yes
-        Do not ask; required unless at a terminal.
-    """
-    with where.open() as inspector:
-        found, target = inspector.channel(channel), inspector.files(channel)
-        if receivers:
-            behind = sum(one.behind for one in found.receivers if one.name in receivers)
-            names = ", ".join(receivers)
-            confirm(
-                f"This removes {names} from {channel}, at {inspector.location}: "
-                f"{many(behind, 'block')} not received yet.", yes=yes,
-            )  # fmt: skip
-            gone = [name for name in receivers if target.receiver(name).leave()]
-            show(f"Removed {many(len(gone), 'receiver')} from {channel}.")
-            return Exit.OK if len(gone) == len(set(receivers)) else Exit.FAILED
-        lost = f"{size(found.bytes)} not received by everyone, and " if found.bytes else ""
-        confirm(f"This deletes {channel}, at {inspector.location}: {lost}everything counted in it.", yes=yes)
-        target.delete()
-    show(f"Deleted {channel}.")
-    return Exit.OK

@@ -33,9 +33,17 @@ def history(
         if not moments:
             inspector.queue(name, tenants=1)  # raises for a queue that was never used
     columns: dict[str, Kind] = {
-        "time": "name", "ready": "number", "oldest": "number", "delayed": "number", "running": "number",
-        "in/s": "number", "out/s": "number", "failed/s": "number", "dead": "number", "workers": "number",
-    }  # fmt: skip
+        "time": "name",
+        "ready": "number",
+        "oldest": "number",
+        "delayed": "number",
+        "running": "number",
+        "in/s": "number",
+        "out/s": "number",
+        "failed/s": "number",
+        "dead": "number",
+        "workers": "number",
+    }
     none = "This queue has no history yet. It has one 10 seconds after it was first used."
     show_list(moments, columns, map(_row, moments), none=none, as_json=as_json)
 
@@ -43,11 +51,17 @@ def history(
 def _row(moment: Moment) -> tuple[object, ...]:
     failed = moment.per_second("failed") + moment.per_second("retried")
     return (
-        datetime.datetime.fromtimestamp(moment.at).strftime("%H:%M:%S"), f"{moment.ready:,}",
-        age(moment.oldest) if moment.ready else "", f"{moment.delayed:,}", f"{moment.running:,}",
-        _rate(moment.per_second("entered")), _rate(moment.per_second("completed")),
-        cell(_rate(failed), "red" if failed else ""), f"{moment.dead:,}", f"{moment.workers:,}",
-    )  # fmt: skip
+        datetime.datetime.fromtimestamp(moment.at).strftime("%H:%M:%S"),
+        f"{moment.ready:,}",
+        age(moment.oldest) if moment.ready else "",
+        f"{moment.delayed:,}",
+        f"{moment.running:,}",
+        _rate(moment.per_second("entered")),
+        _rate(moment.per_second("completed")),
+        cell(_rate(failed), "red" if failed else ""),
+        f"{moment.dead:,}",
+        f"{moment.workers:,}",
+    )
 
 
 def _rate(per_second: float) -> str:

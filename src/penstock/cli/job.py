@@ -37,10 +37,14 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
     if steps:
         show("")
         rows = [
-            (one.step, one.does, one.state if one.ends is None else f"{one.state}, ends {_when(one.ends, now)}",
-             ago(one.at, now))
+            (
+                one.step,
+                one.does,
+                one.state if one.ends is None else f"{one.state}, ends {_when(one.ends, now)}",
+                ago(one.at, now),
+            )
             for one in steps
-        ]  # fmt: skip
+        ]
         show_table({"step": "text", "does": "text", "state": "text", "recorded": "number"}, rows)
     if job.log:
         show("")

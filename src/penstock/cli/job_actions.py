@@ -52,9 +52,13 @@ def cancel(
             if wait:
                 raise ConfigurationError("--wait is for jobs that are named by their ids")
             return _do_to_matching(
-                inspector, matching, "cancels {}", "cancelled",
-                lambda jobs, progress: jobs.cancel(per_second=per_second, on_progress=progress), yes=yes,
-            )  # fmt: skip
+                inspector,
+                matching,
+                "cancels {}",
+                "cancelled",
+                lambda jobs, progress: jobs.cancel(per_second=per_second, on_progress=progress),
+                yes=yes,
+            )
         if len(ids) > 1:
             confirm(f"This cancels {many(len(ids), 'job')}, at {inspector.location}.", yes=yes)
         outcomes = inspector.cancel(*ids, wait=wait)
@@ -85,9 +89,13 @@ def retry(
     with where.open() as inspector:
         if _is_bulk(ids, matching):
             return _do_to_matching(
-                inspector, _dead(matching), "runs {} again", "requeued",
-                lambda jobs, progress: jobs.requeue(per_second=per_second, on_progress=progress), yes=yes,
-            )  # fmt: skip
+                inspector,
+                _dead(matching),
+                "runs {} again",
+                "requeued",
+                lambda jobs, progress: jobs.requeue(per_second=per_second, on_progress=progress),
+                yes=yes,
+            )
         return requeue(inspector, ids)
 
 
@@ -108,9 +116,13 @@ def rm(
     with where.open() as inspector:
         if _is_bulk(ids, matching):
             return _do_to_matching(
-                inspector, _dead(matching), "deletes {} for good", "removed",
-                lambda jobs, progress: jobs.remove(per_second=per_second, on_progress=progress), yes=yes,
-            )  # fmt: skip
+                inspector,
+                _dead(matching),
+                "deletes {} for good",
+                "removed",
+                lambda jobs, progress: jobs.remove(per_second=per_second, on_progress=progress),
+                yes=yes,
+            )
         return remove(inspector, ids, yes=yes)
 
 
@@ -154,9 +166,13 @@ def move(
             return report_outcomes(inspector.move(*ids, to=to), f"moved to {to}", rule)
         target = inspector.queue_to_move_to(to)
         return _do_to_matching(
-            inspector, matching, f"moves {{}} to queue {to}", "moved",
-            lambda jobs, progress: jobs.move(target, per_second=per_second, on_progress=progress), yes=yes,
-        )  # fmt: skip
+            inspector,
+            matching,
+            f"moves {{}} to queue {to}",
+            "moved",
+            lambda jobs, progress: jobs.move(target, per_second=per_second, on_progress=progress),
+            yes=yes,
+        )
 
 
 def _is_bulk(ids: Sequence[str], matching: Matching) -> bool:

@@ -45,9 +45,13 @@ class Matching:
 
     def wanted(self) -> Wanted:
         return Wanted(
-            state=self.state, task=self.task, tenant=self.tenant, worker=self.worker, id_prefix=self.id_prefix or "",
+            state=self.state,
+            task=self.task,
+            tenant=self.tenant,
+            worker=self.worker,
+            id_prefix=self.id_prefix or "",
             older_than=self.older_than or 0.0,
-        )  # fmt: skip
+        )
 
     def needed_queue(self) -> str:
         """The queue. Raises ConfigurationError without one."""
@@ -58,10 +62,15 @@ class Matching:
     def words(self) -> str:
         """The filter in words: `state dead, task 'send_email'`."""
         said = [
-            f"{name} {value!r}" for name, value in (
-                ("task", self.task), ("tenant", self.tenant), ("worker", self.worker), ("id prefix", self.id_prefix)
-            ) if value is not None
-        ]  # fmt: skip
+            f"{name} {value!r}"
+            for name, value in (
+                ("task", self.task),
+                ("tenant", self.tenant),
+                ("worker", self.worker),
+                ("id prefix", self.id_prefix),
+            )
+            if value is not None
+        ]
         if self.state is not None:
             said.insert(0, f"state {self.state}")
         if self.older_than is not None:

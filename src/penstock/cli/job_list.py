@@ -49,9 +49,14 @@ def ls(
 def show_jobs(jobs: Iterable[JobSummary], now: float) -> None:
     """Print a table of jobs."""
     columns: dict[str, Kind] = {
-        "job": "name", "state": "name", "for": "number", "task": "text", "tenant": "text", "attempts": "number",
+        "job": "name",
+        "state": "name",
+        "for": "number",
+        "task": "text",
+        "tenant": "text",
+        "attempts": "number",
         "worker": "name",
-    }  # fmt: skip
+    }
     show_table(columns, ([*_row(job, now)] for job in jobs))
 
 

@@ -15,9 +15,7 @@ from penstock.locks.answers import LockInfo
 from penstock.ops.wording import age, many
 from penstock.terminal.tables import Kind, show, show_list
 
-_COLUMNS: dict[str, Kind] = {
-    "lock": "name", "holder": "name", "for": "number", "lease": "number", "waiting": "number",
-}  # fmt: skip
+_COLUMNS: dict[str, Kind] = {"lock": "name", "holder": "name", "for": "number", "lease": "number", "waiting": "number"}
 
 
 def ls(

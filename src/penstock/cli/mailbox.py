@@ -8,9 +8,14 @@ from penstock.ops.wording import ago
 from penstock.terminal.tables import Kind, show_facts, show_json, show_list
 
 _COLUMNS: dict[str, Kind] = {
-    "mailbox": "name", "messages": "number", "unread": "number", "claimed": "number", "dead": "number",
-    "bytes": "number", "pulled": "number",
-}  # fmt: skip
+    "mailbox": "name",
+    "messages": "number",
+    "unread": "number",
+    "claimed": "number",
+    "dead": "number",
+    "bytes": "number",
+    "pulled": "number",
+}
 
 
 def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:

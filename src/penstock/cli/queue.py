@@ -28,9 +28,15 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
     with where.open() as inspector:
         queues = inspector.queues()
     columns: dict[str, Kind] = {
-        "queue": "name", "ready": "number", "oldest": "number", "delayed": "number", "parked": "number",
-        "running": "number", "dead": "number", "": "name",
-    }  # fmt: skip
+        "queue": "name",
+        "ready": "number",
+        "oldest": "number",
+        "delayed": "number",
+        "parked": "number",
+        "running": "number",
+        "dead": "number",
+        "": "name",
+    }
     lines = [
         (q.name, f"{c.ready:,}", _oldest(c), f"{c.delayed:,}", f"{c.parked:,}", f"{c.running:,}", _dead(c), _state(c))
         for q in queues
@@ -141,9 +147,14 @@ def _due(seconds: float) -> str:
 
 def _totals(counts: Counts) -> str:
     totals = {
-        "completed": counts.completed, "retried": counts.retried, "failed": counts.failed, "dropped": counts.dropped,
-        "cancelled": counts.cancelled, "expired": counts.expired, "taken back": counts.lost,
-    }  # fmt: skip
+        "completed": counts.completed,
+        "retried": counts.retried,
+        "failed": counts.failed,
+        "dropped": counts.dropped,
+        "cancelled": counts.cancelled,
+        "expired": counts.expired,
+        "taken back": counts.lost,
+    }
     return ", ".join(f"{number:,} {name}" for name, number in totals.items() if number) or "nothing"
 
 

@@ -65,9 +65,11 @@ class _Reloader:
     async def _start(self) -> tuple[asyncio.subprocess.Process, ParentPipe]:
         with ParentPipe() as pipe:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, start_new_session=True, pass_fds=(pipe.child_end,),
+                *self._command,
+                start_new_session=True,
+                pass_fds=(pipe.child_end,),
                 env={**os.environ, **pipe.environment, RELOADED: "1"},
-            )  # fmt: skip
+            )
         if self._stopping.is_set():  # the signal came while it started
             _send(self._process, signal.SIGTERM)
         return self._process, pipe

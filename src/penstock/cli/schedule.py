@@ -15,9 +15,14 @@ from penstock.ops.wording import age, ago
 from penstock.terminal.tables import Kind, show, show_list
 
 _COLUMNS: dict[str, Kind] = {
-    "schedule": "name", "times": "text", "state": "text", "next": "text", "last": "text", "jobs": "number",
+    "schedule": "name",
+    "times": "text",
+    "state": "text",
+    "next": "text",
+    "last": "text",
+    "jobs": "number",
     "call": "text",
-}  # fmt: skip
+}
 
 
 def ls(queue: str | None = None, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -77,9 +82,7 @@ def add(
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"--arguments {arguments!r}: not a JSON object: {error}") from error
     with where.open() as inspector:
-        one = inspector.add_schedule(
-            name, task, values, schedule=cron, timezone=timezone, every=every, missed=missed
-        )  # fmt: skip
+        one = inspector.add_schedule(name, task, values, schedule=cron, timezone=timezone, every=every, missed=missed)
     show(f"Added {one.id}, {times_text(one)}; next {time_text(one.next)}.")
 
 

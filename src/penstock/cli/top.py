@@ -129,16 +129,24 @@ class Watch:
             found = self._inspector.queue(screen.queue, tenants=TENANTS).largest
             names = ("ready", "delayed", "parked", "running", "dead")
             return [
-                {"tenant": one.name, "waiting": one.counts.dependent,
-                 **{name: getattr(one.counts, name) for name in names}}
+                {
+                    "tenant": one.name,
+                    "waiting": one.counts.dependent,
+                    **{name: getattr(one.counts, name) for name in names},
+                }
                 for one in found
-            ]  # fmt: skip
+            ]
         if screen.view == "workers":
             return [
-                {"worker": one.name or "(a program)", "queue": one.queue, "jobs": one.held, "at once": one.concurrency,
-                 "lease": one.lease}
+                {
+                    "worker": one.name or "(a program)",
+                    "queue": one.queue,
+                    "jobs": one.held,
+                    "at once": one.concurrency,
+                    "lease": one.lease,
+                }
                 for one in self._inspector.workers(screen.queue)
-            ]  # fmt: skip
+            ]
         if time.monotonic() - self._searched_at >= NAMES_KEPT:
             self._names = self._inspector.queue_names()
             self._searched_at = time.monotonic()
@@ -151,17 +159,28 @@ class Watch:
         if before is None:
             latest = self._inspector.history(name, moments=1)
             entered, left, failed = (
-                (latest[0].per_second("entered"), latest[0].per_second("completed"),
-                 latest[0].per_second("failed") + latest[0].per_second("retried"))
-                if latest else (0.0, 0.0, 0.0)
-            )  # fmt: skip
+                (
+                    latest[0].per_second("entered"),
+                    latest[0].per_second("completed"),
+                    latest[0].per_second("failed") + latest[0].per_second("retried"),
+                )
+                if latest
+                else (0.0, 0.0, 0.0)
+            )
         else:
             seconds, old = max(0.001, now - before[0]), before[1]
             entered = max(0, counts.entered - old.entered) / seconds
             left = max(0, counts.completed - old.completed) / seconds
             failed = max(0, counts.failed + counts.retried - old.failed - old.retried) / seconds
         return {
-            "queue": name, "ready": counts.ready, "oldest": counts.oldest if counts.ready else 0.0,
-            "delayed": counts.delayed, "parked": counts.parked, "running": counts.running, "in/s": entered,
-            "out/s": left, "fail/s": failed, "dead": counts.dead,
-        }  # fmt: skip
+            "queue": name,
+            "ready": counts.ready,
+            "oldest": counts.oldest if counts.ready else 0.0,
+            "delayed": counts.delayed,
+            "parked": counts.parked,
+            "running": counts.running,
+            "in/s": entered,
+            "out/s": left,
+            "fail/s": failed,
+            "dead": counts.dead,
+        }

@@ -14,12 +14,20 @@ Row: TypeAlias = dict[str, float | str]
 
 COLUMNS: Final[dict[View, dict[str, int]]] = {
     "queues": {
-        "queue": 0, "ready": 9, "oldest": 7, "delayed": 8, "parked": 7, "running": 8, "in/s": 7, "out/s": 7,
-        "fail/s": 7, "dead": 6,
+        "queue": 0,
+        "ready": 9,
+        "oldest": 7,
+        "delayed": 8,
+        "parked": 7,
+        "running": 8,
+        "in/s": 7,
+        "out/s": 7,
+        "fail/s": 7,
+        "dead": 6,
     },
     "tenants": {"tenant": 0, "ready": 10, "delayed": 10, "parked": 10, "waiting": 9, "running": 10, "dead": 10},
     "workers": {"worker": 0, "queue": 14, "jobs": 7, "at once": 8, "lease": 8},
-}  # fmt: skip
+}
 """The headings of each view and their widths; the first column takes the rest."""
 
 HELP: Final = "q quit  s sort  r reverse  / filter  space hold  t tenants  w workers  b back"

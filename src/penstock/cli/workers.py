@@ -23,8 +23,13 @@ def ls(*, queue: str | None = None, where: Where = HERE, as_json: AsJson = False
     with where.open() as inspector:
         workers, now = inspector.workers(queue), inspector.now()
     columns: dict[str, Kind] = {
-        "worker": "name", "queue": "name", "jobs": "number", "at once": "number", "since": "number", "state": "name",
-    }  # fmt: skip
+        "worker": "name",
+        "queue": "name",
+        "jobs": "number",
+        "at once": "number",
+        "since": "number",
+        "state": "name",
+    }
     lines = ((*_row(one, now), _state(one)) for one in workers)
     show_list(workers, columns, lines, none="There are no workers.", as_json=as_json)
 

@@ -89,10 +89,15 @@ class RoundTrip(msgspec.Struct, Generic[R], frozen=True):
         """The same call, whose result is passed through `convert`."""
         read, again = self.read, self.read_after_retry
         return RoundTrip(
-            self.script, self.keys, self.args, lambda reply: convert(read(reply)), self.durable,
-            None if again is None else lambda reply: convert(again(reply)), self.followed_by,
+            self.script,
+            self.keys,
+            self.args,
+            lambda reply: convert(read(reply)),
+            self.durable,
+            None if again is None else lambda reply: convert(again(reply)),
+            self.followed_by,
             self.shortcut,
-        )  # fmt: skip
+        )
 
 
 class Unanswered(Protocol):
@@ -231,9 +236,18 @@ class RunInThread:
 
 
 Effect: TypeAlias = (
-    RoundTrip[Any] | Send | Receive | Parallel | Listen | Wait | FindNodes | SendCommands | InBackground | Sleep
+    RoundTrip[Any]
+    | Send
+    | Receive
+    | Parallel
+    | Listen
+    | Wait
+    | FindNodes
+    | SendCommands
+    | InBackground
+    | Sleep
     | RunInThread
-)  # fmt: skip
+)
 Operation: TypeAlias = Generator[Effect, Any, R]
 
 

@@ -23,9 +23,18 @@ EXACT_BELOW = 2**53
 """The server's scripts count in floats, which are exact below this number."""
 
 _TYPES = {
-    "INCRBY": "string", "HSET": "hash", "HDEL": "hash", "HINCRBY": "hash", "ZADD": "zset", "ZINCRBY": "zset",
-    "ZREM": "zset", "SADD": "set", "SREM": "set", "LPUSH": "list", "RPUSH": "list",
-}  # fmt: skip
+    "INCRBY": "string",
+    "HSET": "hash",
+    "HDEL": "hash",
+    "HINCRBY": "hash",
+    "ZADD": "zset",
+    "ZINCRBY": "zset",
+    "ZREM": "zset",
+    "SADD": "set",
+    "SREM": "set",
+    "LPUSH": "list",
+    "RPUSH": "list",
+}
 """The type of key that each command needs. Commands not listed here accept any type."""
 
 _VERBS = {"DEL": "delete", "PEXPIRE": "expire"}

@@ -198,9 +198,15 @@ class _DemoRun:
             name, version = app._driver.connector.version or ("unknown", ())
         death = await self._killing if self._killing else None
         return DemoReport(
-            self._options, self._ledger, counts, f"{name} {'.'.join(map(str, version))}", time.monotonic() - began,
-            self._rate(), death, self._ledger.faults(counts, killed=death.held if death else 0),
-        )  # fmt: skip
+            self._options,
+            self._ledger,
+            counts,
+            f"{name} {'.'.join(map(str, version))}",
+            time.monotonic() - began,
+            self._rate(),
+            death,
+            self._ledger.faults(counts, killed=death.held if death else 0),
+        )
 
     # --- enqueue ---
 
@@ -268,16 +274,35 @@ class _DemoRun:
     async def _worker(self) -> AsyncIterator[_Worker]:
         """A supervisor and its processes. They stop at the latest when this process ends."""
         command = (
-            sys.executable, "-m", "penstock", "worker", "penstock.demo.child", "--queues", self._queue,
-            "--processes", str(PROCESSES), "-c", str(CONCURRENCY), "--stop-timeout", "1",
-            "--log-format", "plain", "--log-level", "error",
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "penstock",
+            "worker",
+            "penstock.demo.child",
+            "--queues",
+            self._queue,
+            "--processes",
+            str(PROCESSES),
+            "-c",
+            str(CONCURRENCY),
+            "--stop-timeout",
+            "1",
+            "--log-format",
+            "plain",
+            "--log-level",
+            "error",
+        )
         with tempfile.TemporaryFile() as output, ParentPipe() as pipe:
             environment = {"PENSTOCK_URL": self._address, QUEUE: self._queue, **pipe.environment}
             process = await asyncio.create_subprocess_exec(
-                *command, env={**os.environ, **environment}, pass_fds=(pipe.child_end,), start_new_session=True,
-                stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
-            )  # fmt: skip
+                *command,
+                env={**os.environ, **environment},
+                pass_fds=(pipe.child_end,),
+                start_new_session=True,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
             worker = _Worker(process, output)
             try:
                 yield worker

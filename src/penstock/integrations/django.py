@@ -166,9 +166,14 @@ class _Backend:
         retry = self._retry if isinstance(self._retry, Retry) else Retry(self._retry)
         options = self.options
         definition = Definition(
-            task.module_path, self._runnable(task), task.queue_name, retry, options.get("TIMEOUT"),
-            options.get("RESULT_TTL"), middleware=self.app.middleware,
-        )  # fmt: skip
+            task.module_path,
+            self._runnable(task),
+            task.queue_name,
+            retry,
+            options.get("TIMEOUT"),
+            options.get("RESULT_TTL"),
+            middleware=self.app.middleware,
+        )
         self.app.registry.add(definition)
         return definition
 
@@ -225,9 +230,15 @@ class _Backend:
         _set(result, status=self._django.TaskResultStatus.SUCCESSFUL, finished_at=now, _return_value=value)
         self._django.task_finished.send(type(self), task_result=result)
         return _Ended(
-            result.task.module_path, result.task.queue_name, result.args, result.kwargs, value, result.attempts,
-            result.started_at.timestamp(), now.timestamp(),
-        )  # fmt: skip
+            result.task.module_path,
+            result.task.queue_name,
+            result.args,
+            result.kwargs,
+            value,
+            result.attempts,
+            result.started_at.timestamp(),
+            now.timestamp(),
+        )
 
     def _failed(self, result: Any, error: BaseException) -> None:
         """Report a run that failed for good. One that is retried has not finished."""
@@ -281,9 +292,11 @@ class _Backend:
         runs = info.attempts + (info.status is Status.RUNNING)
         _set(result, enqueued_at=_date(info.enqueued), worker_ids=_workers(runs))
         if info.reason:
-            result.errors.append(self._django.TaskError(
-                exception_class_path=_path_in(info.traceback), traceback=info.traceback or info.reason
-            ))  # fmt: skip
+            result.errors.append(
+                self._django.TaskError(
+                    exception_class_path=_path_in(info.traceback), traceback=info.traceback or info.reason
+                )
+            )
         if info.status is Status.DEAD:
             _set(result, finished_at=_date(info.since), last_attempted_at=_date(info.since))
         return result
@@ -297,9 +310,19 @@ class _Backend:
 
     def _result(self, task: Any, id: str, args: list[Any], kwargs: dict[str, Any], status: Any) -> Any:
         return self._django.TaskResult(
-            task=task, id=id, status=status, enqueued_at=None, started_at=None, finished_at=None,
-            last_attempted_at=None, args=args, kwargs=kwargs, backend=self.alias, errors=[], worker_ids=[],
-        )  # fmt: skip
+            task=task,
+            id=id,
+            status=status,
+            enqueued_at=None,
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=args,
+            kwargs=kwargs,
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
 
 
 def app_of(alias: str = "default") -> Penstock:

@@ -68,16 +68,23 @@ class Tracing(Middleware):
 
     def execute(self, job: JobContext) -> Iterator[None]:
         attributes = _attributes(job.queue, "process", "run") | {
-            "messaging.message.id": job.id, "penstock.task": job.task, "penstock.tenant": job.tenant,
+            "messaging.message.id": job.id,
+            "penstock.task": job.task,
+            "penstock.tenant": job.tenant,
             "penstock.attempt": job.attempt,
-        }  # fmt: skip
+        }
         sent = _PROPAGATOR.extract(_carrier(job.trace), context=Context())
         linked = trace.get_current_span(sent).get_span_context()
         parent, links = (Context(), [Link(linked)] if linked.is_valid else []) if self._links else (sent, [])
         with self._tracer.start_as_current_span(
-            f"process {job.queue}", context=parent, kind=SpanKind.CONSUMER, attributes=attributes, links=links,
-            record_exception=False, set_status_on_exception=False,
-        ) as span:  # fmt: skip
+            f"process {job.queue}",
+            context=parent,
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            links=links,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
             try:
                 yield
             except (RetryLater, Drop):
@@ -91,9 +98,11 @@ class Tracing(Middleware):
 
 def _attributes(queue: str, kind: str, name: str) -> dict[str, Any]:
     return {
-        "messaging.system": _SYSTEM, "messaging.destination.name": queue, "messaging.operation.type": kind,
+        "messaging.system": _SYSTEM,
+        "messaging.destination.name": queue,
+        "messaging.operation.type": kind,
         "messaging.operation.name": name,
-    }  # fmt: skip
+    }
 
 
 def _packed(carrier: Mapping[str, str]) -> str:

@@ -1,30 +1,198 @@
-"""The part of the app that makes elections, latches and barriers."""
+"""The part of the app that makes locks, semaphores, rate limits, transactions, elections, latches and barriers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Literal
 
+from penstock.core.keys import key_with_tag
 from penstock.settings import Settings
 
 if TYPE_CHECKING:  # each is imported when it is first used, so that a program does not wait for the others
+    from weakref import WeakValueDictionary
+
     from penstock.core.renewal import Renewer
     from penstock.driver.server_driver import ServerDriver
     from penstock.locks.barrier import Barrier
     from penstock.locks.election import Election, Leadership
     from penstock.locks.latch import Latch
+    from penstock.locks.lock import Held, Lock
+    from penstock.locks.rate_limit import RateLimit
+    from penstock.locks.rwlock import ReadWriteLock
+    from penstock.locks.semaphore import Permit, Semaphore
+    from penstock.locks.transaction import Transaction
 
 
-class CoordinationFactory:
-    """Makes what processes wait for together. The app derives from it."""
+class LockFactory:
+    """Makes what several processes hold or wait for. The app derives from it."""
 
     settings: Settings
 
     if TYPE_CHECKING:
         _driver: ServerDriver
+        _reentrant: WeakValueDictionary[object, Held]
 
         @property
         def _renewer(self) -> Renewer: ...
+
+    def lock(
+        self,
+        name: str | Sequence[str],
+        *,
+        lease: float | EllipsisType = ...,
+        wait: float | None = None,
+        max_hold: float | None = None,
+        renew: bool = True,
+        on_loss: Callable[[Held], object] | None = None,
+        cancel_on_loss: bool = False,
+        reentrant: bool = False,
+    ) -> Lock:
+        """A lock: `with app.lock("invoice:7", lease=10, wait=5) as held:`.
+
+        name            one name, or several, which are locked together or not at all; on a cluster they must share a
+                        hash tag. The lock is the key of that name in the server, without the app's prefix, so that it
+                        excludes the locks of other apps and libraries (redis-py, redsync) on the same name
+        lease           seconds until the lock is free after its owner died. A living owner renews it. As the app's
+                        settings say if it is left out
+        wait            seconds to wait for the lock, in order of arrival; None: no limit, 0: do not wait
+        max_hold        seconds after which the lock is lost whatever its owner does, if it hangs for instance; None: no
+                        limit
+        renew           False: hold it for exactly one lease, or longer by `held.extend(seconds)`
+        on_loss         called with the held lock when it is lost: on the event loop that acquired it, else in a thread
+        cancel_on_loss  cancel the asyncio task that acquired it when it is lost; `async with` then raises LeaseLost
+        reentrant       let the thread or asyncio task that holds the lock acquire it again, through any reentrant lock
+                        of this app on this name. It gets the same `Held`; only the last release frees the lock
+
+        Acquiring takes one round trip if the lock is free, and waits for a message while it is not. It raises
+        LockTimeout after `wait` seconds, and SelfDeadlock if the caller holds the lock itself. This method sends
+        nothing; it raises ConfigurationError or ValueError for bad arguments.
+        """
+        from penstock.locks.lock import Lock
+
+        return Lock(
+            name,
+            self._driver,
+            self._renewer,
+            lease=self.settings.lease if lease is ... else lease,
+            wait=wait,
+            max_hold=max_hold,
+            renew=renew,
+            on_loss=on_loss,
+            cancel_on_loss=cancel_on_loss,
+            reentrant=self._reentrant if reentrant else None,
+        )
+
+    def read_write_lock(
+        self,
+        name: str,
+        *,
+        lease: float,
+        wait: float | None = None,
+        max_hold: float | None = None,
+        renew: bool = True,
+        on_loss: Callable[[Any], object] | None = None,
+        cancel_on_loss: bool = False,
+    ) -> ReadWriteLock:
+        """A lock for many readers or one writer: `with app.read_write_lock("catalog", lease=10).read():` or `.write()`.
+
+        Readers and writers are served in order of arrival, so neither side starves. Its keys have the app's prefix, so
+        locks of other libraries do not exclude it. The arguments, round trips and errors are those of `lock`.
+        """
+        from penstock.locks.rwlock import ReadWriteLock
+
+        return ReadWriteLock(
+            name,
+            self.settings.prefix,
+            self._driver,
+            self._renewer,
+            lease=lease,
+            wait=wait,
+            max_hold=max_hold,
+            renew=renew,
+            on_loss=on_loss,
+            cancel_on_loss=cancel_on_loss,
+        )
+
+    def semaphore(
+        self,
+        name: str,
+        *,
+        limit: int,
+        permits: int = 1,
+        lease: float | None = None,
+        wait: float | None = None,
+        max_hold: float | None = None,
+        renew: bool = True,
+        on_loss: Callable[[Permit], object] | None = None,
+        cancel_on_loss: bool = False,
+    ) -> Semaphore:
+        """A semaphore: `with app.semaphore("market:17", limit=5) as permit:`.
+
+        limit    how many permits exist; a limit that `set_limit` stored in the server overrides it
+        permits  how many permits to acquire, all together
+        lease    seconds until the permits of a holder that died are free; None: as the app's settings say
+        wait, max_hold, renew, on_loss, cancel_on_loss  as for `lock`
+
+        Acquiring takes one round trip if the permits are free, and waits for a message while they are not. It raises
+        PermitTimeout after `wait` seconds. This method sends nothing; it raises ConfigurationError or ValueError for
+        bad arguments.
+        """
+        from penstock.locks.semaphore import Semaphore
+
+        return Semaphore(
+            name,
+            self.settings.prefix,
+            self._driver,
+            self._renewer,
+            limit=limit,
+            permits=permits,
+            lease=self.settings.lease if lease is None else lease,
+            wait=wait,
+            max_hold=max_hold,
+            renew=renew,
+            on_loss=on_loss,
+            cancel_on_loss=cancel_on_loss,
+        )
+
+    def rate_limit(
+        self,
+        name: str,
+        *,
+        limit: int,
+        per: float,
+        burst: int | None = None,
+        kind: Literal["bucket", "window"] = "bucket",
+        wait: float | None = None,
+    ) -> RateLimit:
+        """A rate limit: `with app.rate_limit("api", limit=100, per=60):`, also a decorator.
+
+        limit  how many units are allowed in `per` seconds
+        burst  of a bucket: how many units may be used at once after a pause; None: as many as `limit`
+        kind   "bucket" allows one unit every `per / limit` seconds and a burst, so at most limit + burst in any `per`
+               seconds; the server stores one number. "window" allows at most `limit` in any `per` seconds; the server
+               stores each use
+        wait   seconds that `acquire`, `with` and the decorator wait for a unit; None: no limit
+
+        All programs that use one name should pass the same arguments. Each use takes one round trip, and raises
+        RateLimited when there is no room within `wait`. This method sends nothing; it raises ConfigurationError or
+        ValueError for bad arguments.
+        """
+        from penstock.locks.rate_limit import RateLimit
+
+        return RateLimit(
+            name, self.settings.prefix, self._driver, limit=limit, per=per, burst=burst, kind=kind, wait=wait
+        )
+
+    def transaction(self, tag: str | None = None) -> Transaction:
+        """Conditions and writes on keys of one hash tag. `commit()` writes everything or nothing, in one round trip.
+
+        tag: the hash tag of the keys, without braces; None: that of the first key named. Raises ConfigurationError for
+        a bad tag. `held.transaction()` makes one that only the owner of a lock can commit.
+        """
+        from penstock.locks.transaction import Transaction
+
+        return Transaction(self._driver, home=None if tag is None else key_with_tag(tag))
 
     def election(
         self,
@@ -53,10 +221,17 @@ class CoordinationFactory:
         from penstock.locks.election import Election
 
         return Election(
-            name, self.settings.prefix, self._driver, self._renewer,
-            lease=self.settings.lease if lease is None else lease, notice=notice, value=value, wait=wait,
-            on_loss=on_loss, cancel_on_loss=cancel_on_loss,
-        )  # fmt: skip
+            name,
+            self.settings.prefix,
+            self._driver,
+            self._renewer,
+            lease=self.settings.lease if lease is None else lease,
+            notice=notice,
+            value=value,
+            wait=wait,
+            on_loss=on_loss,
+            cancel_on_loss=cancel_on_loss,
+        )
 
     def latch(self, name: str, *, count: int, ttl: float = 86400) -> Latch:
         """A latch, which opens when it was counted down `count` times: `app.latch("import:7", count=3).wait()`.
@@ -86,6 +261,10 @@ class CoordinationFactory:
         from penstock.locks.barrier import Barrier
 
         return Barrier(
-            name, self.settings.prefix, self._driver, parties=parties,
-            lease=self.settings.lease if lease is None else lease, ttl=ttl,
-        )  # fmt: skip
+            name,
+            self.settings.prefix,
+            self._driver,
+            parties=parties,
+            lease=self.settings.lease if lease is None else lease,
+            ttl=ttl,
+        )

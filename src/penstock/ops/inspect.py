@@ -81,11 +81,12 @@ class Inspector(QueueInspector, ScheduleInspector):
         else:
             found = yield from Inspector.locks.operation(self)  # type: ignore[misc]
         return [
-            lock for lock in found
+            lock
+            for lock in found
             if lock.holder is not None
             and (name_prefix is None or lock.name.startswith(name_prefix))
             and (host is None or lock.holder.host == host)
-        ]  # fmt: skip
+        ]
 
     @verb
     def break_locks(self, locks: Sequence[LockInfo], reason: str) -> Operation[list[LockInfo]]:

@@ -29,9 +29,14 @@ _MOST_PROBE_KEYS = 20_000
 """So many keys are tried to find one in a slot of a certain server: some are in nearly every slot."""
 
 _SETTINGS = (
-    "maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write",
+    "maxmemory",
+    "maxmemory-policy",
+    "appendonly",
+    "appendfsync",
+    "save",
+    "min-replicas-to-write",
     "latency-monitor-threshold",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +106,23 @@ def read_facts(node: Node) -> Operation[ServerFacts]:
     sent = time.time()
     ahead = (yield from server_time(node)) - (sent + time.time()) / 2
     info, cluster, slow, latency, *settings = yield from ask(
-        node, ("INFO",), ("CLUSTER", "INFO"), ("SLOWLOG", "GET", 128), ("LATENCY", "LATEST"),
+        node,
+        ("INFO",),
+        ("CLUSTER", "INFO"),
+        ("SLOWLOG", "GET", 128),
+        ("LATENCY", "LATEST"),
         *(("CONFIG", "GET", name) for name in _SETTINGS),
-    )  # fmt: skip
+    )
     pairs = [(_text(pair[0]), _text(pair[1])) for pair in settings if pair]
     return ServerFacts(
-        node, info and _table(info), dict(pairs) or None,
+        node,
+        info and _table(info),
+        dict(pairs) or None,
         slow if slow is None else [_slow_command(entry) for entry in slow],
         latency if latency is None else {_text(event[0]): event[3] / 1000 for event in latency},
-        cluster and _table(cluster), ahead,
-    )  # fmt: skip
+        cluster and _table(cluster),
+        ahead,
+    )
 
 
 def _slow_command(entry: Sequence[Any]) -> SlowCommand:

@@ -89,11 +89,21 @@ class QueueInspector(JobSearchInspector):
         due = [overview.due_in for overview in overviews if overview.due_in is not None]
         known = sum(overview.tenants for overview in overviews)
         return QueueDetail(
-            name, counts, min(due, default=None), max(known, examined), largest, examined, unknown,
-            sum(overview.scanned for overview in overviews), pauses, len(shards), table.before if table else 0,
-            (yield Retention.of(shards[0].bindings)), total_outbox([one for part in overviews for one in part.outbox]),
+            name,
+            counts,
+            min(due, default=None),
+            max(known, examined),
+            largest,
+            examined,
+            unknown,
+            sum(overview.scanned for overview in overviews),
+            pauses,
+            len(shards),
+            table.before if table else 0,
+            (yield Retention.of(shards[0].bindings)),
+            total_outbox([one for part in overviews for one in part.outbox]),
             {tenant: number for tenant, number in table.spread if number > 1} if table else {},
-        )  # fmt: skip
+        )
 
     def _largest_tenants(self, shards: Sequence[Queue], n: int) -> Operation[tuple[int, list[TenantView]]]:
         """How many tenants were examined, and the `n` largest of them."""

@@ -12,9 +12,19 @@ T = TypeVar("T")
 _FIRST_DAY = datetime(2026, 3, 2, tzinfo=UTC)
 _BY_HOUR = (2, 1, 1, 1, 1, 2, 3, 5, 7, 9, 10, 10, 9, 10, 10, 9, 8, 8, 8, 9, 9, 7, 5, 3)
 _PATHS = {
-    "/": 20, "/docs/": 12, "/docs/queues.html": 8, "/blog/": 6, "/search": 5, "/feed.xml": 9, "/login": 4,
-    "/style.css": 16, "/app.js": 14, "/favicon.ico": 12, "/images/logo.png": 10, "/robots.txt": 3,
-}  # fmt: skip
+    "/": 20,
+    "/docs/": 12,
+    "/docs/queues.html": 8,
+    "/blog/": 6,
+    "/search": 5,
+    "/feed.xml": 9,
+    "/login": 4,
+    "/style.css": 16,
+    "/app.js": 14,
+    "/favicon.ico": 12,
+    "/images/logo.png": 10,
+    "/robots.txt": 3,
+}
 _STATUSES = {200: 885, 304: 60, 301: 18, 404: 30, 403: 3, 500: 3, 503: 1}
 _AGENTS = {
     "Mozilla/5.0 (X11; Linux x86_64; rv:136.0) Gecko/20100101 Firefox/136.0": 4,

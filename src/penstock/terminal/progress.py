@@ -20,9 +20,13 @@ SECONDS_PER_LINE = 2.0
 
 @contextlib.contextmanager
 def progress_display(
-    line: Callable[[T], str], screen: Callable[[T], RenderableType], *, first: RenderableType = "",
-    quiet: bool = False, immutable: bool = False,
-) -> Iterator[Callable[[T], None]]:  # fmt: skip
+    line: Callable[[T], str],
+    screen: Callable[[T], RenderableType],
+    *,
+    first: RenderableType = "",
+    quiet: bool = False,
+    immutable: bool = False,
+) -> Iterator[Callable[[T], None]]:
     """Yields a function that shows the progress; call it as often as you like.
 
     line       renders the progress as a line of text
@@ -45,9 +49,12 @@ def progress_display(
             return screen(last[-1]) if last else first
 
         with Live(
-            get_renderable=render, console=console, refresh_per_second=1 / SECONDS_PER_REDRAW, transient=True,
+            get_renderable=render,
+            console=console,
+            refresh_per_second=1 / SECONDS_PER_REDRAW,
+            transient=True,
             redirect_stdout=sys.stdout.isatty(),  # output to a file stays there
-        ):  # fmt: skip
+        ):
             yield lambda progress: last.__setitem__(slice(None), [progress])
     else:
         with Live(first, console=console, auto_refresh=False, transient=True) as live:

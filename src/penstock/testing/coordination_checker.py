@@ -37,11 +37,14 @@ def election_violations(events: Iterable[Event]) -> list[str]:
             moments.setdefault((event.election, event.token), []).append(event)
     intervals = [
         HoldInterval(
-            name, token, min(one.server_time for one in of_leader), max(one.server_time for one in of_leader),
+            name,
+            token,
+            min(one.server_time for one in of_leader),
+            max(one.server_time for one in of_leader),
             of_leader[0].term,
         )
         for (name, token), of_leader in moments.items()
-    ]  # fmt: skip
+    ]
     as_elections = [
         violation.replace("lock", "election", 1).replace("fence", "term") for violation in lock_violations(intervals)
     ]

@@ -129,9 +129,7 @@ class FinalState(_Event, frozen=True, kw_only=True):
     """
 
     job: str
-    state: Literal[
-        "delayed", "ready", "running", "completed", "dead", "cancelled", "expired", "dropped", "unknown"
-    ]  # fmt: skip
+    state: Literal["delayed", "ready", "running", "completed", "dead", "cancelled", "expired", "dropped", "unknown"]
     claim: int = 0
     reason: str = ""
 

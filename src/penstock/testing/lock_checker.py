@@ -19,8 +19,12 @@ def hold_intervals(events: Iterable[Event]) -> list[HoldInterval]:
             of_holder.setdefault(event.token, []).append(event)
     return [
         HoldInterval(
-            moments[0].name, token, min(one.server_time for one in moments), max(one.server_time for one in moments),
-            moments[0].fence, moments[0].permits,
+            moments[0].name,
+            token,
+            min(one.server_time for one in moments),
+            max(one.server_time for one in moments),
+            moments[0].fence,
+            moments[0].permits,
         )
         for token, moments in of_holder.items()
-    ]  # fmt: skip
+    ]

@@ -101,9 +101,7 @@ def _read(queue: Queue) -> Iterator[tuple[int, int, WaitingCall]]:
         record = Record.read(body)
         if record is not None and key not in running and record.state in {READY, DELAYED, PARKED, WAITING}:
             due = record.since / 1000 if record.state == DELAYED else None
-            call = WaitingCall(
-                f"{queue.name}:{key.decode()}", *_decoded(record), record.priority, record.tenant, due
-            )  # fmt: skip
+            call = WaitingCall(f"{queue.name}:{key.decode()}", *_decoded(record), record.priority, record.tenant, due)
             yield record.enqueued, record.generation, call
 
 

@@ -78,8 +78,9 @@ class Access:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [
-                    *message["headers"], *((name.lower().encode(), value.encode()) for name, value in HEADERS.items())
-                ]  # fmt: skip
+                    *message["headers"],
+                    *((name.lower().encode(), value.encode()) for name, value in HEADERS.items()),
+                ]
             await send(message)
 
         return await self._app(scope, receive, send_with_headers)

@@ -52,12 +52,20 @@ class Actions:
     def __init__(self, inspector: Inspector) -> None:
         self._ask = inspector
         self._actions: dict[str, Action] = {
-            "pause": self.pause, "resume": self.resume, "purge": self.purge, "cancel": self.cancel,
-            "requeue": self.requeue, "requeue_all": self.requeue_all, "remove": self.remove,
-            "remove_all": self.remove_all, "break": self.break_locks, "move": self.move,
-            "pause_schedule": self.pause_schedule, "resume_schedule": self.resume_schedule,
+            "pause": self.pause,
+            "resume": self.resume,
+            "purge": self.purge,
+            "cancel": self.cancel,
+            "requeue": self.requeue,
+            "requeue_all": self.requeue_all,
+            "remove": self.remove,
+            "remove_all": self.remove_all,
+            "break": self.break_locks,
+            "move": self.move,
+            "pause_schedule": self.pause_schedule,
+            "resume_schedule": self.resume_schedule,
             "run_schedule": self.run_schedule,
-        }  # fmt: skip
+        }
         self.runs = BulkRuns(inspector)
 
     def routes(self) -> list[Route]:
@@ -153,9 +161,13 @@ class Actions:
 def _log(user: str, order: Order, outcome: str) -> None:
     what = order.queue or ", ".join(order.ids[:5] + order.names[:5])
     audit.info(
-        "%s: %s %s: %s", terminal_safe(user), order.action, terminal_safe(what), terminal_safe(outcome),
+        "%s: %s %s: %s",
+        terminal_safe(user),
+        order.action,
+        terminal_safe(what),
+        terminal_safe(outcome),
         extra={"user": user, "order": msgspec.to_builtins(order)},
-    )  # fmt: skip
+    )
 
 
 def _summary(outcomes: list[Any], done: str) -> str:

@@ -30,9 +30,13 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
 
     def wanted(self) -> Wanted:
         return Wanted(
-            state=self.state, task=self.task, tenant=self.tenant, worker=self.worker, id_prefix=self.id_prefix,
+            state=self.state,
+            task=self.task,
+            tenant=self.tenant,
+            worker=self.worker,
+            id_prefix=self.id_prefix,
             older_than=self.older_than,
-        )  # fmt: skip
+        )
 
 
 def read_filter(query: dict[str, str]) -> Filter:

@@ -23,9 +23,12 @@ from penstock.web.sampler import Sampler
 HERE = Path(__file__).parent
 
 _TYPES = {
-    ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".json": "application/json",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".json": "application/json",
     ".svg": "image/svg+xml",
-}  # fmt: skip
+}
 
 
 def dashboard(
@@ -44,16 +47,22 @@ def dashboard(
 
 
 def pages(
-    inspector: Inspector, *, auth: Authenticate | None = None, mask: Mask | None = None, read_only: bool = False,
+    inspector: Inspector,
+    *,
+    auth: Authenticate | None = None,
+    mask: Mask | None = None,
+    read_only: bool = False,
     local_may_act: bool = False,
-) -> ASGIApp:  # fmt: skip
+) -> ASGIApp:
     """The dashboard of what this inspector sees. `local_may_act`: without `auth`, this machine may also act."""
     questions = Questions(inspector, Sampler(inspector), mask)
     api = [*questions.routes(), *Actions(inspector).routes()]
     routes = [
-        Route("/", _page), Mount("/api", routes=api),
-        Route("/static/{file:path}", _static), Route("/text/{file}", _text),
-    ]  # fmt: skip
+        Route("/", _page),
+        Mount("/api", routes=api),
+        Route("/static/{file:path}", _static),
+        Route("/text/{file}", _text),
+    ]
     return Access(Starlette(routes=routes), auth, read_only=read_only, local_may_act=local_may_act)
 
 

@@ -43,13 +43,23 @@ class Questions:
 
     def routes(self) -> list[Route]:
         questions = {
-            "/overview": self.overview, "/live": self.live, "/history/{queue:path}": self.history,
+            "/overview": self.overview,
+            "/live": self.live,
+            "/history/{queue:path}": self.history,
             "/queues/{queue:path}": self.queue,
-            "/dead/{queue:path}": self.dead, "/jobs/{id:path}": self.job, "/workers": self.workers,
-            "/locks": self.locks, "/messages": self.messages, "/files": self.files, "/directories": self.directories,
-            "/complete/{name:path}": self.complete, "/doctor": self.doctor, "/find": self.find,
-            "/schedules": self.schedules, "/limits/{queue:path}": self.limits,
-        }  # fmt: skip
+            "/dead/{queue:path}": self.dead,
+            "/jobs/{id:path}": self.job,
+            "/workers": self.workers,
+            "/locks": self.locks,
+            "/messages": self.messages,
+            "/files": self.files,
+            "/directories": self.directories,
+            "/complete/{name:path}": self.complete,
+            "/doctor": self.doctor,
+            "/find": self.find,
+            "/schedules": self.schedules,
+            "/limits/{queue:path}": self.limits,
+        }
         return [Route(path, reporting_errors(ask), methods=["GET"]) for path, ask in questions.items()]
 
     async def overview(self, request: Request) -> Response:
@@ -93,9 +103,14 @@ class Questions:
         result = body_text(info.result, self._mask) if info.result is not None else None
         body = body_text(info.body, self._mask) if info.body is not None else None
         shown = fields(
-            info, body=body, result=result, traceback=cut_text(info.traceback), now=await self._ask.now.aio(),
-            steps=await self._ask.steps.aio(info.id), flow=await self._flow(info.id),
-        )  # fmt: skip
+            info,
+            body=body,
+            result=result,
+            traceback=cut_text(info.traceback),
+            now=await self._ask.now.aio(),
+            steps=await self._ask.steps.aio(info.id),
+            flow=await self._flow(info.id),
+        )
         return Json(shown)
 
     async def _flow(self, job_id: str) -> FlowNode | None:

@@ -106,13 +106,21 @@ class Sampler:
             rate_out = max(0, counts.completed - old.completed) / seconds
             rate_failed = max(0, counts.failed + counts.retried - old.failed - old.retried) / seconds
         return {
-            "name": view.name, "ready": counts.ready, "delayed": counts.delayed, "running": counts.running,
-            "parked": counts.parked, "dependent": counts.dependent, "dead": counts.dead,
-            "oldest": counts.oldest, "paused": counts.paused,
+            "name": view.name,
+            "ready": counts.ready,
+            "delayed": counts.delayed,
+            "running": counts.running,
+            "parked": counts.parked,
+            "dependent": counts.dependent,
+            "dead": counts.dead,
+            "oldest": counts.oldest,
+            "paused": counts.paused,
             "workers": self._workers.get(view.name, 0),
-            "in": rate_in, "out": rate_out, "failing": rate_failed,
+            "in": rate_in,
+            "out": rate_out,
+            "failing": rate_failed,
             "totals": {name: getattr(counts, name) for name in _TOTALS},
-        }  # fmt: skip
+        }
 
 
 async def history_of(inspector: Inspector, queue: str, interval: Interval) -> list[Point]:
@@ -133,9 +141,10 @@ def points(moments: list[Moment], interval: Interval, now: float) -> list[Point]
     places = [int((moments[0].at - moments[0].seconds) // interval), *(int(one.at // interval) for one in moments)]
     for (then, until), moment in zip(pairwise(places), moments, strict=True):
         rates = (
-            moment.per_second("entered"), moment.per_second("completed"),
+            moment.per_second("entered"),
+            moment.per_second("completed"),
             moment.per_second("failed") + moment.per_second("retried"),
-        )  # fmt: skip
+        )
         for place in range(max(then, first) + 1, until + 1):
             found.append([place * interval, moment.ready, moment.running, *(round(rate, 2) for rate in rates)])
     newest = moments[-1]

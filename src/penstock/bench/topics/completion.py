@@ -165,9 +165,11 @@ def throughput(rig: Rig) -> Figures:
         before = client.info("persistence")["rdb_changes_since_last_save"]
         for processes, least in ((1, None), (CLIENTS, 15_000)):
             yield figure(
-                f"{processes} clients" if processes > 1 else "1 client", _rate(rig, processes, seconds), "queries/s",
+                f"{processes} clients" if processes > 1 else "1 client",
+                _rate(rig, processes, seconds),
+                "queries/s",
                 target=at_least(least),
-            )  # fmt: skip
+            )
         writes = client.info("persistence")["rdb_changes_since_last_save"] - before
     yield figure("writes by these queries", writes, "changes", target=at_most(0))
     yield figure("names in the directory", directory.count(), "names")

@@ -62,10 +62,12 @@ def enqueue(rig: Rig) -> Figures:
         for _ in range(rounds)
     ]
     yield figure(
-        "enqueue", [times / one.seconds for _, one in pairs], "jobs/s",
+        "enqueue",
+        [times / one.seconds for _, one in pairs],
+        "jobs/s",
         ratio=Ratio(median(one.seconds / trivial.seconds for trivial, one in pairs), "the time of a trivial EVALSHA"),
         target=at_most(rig.at_pin(same=1.8, split=1.3), "ratio"),
-    )  # fmt: skip
+    )
     yield from cpu_figures(rig, "enqueue", [one for _, one in pairs], times, client=None, server=None)
 
 
@@ -75,9 +77,7 @@ def enqueue_many(rig: Rig) -> Figures:
     rounds, jobs, noop = rig.at_pace(1, 5, 7), rig.at_pace(5_000, 20_000, 50_000), rig.tasks.noop
     usages = [rig.usage_of(lambda: rig.app.enqueue_many(some_calls(noop, jobs))) for _ in range(rounds)]
     rates = [jobs / one.seconds for one in usages]
-    yield figure(
-        "enqueue_many", rates, "jobs/s", ratio=rig.rate_ratio(median(rates)), target=at_least(100_000)
-    )  # fmt: skip
+    yield figure("enqueue_many", rates, "jobs/s", ratio=rig.rate_ratio(median(rates)), target=at_least(100_000))
     yield from cpu_figures(rig, "enqueue_many", usages, jobs, client=None, server=None)
 
 
@@ -92,9 +92,12 @@ def enqueue_aio(rig: Rig) -> Figures:
     one, hundred = rates(1), rates(100)
     yield figure("one after another", one, "jobs/s", ratio=rig.rate_ratio(median(one)))
     yield figure(
-        "100 concurrent tasks", hundred, "jobs/s",
-        ratio=Ratio(median(hundred) / median(one), "one after another"), target=at_least(3, "ratio"),
-    )  # fmt: skip
+        "100 concurrent tasks",
+        hundred,
+        "jobs/s",
+        ratio=Ratio(median(hundred) / median(one), "one after another"),
+        target=at_least(3, "ratio"),
+    )
 
 
 @TOPIC.scenario
@@ -128,7 +131,7 @@ def backlog(rig: Rig) -> Figures:
             times = max(1, least // depth)
             return reduce(
                 add, (drain_jobs(rig, workers, of_tenants(rig.tasks.noop, tenants, depth)) for _ in range(times))
-            )  # fmt: skip
+            )
 
         yield from compared({jobs_label(depth, 100): at(depth, 100) for depth in depths})
         yield from compared({jobs_label(deep, tenants): at(deep, tenants) for tenants in (1, 10_000)})
@@ -151,8 +154,8 @@ def latency(rig: Rig) -> Figures:
             latencies.append(wait_for(job.result, workers) - began)
     middle, trivial = median(latencies), median(trips)
     yield figure(
-        "p50", middle * 1e3, "ms", ratio=Ratio(middle / trivial, "trivial EVALSHAs"), target=at_most(4, "ratio"),
-    )  # fmt: skip
+        "p50", middle * 1e3, "ms", ratio=Ratio(middle / trivial, "trivial EVALSHAs"), target=at_most(4, "ratio")
+    )
     yield figure("p99", percentile(latencies, 0.99) * 1e3, "ms", target=at_most(5))
     yield figure("longest", max(latencies) * 1e3, "ms")
 
@@ -298,12 +301,15 @@ def wait_for(result: Callable[..., R], workers: Workers) -> R:
 def drain_figures(rig: Rig, name: str, runs: Sequence[DrainResult], targets: DrainTargets) -> Iterator[Figure]:
     rates = [run.rate for run in runs]
     yield figure(
-        name, rates, "jobs/s", ratio=rig.rate_ratio(median(rates)),
+        name,
+        rates,
+        "jobs/s",
+        ratio=rig.rate_ratio(median(rates)),
         target=at_least(rig.at_pin(split=targets.split_rate)),
-    )  # fmt: skip
+    )
     yield from cpu_figures(
         rig, name, [run.usage for run in runs], runs[0].jobs, workers=targets.workers, server=targets.server
-    )  # fmt: skip
+    )
 
 
 def compared(runs: dict[str, DrainResult]) -> Iterator[Figure]:

@@ -53,9 +53,8 @@ def send_many(rig: Rig) -> Figures:
     chat.send(SENDER, BODY)
     rates = [count / timed(lambda: chat.send_many(SENDER, [BODY] * count)) for _ in range(rounds)]
     yield figure(
-        "send_many, 200 members", rates, "messages/s",
-        ratio=rig.rate_ratio(median(rates)), target=at_least(50_000),
-    )  # fmt: skip
+        "send_many, 200 members", rates, "messages/s", ratio=rig.rate_ratio(median(rates)), target=at_least(50_000)
+    )
     one = [1 / rig.timed_aio(lambda: chat.send.aio(SENDER, BODY), count // 5, 100) for _ in range(rounds)]
     yield figure("send, 100 concurrent tasks", one, "messages/s", ratio=rig.rate_ratio(median(one)))
 

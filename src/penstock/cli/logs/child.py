@@ -82,10 +82,13 @@ class Work(msgspec.Struct, frozen=True):
     def send(self, app: Penstock) -> None:
         with _logged_faults() as faults:
             sent = app.files(self.channel).send_lines(
-                self.search.find if self.search else self.logs, identity="content" if self.by_content else "path",
-                source=self.source or None, final=self.final, progress=self._progress(),
+                self.search.find if self.search else self.logs,
+                identity="content" if self.by_content else "path",
+                source=self.source or None,
+                final=self.final,
+                progress=self._progress(),
                 follow=bool(self.search) and (lambda: not is_stopped(0)),
-            )  # fmt: skip
+            )
         copies = {copy.name: copy.of for copy in sent.copies}
         result = SenderReport(copies, {held.name: held.bytes for held in sent.held_back}, "; ".join(faults))
         os.pwrite(1, msgspec.json.encode(result), WIDTH)

@@ -132,9 +132,21 @@ def count(
         note(f"{many(len(found.folders), 'subfolder')} skipped: {some}")
     search = LogSearch([os.path.abspath(path) for path in logs], recursive, [*include], [*exclude], [*found.skipped])
     options = CountOptions(
-        found.logs, tuple(parts), receivers, limit_mb * MiB, utc, mmdb, top, rejected, format, source_name(source),
-        search if follow else None, final, (identity or ("content" if follow else "path")) == "content", url,
-    )  # fmt: skip
+        found.logs,
+        tuple(parts),
+        receivers,
+        limit_mb * MiB,
+        utc,
+        mmdb,
+        top,
+        rejected,
+        format,
+        source_name(source),
+        search if follow else None,
+        final,
+        (identity or ("content" if follow else "path")) == "content",
+        url,
+    )
     with watching(quiet=as_json or as_csv) as watch:
         report = _count(options, watch, in_processes=in_processes)
     if html:

@@ -79,9 +79,17 @@ class _LocalCount:
                 all_rejected[log.name] = self._lines - lines
         directives = self._tables.pop(DIRECTIVES, Counter())
         return CountReport(
-            self._options.with_formats(formats), self._lines, self._rejected, directives.total(), self._tables,
-            self._rejected_lines, all_rejected, max(read, self._size), time.monotonic() - began, "; ".join(faults),
-        )  # fmt: skip
+            self._options.with_formats(formats),
+            self._lines,
+            self._rejected,
+            directives.total(),
+            self._tables,
+            self._rejected_lines,
+            all_rejected,
+            max(read, self._size),
+            time.monotonic() - began,
+            "; ".join(faults),
+        )
 
     def _add(self, log: LogFile, first: int, text: bytes, format: str) -> None:
         if log.streamed and format == "w3c":

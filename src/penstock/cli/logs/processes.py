@@ -46,9 +46,13 @@ class CountingProcess:
         with self._parent_pipe:
             self._process = subprocess.Popen(
                 (sys.executable, "-P", "-m", "penstock.cli.logs.child", self.role),
-                env={**environment, **self._parent_pipe.environment}, pass_fds=(self._parent_pipe.child_end,),
-                stdin=self._work, stdout=self._progress, stderr=self._errors, start_new_session=True,
-            )  # fmt: skip
+                env={**environment, **self._parent_pipe.environment},
+                pass_fds=(self._parent_pipe.child_end,),
+                stdin=self._work,
+                stdout=self._progress,
+                stderr=self._errors,
+                start_new_session=True,
+            )
 
     @property
     def bytes_sent(self) -> int:

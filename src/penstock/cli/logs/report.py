@@ -18,9 +18,15 @@ TABLES = ("days", "hours", "countries", "by_day", "hosts", "urls", "statuses", "
 """The tables of requests, in the order in which they are shown."""
 
 SINGULAR = {
-    "days": "day", "hours": "hour", "countries": "country", "by_day": "day and country", "hosts": "host", "urls": "url",
-    "statuses": "status", "agents": "agent",
-}  # fmt: skip
+    "days": "day",
+    "hours": "hour",
+    "countries": "country",
+    "by_day": "day and country",
+    "hosts": "host",
+    "urls": "url",
+    "statuses": "status",
+    "agents": "agent",
+}
 
 IN_ORDER = ("days", "hours", "by_day", "statuses")
 """Tables that are sorted by key, and shown as a whole; of the others the keys with the most requests are shown."""

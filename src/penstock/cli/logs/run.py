@@ -59,12 +59,20 @@ class _CountRun:
         self._channel = app.files(f"count-{mint_id()}")
         self._size = sum(log.size for log in options.logs)
         self._work = Work(
-            server.address, self._channel.name, [os.path.abspath(log.source.path) for log in options.logs], self._size,
-            list(options.by), options.utc, str(options.mmdb.absolute()) if options.mmdb else None,
+            server.address,
+            self._channel.name,
+            [os.path.abspath(log.source.path) for log in options.logs],
+            self._size,
+            list(options.by),
+            options.utc,
+            str(options.mmdb.absolute()) if options.mmdb else None,
             {log.name: (log.format, list(log.layouts)) for log in options.logs if log.size or not options.search},
-            options.format or ANY.name, options.source, options.search, options.final or not options.search,
+            options.format or ANY.name,
+            options.source,
+            options.search,
+            options.final or not options.search,
             options.by_content,
-        )  # fmt: skip
+        )
 
     def open(self) -> None:
         self._channel.open([RECEIVER], limit=self._options.limit)
@@ -90,9 +98,13 @@ class _CountRun:
             read, deaths = sender.bytes_sent, sum(process.deaths for process in processes)
         report = self._report(counting, max(self._size, read), time.monotonic() - began)
         return replace(
-            report, peak=info.peak, deaths=deaths, fault=sender.fault, copies=sender.result.copies,
+            report,
+            peak=info.peak,
+            deaths=deaths,
+            fault=sender.fault,
+            copies=sender.result.copies,
             held_back=sender.result.held_back,
-        )  # fmt: skip
+        )
 
     def clear(self) -> None:
         """Delete the keys on a server at --url; a temporary server is deleted as a whole."""

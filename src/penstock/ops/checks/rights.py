@@ -23,9 +23,7 @@ EXAMPLE_QUEUE = "doctor"
 
 _ALWAYS_NEEDED = ("PING", "INFO", "EVAL", "EVALSHA", "SSUBSCRIBE", "SUNSUBSCRIBE")
 
-_NEEDED_FOR = {
-    "SCRIPT": "enqueueing inside a pipeline", "WAIT": "durable=True by a replica", "WAITAOF": "durable=True",
-}  # fmt: skip
+_NEEDED_FOR = {"SCRIPT": "enqueueing inside a pipeline", "WAIT": "durable=True by a replica", "WAITAOF": "durable=True"}
 """Command -> the only feature that does not work without it."""
 
 _CALLED_BY_SCRIPT = re.compile(r'(?:redis\.p?call|batch_write)\(\s*"([A-Z]+)"')
@@ -79,10 +77,14 @@ def missing_rights(node: Node, commands: Sequence[str], queues: Sequence[QueueKe
 def _example(name: str, description: Sequence[Any], keys: QueueKeys) -> tuple[str, ...]:
     """A sample call of this command: the right number of arguments, and keys of this queue."""
     special = {
-        "EVAL": ("", "2", *keys.declared), "EVALSHA": ("", "2", *keys.declared),
-        "SPUBLISH": (WAKE_CHANNELS, ""), "SSUBSCRIBE": (WAKE_CHANNELS,), "SUNSUBSCRIBE": (WAKE_CHANNELS,),
-        "OBJECT": ("ENCODING", keys.declared[1]), "SCRIPT": ("LOAD", "return 1"),
-    }  # fmt: skip
+        "EVAL": ("", "2", *keys.declared),
+        "EVALSHA": ("", "2", *keys.declared),
+        "SPUBLISH": (WAKE_CHANNELS, ""),
+        "SSUBSCRIBE": (WAKE_CHANNELS,),
+        "SUNSUBSCRIBE": (WAKE_CHANNELS,),
+        "OBJECT": ("ENCODING", keys.declared[1]),
+        "SCRIPT": ("LOAD", "return 1"),
+    }
     if name in special:
         return (name, *special[name])
     words = ["1"] * (abs(description[1]) - 1)

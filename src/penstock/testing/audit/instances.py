@@ -26,8 +26,12 @@ class Audit(Protocol):
 
 
 _AUDITS: dict[str, type[QueueAudit | DirectoryAudit | LogAudit]] = {
-    "queue": QueueAudit, "directory": DirectoryAudit, "chat": LogAudit, "mailbox": LogAudit, "files": ChannelAudit,
-}  # fmt: skip
+    "queue": QueueAudit,
+    "directory": DirectoryAudit,
+    "chat": LogAudit,
+    "mailbox": LogAudit,
+    "files": ChannelAudit,
+}
 
 
 def audits(keys: Iterable[StoredKey]) -> dict[Instance, Audit]:
