@@ -10,6 +10,10 @@ STORMS := tests/chaos tests/cli/test_recovery.py
 # With them, what takes minutes because it starts many processes.
 PROCESSES := $(STORMS) tests/cli/test_supervision.py tests/cli/test_processes.py tests/cli/test_worker_command.py \
 	tests/worker/test_many_idle_workers.py tests/demo
+# What each further server must pass: the components, and the driver under them.
+COMPONENTS := tests/core tests/jobs tests/locks tests/messages tests/completion tests/files tests/driver
+# The tests that test-pythons, test-servers and test-clients run: TESTS='tests/core' runs a part, ARGS='--only 3.13' on some.
+TESTS ?=
 JOBS ?= 8
 # What failed is tried once more, one test after another (tests/retries.py).
 RETRY = -q --last-failed --last-failed-no-failures none --retry-of $@
@@ -21,7 +25,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # uv uses an interpreter of this machine, and fails with a clear message if none fits.
 export UV_PYTHON_DOWNLOADS := never
 
-.PHONY: help setup check lua constants test test-processes test-pairs test-browser test-logs test-servers test-metrics storm soak flood demo bench bench-peers clean
+.PHONY: help setup check lua constants test test-processes test-pairs test-pythons test-clients test-servers test-browser \
+	test-logs test-metrics nightly storm soak flood demo bench bench-peers clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z-]+:.*##/ { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -74,15 +79,31 @@ test-browser: setup  ## a browser uses the dashboard and the search box of the e
 test-logs: setup  ## the real logrotate rotates a log that is written all the time, for a simulated week; needs Debian's logrotate
 	PENSTOCK_LOGROTATE=1 $(BIN)/pytest -q -n $(JOBS) tests/files/test_logrotate.py || PENSTOCK_LOGROTATE=1 $(BIN)/pytest $(RETRY)
 
-test-servers: setup  ## every component on Redis 7.0 over TLS, as the user of docs/howto/security.md; needs Debian's redis-server
+test-pythons: setup  ## the quick suite on each further Python (on PATH or of pyenv), and in Python's development mode
+	$(BIN)/python -m tests.matrix pythons $(ARGS) -n $(JOBS) --dist worksteal --pairs half \
+		$(or $(TESTS),$(patsubst %,--ignore=%,$(filter-out tests/test_surface.py,$(RULES)) $(PROCESSES)))
+
+test-clients: setup  ## the driver on the oldest and newest release of each major version of valkey-py and redis-py
+	$(BIN)/python -m tests.matrix clients $(ARGS) -n $(JOBS) --dist worksteal $(or $(TESTS),tests/driver)
+
+test-servers: setup  ## the components on each further server (Debian's Redis, older and newer ones of the index), and over TLS
 	@command -v redis-server >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server; }
 	PENSTOCK_REDIS_SERVER=$$(command -v redis-server) $(BIN)/pytest -q -k redis tests/ops/test_everywhere.py || \
 		PENSTOCK_REDIS_SERVER=$$(command -v redis-server) $(BIN)/pytest $(RETRY)
+	$(BIN)/python -m tests.matrix servers $(ARGS) -n $(JOBS) --dist worksteal --pairs half $(or $(TESTS),$(COMPONENTS))
 
 test-metrics: setup  ## every query of the Grafana board; needs Debian's prometheus
 	@command -v prometheus >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus; }
 	PENSTOCK_PROMETHEUS=$$(command -v prometheus) $(BIN)/pytest -q tests/integrations/test_grafana.py || \
 		PENSTOCK_PROMETHEUS=$$(command -v prometheus) $(BIN)/pytest $(RETRY)
+
+nightly: setup  ## what takes hours: all of test-pythons, test-servers and test-clients, and the long storms
+	$(MAKE) test-pythons
+	$(MAKE) test-servers
+	$(MAKE) test-clients
+	$(MAKE) storm
+	$(MAKE) flood
+	$(MAKE) soak
 
 storm: setup  ## ten minutes of kills, restarts and lost replies (make test-processes has twenty seconds); SEED=n repeats a run
 	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) PENSTOCK_LEDGER=20000 PENSTOCK_FLOW=10000 $(BIN)/pytest -s $(STORMS)
@@ -113,5 +134,5 @@ bench-peers: .peers/ready  ## Penstock beside other libraries; options in ARGS='
 	@touch $@
 
 clean:  ## remove what make and the tools wrote; a .penstock folder holds data and stays
-	rm -rf .venv .peers build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .peers .matrix build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
