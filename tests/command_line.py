@@ -44,9 +44,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def begin(*words: str | Path, **environment: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", "penstock", *map(str, words)],
-            cwd=tmp_path, env={**inherited, **ours, **environment}, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            cwd=tmp_path,
+            env={**inherited, **ours, **environment},
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         started.append(process)
         return process
 

@@ -25,9 +25,11 @@ def place(request: pytest.FixtureRequest) -> str:
 
 def add_pairs_option(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--pairs", choices=("all", "half", "rest"), default="all",
+        "--pairs",
+        choices=("all", "half", "rest"),
+        default="all",
         help="with which pairs of a face and a place the tests run that have both (tests/everywhere.py)",
-    )  # fmt: skip
+    )
 
 
 def keep_pairs(config: pytest.Config, items: list[pytest.Item]) -> None:

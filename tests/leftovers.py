@@ -45,8 +45,9 @@ def swept(grace: float = 5.0) -> Iterator[None]:
     # In a session of its own: Ctrl-C in a terminal goes to all others.
     sweeper = subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, str(os.getpid()), folder, str(grace)],
-        stdin=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
     try:
         yield
         left = left_behind(folder, grace, besides=(os.getpid(), sweeper.pid))

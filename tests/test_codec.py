@@ -29,9 +29,18 @@ class Model:
 
 
 NOT_NUMBERS = [
-    math.nan, math.inf, -math.inf, [1, [math.nan]], {"a": {"b": math.inf}}, (None, math.nan), {math.nan},
-    Point(math.nan), Shape([Point(1, 2), Point(1, math.inf)]), Model(), {"x": Model()},
-]  # fmt: skip
+    math.nan,
+    math.inf,
+    -math.inf,
+    [1, [math.nan]],
+    {"a": {"b": math.inf}},
+    (None, math.nan),
+    {math.nan},
+    Point(math.nan),
+    Shape([Point(1, 2), Point(1, math.inf)]),
+    Model(),
+    {"x": Model()},
+]
 
 
 @pytest.mark.parametrize("value", NOT_NUMBERS, ids=range(len(NOT_NUMBERS)))
@@ -51,9 +60,12 @@ async def test_no_component_writes_null_for_a_number(app: Penstock, do: Do):
 
     chat = await do(app.chats.create, ["ada"])
     verbs = [
-        (app.queue("q").put, (math.nan,)), (work.enqueue, ({"x": math.inf},)), (app.mailbox("b").post, ([math.nan],)),
-        (app.mailbox("b").post_many, ([1, math.nan],)), (chat.send, ("ada", -math.inf)),
-    ]  # fmt: skip
+        (app.queue("q").put, (math.nan,)),
+        (work.enqueue, ({"x": math.inf},)),
+        (app.mailbox("b").post, ([math.nan],)),
+        (app.mailbox("b").post_many, ([1, math.nan],)),
+        (chat.send, ("ada", -math.inf)),
+    ]
     for verb, args in verbs:
         with pytest.raises(BadCall, match="cannot hold the number"):
             await do(verb, *args)

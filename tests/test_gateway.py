@@ -133,8 +133,9 @@ async def test_a_websocket_sends_acknowledges_and_reconnects(gateways: Gateways,
         await bo.send(json.dumps({"send": "second", "id": "2"}))
         second = await receive(ada)
         assert [(one["number"], one["body"], one["sender"]) for one in (first, second)] == [
-            (1, {"text": "hi"}, "bo"), (2, "second", "bo"),
-        ]  # fmt: skip
+            (1, {"text": "hi"}, "bo"),
+            (2, "second", "bo"),
+        ]
     await chat.send.aio("bo", "third")
     async with socket_of(port, chat, "ada", first["id"]) as ada:
         assert [(await receive(ada))["body"] for _ in range(2)] == ["second", "third"]

@@ -45,9 +45,27 @@ RETIRED = {
 
 # Words of names: any part of an identifier between underscores or capitals.
 RETIRED_NAMES = {
-    "blameless", "crew", "exhume", "glance", "graves", "hatchery", "logbook", "lot", "lots", "mourn", "moves", "shelf",
-    "shelves", "stir", "stranger", "strangers", "tell", "tells", "told", "whom",
-}  # fmt: skip
+    "blameless",
+    "crew",
+    "exhume",
+    "glance",
+    "graves",
+    "hatchery",
+    "logbook",
+    "lot",
+    "lots",
+    "mourn",
+    "moves",
+    "shelf",
+    "shelves",
+    "stir",
+    "stranger",
+    "strangers",
+    "tell",
+    "tells",
+    "told",
+    "whom",
+}
 
 # Markers of a sentence that is read twice: a clause without its noun, or a fragment.
 MARKERS = (

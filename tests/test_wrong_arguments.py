@@ -60,10 +60,13 @@ async def test_a_wrong_setting_of_a_directory_is_named(app: Penstock, settings: 
 async def test_a_wrong_limit_of_messages_is_named(app: Penstock, do: Do, wrong: Any):
     box, contacts = app.mailbox("m"), app.contacts("c")
     calls: list[tuple[Any, dict[str, Any]]] = [
-        (box.pull, {"limit": wrong}), (box.history, {"limit": wrong}), (box.claim, {"n": wrong}),
-        (box.dead.list, {"limit": wrong}), (box.dead.list, {"offset": wrong}),
+        (box.pull, {"limit": wrong}),
+        (box.history, {"limit": wrong}),
+        (box.claim, {"n": wrong}),
+        (box.dead.list, {"limit": wrong}),
+        (box.dead.list, {"offset": wrong}),
         (contacts.complete, {"prefix": "a", "limit": wrong}),
-    ]  # fmt: skip
+    ]
     for verb, arguments in calls:
         with pytest.raises(ValueError, match=r"limit=|offset="):
             await do(verb, **arguments)
@@ -81,8 +84,19 @@ def handle(account: str = "", n: int = 1) -> None: ...
 
 
 WRONG: tuple[Any, ...] = (
-    -1, True, "x", ["x"], {"a": 1}, b"x", 1.5, object(), float("nan"), 10**30, timedelta(1), datetime(2027, 1, 1),
-)  # fmt: skip
+    -1,
+    True,
+    "x",
+    ["x"],
+    {"a": 1},
+    b"x",
+    1.5,
+    object(),
+    float("nan"),
+    10**30,
+    timedelta(1),
+    datetime(2027, 1, 1),
+)
 TEXTS: tuple[Any, ...] = tuple(one for one in WRONG if not isinstance(one, str))
 NUMBERS: tuple[Any, ...] = tuple(one for one in WRONG if one != 1.5)
 FLAGS: tuple[Any, ...] = tuple(one for one in WRONG if one is not True)
@@ -102,12 +116,19 @@ def refuses(make: Callable[..., Any], option: str, values: Iterable[Any], said: 
 @pytest.mark.parametrize(
     ("option", "values", "said"),
     [
-        ("queue", (*TEXTS, None), ""), ("name", TEXTS, "task"), ("retry", WRONG, "Retry"),
-        ("timeout", (*NUMBERS, 0), ""), ("result_ttl", NUMBERS, ""), ("isolate", FLAGS, ""),
-        ("schedule", WRONG, "schedule"), ("every", (*NUMBERS, 0), ""),
-        ("unique", WRONG, ""), ("limit", WRONG, "limit"), ("batch", WRONG, "batch="),
+        ("queue", (*TEXTS, None), ""),
+        ("name", TEXTS, "task"),
+        ("retry", WRONG, "Retry"),
+        ("timeout", (*NUMBERS, 0), ""),
+        ("result_ttl", NUMBERS, ""),
+        ("isolate", FLAGS, ""),
+        ("schedule", WRONG, "schedule"),
+        ("every", (*NUMBERS, 0), ""),
+        ("unique", WRONG, ""),
+        ("limit", WRONG, "limit"),
+        ("batch", WRONG, "batch="),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_option_of_a_task_is_refused_where_it_is_written(
     offline: Penstock, option: str, values: Iterable[Any], said: str
 ):
@@ -122,14 +143,23 @@ def test_a_wrong_option_of_a_schedule_is_refused_where_it_is_written(offline: Pe
 @pytest.mark.parametrize(
     ("make", "option", "values"),
     [
-        (Retry, "base", NUMBERS), (Retry, "cap", NUMBERS), (Retry, "factor", (*NUMBERS, 0.5)),
-        (Retry, "jitter", (*NUMBERS, 1.5)), (Retry, "on", (*WRONG, int)), (Retry, "never", (*WRONG, (1,))),
-        (Retry, "retry_if", WRONG), (Unique, "debounce", NUMBERS), (Unique, "throttle", NUMBERS),
-        (Unique, "exact", TEXTS), (Unique, "replace", FLAGS), (partial(Batch, 5), "linger", NUMBERS),
-        (partial(Batch, 5), "by_tenant", FLAGS), (partial(Rate, 1), "per", NUMBERS),
+        (Retry, "base", NUMBERS),
+        (Retry, "cap", NUMBERS),
+        (Retry, "factor", (*NUMBERS, 0.5)),
+        (Retry, "jitter", (*NUMBERS, 1.5)),
+        (Retry, "on", (*WRONG, int)),
+        (Retry, "never", (*WRONG, (1,))),
+        (Retry, "retry_if", WRONG),
+        (Unique, "debounce", NUMBERS),
+        (Unique, "throttle", NUMBERS),
+        (Unique, "exact", TEXTS),
+        (Unique, "replace", FLAGS),
+        (partial(Batch, 5), "linger", NUMBERS),
+        (partial(Batch, 5), "by_tenant", FLAGS),
+        (partial(Rate, 1), "per", NUMBERS),
         (partial(Rate, 1, 1), "burst", WRONG),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_argument_of_a_policy_is_named(make: Any, option: str, values: Iterable[Any]):
     refuses(make, option, values)
 
@@ -163,10 +193,17 @@ def test_arguments_that_would_be_replaced_behind_a_limit_are_refused_where_they_
 @pytest.mark.parametrize(
     ("option", "values"),
     [
-        ("delay", NUMBERS), ("at", WRONG), ("priority", WRONG), ("tenant", TEXTS), ("expires", (*NUMBERS, 0)),
-        ("result_ttl", NUMBERS), ("id", TEXTS), ("unique", WRONG), ("durable", FLAGS),
+        ("delay", NUMBERS),
+        ("at", WRONG),
+        ("priority", WRONG),
+        ("tenant", TEXTS),
+        ("expires", (*NUMBERS, 0)),
+        ("result_ttl", NUMBERS),
+        ("id", TEXTS),
+        ("unique", WRONG),
+        ("durable", FLAGS),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_option_of_a_job_is_named(offline: Penstock, option: str, values: Iterable[Any]):
     task: Any = offline.task(name="handle")(handle)
     refuses(task.using, option, values)
@@ -183,13 +220,19 @@ async def test_a_wrong_argument_of_a_queue_or_a_job_is_named(app: Penstock, do: 
     queue = app.queue("q")
     job = await do(queue.put, "x", delay=60)
     for verb, option, values in (
-        (queue.claim, "wait", NUMBERS), (queue.claim, "lease", NUMBERS), (job.cancel, "wait", NUMBERS),
-        (job.reschedule, "delay", NUMBERS), (job.reschedule, "at", WRONG), (job.edit, "priority", WRONG),
+        (queue.claim, "wait", NUMBERS),
+        (queue.claim, "lease", NUMBERS),
+        (job.cancel, "wait", NUMBERS),
+        (job.reschedule, "delay", NUMBERS),
+        (job.reschedule, "at", WRONG),
+        (job.edit, "priority", WRONG),
         (job.result, "on_progress", WRONG),
         (job.result, "timeout", [one for one in NUMBERS if one not in (-1, 10**30)]),
-        (queue.pause, "task", TEXTS), (queue.pause, "tenant", TEXTS), (queue.resume, "task", TEXTS),
+        (queue.pause, "task", TEXTS),
+        (queue.pause, "tenant", TEXTS),
+        (queue.resume, "task", TEXTS),
         (queue.resume, "tenant", TEXTS),
-    ):  # fmt: skip
+    ):
         for wrong in values:
             with pytest.raises((ValueError, BadCall), match=f"{option}="):
                 await do(verb, **{option: wrong})

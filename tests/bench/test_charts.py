@@ -33,11 +33,17 @@ def made_up() -> dict[str, Any]:
 
     rows = {"penstock": runs(300, 100, 200, bulk_per_s=5.0), "other": runs(20, 40, 30)}
     return {
-        "date": "2030-01-02", "pin": "split", "jobs": 1000, "rounds": 3, "load": [0.5, 1.0],
-        "machine": "2 CPUs", "software": "Python 3.11",
-        "versions": {"penstock": "1.0", "other": "2.0"}, "titles": {"penstock": "penstock", "other": "o<th>er"},
+        "date": "2030-01-02",
+        "pin": "split",
+        "jobs": 1000,
+        "rounds": 3,
+        "load": [0.5, 1.0],
+        "machine": "2 CPUs",
+        "software": "Python 3.11",
+        "versions": {"penstock": "1.0", "other": "2.0"},
+        "titles": {"penstock": "penstock", "other": "o<th>er"},
         "rows": rows,
-    }  # fmt: skip
+    }
 
 
 def test_the_table_shows_medians_conditions_and_the_calibration(tools: Any):

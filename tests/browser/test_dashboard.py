@@ -21,20 +21,33 @@ if CHROMIUM is None:
 
 LIVE = Path(__file__).with_name("live_dashboard.py")
 PAGES = {
-    "overview": "Queues", "queue/reports": "Who waits and who is served", "dead/mail": "Dead letters of mail",
-    "workers": "Workers", "locks": "invoice:7", "messages": "Mailboxes", "files": "Files", "directories": "guild:9",
-    "health": "Finding", "jobs/bulk": "searched", "jobs/tasks?state=running": "charge",
-    "schedules": "Monday to Friday at 07:00", "queue/tasks": "1 at a time",
-    "job/flow:merge": "1 of 3 have ended", "job/flow:approve": "wait_for approved",
-}  # fmt: skip
+    "overview": "Queues",
+    "queue/reports": "Who waits and who is served",
+    "dead/mail": "Dead letters of mail",
+    "workers": "Workers",
+    "locks": "invoice:7",
+    "messages": "Mailboxes",
+    "files": "Files",
+    "directories": "guild:9",
+    "health": "Finding",
+    "jobs/bulk": "searched",
+    "jobs/tasks?state=running": "charge",
+    "schedules": "Monday to Friday at 07:00",
+    "queue/tasks": "1 at a time",
+    "job/flow:merge": "1 of 3 have ended",
+    "job/flow:approve": "wait_for approved",
+}
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     process = subprocess.Popen(
-        [sys.executable, str(LIVE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [sys.executable, str(LIVE)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    )
     assert process.stdin is not None
     assert process.stdout is not None
     yield process.stdout.readline().strip()

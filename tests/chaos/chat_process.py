@@ -36,7 +36,7 @@ async def follow(app: Penstock, history: History, name: str, until: int) -> None
         for message in mail:
             history.note(
                 MessageRead(log="ops", reader=name, number=message.number, key=message.body, missed=message.missed)
-            )  # fmt: skip
+            )
         last = mail[-1].number
         await reader.ack.aio(mail[-1])
         history.note(Acknowledged(log="ops", reader=name, number=last))

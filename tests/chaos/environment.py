@@ -27,12 +27,12 @@ from tests.servers import Server, eventually
 from tests.speed import Deadline
 
 _ENDS = {
-    constants.COMPLETED: "completed", constants.CANCELLED: "cancelled",
-    constants.EXPIRED: "expired", constants.DROPPED: "dropped",
-}  # fmt: skip
-_STATES = {
-    constants.READY: "ready", constants.DELAYED: "delayed", constants.RUNNING: "running", constants.DEAD: "dead",
-}  # fmt: skip
+    constants.COMPLETED: "completed",
+    constants.CANCELLED: "cancelled",
+    constants.EXPIRED: "expired",
+    constants.DROPPED: "dropped",
+}
+_STATES = {constants.READY: "ready", constants.DELAYED: "delayed", constants.RUNNING: "running", constants.DEAD: "dead"}
 
 _KEPT_UNTIL = 6
 """Bytes before the letter of a result: until when it is kept."""

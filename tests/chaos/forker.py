@@ -36,13 +36,20 @@ class Forker:
         self.history = folder / "history"
         variables = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         variables |= {
-            "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "STORM_HISTORY": str(self.history), "STORM_LEASE": str(lease),
-        }  # fmt: skip
+            "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+            "STORM_HISTORY": str(self.history),
+            "STORM_LEASE": str(lease),
+        }
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.chaos.forker"],
-                env=variables, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-            )  # fmt: skip
+                env=variables,
+                cwd=ROOT,
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
 
     def start_worker(self, address: str, *words: str, app: str = "app", **options: Any) -> int:
         """Run `penstock worker tests.chaos.recording_worker:<app> …`. Returns its process id.
@@ -120,10 +127,7 @@ def main() -> None:
 
 
 def _import_everything() -> None:
-    for name in (
-        "valkey.connection", "valkey.asyncio.connection", "penstock.cli.worker",
-        "tests.chaos.producer",
-    ):  # fmt: skip
+    for name in ("valkey.connection", "valkey.asyncio.connection", "penstock.cli.worker", "tests.chaos.producer"):
         import_module(name)
 
 

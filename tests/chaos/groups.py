@@ -26,8 +26,11 @@ def start(app: str, *words: str, **environment: str) -> Group:
     """Start `penstock worker` with these words."""
     return subprocess.Popen(
         [sys.executable, "-m", "penstock", "worker", app, *words],
-        env=os.environ | environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        env=os.environ | environment,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def stop(groups: list[Group]) -> None:

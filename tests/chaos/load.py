@@ -496,9 +496,21 @@ class FilesWork(Work):
 
 
 WORK: tuple[type[Work], ...] = (
-    JobWork, ShardedJobWork, LockWork, SemaphoreWork, ElectionWork, RateWork, LatchWork, BarrierWork, MailboxWork,
-    ChatWork, SharedMailboxWork, DirectoryWork, ContactsWork, FilesWork,
-)  # fmt: skip
+    JobWork,
+    ShardedJobWork,
+    LockWork,
+    SemaphoreWork,
+    ElectionWork,
+    RateWork,
+    LatchWork,
+    BarrierWork,
+    MailboxWork,
+    ChatWork,
+    SharedMailboxWork,
+    DirectoryWork,
+    ContactsWork,
+    FilesWork,
+)
 
 
 class Load:

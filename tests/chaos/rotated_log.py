@@ -27,10 +27,15 @@ PER_MINUTE = 300
 """Lines of a minute of the log."""
 
 TABLES: Mapping[str, Any] = {
-    "money": Sum(places=2), "low": Min(), "high": Max(places=1), "first": First(), "last": Last(),
-    "clients": Uniques(), "minutes": TimeWindow(60, keep=3600),
+    "money": Sum(places=2),
+    "low": Min(),
+    "high": Max(places=1),
+    "first": First(),
+    "last": Last(),
+    "clients": Uniques(),
+    "minutes": TimeWindow(60, keep=3600),
     "money_by_minute": TimeWindow(60, keep=3600, of=Sum(places=2)),
-}  # fmt: skip
+}
 
 FORMATS: Mapping[str, Callable[[str], str]] = {
     "combined": str,
@@ -77,9 +82,13 @@ def count(lines: LineBatch) -> Tally:
             continue
         number = int(found[1])
         values: dict[str, Any] = {
-            "money": Decimal(number) / 100, "low": _rank(number), "high": Decimal(_rank(number)) / 2,
-            "first": _ranked(number), "last": _ranked(number), "clients": {number % CLIENTS},
-        }  # fmt: skip
+            "money": Decimal(number) / 100,
+            "low": _rank(number),
+            "high": Decimal(_rank(number)) / 2,
+            "first": _ranked(number),
+            "last": _ranked(number),
+            "clients": {number % CLIENTS},
+        }
         key = str(number % 3)
         for name, value in values.items():
             before = tables[name].get(key)
@@ -92,9 +101,13 @@ def count(lines: LineBatch) -> Tally:
 
 
 _BOTH: Mapping[str, Callable[[Any, Any], Any]] = {
-    "money": lambda one, other: one + other, "low": min, "high": max, "first": min, "last": max,
+    "money": lambda one, other: one + other,
+    "low": min,
+    "high": max,
+    "first": min,
+    "last": max,
     "clients": lambda one, other: one | other,
-}  # fmt: skip
+}
 
 
 def _rank(number: int) -> int:

@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal[
-    "kill worker", "kill supervised worker", "kill supervisor", "freeze", "kill producer", "lose replies",
-    "cut connections", "flush scripts", "restart server",
-]  # fmt: skip
+    "kill worker",
+    "kill supervised worker",
+    "kill supervisor",
+    "freeze",
+    "kill producer",
+    "lose replies",
+    "cut connections",
+    "flush scripts",
+    "restart server",
+]
 
 RATES: dict[Kind, float] = {
     "kill worker": 2.0,

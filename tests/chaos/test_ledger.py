@@ -34,9 +34,12 @@ def workers() -> Iterator[list[subprocess.Popen[bytes]]]:
 def start(address: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "penstock", "worker", "tests.chaos.ledger_app:app", "-c", "10"]
     return subprocess.Popen(
-        command, env=os.environ | {"LEDGER_URL": address}, start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        command,
+        env=os.environ | {"LEDGER_URL": address},
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def test_a_ledger_of_staged_effects_and_steps_is_exact_whatever_is_killed_or_frozen():

@@ -49,10 +49,15 @@ class Storm:
     def start_worker(self) -> None:
         self.running.append(
             groups.start(
-                "tests.chaos.limit_app:app", "-c", "6", "--processes", PROCESSES,
-                LIMIT_URL=self.server.address, PENSTOCK_HOST_DEATHS="0",
+                "tests.chaos.limit_app:app",
+                "-c",
+                "6",
+                "--processes",
+                PROCESSES,
+                LIMIT_URL=self.server.address,
+                PENSTOCK_HOST_DEATHS="0",
             )
-        )  # fmt: skip
+        )
 
     def next(self, key: str) -> int:
         self.numbers[key] += 1

@@ -96,7 +96,7 @@ def test_all_jobs_are_done_soon_after_the_last_kill(tmp_path: Path, supervised: 
         print(
             f"{KILLS} kills: {interrupted} runs interrupted, {again} jobs run again, "
             f"done {took:.1f} s after the last kill"
-        )  # fmt: skip
+        )
         assert (counts.completed, counts.dead, counts.failed) == (JOBS, 0, 0)
         assert 0 < interrupted <= KILLS * CONCURRENCY
         # Some had ended when they were killed, but were not settled yet. That takes a round trip.

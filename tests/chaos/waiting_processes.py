@@ -87,8 +87,12 @@ class WaitingProcesses:
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.chaos.waiting_processes", address, str(rounds)],
-            env=variables, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+            env=variables,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 

@@ -56,15 +56,22 @@ def test_a_worker_runs_without_the_packages_of_the_command_line(shop: Penstock, 
         "from penstock import Penstock\napp = Penstock()\n\n@app.task\ndef answer() -> int:\n    return 42\n"
     )
     environment = {
-        **os.environ, "PENSTOCK_URL": str(shop._driver.connector.address), "PENSTOCK_PREFIX": shop.settings.prefix,
+        **os.environ,
+        "PENSTOCK_URL": str(shop._driver.connector.address),
+        "PENSTOCK_PREFIX": shop.settings.prefix,
         "PYTHONPATH": str(SOURCE),
-    }  # fmt: skip
+    }
 
     def start(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, str(program), *words], cwd=tmp_path, env=environment, capture_output=True, text=True,
-            timeout=scaled(60), check=False,
-        )  # fmt: skip
+            [sys.executable, str(program), *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=scaled(60),
+            check=False,
+        )
 
     @shop.task
     def answer() -> int:

@@ -75,8 +75,10 @@ def test_who_reads_no_further_is_no_reason_for_a_traceback(start, server, words)
 
 def test_an_error_has_a_traceback_only_for_who_debugs(run):
     plain, debug, variable = (
-        run("worker", "nowhere"), run("worker", "nowhere", "--debug"), run("worker", "nowhere", PENSTOCK_DEBUG="1"),
-    )  # fmt: skip
+        run("worker", "nowhere"),
+        run("worker", "nowhere", "--debug"),
+        run("worker", "nowhere", PENSTOCK_DEBUG="1"),
+    )
     assert plain.stderr.count("\n") == 1
     assert "Traceback" in debug.stderr
     assert "Traceback" in variable.stderr

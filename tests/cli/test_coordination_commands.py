@@ -138,7 +138,10 @@ def test_read_write_locks(app: Penstock, penstock: Command):
     assert out.splitlines()[3].split() == ["ledger", PROCESS, "0", "0"]
     assert "writes" in written
     assert [line.split(PROCESS)[1].strip().split("  ")[0] for line in read.splitlines() if PROCESS in line] == [
-        "reads", "reads", "waits to write", "waits to read"
-    ]  # fmt: skip
+        "reads",
+        "reads",
+        "waits to write",
+        "waits to read",
+    ]
     detail = json.loads(as_json)
     assert (detail["reading"], detail["waits_to_write"]) == (2, [True, False])

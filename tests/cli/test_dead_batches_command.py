@@ -27,8 +27,10 @@ def test_dead_batches_are_listed_shown_retried_and_removed(shop: Penstock, penst
     assert (code, "dead" in shown, f"1 dead batch: penstock dead ls {where}" in hint) == (Exit.OK, True, True)
     page = json.loads(penstock("dead", "ls", where, "--json")[1])
     assert (page["total"], page["batches"][0]["lines"], page["batches"][0]["error"]) == (
-        1, 20, "ValueError: a bad \x1b batch",
-    )  # fmt: skip
+        1,
+        20,
+        "ValueError: a bad \x1b batch",
+    )
     code, shown, _ = penstock("dead", "ls", where)
     assert (code, f"{where}:1" in shown, "1 to 20" in shown, "\x1b" in shown) == (Exit.OK, True, True, False)
     code, shown, _ = penstock("dead", "show", f"{where}:1")

@@ -18,13 +18,30 @@ from tests.servers import Server, eventually
 
 def test_each_line_is_a_name_or_says_why_it_is_none():
     lines = [
-        b"\xef\xbb\xbfAnn", b"Bob\r", b"", b"Ma Smith\tu1", "名前\tu2\t2.5".encode(), b"\xff\xfe", b"a\x00b", b" ",
-        b"Cy\tu3\tmuch", b"Cy\tu3\tnan", b"a\tb\t1\td\te", b"Cy\t", b"x" * 10_240, b"x" * 3 * LONGEST_LINE, b"Last",
-    ]  # fmt: skip
+        b"\xef\xbb\xbfAnn",
+        b"Bob\r",
+        b"",
+        b"Ma Smith\tu1",
+        "名前\tu2\t2.5".encode(),
+        b"\xff\xfe",
+        b"a\x00b",
+        b" ",
+        b"Cy\tu3\tmuch",
+        b"Cy\tu3\tnan",
+        b"a\tb\t1\td\te",
+        b"Cy\t",
+        b"x" * 10_240,
+        b"x" * 3 * LONGEST_LINE,
+        b"Last",
+    ]
     found = list(read_names(io.BytesIO(b"\n".join(lines))))
     assert [one for one in found if not isinstance(one, RejectedLine)] == [
-        "Ann", "Bob", ("Ma Smith", "u1"), ("名前", "u2", 2.5), "Last",
-    ]  # fmt: skip
+        "Ann",
+        "Bob",
+        ("Ma Smith", "u1"),
+        ("名前", "u2", 2.5),
+        "Last",
+    ]
     rejects = {one.number: one for one in found if isinstance(one, RejectedLine)}
     assert {number: one.reason for number, one in rejects.items()} == {
         6: "invalid UTF-8 at byte 1",
@@ -100,8 +117,10 @@ def test_settings_of_a_new_directory(shop: Penstock, penstock, tmp_path: Path):
 
 def test_names_are_looked_up_and_changed_by_hand(shop: Penstock, server: Server, penstock):
     assert penstock("directory", "add", "g", "Ma Smith", "--id", "u1", "--weight", "5") == (
-        Exit.OK, "Ma Smith is in g.\n", "",
-    )  # fmt: skip
+        Exit.OK,
+        "Ma Smith is in g.\n",
+        "",
+    )
     penstock("directory", "add", "g", "Émile")
     penstock("directory", "add", "g", "Emil")
     assert penstock("directory", "count", "g")[1] == "3\n"
@@ -115,19 +134,26 @@ def test_names_are_looked_up_and_changed_by_hand(shop: Penstock, server: Server,
     assert [one["name"] for one in rest] == ["Émile", "Ma Smith"]
     assert json.loads(penstock("directory", "complete", "g", "emli", "--typos", "--json")[1])[0]["name"] == "Emil"
     assert json.loads(penstock("directory", "top", "g", "--json")[1])[0] | {"cursor": ""} == {
-        "name": "Ma Smith", "id": "u1", "weight": 5.0, "payload": None, "cursor": "",
-    }  # fmt: skip
+        "name": "Ma Smith",
+        "id": "u1",
+        "weight": 5.0,
+        "payload": None,
+        "cursor": "",
+    }
     assert penstock("directory", "complete", "g", "x")[1] == "No name has this prefix.\n"
     assert penstock("directory", "bump", "g", "Emil", "2") == (Exit.OK, "Emil has the weight 2.\n", "")
     assert penstock("directory", "bump", "g", "u9") == (Exit.FAILED, "", "penstock: no id u9 in g\n")
     penstock("directory", "add", "g", "Émile", "--payload", "data")
     report = json.loads(penstock("directory", "complete", "g", "e", "--by", "weight", "--json")[1])
     assert [(one["name"], one["weight"], one["payload"]) for one in report] == [
-        ("Emil", 2.0, None), ("Émile", 0.0, "data"),
-    ]  # fmt: skip
+        ("Emil", 2.0, None),
+        ("Émile", 0.0, "data"),
+    ]
     assert penstock("directory", "complete", "g", "e", "--by", "weight")[1].splitlines()[-1].split() == [
-        "Émile", "Émile", "0",
-    ]  # fmt: skip
+        "Émile",
+        "Émile",
+        "0",
+    ]
     assert penstock("directory", "rename", "g", "u1", "Mo") == (Exit.OK, "u1 is now Mo.\n", "")
     assert penstock("directory", "rename", "g", "u9", "Mo") == (Exit.FAILED, "", "penstock: no id u9 in g\n")
     assert penstock("directory", "get", "g", "u1") == (Exit.OK, "Mo\n", "")

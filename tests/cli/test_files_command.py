@@ -271,7 +271,7 @@ def test_the_receiver_that_holds_up_the_upload_is_named(shop: Penstock, start: S
     (logs / "d.bin").write_bytes(os.urandom(4_000_000))
     sending = penstock_at(
         shop, start, "files", "send", "logs/d.bin", "--channel", "access", "--to", "ada,bo", "--limit-mb", "2", *words
-    )  # fmt: skip
+    )
     channel = shop.files("access")
     eventually(lambda: any(one.bytes > 1_500_000 for one in Inspector(shop).channels()))
     assert sending.stderr is not None

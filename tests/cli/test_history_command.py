@@ -56,8 +56,12 @@ def test_points_fill_what_is_missing():
     moments = [moment(START + 11, 10, 5, 10), moment(START + 42, 31, 7, 31)]
     shown = points(moments, 10, START + 65)
     assert [(point[0] - START, point[1], point[3]) for point in shown] == [
-        (10, 5, 1.0), (20, 7, 1.0), (30, 7, 1.0), (40, 7, 1.0), (50, 7, 0.0),
-    ]  # fmt: skip
+        (10, 5, 1.0),
+        (20, 7, 1.0),
+        (30, 7, 1.0),
+        (40, 7, 1.0),
+        (50, 7, 0.0),
+    ]
     assert points([], 10, START) == []
     assert summed([shown, shown[1:]])[:2] == [shown[0], [START + 20, 14, 0, 2.0, 0.0, 0.0]]
 

@@ -23,16 +23,21 @@ def test_locks_and_who_waits_are_listed(run: Run, server: Server):
         waits.join()
         held.release()
     assert [line.split()[0] for line in shown if line[0] not in " ─"] == [
-        "lock", "free", "invoice:7", "{shop}:\\x1b[31mtill"
-    ]  # fmt: skip
+        "lock",
+        "free",
+        "invoice:7",
+        "{shop}:\\x1b[31mtill",
+    ]
     shown.pop(1)  # the ruler
     host = os.uname().nodename
     assert f"{host}:{os.getpid()}" in shown[2]
     assert f"{host}:{os.getpid()} waits" in shown[3]
     locks = json.loads(as_json.stdout)
     assert [(lock["name"], lock["waiting"]) for lock in locks] == [
-        ("free", 0), ("invoice:7", 1), ("{shop}:\x1b[31mtill", 0)
-    ]  # fmt: skip
+        ("free", 0),
+        ("invoice:7", 1),
+        ("{shop}:\x1b[31mtill", 0),
+    ]
     assert locks[1]["waiters"][0]["pid"] == locks[1]["holder"]["pid"] == os.getpid()
     server.client.flushall()
 

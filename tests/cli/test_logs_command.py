@@ -276,9 +276,15 @@ def test_real_logs_have_their_known_requests_per_day(run: Run, receivers: str):
     report = json.loads(done.stdout)
     assert (done.returncode, report["rejected"], report["lines"], report["files"]) == (Exit.OK, 0, 13_000, 3)
     assert report["days"] == {
-        "1995-07-01": 2000, "2015-05-17": 1632, "2015-05-18": 2893, "2015-05-19": 2896, "2015-05-20": 2579,
-        "2021-11-12": 528, "2021-11-21": 318, "2021-11-22": 154,
-    }  # fmt: skip
+        "1995-07-01": 2000,
+        "2015-05-17": 1632,
+        "2015-05-18": 2893,
+        "2015-05-19": 2896,
+        "2015-05-20": 2579,
+        "2021-11-12": 528,
+        "2021-11-21": 318,
+        "2021-11-22": 154,
+    }
     assert report["countries"]["name"] == 1733
     assert report["bytes"] == 2_747_282_740 + 14_644_503 + 42_309_184
     assert report["bytes"] == sum(report["days_bytes"].values()) == sum(report["statuses_bytes"].values())
@@ -286,8 +292,9 @@ def test_real_logs_have_their_known_requests_per_day(run: Run, receivers: str):
     successes = sum(number for status, number in report["statuses"].items() if status.startswith("2"))
     assert successes == 9171 + 599 + 1780
     assert report["formats"] == {
-        "combined": ["elastic-apache-2015.log", "nginx-scanners-2021.log.gz"], "common": ["nasa-jul95-first2k.log"],
-    }  # fmt: skip
+        "combined": ["elastic-apache-2015.log", "nginx-scanners-2021.log.gz"],
+        "common": ["nasa-jul95-first2k.log"],
+    }
 
 
 def test_what_is_not_shown_of_the_countries_is_summed_up(run: Run, tmp_path: Path):

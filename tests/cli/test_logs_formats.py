@@ -86,31 +86,40 @@ def test_standard_input_and_pipes_are_counted(run: Run, tmp_path: Path):
     text = combined(5000).encode()
     for data in (text, gzip.compress(text), text.removesuffix(b"\n"), b"x" * 3_000_000 + b"\n" + text):
         done = subprocess.run(
-            (sys.executable, "-m", "penstock", "logs", "count", "-", "--json"), input=data, capture_output=True,
-            check=False, cwd=tmp_path,
-        )  # fmt: skip
+            (sys.executable, "-m", "penstock", "logs", "count", "-", "--json"),
+            input=data,
+            capture_output=True,
+            check=False,
+            cwd=tmp_path,
+        )
         report = json.loads(done.stdout)
         assert (done.returncode, report["counted"], report["formats"]) == (0, 5000, {"combined": ["-"]})
         assert report["rejected"] == (data[:1] == b"x")
     (tmp_path / "a.log").write_bytes(text)
     done = subprocess.run(
-        ("bash", "-c", f"{sys.executable} -m penstock logs count --json <(cat a.log) a.log"), capture_output=True,
-        check=True, cwd=tmp_path,
-    )  # fmt: skip
+        ("bash", "-c", f"{sys.executable} -m penstock logs count --json <(cat a.log) a.log"),
+        capture_output=True,
+        check=True,
+        cwd=tmp_path,
+    )
     assert json.loads(done.stdout)["counted"] == 10_000
     damaged = subprocess.run(
-        (sys.executable, "-m", "penstock", "logs", "count", "-"), input=gzip.compress(text)[:-9], capture_output=True,
+        (sys.executable, "-m", "penstock", "logs", "count", "-"),
+        input=gzip.compress(text)[:-9],
+        capture_output=True,
         check=False,
-    )  # fmt: skip
+    )
     assert (damaged.returncode, b"is damaged: it ends at byte" in damaged.stderr) == (Exit.FAILED, True)
 
 
 def test_a_w3c_log_may_come_through_a_pipe(tmp_path: Path):
     rows = "2026-03-02 10:05:03 10.0.0.1 GET /docs/ - 443 - 203.0.113.9 curl/8.5 - 200 0 0 15\n" * 40_000
     done = subprocess.run(
-        (sys.executable, "-m", "penstock", "logs", "count", "-", "--by", "host", "--json"), capture_output=True,
-        input=(IIS + rows).encode(), check=True,
-    )  # fmt: skip
+        (sys.executable, "-m", "penstock", "logs", "count", "-", "--by", "host", "--json"),
+        capture_output=True,
+        input=(IIS + rows).encode(),
+        check=True,
+    )
     report = json.loads(done.stdout)
     assert (report["hosts"], report["rejected"]) == ({"203.0.113.9": 40_002}, 1)
     assert report["formats"] == {"w3c": ["-"]}
@@ -139,8 +148,9 @@ def test_folders_are_searched_with_patterns(run: Run, tmp_path: Path):
     assert "subfolders skipped: a/.hidden, a/b, a/c" in done.stderr
     done = run("logs", "count", "a", "--include", "nothing*")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (
-        Exit.USAGE, "penstock: nothing was counted: a contains no file that is wanted",
-    )  # fmt: skip
+        Exit.USAGE,
+        "penstock: nothing was counted: a contains no file that is wanted",
+    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -93,9 +93,7 @@ def test_the_report_has_the_notes_that_the_command_prints(run: Run, tmp_path: Pa
     (tmp_path / "b.log").write_text("\n".join([*(f"2026-03-02T10:05:03Z stdout F {line}" for line in requests), ""]))
     (tmp_path / "error.log").write_text("broken\n" * 3)
     done = run("logs", "count", ".", "--html", "report.html")
-    notes = [
-        "error.log: all 3 lines rejected", "b.log is in the format cri+combined, and 1 other file in combined",
-    ]  # fmt: skip
+    notes = ["error.log: all 3 lines rejected", "b.log is in the format cri+combined, and 1 other file in combined"]
     assert done.stderr.splitlines()[1:] == [f"penstock: {text}" for text in notes]
     texts = Page((tmp_path / "report.html").read_text()).texts
     assert {"Notes", *notes} <= set(texts)
@@ -104,9 +102,15 @@ def test_the_report_has_the_notes_that_the_command_prints(run: Run, tmp_path: Pa
 def test_the_report_names_copies_unfinished_lines_directives_and_deaths():
     options = CountOptions((LogFile(Path("a.log"), "a.log", format="combined"),), by=("day",))
     report = CountReport(
-        options, lines=5, directives=2, tables={"days": {"2026-03-02": 3}}, deaths=2, seconds=4.0,
-        copies={f"<{n}>.log": "a.log" for n in range(60)}, held_back={"a.log": 7},
-    )  # fmt: skip
+        options,
+        lines=5,
+        directives=2,
+        tables={"days": {"2026-03-02": 3}},
+        deaths=2,
+        seconds=4.0,
+        copies={f"<{n}>.log": "a.log" for n in range(60)},
+        held_back={"a.log": 7},
+    )
     texts = Page(page(report)).texts
     assert "same content as a.log: <0>.log not counted again" in texts
     assert "and 12 more" in texts

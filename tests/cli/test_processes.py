@@ -171,8 +171,9 @@ def test_children_that_cannot_work_end_the_supervisor(run, shop):
 def test_a_negative_number_of_processes_is_wrong_usage(run, shop):
     done = run("worker", "tasks:app", "--processes", "-1", **shop.where)
     assert (done.returncode, done.stderr.strip()) == (
-        Exit.USAGE, "penstock: --processes -1: use 1 or more, or 0 for a worker without a supervisor",
-    )  # fmt: skip
+        Exit.USAGE,
+        "penstock: --processes -1: use 1 or more, or 0 for a worker without a supervisor",
+    )
 
 
 # --- for containers, and for development ---

@@ -342,12 +342,14 @@ def test_beside_a_killer_all_others_complete_without_a_supervisor(jobs: Jobs, pr
     [
         (["embedded.py"], 2, 3),
         pytest.param(
-            ["-m", "penstock", "worker", "tasks:app", "-c", "64", "--burst"], 4, 10,
+            ["-m", "penstock", "worker", "tasks:app", "-c", "64", "--burst"],
+            4,
+            10,
             marks=pytest.mark.skipif(not IS_LONG, reason="a part of make storm"),
         ),
     ],
     ids=["embedded", "supervised"],
-)  # fmt: skip
+)
 def test_a_job_that_takes_its_whole_container_down_ends_after_the_stated_number_of_trials(
     jobs: Jobs, program: list[str], losses: int, trials: int
 ):

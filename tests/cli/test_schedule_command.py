@@ -30,9 +30,19 @@ def spec(shop: Penstock, tmp_path: Path) -> str:
 
 def add(penstock: Command, spec: str, name: str = "morning") -> tuple[int, str, str]:
     return penstock(
-        "schedule", "add", name, "greet", "--app", spec, "--cron", "0 7 * * *", "--timezone", "Europe/Berlin",
-        "--arguments", '{"name": "ada"}',
-    )  # fmt: skip
+        "schedule",
+        "add",
+        name,
+        "greet",
+        "--app",
+        spec,
+        "--cron",
+        "0 7 * * *",
+        "--timezone",
+        "Europe/Berlin",
+        "--arguments",
+        '{"name": "ada"}',
+    )
 
 
 def listed(penstock: Command, *words: str) -> list[dict[str, Any]]:

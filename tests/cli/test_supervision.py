@@ -235,8 +235,10 @@ def test_as_the_first_process_of_a_container_it_reaps_orphans_and_stops_on_sigte
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), **shop.where}
     container = subprocess.Popen(
         ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *words],
-        cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         shop.leave_an_orphan.enqueue().result(timeout=scaled(30))
         (first,) = (

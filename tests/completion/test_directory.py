@@ -161,8 +161,11 @@ async def test_the_start_of_every_word_finds_a_name_once(app: Penstock, do: Do):
     guild = app.directory("g", words=True)
     await do(guild.add_many, ["Ma Smith", "Smith Smithson", "Smiley-Bob", "Mary Anne Smithers", "Émile Smö"])
     assert [name for name, _ in shown(await do(guild.complete, "smi"))] == [
-        "Smiley-Bob", "Ma Smith", "Smith Smithson", "Mary Anne Smithers",
-    ]  # fmt: skip
+        "Smiley-Bob",
+        "Ma Smith",
+        "Smith Smithson",
+        "Mary Anne Smithers",
+    ]
     assert shown(await do(guild.complete, "bob")) == [("Smiley-Bob", "Smiley-Bob")]
     assert await do(guild.count) == 5
     assert await do(guild.count, "smi") == 5
@@ -309,8 +312,16 @@ async def test_reading_writes_nothing(app: Penstock, do: Do, nodes: list[Any]):
 
 async def test_one_query_or_change_is_one_round_trip_on_one_node(app: Penstock, do: Do, nodes: list[Any]):
     guild = app.directory("g")
-    verbs = [(guild.add, "Ann"), (guild.add, "Bo", "u1"), (guild.rename, "u1", "Cy"), (guild.complete, "a"),
-             (guild.count,), (guild.get, "u1"), (guild.remove, "u1"), (guild.remove, "Ann")]  # fmt: skip
+    verbs = [
+        (guild.add, "Ann"),
+        (guild.add, "Bo", "u1"),
+        (guild.rename, "u1", "Cy"),
+        (guild.complete, "a"),
+        (guild.count,),
+        (guild.get, "u1"),
+        (guild.remove, "u1"),
+        (guild.remove, "Ann"),
+    ]
     for verb in verbs:
         await do(*verb)  # now the server has the scripts
     for verb in verbs:
@@ -455,8 +466,15 @@ async def test_stored_rules_are_adopted(app: Penstock, do: Do):
         assert await do(app.directory(f"g{n}").count, "cyd") == 1
 
 
-@pytest.mark.parametrize(("was", "said"), [({}, {"accents": False}), ({"words": True}, {"words": False}),
-                                           ({}, {"shards": 3}), ({"shards": 3}, {"shards": 2})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("was", "said"),
+    [
+        ({}, {"accents": False}),
+        ({"words": True}, {"words": False}),
+        ({}, {"shards": 3}),
+        ({"shards": 3}, {"shards": 2}),
+    ],
+)
 async def test_rules_that_differ_from_the_stored_ones_are_refused(app: Penstock, do: Do, was: Any, said: Any):
     await do(app.directory("g", **was).add, "Ann")
     other: Directory = app.directory("g", **said)

@@ -69,8 +69,11 @@ async def test_typos_are_found_by_weight_too(app: Penstock, do: Do, rules: Any):
     await do(guild.add_many, [("Michael", "u1", 1), ("Michaela", "u2", 7), ("Mihcael", "u3", 9), "Micah", "Nichael"])
     await do(guild.weigh, "Nichael", 20)
     assert names(await do(guild.complete, "michael", by="weight", typos=True)) == [
-        "Michaela", "Michael", "Nichael", "Mihcael",
-    ]  # fmt: skip
+        "Michaela",
+        "Michael",
+        "Nichael",
+        "Mihcael",
+    ]
     assert names(await do(guild.complete, "michael", 3, by="weight", typos=True)) == ["Michaela", "Michael", "Nichael"]
     assert names(await do(guild.complete, "michael", typos=True)) == ["Michael", "Michaela", "Mihcael", "Nichael"]
 
@@ -105,8 +108,11 @@ async def test_a_payload_belongs_to_the_id_and_comes_with_each_entry(
     for by in ("name", "weight"):
         found = await do(guild.complete, "an", by=by)
         assert {entry.id: entry.payload for entry in found} == {
-            "Ann Lee": b"\0\xff\1", "u1": "täxt".encode(), "u2": None, "u3": b"x" * 1024,
-        }  # fmt: skip
+            "Ann Lee": b"\0\xff\1",
+            "u1": "täxt".encode(),
+            "u2": None,
+            "u3": b"x" * 1024,
+        }
     await do(guild.rename, "u1", "Zoe Smith")
     await do(guild.rename, "Ann Lee", "Bo Li")
     await do(guild.weigh, "u1", 5)

@@ -209,14 +209,21 @@ end
     script = "function script.s()\n  local a = lane.cost(1)\n  return lane.push(a)\nend\n"
     assert only(script, lane=lane).source.splitlines()[1:] == [
         "local F = {lane_cost = false, lane_push = false}",
-        "function F.lane_cost(a)", "return a", "end",
+        "function F.lane_cost(a)",
+        "return a",
+        "end",
         "local a = F.lane_cost(1)",
         "function F.lane_push(...)",
-        "function F.lane_own(a)", "return F.lane_cost(a) + 1", "end",
-        "function F.lane_push(a)", "return F.lane_own(a)", "end",
-        "return F.lane_push(...)", "end",
+        "function F.lane_own(a)",
+        "return F.lane_cost(a) + 1",
+        "end",
+        "function F.lane_push(a)",
+        "return F.lane_own(a)",
+        "end",
+        "return F.lane_push(...)",
+        "end",
         "return F.lane_push(a)",
-    ]  # fmt: skip
+    ]
 
 
 def test_the_servers_own_names_stay():

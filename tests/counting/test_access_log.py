@@ -48,19 +48,24 @@ def days(lines, *, utc=False):
             b'host.example.net - ann [31/Dec/1999:23:59:59 -0400] "POST /a HTTP/1.0" 304 -',
             Request("host.example.net", "1999-12-31", "POST", "/a", 304, 0),
         ),
-        (rb'2001:db8::1 - - [01/Jan/2026:00:00:00 +0000] "\x16\x03\x01" 400 166 "-" "-"',
-         Request("2001:db8::1", "2026-01-01", r"\x16\x03\x01", "", 400, 166)),
+        (
+            rb'2001:db8::1 - - [01/Jan/2026:00:00:00 +0000] "\x16\x03\x01" 400 166 "-" "-"',
+            Request("2001:db8::1", "2026-01-01", r"\x16\x03\x01", "", 400, 166),
+        ),
         (b'h - - [01/Jan/2026:00:00:00 +0000] "" 408 0', Request("h", "2026-01-01", "", "", 408, 0)),
         (b'h - - [01/Jan/2026:00:00:00 +0000] "" 408 0\r\n', Request("h", "2026-01-01", "", "", 408, 0)),
         (b'h - - [01/Jan/2026:00:00:00 +0000] "-" 400 0 ' + b"x" * 9, Request("h", "2026-01-01", "-", "", 400, 0)),
-        (b'h - a b [01/Jan/2026:00:00:00 +0000] "GET /"x" y" 200 3',
-         Request("h", "2026-01-01", "GET", '/"x"', 200, 3)),
-        (b'h - - [01/Jan/2026:00:00:00 +0000] "" 200 5" 404 7 "" 500 1',
-         Request("h", "2026-01-01", '"', "200", 404, 7)),
-        (b'h - - [29/Feb/2024:23:59:60 +0000] "\xff\x00 \x80" 200 1',
-         Request("h", "2024-02-29", "\ufffd\0", "\ufffd", 200, 1)),
+        (b'h - a b [01/Jan/2026:00:00:00 +0000] "GET /"x" y" 200 3', Request("h", "2026-01-01", "GET", '/"x"', 200, 3)),
+        (
+            b'h - - [01/Jan/2026:00:00:00 +0000] "" 200 5" 404 7 "" 500 1',
+            Request("h", "2026-01-01", '"', "200", 404, 7),
+        ),
+        (
+            b'h - - [29/Feb/2024:23:59:60 +0000] "\xff\x00 \x80" 200 1',
+            Request("h", "2024-02-29", "\ufffd\0", "\ufffd", 200, 1),
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_line_is_read(line, request_):
     read = parse(line)
     assert read is not None
@@ -138,12 +143,14 @@ def test_requests_are_counted_by_day_country_and_host():
         GOOD.replace(b"192.0.2.7", b"h"),
     ]
     two, three = "2026-03-02", "2026-03-03"
-    assert requests_per("country", "day", "host", countries=country)(lines) == Tally({
-        "days": {two: 4, three: 1},
-        "countries": {"B": 3, "A": 1, "name": 1},
-        "by_day": {f"{two} B": 2, f"{two} A": 1, f"{two} name": 1, f"{three} B": 1},
-        "hosts": {"192.0.2.7": 3, "192.0.2.8": 1, "h": 1},
-    })  # fmt: skip
+    assert requests_per("country", "day", "host", countries=country)(lines) == Tally(
+        {
+            "days": {two: 4, three: 1},
+            "countries": {"B": 3, "A": 1, "name": 1},
+            "by_day": {f"{two} B": 2, f"{two} A": 1, f"{two} name": 1, f"{three} B": 1},
+            "hosts": {"192.0.2.7": 3, "192.0.2.8": 1, "h": 1},
+        }
+    )
     assert list(requests_per("day")(lines).tables) == ["days"]
     assert list(requests_per("country", countries=country)(lines).tables) == ["countries"]
     assert list(requests_per("host", "day")(lines).tables) == ["days", "hosts"]
@@ -202,16 +209,35 @@ def test_a_day_that_utc_does_not_have_is_rejected(stamp):
 # --- any lines ---
 
 _texts = [
-    b"192.0.2.7", b"h", b"[::1]:80", b" ", b" - ", b" - - ", b'"', b'""', rb"\"", b"[", b"] ", b"\n", b"\r", b"\xff",
-    b"[02/Mar/2026:10:05:03 +0000] ", b"[29/Feb/2024:23:05:03 -0130] ", b"[30/Feb/2024:23:05:03 +0000] ",
-    b"[01/Jan/0001:00:00:00 +0100] ", b'"GET / HTTP/1.1"', b" 200 5", b" 304 -", b"x" * (LONGEST - 40), GOOD,
+    b"192.0.2.7",
+    b"h",
+    b"[::1]:80",
+    b" ",
+    b" - ",
+    b" - - ",
+    b'"',
+    b'""',
+    rb"\"",
+    b"[",
+    b"] ",
+    b"\n",
+    b"\r",
+    b"\xff",
+    b"[02/Mar/2026:10:05:03 +0000] ",
+    b"[29/Feb/2024:23:05:03 -0130] ",
+    b"[30/Feb/2024:23:05:03 +0000] ",
+    b"[01/Jan/0001:00:00:00 +0100] ",
+    b'"GET / HTTP/1.1"',
+    b" 200 5",
+    b" 304 -",
+    b"x" * (LONGEST - 40),
+    GOOD,
     GOOD + b"\n",
-]  # fmt: skip
+]
 _hosts, _users, _stamps, _ends = _texts[:3], _texts[4:6], _texts[14:18], _texts[19:21]
-_pieces = (
-    st.lists(st.sampled_from(_texts), max_size=9)
-    | st.tuples(*map(st.sampled_from, [_hosts, _users, _stamps, [b'"GET /"'], _ends]))
-)  # fmt: skip
+_pieces = st.lists(st.sampled_from(_texts), max_size=9) | st.tuples(
+    *map(st.sampled_from, [_hosts, _users, _stamps, [b'"GET /"'], _ends])
+)
 _line = st.binary(max_size=40) | _pieces.map(b"".join)
 _lines = st.lists(_line, max_size=20)
 _by = st.sets(st.sampled_from(["day", "country", "host"]), min_size=1)
@@ -254,11 +280,22 @@ def test_no_split_into_batches_changes_the_sums(lines, cuts, utc):
 @pytest.mark.parametrize(
     "piece",
     [
-        b"h", b"h ", b"h - ", b'"" ', b"[", b'"', rb"\"", b'" 200 ', b'" 200 5x', b"] ",
-        b"[02/Mar/2026:10:05:03 +0000] ", b'[02/Mar/2026:10:05:03 +0000] "', b'h - - [02/Mar/2026:10:05:03 +0000] ""',
-        rb'h - - [02/Mar/2026:10:05:03 +0000] \"',
+        b"h",
+        b"h ",
+        b"h - ",
+        b'"" ',
+        b"[",
+        b'"',
+        rb"\"",
+        b'" 200 ',
+        b'" 200 5x',
+        b"] ",
+        b"[02/Mar/2026:10:05:03 +0000] ",
+        b'[02/Mar/2026:10:05:03 +0000] "',
+        b'h - - [02/Mar/2026:10:05:03 +0000] ""',
+        rb"h - - [02/Mar/2026:10:05:03 +0000] \"",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("start", [b"", b"h - ", b'h - - [02/Mar/2026:10:05:03 +0000] "'])
 def test_every_line_is_matched_in_linear_time(start, piece):
     """A line of 64 KiB takes some milliseconds. Trying to match from every position would take seconds."""

@@ -11,10 +11,28 @@ from penstock.counting.countries import mmdb, registration
 
 # Unrouted in every version of Python and of the database.
 NOWHERE = [
-    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.2.0/24",
-    "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
-    "255.255.255.255/32", "::/128", "::1/128", "100::/64", "2001:db8::/32", "fc00::/7", "fe80::/10", "ff00::/8",
-]  # fmt: skip
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.0.2.0/24",
+    "192.168.0.0/16",
+    "198.18.0.0/15",
+    "198.51.100.0/24",
+    "203.0.113.0/24",
+    "224.0.0.0/4",
+    "240.0.0.0/4",
+    "255.255.255.255/32",
+    "::/128",
+    "::1/128",
+    "100::/64",
+    "2001:db8::/32",
+    "fc00::/7",
+    "fe80::/10",
+    "ff00::/8",
+]
 
 
 @pytest.fixture(scope="module")
@@ -103,10 +121,16 @@ def written(value) -> bytes:
 def database(path, record, *, ip_version=4):
     """A database of one node: addresses that begin with a 0 bit have the record, all others have none."""
     about = {
-        "binary_format_major_version": 2, "binary_format_minor_version": 0, "database_type": "Test", "description": {},
-        "ip_version": ip_version, "record_size": 24, "languages": bytes([0, 4]),
-        "build_epoch": bytes([8, 2, *bytes(7), 1]), "node_count": bytes([6 << 5 | 4, 0, 0, 0, 1]),
-    }  # fmt: skip
+        "binary_format_major_version": 2,
+        "binary_format_minor_version": 0,
+        "database_type": "Test",
+        "description": {},
+        "ip_version": ip_version,
+        "record_size": 24,
+        "languages": bytes([0, 4]),
+        "build_epoch": bytes([8, 2, *bytes(7), 1]),
+        "node_count": bytes([6 << 5 | 4, 0, 0, 0, 1]),
+    }
     first, none = 1 + 16, 1
     node = first.to_bytes(3, "big") + none.to_bytes(3, "big")
     path.write_bytes(node + bytes(16) + written(record) + b"\xab\xcd\xefMaxMind.com" + written(about))
@@ -117,9 +141,17 @@ def database(path, record, *, ip_version=4):
 def test_a_custom_database_returns_the_country(tmp_path, record):
     country = mmdb(database(tmp_path / "own.mmdb", record))
     expected = {
-        "8.8.8.8": "XA", "[8.8.8.8]:80": "XA", "::ffff:8.8.8.8": "XA", "10.0.0.1": "XA", "130.1.1.1": "unknown",
-        "192.168.0.1": "private", "2a00::1": "unknown", "h": "name", "1.2.3": "invalid", "12345": "invalid",
-    }  # fmt: skip
+        "8.8.8.8": "XA",
+        "[8.8.8.8]:80": "XA",
+        "::ffff:8.8.8.8": "XA",
+        "10.0.0.1": "XA",
+        "130.1.1.1": "unknown",
+        "192.168.0.1": "private",
+        "2a00::1": "unknown",
+        "h": "name",
+        "1.2.3": "invalid",
+        "12345": "invalid",
+    }
     assert {host: country(host) for host in expected} == expected
     line = b'8.8.4.4 - - [02/Mar/2026:10:05:03 +0000] "GET / HTTP/1.1" 200 5'
     assert requests_per("country", countries=country)([line]).tables == {"countries": {"XA": 1}}

@@ -55,9 +55,14 @@ PREFIXES = {
     "cri": ["2026-03-02T10:05:03.123456789Z stdout F ", "2026-03-02T10:05:03.123456789+01:00 stderr F "],
 }
 SAME = {
-    "combined": COMBINED, "common": COMMON, "vhost_combined": f"www.example.org:443 {COMBINED}", "caddy": CADDY,
-    "traefik": TRAEFIK, "nginx-json": NGINX_JSON, "alb": ALB,
-}  # fmt: skip
+    "combined": COMBINED,
+    "common": COMMON,
+    "vhost_combined": f"www.example.org:443 {COMBINED}",
+    "caddy": CADDY,
+    "traefik": TRAEFIK,
+    "nginx-json": NGINX_JSON,
+    "alb": ALB,
+}
 """The same request in each format."""
 
 
@@ -155,9 +160,15 @@ def test_the_client_of_a_list_is_the_first(clients: str, client: str):
         NGINX_JSON.replace('"5120"', '"many"'),
         NGINX_JSON.replace('"remote_addr"', '"elsewhere"'),
         ALB.replace(":4711", ""),
-        "[]", "{}", "null", "{", '{"request": []}', '{"ts": NaN}', '{"request": {"headers": 1}, "ts": 1}',
+        "[]",
+        "{}",
+        "null",
+        "{",
+        '{"request": []}',
+        '{"ts": NaN}',
+        '{"request": {"headers": 1}, "ts": 1}',
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("format", [None, *SAME])
 def test_no_other_part_of_a_line_is_taken_for_the_client(line: str, format: str | None):
     found = hosts(line, format=format)
@@ -168,27 +179,42 @@ def test_no_other_part_of_a_line_is_taken_for_the_client(line: str, format: str 
 @pytest.mark.parametrize(
     ("format", "line"),
     [
-        ("$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent", COMMON),
-        ('$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" '
-         '"$http_user_agent" rt=$request_time', f"{COMBINED} rt=0.003"),
-        ('$http_x_forwarded_for - $remote_user [$time_local] "$request" $status $bytes_sent via $remote_addr',
-         f"{COMMON} via 10.0.0.1".replace("203.0.113.9", "203.0.113.9, 10.1.1.1")),
-        ('$host $remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent',
-         f"www.example.org {COMMON}"),
-        ("$time_iso8601|${remote_addr}|$request_method|$uri?$args|$status|$body_bytes_sent",
-         "2026-03-02T10:05:03+00:00|203.0.113.9|GET|/docs/?q=1|200|5120"),
-        ("$msec $remote_addr $request_method $request_uri $status $body_bytes_sent",
-         "1772445903.512 203.0.113.9 GET /docs/?q=1 200 5120"),
+        ('$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent', COMMON),
+        (
+            '$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" '
+            '"$http_user_agent" rt=$request_time',
+            f"{COMBINED} rt=0.003",
+        ),
+        (
+            '$http_x_forwarded_for - $remote_user [$time_local] "$request" $status $bytes_sent via $remote_addr',
+            f"{COMMON} via 10.0.0.1".replace("203.0.113.9", "203.0.113.9, 10.1.1.1"),
+        ),
+        (
+            '$host $remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent',
+            f"www.example.org {COMMON}",
+        ),
+        (
+            "$time_iso8601|${remote_addr}|$request_method|$uri?$args|$status|$body_bytes_sent",
+            "2026-03-02T10:05:03+00:00|203.0.113.9|GET|/docs/?q=1|200|5120",
+        ),
+        (
+            "$msec $remote_addr $request_method $request_uri $status $body_bytes_sent",
+            "1772445903.512 203.0.113.9 GET /docs/?q=1 200 5120",
+        ),
         ('%h %l %u %t "%r" %>s %b', COMMON),
         ('%h %l %u %t \\"%r\\" %>s %O \\"%{Referer}i\\" \\"%{User-Agent}i\\" %D', f"{COMBINED} 512"),
         ('%v:%p %a %l %u %t "%r" %s %B', f"www.example.org:443 {COMMON}"),
-        ('%{X-Forwarded-For}i %400,501{Cookie}i %u %t "%m %U%q %H" %>s %b "%h"',
-         '203.0.113.9, 10.0.0.1 - - [02/Mar/2026:10:05:03 +0000] "GET /docs/?q=1 HTTP/1.1" 200 5120 "10.0.0.2"'),
+        (
+            '%{X-Forwarded-For}i %400,501{Cookie}i %u %t "%m %U%q %H" %>s %b "%h"',
+            '203.0.113.9, 10.0.0.1 - - [02/Mar/2026:10:05:03 +0000] "GET /docs/?q=1 HTTP/1.1" 200 5120 "10.0.0.2"',
+        ),
         ("%{sec}t %a %m %U%q %s %b 100%%", "1772445903 203.0.113.9 GET /docs/?q=1 200 5120 100%"),
-        ("syslog+$remote_addr [$time_local] \"$request\" $status $body_bytes_sent",
-         f"Oct 12 10:05:03 web1 nginx: {COMMON.replace(' - -', '')}"),
+        (
+            'syslog+$remote_addr [$time_local] "$request" $status $body_bytes_sent',
+            f"Oct 12 10:05:03 web1 nginx: {COMMON.replace(' - -', '')}",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_format_is_described_as_a_server_is_configured(format: str, line: str):
     read = parse(line.encode(), format)
     assert read is not None
@@ -304,20 +330,29 @@ def caddy(one: Generated) -> str:
 def traefik(one: Generated) -> str:
     return json.dumps(
         {
-            "ClientHost": one.client, "StartLocal": one.at.isoformat(), "RequestMethod": one.method,
-            "RequestPath": one.path, "DownstreamStatus": one.status, "DownstreamContentSize": one.size,
+            "ClientHost": one.client,
+            "StartLocal": one.at.isoformat(),
+            "RequestMethod": one.method,
+            "RequestPath": one.path,
+            "DownstreamStatus": one.status,
+            "DownstreamContentSize": one.size,
             "request_User-Agent": one.agent,
         }
-    )  # fmt: skip
+    )
 
 
 def nginx_json(one: Generated) -> str:
     return json.dumps(
         {
-            "time_iso8601": one.at.isoformat(), "remote_addr": one.client, "request_method": one.method,
-            "request_uri": one.path, "status": one.status, "body_bytes_sent": one.size, "http_user_agent": one.agent,
+            "time_iso8601": one.at.isoformat(),
+            "remote_addr": one.client,
+            "request_method": one.method,
+            "request_uri": one.path,
+            "status": one.status,
+            "body_bytes_sent": one.size,
+            "http_user_agent": one.agent,
         }
-    )  # fmt: skip
+    )
 
 
 def alb(one: Generated) -> str:
@@ -339,12 +374,16 @@ WRITERS: dict[str, Callable[[Generated], str]] = {
     "common": clf,
     "combined": lambda one: f'{clf(one, "ann lee")} "https://example.org/" "{one.agent}"',
     "vhost_combined": lambda one: f'www.example.org:80 {clf(one, "ann")} "-" "{one.agent}"',
-    "caddy": caddy, "traefik": traefik, "nginx-json": nginx_json, "alb": alb, CUSTOM: custom,
+    "caddy": caddy,
+    "traefik": traefik,
+    "nginx-json": nginx_json,
+    "alb": alb,
+    CUSTOM: custom,
     "w3c date time c-ip cs-method cs-uri-stem sc-status sc-bytes cs(user-agent)": lambda one: (
         f"{one.at.astimezone(UTC):%Y-%m-%d %H:%M:%S} {one.client} {one.method} {one.path} {one.status} {one.size} "
         f"{one.agent.replace(' ', '+')}"
     ),
-}  # fmt: skip
+}
 IN_UTC = ("caddy", "alb", "w3c")
 WRAPPERS: dict[str, Callable[[str], str]] = {
     "": lambda line: line,
@@ -363,9 +402,7 @@ def test_generated_lines_are_read_as_they_were_meant(name: str, generated: list[
         at = one.at.astimezone(UTC) if in_utc else one.at
         read = parse(line, prefix + name)
         assert read is not None
-        assert read[:7] == (
-            one.client, f"{at:%Y-%m-%d}", one.method, one.path, one.status, one.size, f"{at:%H:%M:%S}",
-        )  # fmt: skip
+        assert read[:7] == (one.client, f"{at:%Y-%m-%d}", one.method, one.path, one.status, one.size, f"{at:%H:%M:%S}")
         if name != "common":
             assert read.agent == (one.agent.replace(" ", "+") if name.startswith("w3c") else one.agent)
         if "$" not in name and "w3c" not in name:
@@ -399,10 +436,33 @@ def test_a_damaged_line_has_the_same_client_or_none(name: str, one: Generated, c
 
 @pytest.mark.parametrize(
     "piece",
-    [b"h", b"h ", b"h - ", b"h, ", b"1.2.3.4,", b"a:", b"::", b"- ", b'"" ', b"[", b'"', rb"\"", b'" 200 ', b"] ",
-     b"02/Mar/2026:10:05:03 +0000", b"[02/Mar/2026:10:05:03 +0000] ", b"{", b'{"log":', b'["', b"Oct 12 10:05:03 x y: ",
-     b"2026-03-02T10:05:03Z ", b"<190>1 - - - - - [", rb'[a b="\"', b"0.1 "],
-)  # fmt: skip
+    [
+        b"h",
+        b"h ",
+        b"h - ",
+        b"h, ",
+        b"1.2.3.4,",
+        b"a:",
+        b"::",
+        b"- ",
+        b'"" ',
+        b"[",
+        b'"',
+        rb"\"",
+        b'" 200 ',
+        b"] ",
+        b"02/Mar/2026:10:05:03 +0000",
+        b"[02/Mar/2026:10:05:03 +0000] ",
+        b"{",
+        b'{"log":',
+        b'["',
+        b"Oct 12 10:05:03 x y: ",
+        b"2026-03-02T10:05:03Z ",
+        b"<190>1 - - - - - [",
+        rb'[a b="\"',
+        b"0.1 ",
+    ],
+)
 @pytest.mark.parametrize(
     "start", [b"", b"h - ", b"<190>1 - - - - - ", b'h - - [02/Mar/2026:10:05:03 +0000] "', b"2026-03-02"]
 )

@@ -33,10 +33,16 @@ def numbered(n: int) -> list[bytes]:
 
 
 TABLES: Mapping[str, Any] = {
-    "revenue": Sum(places=2), "bytes": Sum(), "low": Min(), "high": Max(places=1), "first": First(), "last": Last(),
-    "visitors": Uniques(), "minutes": TimeWindow(60, keep=1000),
+    "revenue": Sum(places=2),
+    "bytes": Sum(),
+    "low": Min(),
+    "high": Max(places=1),
+    "first": First(),
+    "last": Last(),
+    "visitors": Uniques(),
+    "minutes": TimeWindow(60, keep=1000),
     "by_minute": TimeWindow(60, keep=1000, of=Sum(places=1)),
-}  # fmt: skip
+}
 
 
 def sales(lines: Sequence[bytes]) -> dict[str, Any]:
@@ -44,9 +50,11 @@ def sales(lines: Sequence[bytes]) -> dict[str, Any]:
     numbers = [int(line) for line in lines]
     tables: dict[str, Any] = {"count": {}, "visitors": {}, "minutes": {}, "by_minute": {}}
     for name, value, better in (
-        ("low", lambda n: n - 7, min), ("high", lambda n: Decimal(n) / 2, max),
-        ("first", lambda n: (n, f"line {n}"), min), ("last", lambda n: (n, f"line {n}"), max),
-    ):  # fmt: skip
+        ("low", lambda n: n - 7, min),
+        ("high", lambda n: Decimal(n) / 2, max),
+        ("first", lambda n: (n, f"line {n}"), min),
+        ("last", lambda n: (n, f"line {n}"), max),
+    ):
         tables[name] = {}
         for n in numbers:
             key = ("even", "odd")[n % 2]
@@ -261,9 +269,12 @@ async def test_a_snapshot_has_each_line_in_all_tables_or_in_none(
     lines = numbered(2000)
     await do(channel.send_lines, written(tmp_path, lines), receivers=["agg"], close=True)
     aggregate = app.aggregate("sales", receiver="agg")(
-        lambda batch: {"a": {line.decode()[-2:]: 1 for line in batch}, "b": {line.decode()[:2]: 1 for line in batch},
-                       "lines": {"all": len(batch)}}
-    )  # fmt: skip
+        lambda batch: {
+            "a": {line.decode()[-2:]: 1 for line in batch},
+            "b": {line.decode()[:2]: 1 for line in batch},
+            "lines": {"all": len(batch)},
+        }
+    )
 
     async def watch() -> int:
         seen = 0

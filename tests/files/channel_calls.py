@@ -109,9 +109,13 @@ ADDS = {"open", "put", "rename_entry"}
 def fill(client: Any) -> None:
     """A file that was sent, an upload in progress, a receiver that reads, a shared receiver, and an idle one."""
     for step in (
-        LOG.open(["ada", "bo", "cy"], None, 60), put("B", "D", "E", file="f0"), put("B", "D", "D"),
-        receive(0), receive(1, acked=1, counts=COUNTED), share("t0", limit=1),
-    ):  # fmt: skip
+        LOG.open(["ada", "bo", "cy"], None, 60),
+        put("B", "D", "E", file="f0"),
+        put("B", "D", "D"),
+        receive(0),
+        receive(1, acked=1, counts=COUNTED),
+        share("t0", limit=1),
+    ):
         assert step.read(send(client, step)) is not False
 
 

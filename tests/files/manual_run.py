@@ -110,9 +110,16 @@ class ManualRun:
 
 
 def sending(
-    channel: Channel, paths: Sequence[Path], receivers: Sequence[str] = (), *, lines: bool = False,
-    limit: int | None = None, close: bool = False, again: bool = False, **rules: Any,
-) -> ManualRun:  # fmt: skip
+    channel: Channel,
+    paths: Sequence[Path],
+    receivers: Sequence[str] = (),
+    *,
+    lines: bool = False,
+    limit: int | None = None,
+    close: bool = False,
+    again: bool = False,
+    **rules: Any,
+) -> ManualRun:
     sender = Sender(channel.bindings, SendRules("host", lines, again, **rules))
     operation: Operation[Sent] = sender.run(find_sources(list(paths)), receivers, limit, None, close)
     return ManualRun(channel, operation)

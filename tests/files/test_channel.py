@@ -270,8 +270,9 @@ async def test_a_waiting_sender_and_a_waiting_receiver_send_no_commands(
     await do(full.open, ["r"], limit=2 * MiB)
     await do(idle.open, ["r"])
     waiting = [
-        asyncio.create_task(do(full.send, path, close=True)), asyncio.create_task(gather(idle.receiver("r").blocks())),
-    ]  # fmt: skip
+        asyncio.create_task(do(full.send, path, close=True)),
+        asyncio.create_task(gather(idle.receiver("r").blocks())),
+    ]
     await until(lambda: channel_bytes(full) > MiB)
     await asyncio.sleep(0.5)
     before = sum(map(commands, nodes))
@@ -387,9 +388,13 @@ async def test_bad_input_raises_once_and_nothing_is_sent(
 async def test_invalid_receiver_names_and_times_are_refused(channel: Channel, make_app: MakeApp, tmp_path: Path):
     receiver = channel.receiver("r")
     for make in (
-        lambda: channel.receiver("a/b"), lambda: make_app().files(""), lambda: receiver.blocks(wait=-1),
-        lambda: receiver.blocks(share=True, lease=0), lambda: receiver.lines(longest=0),
-        lambda: receiver.batches(longest=0, share=True), lambda: receiver.save(tmp_path, wait=-1),
-    ):  # fmt: skip
+        lambda: channel.receiver("a/b"),
+        lambda: make_app().files(""),
+        lambda: receiver.blocks(wait=-1),
+        lambda: receiver.blocks(share=True, lease=0),
+        lambda: receiver.lines(longest=0),
+        lambda: receiver.batches(longest=0, share=True),
+        lambda: receiver.save(tmp_path, wait=-1),
+    ):
         with pytest.raises(ValueError, match=r"name|wait|lease|longest"):
             make()

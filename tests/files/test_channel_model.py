@@ -339,7 +339,14 @@ _LONG = b"long" * 6
 
 # Here a receiver seldom lives long enough to settle what it has pulled: the files arrive, but slowly.
 _MANY_DEATHS = Plan(
-    seed=131071, block=6, blocks_per_put=3, records=6, ready_items=2, limit=1500, longest=3, lines=(False, True),
+    seed=131071,
+    block=6,
+    blocks_per_put=3,
+    records=6,
+    ready_items=2,
+    limit=1500,
+    longest=3,
+    lines=(False, True),
     files=(
         ((b"a" + _LONG + b"aa\r\nbc\r\na" + _LONG + b"aa" + _LONG + b"\r\n\n\na\xff\x00", False),),
         (
@@ -349,7 +356,7 @@ _MANY_DEATHS = Plan(
         ),
     ),
     deaths=0.08,
-)  # fmt: skip
+)
 
 
 @contextlib.contextmanager
@@ -407,10 +414,13 @@ _FALLEN_BACK = Plan(
     beginnings=st.lists(st.tuples(st.integers(20, 350), st.sampled_from(BEGINNINGS)), min_size=1, max_size=3),
 )
 @settings(
-    max_examples=EXAMPLES or 15, deadline=None, derandomize=not EXAMPLES, database=None,
+    max_examples=EXAMPLES or 15,
+    deadline=None,
+    derandomize=not EXAMPLES,
+    database=None,
     phases=[Phase.explicit, Phase.generate, *([Phase.shrink] if EXAMPLES else [])],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
-)  # fmt: skip
+)
 def test_a_channel_that_begins_again_skips_nothing(
     app: Penstock, raw: Any, plan: Plan, beginnings: list[tuple[int, str]]
 ):

@@ -74,8 +74,9 @@ def test_a_file_of_bytes_that_replaces_another_one_says_so(channel: Channel, tmp
     for n in range(2):
         channel.send(write(tmp_path / f"site{n}" / "access.log", f"{n}\n"))
     assert [(one.path.name, one.replaced, one.kept_as) for one in save(channel, tmp_path)] == [
-        ("access.log", False, None), ("access.log", True, None),
-    ]  # fmt: skip
+        ("access.log", False, None),
+        ("access.log", True, None),
+    ]
     channel.send(tmp_path / "site1" / "access.log", again=True)
     assert [one.replaced for one in save(channel, tmp_path)] == [False]  # the same bytes
 

@@ -123,9 +123,10 @@ def test_every_line_is_received_once_while_the_log_is_followed(app: Penstock, tm
     rotation = Rotation(tmp_path, {**CREATE, **COPYTRUNCATE}[how], reopens=how in CREATE)
     stopped = threading.Event()
     sender = threading.Thread(
-        target=channel.send_lines, args=(rotation.logs,),
+        target=channel.send_lines,
+        args=(rotation.logs,),
         kwargs={"follow": lambda: not stopped.is_set(), "settle": 2, "final": True},
-    )  # fmt: skip
+    )
     sender.start()
     rotation.run()
     lines = rotation.written()
@@ -158,9 +159,10 @@ def test_one_path_is_enough_to_follow_a_log(app: Penstock, tmp_path: Path):
     rotation = Rotation(tmp_path, CREATE["compress"], reopens=True, days=3)
     stopped = threading.Event()
     sender = threading.Thread(
-        target=channel.send_lines, args=(rotation.log,),
+        target=channel.send_lines,
+        args=(rotation.log,),
         kwargs={"follow": lambda: not stopped.is_set(), "settle": 2, "final": True},
-    )  # fmt: skip
+    )
     sender.start()
     rotation.run(3)
     lines = rotation.written()

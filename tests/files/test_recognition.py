@@ -69,9 +69,7 @@ def pack(path: Path, suffix: str = ".gz") -> Path:
 # --- rotation ---
 
 
-def rotate(
-    log: Path, how: str, kept: int = 7, while_copied: Callable[[Path], object] = lambda copy: None
-) -> None:  # fmt: skip
+def rotate(log: Path, how: str, kept: int = 7, while_copied: Callable[[Path], object] = lambda copy: None) -> None:
     """One rotation as logrotate does it. `how`: create, copytruncate, compress, delaycompress, or several of them.
     copytruncate calls `while_copied` between the copy and the truncation."""
     for number in range(kept, 0, -1):
@@ -360,13 +358,23 @@ def test_a_log_that_grows_while_it_is_sent_is_sound(channel: Channel, tmp_path: 
 @pytest.mark.parametrize(
     ("name", "log"),
     [
-        ("access.log", "access.log"), ("access.log.1", "access.log"), ("access.log.12.gz", "access.log"),
-        ("access.log-20260302", "access.log"), ("access.log-20260302.xz", "access.log"),
-        ("access-20260302.log", "access.log"), ("access.1.log", "access.log"), ("a.log.2026-03-02_13", "a.log"),
-        ("messages-20260302-1763800000", "messages"), ("a.log.old", "a.log"), ("20260302.log", "20260302.log"),
-        ("f0001.txt", "f0001.txt"), ("node12.log", "node12.log"), ("a.log.1.zst", "a.log"), ("a.log.bz2", "a.log"),
+        ("access.log", "access.log"),
+        ("access.log.1", "access.log"),
+        ("access.log.12.gz", "access.log"),
+        ("access.log-20260302", "access.log"),
+        ("access.log-20260302.xz", "access.log"),
+        ("access-20260302.log", "access.log"),
+        ("access.1.log", "access.log"),
+        ("a.log.2026-03-02_13", "a.log"),
+        ("messages-20260302-1763800000", "messages"),
+        ("a.log.old", "a.log"),
+        ("20260302.log", "20260302.log"),
+        ("f0001.txt", "f0001.txt"),
+        ("node12.log", "node12.log"),
+        ("a.log.1.zst", "a.log"),
+        ("a.log.bz2", "a.log"),
     ],
-)  # fmt: skip
+)
 def test_the_name_of_a_rotated_log_leads_to_its_log(name: str, log: str):
     assert log_path(f"/logs/{name}") == f"/logs/{log}"
 

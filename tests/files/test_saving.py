@@ -114,8 +114,9 @@ async def test_text_of_gzip_is_saved_under_the_name_of_the_text(channel: Channel
     await do(channel.send, path, close=True)
     saved = await gather(face, channel.receiver("r").save(tmp_path / "out"))
     assert [(one.path.name, one.path.read_bytes()) for one in saved] == [
-        ("a.log", b"one\ntwo\n"), ("a.log.gz", path.read_bytes()),
-    ]  # fmt: skip
+        ("a.log", b"one\ntwo\n"),
+        ("a.log.gz", path.read_bytes()),
+    ]
     assert saved[1].digest == file_digest(path)
     assert hidden(tmp_path / "out") == []
 
@@ -197,11 +198,13 @@ async def test_files_of_two_hosts_are_kept_apart_or_the_loss_is_reported(
     await do(channel.close)
     apart = await gather(face, channel.receiver("apart").save(tmp_path / "apart", layout="{source}/{name}"))
     assert [one.path.relative_to(tmp_path / "apart").as_posix() for one in apart] == [
-        "web-1/access.log", "web-2/access.log",
-    ]  # fmt: skip
+        "web-1/access.log",
+        "web-2/access.log",
+    ]
     assert [(one.source, one.replaced_source, one.path.read_text()) for one in apart] == [
-        ("web-1", "", "web-1"), ("web-2", "", "web-2"),
-    ]  # fmt: skip
+        ("web-1", "", "web-1"),
+        ("web-2", "", "web-2"),
+    ]
     mixed = await gather(face, channel.receiver("mixed").save(tmp_path / "mixed"))
     try:
         os.getxattr(mixed[1].path, "user.penstock.source")

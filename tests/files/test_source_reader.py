@@ -167,8 +167,12 @@ def test_gzip_members_and_padding_become_one_text(tmp_path: Path):
 def test_a_file_is_packed_if_its_content_or_its_name_says_so(tmp_path: Path):
     packed = gzip.compress(TEXT)
     for name, content, expected in [
-        ("a", packed, True), ("a.gz", packed, True), ("b", TEXT, False), ("c.gz", TEXT, True), ("d", b"\x1f", False),
-    ]:  # fmt: skip
+        ("a", packed, True),
+        ("a.gz", packed, True),
+        ("b", TEXT, False),
+        ("c.gz", TEXT, True),
+        ("d", b"\x1f", False),
+    ]:
         with SourceReader(source(write(tmp_path / name, content)), lines=True) as reader:
             assert reader.packed is expected
     for content, reason in [(b"", "it is empty"), (b"\x1f", "it ends at byte 1"), (TEXT, "30 20 at byte 0")]:

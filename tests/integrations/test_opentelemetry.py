@@ -75,10 +75,15 @@ def test_a_trace_goes_from_the_enqueue_into_the_task(
     assert parents == [None, *(span.context.span_id for span in (request_, send, process) if span.context)]
     assert (send.kind, process.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
     assert dict(process.attributes or {}) == {
-        "messaging.system": "penstock", "messaging.destination.name": "mail", "messaging.operation.type": "process",
-        "messaging.operation.name": "run", "messaging.message.id": job.id, "penstock.task": "work",
-        "penstock.tenant": "acme", "penstock.attempt": 1,
-    }  # fmt: skip
+        "messaging.system": "penstock",
+        "messaging.destination.name": "mail",
+        "messaging.operation.type": "process",
+        "messaging.operation.name": "run",
+        "messaging.message.id": job.id,
+        "penstock.task": "work",
+        "penstock.tenant": "acme",
+        "penstock.attempt": 1,
+    }
     assert process.status.status_code is StatusCode.UNSET
 
 

@@ -147,9 +147,16 @@ def test_a_worker_serves_the_metrics_of_all_its_processes(
     prefix = f"served{processes}"
     with Penstock(server.address, prefix=prefix) as app:
         worker = start(
-            "worker", "shop.py:app", "--processes", processes, "--metrics-port", str(port), PENSTOCK_URL=server.address,
-            PENSTOCK_PREFIX=prefix, PYTHONDONTWRITEBYTECODE="1",
-        )  # fmt: skip
+            "worker",
+            "shop.py:app",
+            "--processes",
+            processes,
+            "--metrics-port",
+            str(port),
+            PENSTOCK_URL=server.address,
+            PENSTOCK_PREFIX=prefix,
+            PYTHONDONTWRITEBYTECODE="1",
+        )
         nothing = app.task(queue="mail", name="shop.nothing")(_nothing)
         for job in [nothing.enqueue() for _ in range(20)]:
             job.result(timeout=scaled(10))

@@ -15,14 +15,17 @@ def test_a_job_becomes_ready_in_the_lane_of_its_tenant(stand: Stand):
     assert body == bytes([FORMAT]) + b"r" + b"".join(n.to_bytes(6) for n in (1, START, START, 0)) + drafted[26:]
     assert stand.dump() == {
         "meta": {
-            b"sequence": b"1", b"ready": b"1", b"entries3": b"1", b"second": b"%d" % (START // 1000),
+            b"sequence": b"1",
+            b"ready": b"1",
+            b"entries3": b"1",
+            b"second": b"%d" % (START // 1000),
             b"second_ready": b"1",
         },
         "jobs": {b"j": body},
         "heads:3": {b"ada": entry(1, "j")},
         "turns:3": [(b"ada", 2**36 - 2**20)],
         "tenants": {b"ada": bytes([0, 0, 0, 1]) + bytes(12)},
-    }  # fmt: skip
+    }
 
 
 def test_the_further_jobs_of_a_tenant_stand_behind_its_first(stand: Stand):
@@ -148,8 +151,10 @@ def test_a_cancelled_job_leaves_an_entry_that_is_skipped(stand: Stand):
     changed = difference(before, stand.dump())
     assert changed.keys() == {"meta", "jobs", "tenants", "results", "ends:20"}
     assert {name: changed["meta"][name] for name in ("ready", "cancelled", "second_ready")} == {
-        "ready": "1", "cancelled": "1", "second_ready": "1",
-    }  # fmt: skip
+        "ready": "1",
+        "cancelled": "1",
+        "second_ready": "1",
+    }
     assert ids(FakeWorker(stand, "w").claim(5)) == ["b"]
     assert not {"lane:5:", "heads:5"} & stand.dump().keys()
 
@@ -164,8 +169,16 @@ def test_cancel_returns_a_word_for_each_id(stand: Stand):
     worker.settle(dead, ending="bury")
     asked = ["dead", "done", "running", "waits", "later", "waits", "unknown", "nothing is kept", "nothing is kept"]
     assert stand.run(stand.bindings.cancel(asked)) == [
-        "dead", "done", "running", "cancelled", "cancelled", "cancelled", "none", "cancelled", "none",
-    ]  # fmt: skip
+        "dead",
+        "done",
+        "running",
+        "cancelled",
+        "cancelled",
+        "cancelled",
+        "none",
+        "cancelled",
+        "none",
+    ]
     assert stand.counts() == "0 0 1 1"
 
 

@@ -12,9 +12,18 @@ from tests.jobs.stand import FakeWorker, Stand, every_script, ids, record, settl
 from tests.servers import Server
 
 ADDS_WORK = {
-    "stage", "enqueue", "stage_in_shard", "enqueue_in_shard", "enqueue_flow", "requeue", "define_schedules", "tick",
-    "deliver", "signal", "requeue_jobs",
-}  # fmt: skip
+    "stage",
+    "enqueue",
+    "stage_in_shard",
+    "enqueue_in_shard",
+    "enqueue_flow",
+    "requeue",
+    "define_schedules",
+    "tick",
+    "deliver",
+    "signal",
+    "requeue_jobs",
+}
 
 
 @pytest.fixture(scope="module")

@@ -32,10 +32,25 @@ def test_a_moment_says_what_happened_before_it(stand: Stand):
     worker.turn(0)
     assert moments(stand) == [
         Moment(
-            at=START / 1000 + 10, seconds=10.0, ready=2, delayed=0, parked=0, running=0, dead=1, oldest=10, workers=0,
-            entered=4, completed=1, retried=0, failed=1, dropped=0, cancelled=0, expired=0, lost=0,
+            at=START / 1000 + 10,
+            seconds=10.0,
+            ready=2,
+            delayed=0,
+            parked=0,
+            running=0,
+            dead=1,
+            oldest=10,
+            workers=0,
+            entered=4,
+            completed=1,
+            retried=0,
+            failed=1,
+            dropped=0,
+            cancelled=0,
+            expired=0,
+            lost=0,
         )
-    ]  # fmt: skip
+    ]
     assert moments(stand)[0].per_second("entered") == 0.4
 
 

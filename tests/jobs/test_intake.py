@@ -81,9 +81,15 @@ async def test_every_question_sees_a_staged_job(app: Penstock, do: Do, raw: Any)
                 questions[what] = enqueued(queue)[-1].arguments["value"]
         assert staged(raw, queue) == 0
     assert questions == {
-        "status": Status.READY, "info": "info", "count": 3, "tenant": 1, "result": "ready", "cancel": True, "purge": 1,
+        "status": Status.READY,
+        "info": "info",
+        "count": 3,
+        "tenant": 1,
+        "result": "ready",
+        "cancel": True,
+        "purge": 1,
         "enqueued": "enqueued",
-    }  # fmt: skip
+    }
 
 
 async def test_the_intake_never_holds_more_than_128_jobs_and_keeps_their_order(app: Penstock, do: Do, raw: Any):

@@ -47,18 +47,37 @@ async def test_each_filter_selects_its_jobs(app: Penstock, queue: Queue, do: Do,
     other = await do(greet.using(tenant="bo").enqueue, "Ann")
     late = await do(queue.put, "late", delay=600)
     found = {
-        "dead": queue.jobs(state="dead"), "running": queue.jobs(state=Status.RUNNING),
-        "ready": queue.jobs(state="ready"), "ready of acme": queue.jobs(state="ready", tenant="acme"),
-        "delayed": queue.jobs(state="delayed"), "acme": queue.jobs(tenant="acme"), "greet": queue.jobs(task="greet"),
-        "values": queue.jobs(task="", tenant=""), "own": queue.jobs(id_prefix="own-"),
-        "by whole id": queue.jobs(id_prefix=ready.id), "old": queue.jobs(older_than=50), "all": queue.jobs(),
-        "old and dead": queue.jobs(state="dead", older_than=50), "older": queue.jobs(state="dead", older_than=70),
-    }  # fmt: skip
+        "dead": queue.jobs(state="dead"),
+        "running": queue.jobs(state=Status.RUNNING),
+        "ready": queue.jobs(state="ready"),
+        "ready of acme": queue.jobs(state="ready", tenant="acme"),
+        "delayed": queue.jobs(state="delayed"),
+        "acme": queue.jobs(tenant="acme"),
+        "greet": queue.jobs(task="greet"),
+        "values": queue.jobs(task="", tenant=""),
+        "own": queue.jobs(id_prefix="own-"),
+        "by whole id": queue.jobs(id_prefix=ready.id),
+        "old": queue.jobs(older_than=50),
+        "all": queue.jobs(),
+        "old and dead": queue.jobs(state="dead", older_than=50),
+        "older": queue.jobs(state="dead", older_than=70),
+    }
     expected = {
-        "dead": [dead], "running": [running], "ready": [ready, other], "ready of acme": [ready], "delayed": [late],
-        "acme": [dead, running, ready], "greet": [other], "values": [late], "own": [ready], "by whole id": [ready],
-        "old": [dead, running], "all": [dead, running, ready, other, late], "old and dead": [dead], "older": [],
-    }  # fmt: skip
+        "dead": [dead],
+        "running": [running],
+        "ready": [ready, other],
+        "ready of acme": [ready],
+        "delayed": [late],
+        "acme": [dead, running, ready],
+        "greet": [other],
+        "values": [late],
+        "own": [ready],
+        "by whole id": [ready],
+        "old": [dead, running],
+        "all": [dead, running, ready, other, late],
+        "old and dead": [dead],
+        "older": [],
+    }
     for name, jobs in found.items():
         assert sorted(await ids(do, jobs)) == sorted(job.id for job in expected[name]), name
         assert await do(jobs.count) == len(expected[name]), name

@@ -43,10 +43,12 @@ def test_lines_in_the_turn_that_settles_the_job_are_kept_with_its_result(stand: 
     stand.run(stand.bindings.enqueue(["a", record(), "b", record()]))
     held = stand.run(stand.bindings.turn("w", 1, lease=10, want=2)).claims
     claim(
-        stand, "w", 2,
+        stand,
+        "w",
+        2,
         notes=[(one.token, notes(f"last of {one.id}", progress=1)) for one in held],
         settlements=[Settlement(held[0].token, b'"result"'), Settlement(held[1].token, b"{}", "retry", 60)],
-    )  # fmt: skip
+    )
     assert lines_of(stand, "a") == ["last of a"]
     assert lines_of(stand, "b") == ["last of b"]
     done = info_of("a", stand.run(stand.bindings.show("a")))

@@ -129,8 +129,13 @@ WHOLE: list[Any] = [
     SerializedByAlias(userId=5),
     Swapped(a=1, b=2),
     Strict(
-        tags={1, 2}, at=datetime(2026, 1, 2, tzinfo=UTC), pause=timedelta(seconds=1.5), uid=UUID(int=7),
-        price=Decimal("1.10"), colour=Colour.RED, pair=(1, "x"),
+        tags={1, 2},
+        at=datetime(2026, 1, 2, tzinfo=UTC),
+        pause=timedelta(seconds=1.5),
+        uid=UUID(int=7),
+        price=Decimal("1.10"),
+        colour=Colour.RED,
+        pair=(1, "x"),
     ),
     Parsed(data="[1, 2]"),  # type: ignore[arg-type]
     Area(width=3),
@@ -140,7 +145,7 @@ WHOLE: list[Any] = [
     Tank(pets=[Cat(livesLeft=3), Fish(depth=1.5)], by_name={"x": Camel(retryCount=9)}),  # type: ignore[call-arg]
     Noted(name="Ada"),
     Box(Camel(retryCount=9), [Aliased(p=9)]),  # type: ignore[call-arg]
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("value", WHOLE, ids=lambda value: type(value).__name__)

@@ -33,9 +33,13 @@ def make_suspects(stand: Stand, *keys: str, **options: Any) -> None:
 
 def trial(stand: Stand, name: str, host_deaths: int | None = None, *settled: Settlement) -> list[Claim]:
     """The first turn of a trial process."""
-    return FakeWorker(stand, name).turn(
-        1, *settled, trial="only", registration=Registration(f"host:{name}", 1, trial=True, host_deaths=host_deaths)
-    ).claims  # fmt: skip
+    return (
+        FakeWorker(stand, name)
+        .turn(
+            1, *settled, trial="only", registration=Registration(f"host:{name}", 1, trial=True, host_deaths=host_deaths)
+        )
+        .claims
+    )
 
 
 def listed(stand: Stand) -> list[WorkerInfo]:
@@ -60,8 +64,11 @@ def test_jobs_of_a_host_that_died_return_to_the_front_side_by_side(stand: Stand)
     changed = difference(before, stand.dump())
     assert changed["front:5:"] == [entry(7, "a"), entry(8, "b")]
     assert {name: changed["meta"][name] for name in ("ready", "running", "lost", "front")} == {
-        "ready": "4", "running": None, "lost": "2", "front": "2",
-    }  # fmt: skip
+        "ready": "4",
+        "running": None,
+        "lost": "2",
+        "front": "2",
+    }
     assert changed["held:w"] is None
     assert changed["reasons"] == {b"a": GONE, b"b": GONE}
     assert facts(stand, "a") == ("r", False, 0, 0, 1)

@@ -33,8 +33,13 @@ def test_a_claim_takes_a_job_from_its_lane(stand: Stand):
     assert changed["held:w"].pop(b"")
     assert changed == {
         "meta": {
-            "sequence": "3", "ready": "1", "running": "1", "entries5": "1", "v5": str(2**36 - 2**20),
-            "second_ready": "1", "next_lease": str(START + 10_000),
+            "sequence": "3",
+            "ready": "1",
+            "running": "1",
+            "entries5": "1",
+            "v5": str(2**36 - 2**20),
+            "second_ready": "1",
+            "next_lease": str(START + 10_000),
         },
         "heads:5": {b"ada": entry(2, "k", more=True)},
         "lane:5:ada": None,
@@ -43,7 +48,7 @@ def test_a_claim_takes_a_job_from_its_lane(stand: Stand):
         "leases": [(b"w", START + 10_000.0)],
         "held:w": {b"j": (3).to_bytes(6) + bytes([0]) + (600_000).to_bytes(5) + b"\3ada"},
         "owners": {b"j": b"w %d" % START},
-    }  # fmt: skip
+    }
 
 
 def test_an_empty_queue_is_left_empty(stand: Stand):

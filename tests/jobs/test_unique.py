@@ -40,11 +40,14 @@ async def test_keys_come_from_arguments_however_they_are_given(app: Penstock, do
     async def every(a: int, b: dict[str, int]) -> None: ...
 
     jobs = [
-        await do(ship.enqueue, 1), await do(ship.enqueue, order=1, part="all", note="x"),
-        await do(ship.enqueue, 1, "b"), await do(bill.enqueue, 1),
-        await do(every.enqueue, 1, {"x": 1, "y": 2}), await do(every.enqueue, b={"y": 2, "x": 1}, a=1),
+        await do(ship.enqueue, 1),
+        await do(ship.enqueue, order=1, part="all", note="x"),
+        await do(ship.enqueue, 1, "b"),
+        await do(bill.enqueue, 1),
+        await do(every.enqueue, 1, {"x": 1, "y": 2}),
+        await do(every.enqueue, b={"y": 2, "x": 1}, a=1),
         await do(every.enqueue, 2, {}),
-    ]  # fmt: skip
+    ]
     assert [jobs.index(job) for job in jobs] == [0, 0, 2, 3, 4, 4, 6]
     await do(app.queue("q").purge)
 

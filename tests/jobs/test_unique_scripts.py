@@ -17,14 +17,28 @@ MODES = {"done": "d", "start": "s", "replace": "r", "debounce": "b", "throttle":
 
 
 def unique(
-    key: str = "k", mode: str = "done", ms: int = 0, *, delay: float = 0, tenant: str = "", priority: int = 5,
-    expires: float = 0, payload: bytes = b"null",
-) -> bytes:  # fmt: skip
+    key: str = "k",
+    mode: str = "done",
+    ms: int = 0,
+    *,
+    delay: float = 0,
+    tenant: str = "",
+    priority: int = 5,
+    expires: float = 0,
+    payload: bytes = b"null",
+) -> bytes:
     """A draft with a unique key."""
     start = draft(
-        flags=UNIQUE, how=0, priority=priority, tenant=tenant.encode(), task=b"", delay_ms=round(delay * 1000),
-        expires_ms=round(expires * 1000), ttl_ms=600_000, powers=UNIQUE_KEY,
-    )  # fmt: skip
+        flags=UNIQUE,
+        how=0,
+        priority=priority,
+        tenant=tenant.encode(),
+        task=b"",
+        delay_ms=round(delay * 1000),
+        expires_ms=round(expires * 1000),
+        ttl_ms=600_000,
+        powers=UNIQUE_KEY,
+    )
     return start + encode_powers(u=(key, MODES[mode], ms)) + payload
 
 

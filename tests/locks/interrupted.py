@@ -70,9 +70,10 @@ def main() -> None:
     with Penstock(address, prefix=prefix) as app:
         client.append(app._driver.connector.blocking_client())
         waits: list[Any] = [
-            app.lock(f"{prefix}:wanted", lease=5), app.semaphore("wanted", limit=1, lease=5),
+            app.lock(f"{prefix}:wanted", lease=5),
+            app.semaphore("wanted", limit=1, lease=5),
             app.rate_limit("wanted", limit=1, per=3600),
-        ]  # fmt: skip
+        ]
         held: list[Any] = []
         holder = threading.Thread(target=lambda: held.extend(one.acquire() for one in waits))
         holder.start()

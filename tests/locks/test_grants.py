@@ -175,9 +175,11 @@ async def test_a_false_grant_grants_nothing(app: Penstock, do: Do, name: str, ra
     seconds, micros = raw.time()
     now = seconds * 1_000_000 + micros
     text = {
-        "earlier": f"grant 5 {now - 5_000_000} 2000", "set forward": f"grant 5 {now + 60_000_000} 2000",
-        "without a number": "grant x y", "not mine": "grants 5 5 5",
-    }[kind]  # fmt: skip
+        "earlier": f"grant 5 {now - 5_000_000} 2000",
+        "set forward": f"grant 5 {now + 60_000_000} 2000",
+        "without a number": "grant x y",
+        "not mine": "grants 5 5 5",
+    }[kind]
     channel, number = address_of_waiter(raw, lock)
     raw.execute_command("SPUBLISH", channel, f"{number} {text}")
     await asyncio.sleep(0.3)
@@ -254,9 +256,11 @@ async def test_a_waiter_that_was_frozen_asks_when_it_is_thawed(
     program = tmp_path / "waiter.py"
     program.write_text(FROZEN_WAITER)
     waiter = subprocess.Popen(
-        [sys.executable, str(program), deployment.address, name], stdout=subprocess.PIPE, text=True,
+        [sys.executable, str(program), deployment.address, name],
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    )
     assert waiter.stdout is not None
     try:
         await waiting(app.lock(name))

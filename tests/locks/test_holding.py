@@ -327,9 +327,15 @@ def test_every_verb_of_a_holding_refuses_in_a_forked_child(apps: Apps, raw: Any,
         permit = app.semaphore(name, limit=2).acquire()
         before = held.transaction().set(f"{{{name}}}:x", 1)
         refused: list[Callable[[], object]] = [
-            held.check, permit.check, held.moment, permit.moment, lambda: held.extend(10), lambda: permit.extend(10),
-            held.transaction, before.commit,
-        ]  # fmt: skip
+            held.check,
+            permit.check,
+            held.moment,
+            permit.moment,
+            lambda: held.extend(10),
+            lambda: permit.extend(10),
+            held.transaction,
+            before.commit,
+        ]
         for verb in refused:
             assert (
                 f"LeaseLost: lock '{{{name}}}' is held by process {os.getpid()}, from which" in (said := in_child(verb))

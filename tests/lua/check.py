@@ -24,15 +24,42 @@ SRC = ROOT / "src" / "penstock"
 
 # The globals that the Lua of every supported server has: Redis 7.0 has neither `os` nor `server`.
 GLOBALS = [
-    "KEYS", "ARGV", "redis", "cjson", "cmsgpack", "struct", "bit", "string", "table", "math",
-    "tonumber", "tostring", "type", "pairs", "ipairs", "next", "unpack", "select", "error", "pcall",
-]  # fmt: skip
+    "KEYS",
+    "ARGV",
+    "redis",
+    "cjson",
+    "cmsgpack",
+    "struct",
+    "bit",
+    "string",
+    "table",
+    "math",
+    "tonumber",
+    "tostring",
+    "type",
+    "pairs",
+    "ipairs",
+    "next",
+    "unpack",
+    "select",
+    "error",
+    "pcall",
+]
 OPTIONS = [
-    "--std", "none", "--read-globals", *GLOBALS,
-    "--ignore", "431", "581",  # a parameter may be named as an argument of the script is; `not` of an inline function
+    "--std",
+    "none",
+    "--read-globals",
+    *GLOBALS,
+    "--ignore",
+    "431",
+    "581",  # a parameter may be named as an argument of the script is; `not` of an inline function
     "--no-unused-secondaries",  # a function's second result cannot be had without the first
-    "--no-max-line-length", "--no-config", "--no-color", "--codes", "--formatter=plain",
-]  # fmt: skip
+    "--no-max-line-length",
+    "--no-config",
+    "--no-color",
+    "--codes",
+    "--formatter=plain",
+]
 
 
 def libraries() -> Iterator[tuple[str, ...]]:

@@ -81,10 +81,15 @@ async def test_creating_does_not_change_the_callers_list(app: Penstock, do: Do):
 async def test_a_chat_that_is_gone_raises_and_leaves_no_key(app: Penstock, do: Do, raw: Any):
     chat = app.chats.get("nowhere")
     for verb, args in [
-        (chat.send, ("ada", 1)), (chat.join, ("ada",)), (chat.members, ()), (chat.info, ()),
-        (chat.keep, (Keep(age=1),)), (chat.reader("ada").pull, ()), (chat.reader("ada").ack, ("1-1",)),
+        (chat.send, ("ada", 1)),
+        (chat.join, ("ada",)),
+        (chat.members, ()),
+        (chat.info, ()),
+        (chat.keep, (Keep(age=1),)),
+        (chat.reader("ada").pull, ()),
+        (chat.reader("ada").ack, ("1-1",)),
         (chat.reader("ada").unread, ()),
-    ]:  # fmt: skip
+    ]:
         with pytest.raises(ChatGone, match="nowhere"):
             await do(verb, *args)
     assert await do(chat.leave, "ada") is False
@@ -94,9 +99,12 @@ async def test_a_chat_that_is_gone_raises_and_leaves_no_key(app: Penstock, do: D
 
 async def test_only_members_send_and_read(chat: Chat, do: Do):
     for verb, args in [
-        (chat.send, ("eve", 1)), (chat.reader("eve").pull, ()), (chat.reader("eve").ack, ("1-1",)),
-        (chat.reader("eve").unread, ()), (chat.reader("eve", "phone").pull, ()),
-    ]:  # fmt: skip
+        (chat.send, ("eve", 1)),
+        (chat.reader("eve").pull, ()),
+        (chat.reader("eve").ack, ("1-1",)),
+        (chat.reader("eve").unread, ()),
+        (chat.reader("eve", "phone").pull, ()),
+    ]:
         with pytest.raises(NotAMember, match="eve"):
             await do(verb, *args)
     assert await do(chat.leave, "eve") is False
@@ -196,8 +204,11 @@ async def test_each_device_has_a_cursor_of_its_own(chat: Chat, do: Do):
     assert numbers(await do(laptop.pull)) == [2]
     await do(chat.send, "ada", "from a member with devices only")
     assert {(m.name, m.device) for m in await do(chat.members)} == {
-        ("ada", "phone"), ("ada", "laptop"), ("bo", ""), ("cy", ""),
-    }  # fmt: skip
+        ("ada", "phone"),
+        ("ada", "laptop"),
+        ("bo", ""),
+        ("cy", ""),
+    }
 
 
 async def test_a_member_that_has_read_without_a_device_stays_a_reader_beside_its_devices(chat: Chat, do: Do):
@@ -219,8 +230,10 @@ async def test_a_forgotten_device_holds_no_messages(chat: Chat, do: Do):
     assert (await do(chat.reader("ada", "laptop").unread)) == 0
     assert await do(laptop.forget)
     assert {(m.name, m.device, m.read) for m in await do(chat.members)} == {
-        ("ada", "", 1), ("bo", "", 0), ("cy", "", 0),
-    }  # fmt: skip
+        ("ada", "", 1),
+        ("bo", "", 0),
+        ("cy", "", 0),
+    }
     await do(phone.pull)
     assert await do(chat.leave, "ada")
     with pytest.raises(NotAMember):

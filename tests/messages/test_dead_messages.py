@@ -80,8 +80,9 @@ async def test_dead_letters_are_posted_again_or_removed(box: Mailbox, do: Do):
     assert await do(box.dead.count) == 2
     again = await do(box.claim, 9)
     assert [(item.body, item.sender, item.deliveries, item.number) for item in again] == [
-        (0, "ada", 1, 6), (1, "ada", 1, 7),
-    ]  # fmt: skip
+        (0, "ada", 1, 6),
+        (1, "ada", 1, 7),
+    ]
     for wrong in (1, "x", None):
         with pytest.raises(BadCall):
             await do(box.dead.requeue, wrong)

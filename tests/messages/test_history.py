@@ -188,8 +188,11 @@ async def test_a_redacted_message_has_no_body_and_an_event_says_so(chat: Chat, d
     event = await do(chat.redact, "ada", read)
     mail = await do(chat.reader("ada").pull)
     assert [(m.number, m.sender, m.body, m.redacted, m.missed) for m in mail] == [
-        (1, "bo", "a", False, 0), (2, "bo", None, True, 0), (3, "bo", "c", False, 0), (4, "ada", None, False, 0),
-    ]  # fmt: skip
+        (1, "bo", "a", False, 0),
+        (2, "bo", None, True, 0),
+        (3, "bo", "c", False, 0),
+        (4, "ada", None, False, 0),
+    ]
     assert (mail[3].id, mail[3].event, mail[3].about) == (event, "redact", read.id)
     assert [(m.event, m.about) for m in mail[:3]] == [(None, None)] * 3
     assert b"secret" not in repr(raw.xrange(chat._log.keys.log)).encode()
@@ -216,16 +219,22 @@ async def test_an_edited_message_is_read_with_its_last_body(chat: Chat, do: Do, 
     two = await do(chat.edit, "bo", sent, {"text": "first"})
     mail = await do(chat.reader("ada").pull)
     assert [(m.number, m.body, m.edited, m.event) for m in mail] == [
-        (1, {"text": "first"}, True, None), (2, "x", False, None), (3, None, False, "edit"),
+        (1, {"text": "first"}, True, None),
+        (2, "x", False, None),
+        (3, None, False, "edit"),
         (4, {"text": "first"}, False, "edit"),
-    ]  # fmt: skip
+    ]
     assert [m.about for m in mail] == [None, None, sent, sent]
     assert [m.id for m in mail[2:]] == [one, two]
     await do(chat.redact, "ada", sent)
     mail = await do(chat.reader("ada").pull)
     assert [(m.number, m.body, m.redacted) for m in mail] == [
-        (1, None, True), (2, "x", False), (3, None, False), (4, None, False), (5, None, False),
-    ]  # fmt: skip
+        (1, None, True),
+        (2, "x", False),
+        (3, None, False),
+        (4, None, False),
+        (5, None, False),
+    ]
     kept = repr(raw.xrange(chat._log.keys.log))
     assert "frist" not in kept
     assert "frst" not in kept

@@ -362,13 +362,19 @@ def _fill(client: Any, key: str, rows: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     ("fill", "step"),
     [
-        (fill_waiting, POST), (fill_waiting, LOG.leave("m1")), (fill_waiting, LOG.delete()),
-        (fill_waiting, LOG.pull("ada", limit=1, address="one/1", ttl=60)), (fill_reported, LOG.wake()),
-        (fill_reported, LOG.pull("ada", limit=1)), (fill_watching, POST),
-        (fill_idle, BOX.post("", [("", b"1")], create=True)), (fill_idle, claim("one/1")), (fill_idle, BOX.delete()),
+        (fill_waiting, POST),
+        (fill_waiting, LOG.leave("m1")),
+        (fill_waiting, LOG.delete()),
+        (fill_waiting, LOG.pull("ada", limit=1, address="one/1", ttl=60)),
+        (fill_reported, LOG.wake()),
+        (fill_reported, LOG.pull("ada", limit=1)),
+        (fill_watching, POST),
+        (fill_idle, BOX.post("", [("", b"1")], create=True)),
+        (fill_idle, claim("one/1")),
+        (fill_idle, BOX.delete()),
         (fill_ended, BOX.wake()),
     ],
-)  # fmt: skip
+)
 def test_no_script_holds_the_server_for_long(
     client: Any, faces: Faces, living: int, fill: Callable[..., None], step: RoundTrip[Any]
 ):

@@ -50,27 +50,47 @@ def queue(app: Penstock) -> Verbs:
     q.put("y")
     inspector = Inspector(app)
     return [
-        ("put", lambda: q.put(7)), ("put_many", lambda: q.put_many([1, 2], tenant="cy")),
-        ("put delayed", lambda: q.put(7, delay=0.01)), ("claim", lambda: [one.complete() for one in q.claim(5)]),
-        ("complete", third.complete), ("retry", lambda: [one.retry(0) for one in q.claim(2)]),
-        ("fail", lambda: [one.fail("x") for one in q.claim(2)]), ("count", q.count), ("tenant", q.tenant("ada").count),
-        ("weigh", lambda: q.tenant("ada").weigh(3)), ("workers", q.workers), ("status", job.status), ("info", job.info),
-        ("result", lambda: q.job(first.id).result(0)), ("cancel", job.cancel), ("dead", q.dead.list),
-        ("letter", lambda: inspector.show_dead(second.id)), ("requeue", lambda: q.dead.requeue(second.id)),
-        ("remove", lambda: q.dead.remove(second.id)), ("pause", q.pause), ("resume", q.resume),
-        ("inspect", lambda: inspector.queue("mail")), ("job", lambda: inspector.job(job.id)),
-        ("tenant purge", q.tenant("bo").purge), ("purge", q.purge),
-    ]  # fmt: skip
+        ("put", lambda: q.put(7)),
+        ("put_many", lambda: q.put_many([1, 2], tenant="cy")),
+        ("put delayed", lambda: q.put(7, delay=0.01)),
+        ("claim", lambda: [one.complete() for one in q.claim(5)]),
+        ("complete", third.complete),
+        ("retry", lambda: [one.retry(0) for one in q.claim(2)]),
+        ("fail", lambda: [one.fail("x") for one in q.claim(2)]),
+        ("count", q.count),
+        ("tenant", q.tenant("ada").count),
+        ("weigh", lambda: q.tenant("ada").weigh(3)),
+        ("workers", q.workers),
+        ("status", job.status),
+        ("info", job.info),
+        ("result", lambda: q.job(first.id).result(0)),
+        ("cancel", job.cancel),
+        ("dead", q.dead.list),
+        ("letter", lambda: inspector.show_dead(second.id)),
+        ("requeue", lambda: q.dead.requeue(second.id)),
+        ("remove", lambda: q.dead.remove(second.id)),
+        ("pause", q.pause),
+        ("resume", q.resume),
+        ("inspect", lambda: inspector.queue("mail")),
+        ("job", lambda: inspector.job(job.id)),
+        ("tenant purge", q.tenant("bo").purge),
+        ("purge", q.purge),
+    ]
 
 
 def lock(app: Penstock) -> Verbs:
     held = app.lock("invoice:7", lease=60).acquire()
     free = app.lock("invoice:7", lease=1, wait=0)
     return [
-        ("acquire", free.acquire), ("info", free.info), ("check", held.check), ("extend", lambda: held.extend(60)),
-        ("release", held.release), ("again", lambda: free.acquire().release()), ("break", lambda: free.break_("test")),
+        ("acquire", free.acquire),
+        ("info", free.info),
+        ("check", held.check),
+        ("extend", lambda: held.extend(60)),
+        ("release", held.release),
+        ("again", lambda: free.acquire().release()),
+        ("break", lambda: free.break_("test")),
         ("all", lambda: Inspector(app).locks()),
-    ]  # fmt: skip
+    ]
 
 
 def semaphore(app: Penstock) -> Verbs:
@@ -78,19 +98,24 @@ def semaphore(app: Penstock) -> Verbs:
     held = permits.acquire()
     permits.set_limit(4)
     return [
-        ("acquire", lambda: permits.acquire().release()), ("info", permits.info),
+        ("acquire", lambda: permits.acquire().release()),
+        ("info", permits.info),
         ("limit", lambda: permits.set_limit(5)),
-        ("check", held.check), ("release", held.release), ("again", lambda: permits.acquire().release()),
-    ]  # fmt: skip
+        ("check", held.check),
+        ("release", held.release),
+        ("again", lambda: permits.acquire().release()),
+    ]
 
 
 def rwlock(app: Penstock) -> Verbs:
     both = app.read_write_lock("catalog", lease=60, wait=0)
     reader = both.read().acquire()
     return [
-        ("read", lambda: both.read().acquire().release()), ("info", both.info), ("release", reader.release),
+        ("read", lambda: both.read().acquire().release()),
+        ("info", both.info),
+        ("release", reader.release),
         ("write", lambda: both.write().acquire().release()),
-    ]  # fmt: skip
+    ]
 
 
 def rate(app: Penstock) -> Verbs:
@@ -104,10 +129,14 @@ def election(app: Penstock) -> Verbs:
     leader = app.election("importer", lease=60).campaign()
     other = app.election("importer", lease=1, wait=0)
     return [
-        ("campaign", other.campaign), ("leader", other.leader), ("info", other.info), ("moment", leader.moment),
-        ("observe", lambda: other.observe().fetch(0)), ("resign", leader.resign),
+        ("campaign", other.campaign),
+        ("leader", other.leader),
+        ("info", other.info),
+        ("moment", leader.moment),
+        ("observe", lambda: other.observe().fetch(0)),
+        ("resign", leader.resign),
         ("again", lambda: other.campaign().resign()),
-    ]  # fmt: skip
+    ]
 
 
 def latch(app: Penstock) -> Verbs:
@@ -133,9 +162,11 @@ def contacts(app: Penstock) -> Verbs:
     for name in ("Bo", "Cy", "Zoë"):
         one.touch(name)
     return [
-        ("complete", lambda: one.complete("z")), ("list", one.list), ("touch", lambda: one.touch("Di")),
+        ("complete", lambda: one.complete("z")),
+        ("list", one.list),
+        ("touch", lambda: one.touch("Di")),
         ("remove", lambda: one.remove("Bo")),
-    ]  # fmt: skip
+    ]
 
 
 def directory(app: Penstock) -> Verbs:
@@ -143,11 +174,18 @@ def directory(app: Penstock) -> Verbs:
     one.add_many([("Ada Lovelace", "1"), ("Bo Diddley", "2")])
     one.add("Zoë", "3", weight=5, payload="z")
     return [
-        ("complete", lambda: one.complete("a")), ("weighed", lambda: one.complete("z", by="weight")), ("top", one.top),
-        ("get", lambda: one.get("1")), ("count", one.count), ("add", lambda: one.add("Cy", "4", weight=1)),
-        ("bump", lambda: one.bump("3")), ("rename", lambda: one.rename("1", "Ida")),
-        ("payload", lambda: one.set_payload("3", "y")), ("remove", lambda: one.remove("2")), ("clear", one.clear),
-    ]  # fmt: skip
+        ("complete", lambda: one.complete("a")),
+        ("weighed", lambda: one.complete("z", by="weight")),
+        ("top", one.top),
+        ("get", lambda: one.get("1")),
+        ("count", one.count),
+        ("add", lambda: one.add("Cy", "4", weight=1)),
+        ("bump", lambda: one.bump("3")),
+        ("rename", lambda: one.rename("1", "Ida")),
+        ("payload", lambda: one.set_payload("3", "y")),
+        ("remove", lambda: one.remove("2")),
+        ("clear", one.clear),
+    ]
 
 
 def mailbox(app: Penstock) -> Verbs:
@@ -157,11 +195,19 @@ def mailbox(app: Penstock) -> Verbs:
     claimed.fail("no")
     (claimed,) = box.claim(lease=60)
     return [
-        ("post", lambda: box.post(4, id="d")), ("claim", lambda: [one.ack() for one in box.claim(2)]),
-        ("release", claimed.release), ("ack claimed", claimed.ack), ("pull", box.pull), ("unread", box.unread),
-        ("info", box.info), ("history", box.history), ("dead", box.dead.list),
-        ("dead count", box.dead.count), ("ack", lambda: acknowledge(box)), ("delete", box.delete),
-    ]  # fmt: skip
+        ("post", lambda: box.post(4, id="d")),
+        ("claim", lambda: [one.ack() for one in box.claim(2)]),
+        ("release", claimed.release),
+        ("ack claimed", claimed.ack),
+        ("pull", box.pull),
+        ("unread", box.unread),
+        ("info", box.info),
+        ("history", box.history),
+        ("dead", box.dead.list),
+        ("dead count", box.dead.count),
+        ("ack", lambda: acknowledge(box)),
+        ("delete", box.delete),
+    ]
 
 
 def chat(app: Penstock) -> Verbs:
@@ -173,15 +219,24 @@ def chat(app: Penstock) -> Verbs:
     mine = app.chats.of("bo")
     mine.pull()
     return [
-        ("send", lambda: one.send("ada", "yes", id="y")), ("pull", reader.pull),
+        ("send", lambda: one.send("ada", "yes", id="y")),
+        ("pull", reader.pull),
         ("ack", lambda: acknowledge(reader)),
-        ("unread", reader.unread), ("history", reader.history), ("members", one.members), ("info", one.info),
-        ("edit", lambda: one.edit("ada", sent, "new")), ("redact", lambda: one.redact("ada", sent)),
+        ("unread", reader.unread),
+        ("history", reader.history),
+        ("members", one.members),
+        ("info", one.info),
+        ("edit", lambda: one.edit("ada", sent, "new")),
+        ("redact", lambda: one.redact("ada", sent)),
         ("join", lambda: one.join("di")),
-        ("mine", mine.pull), ("mine unread", mine.unread), ("ack mine", lambda: mine.ack(mine.pull())),
-        ("forget", reader.forget), ("leave", lambda: one.leave("bo")), ("inspect", lambda: Inspector(app).chats()),
+        ("mine", mine.pull),
+        ("mine unread", mine.unread),
+        ("ack mine", lambda: mine.ack(mine.pull())),
+        ("forget", reader.forget),
+        ("leave", lambda: one.leave("bo")),
+        ("inspect", lambda: Inspector(app).chats()),
         ("delete", one.delete),
-    ]  # fmt: skip
+    ]
 
 
 def files(app: Penstock) -> Verbs:
@@ -200,19 +255,30 @@ def files(app: Penstock) -> Verbs:
     return [
         ("send", lambda: channel.send_lines(folder / "b")),
         ("lines", lambda: drained(channel.receiver("alone").lines(wait=0))),
-        ("shared", lambda: drained(channel.receiver("alone").lines(wait=0, share=True))), ("count", count),
-        ("totals", counted.totals), ("top", lambda: counted.top("lines")), ("table", lambda: counted.table("lines")),
-        ("rejected", counted.rejected), ("info", channel.info), ("join", channel.receiver("third").join),
-        ("leave", channel.receiver("third").leave), ("close", channel.close), ("delete", channel.delete),
-    ]  # fmt: skip
+        ("shared", lambda: drained(channel.receiver("alone").lines(wait=0, share=True))),
+        ("count", count),
+        ("totals", counted.totals),
+        ("top", lambda: counted.top("lines")),
+        ("table", lambda: counted.table("lines")),
+        ("rejected", counted.rejected),
+        ("info", channel.info),
+        ("join", channel.receiver("third").join),
+        ("leave", channel.receiver("third").leave),
+        ("close", channel.close),
+        ("delete", channel.delete),
+    ]
 
 
 FILLERS = [queue, lock, semaphore, rwlock, rate, election, latch, barrier, contacts, directory, mailbox, chat, files]
 
 OTHERS: dict[str, tuple[Any, ...]] = {
-    "string": ("SET", "damaged"), "list": ("RPUSH", "damaged", b"\xff"), "hash": ("HSET", "damaged", b"\xff"),
-    "set": ("SADD", "damaged"), "zset": ("ZADD", 7, "damaged"), "stream": ("XADD", "*", "damaged", b"\xff"),
-}  # fmt: skip
+    "string": ("SET", "damaged"),
+    "list": ("RPUSH", "damaged", b"\xff"),
+    "hash": ("HSET", "damaged", b"\xff"),
+    "set": ("SADD", "damaged"),
+    "zset": ("ZADD", 7, "damaged"),
+    "stream": ("XADD", "*", "damaged", b"\xff"),
+}
 JUNK = b"\xff\xfe not ours"
 
 

@@ -291,9 +291,7 @@ def test_missing_rights_to_keys_are_kept_apart_from_those_to_commands(rights, ke
 @pytest.mark.parametrize("channels", [(), ("&penstock:*:x",)])
 def test_missing_rights_to_channels_are_named_with_the_command_that_gives_them(rights, channels):
     (result,) = rights("~*", *channels, "+@all")
-    assert result == (
-        "fail", "user 'app' may not use the channels of wake-ups", "ACL SETUSER app &penstock:wake:*"
-    )  # fmt: skip
+    assert result == ("fail", "user 'app' may not use the channels of wake-ups", "ACL SETUSER app &penstock:wake:*")
 
 
 @pytest.mark.parametrize("missing", [("resetchannels",), ("-ssubscribe",), ("-spublish",)])

@@ -145,8 +145,10 @@ async def test_cancelling_returns_the_outcome_of_each(do, app, inspector):
     waiting = await do(queue.put, 2)
     outcomes = await do(inspector.cancel, waiting.id, running.id, "mail:nobody")
     assert [(one.done, one.status) for one in outcomes] == [
-        (True, Status.READY), (False, Status.RUNNING), (False, Status.UNKNOWN),
-    ]  # fmt: skip
+        (True, Status.READY),
+        (False, Status.RUNNING),
+        (False, Status.UNKNOWN),
+    ]
     await do(item.complete)
 
 
@@ -266,8 +268,9 @@ async def test_every_channel_of_files_of_the_app_is_found(do, app, inspector, ma
     await do(make_app().files("theirs").open, ["me"])
     found = await do(inspector.channels)
     assert [(info.name, info.bytes > 1000, info.receivers[0].behind) for info in found] == [
-        ("a}%/名", True, 3), ("b", True, 3),
-    ]  # fmt: skip
+        ("a}%/名", True, 3),
+        ("b", True, 3),
+    ]
     assert await do(inspector.channel, "b") == found[1]
     with pytest.raises(PenstockError, match=r"no channel 'theirs' with prefix .*; there is "):
         await do(inspector.channel, "theirs")

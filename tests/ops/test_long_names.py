@@ -66,10 +66,26 @@ def test_an_error_cuts_a_long_name(server: Server, name: str):
 
 
 COMMANDS = [
-    "queue show", "queue pause", "queue history", "job show mail:", "dead ls", "dead show mail:", "chat ls",
-    "lock break", "rwlock show", "election show", "latch show", "barrier show", "mailbox show", "directory count",
-    "files ls", "schedule run", "worker show", "no-such-noun", "queue",
-]  # fmt: skip
+    "queue show",
+    "queue pause",
+    "queue history",
+    "job show mail:",
+    "dead ls",
+    "dead show mail:",
+    "chat ls",
+    "lock break",
+    "rwlock show",
+    "election show",
+    "latch show",
+    "barrier show",
+    "mailbox show",
+    "directory count",
+    "files ls",
+    "schedule run",
+    "worker show",
+    "no-such-noun",
+    "queue",
+]
 
 
 def test_the_command_line_cuts_a_long_name(server: Server, capsys: pytest.CaptureFixture[str]):

@@ -86,9 +86,14 @@ class EffectHistory:
             client.set(stand.bindings.keys.user("text"), "no number")
             self.look(queue)
         self.actions: list[Callable[[], None]] = [
-            *[self.enqueue] * 2, *[self.turn] * 8, *[self.deliver] * 4, *[self.wait] * 2, self.settle_late,
-            self.deliver_again, self.requeue,
-        ]  # fmt: skip
+            *[self.enqueue] * 2,
+            *[self.turn] * 8,
+            *[self.deliver] * 4,
+            *[self.wait] * 2,
+            self.settle_late,
+            self.deliver_again,
+            self.requeue,
+        ]
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -165,10 +170,15 @@ class EffectHistory:
         reply = self.send(
             queue,
             call := self.stands[queue].bindings.turn(
-                one.incarnation, one.number, lease=LEASE, want=want, settlements=settlements, trial="alone",
+                one.incarnation,
+                one.number,
+                lease=LEASE,
+                want=want,
+                settlements=settlements,
+                trial="alone",
                 address=f"{{t:{queue}}}:{one.name}/1",
             ),
-        )  # fmt: skip
+        )
         assert reply.alive == was_alive
         if lose:
             known = self.dumps[queue]

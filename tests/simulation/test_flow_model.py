@@ -84,8 +84,13 @@ class FlowHistory:
         self.look()
         rare: list[Callable[[], None]] = [self.cancel, self.give_up_open, self.wait_long, self.settle_down]
         actions: list[Callable[[], None]] = [
-            *[self.enqueue] * 4, *[self.turn] * 8, *[self.deliver] * 3, self.wait, self.change_dead_letters, *rare,
-        ]  # fmt: skip
+            *[self.enqueue] * 4,
+            *[self.turn] * 8,
+            *[self.deliver] * 3,
+            self.wait,
+            self.change_dead_letters,
+            *rare,
+        ]
         for _ in range(steps):
             pick.choice(actions)()
         self.finish()
@@ -221,10 +226,14 @@ class FlowHistory:
         one.number += 1
         texts = [str(self.job(queue, claim).number) if ending is None else "" for claim, ending, _ in ended]
         call = self.stands[queue].bindings.turn(
-            one.incarnation, one.number, lease=LEASE, want=want,
-            settlements=[settlement(*end, text) for end, text in zip(ended, texts, strict=True)], trial="alone",
+            one.incarnation,
+            one.number,
+            lease=LEASE,
+            want=want,
+            settlements=[settlement(*end, text) for end, text in zip(ended, texts, strict=True)],
+            trial="alone",
             address=self.stands[queue].base + "p/1" if one.name.startswith("last") else "",
-        )  # fmt: skip
+        )
         alive = self.judge.leases[one.incarnation] > self.judge.now or one.number == 1
         reply = self.send(queue, call)
         assert reply.alive == alive

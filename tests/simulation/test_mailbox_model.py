@@ -187,9 +187,13 @@ class Mailboxes(RuleBasedStateMachine):
     # --- actions ---
 
     @rule(
-        sender=st.sampled_from(SENDERS), n=st.integers(1, 3), ids=st.lists(st.sampled_from(IDS), max_size=3),
-        ttl=st.sampled_from([None, None, 20]), lost=st.booleans(), late=st.sampled_from([False, False, False, True]),
-    )  # fmt: skip
+        sender=st.sampled_from(SENDERS),
+        n=st.integers(1, 3),
+        ids=st.lists(st.sampled_from(IDS), max_size=3),
+        ttl=st.sampled_from([None, None, 20]),
+        lost=st.booleans(),
+        late=st.sampled_from([False, False, False, True]),
+    )
     def post(self, sender: str, n: int, ids: list[str], ttl: int | None, lost: bool, late: bool = False) -> None:
         """Some have ids; if one was used within ten minutes, the first message with it counts."""
         if late:
@@ -268,9 +272,11 @@ class Mailboxes(RuleBasedStateMachine):
 
     @precondition(lambda self: self.held)
     @rule(
-        at=st.integers(0, 5), action=st.sampled_from(["ack", "ack", "release", "extend", "bury"]),
-        seconds=st.sampled_from([0, 8]), lost=st.booleans(),
-    )  # fmt: skip
+        at=st.integers(0, 5),
+        action=st.sampled_from(["ack", "ack", "release", "extend", "bury"]),
+        seconds=st.sampled_from([0, 8]),
+        lost=st.booleans(),
+    )
     def settle(self, at: int, action: Any, seconds: int, lost: bool) -> None:
         one = self.held[-1 - at % len(self.held)]
         name = one._claim.decode()

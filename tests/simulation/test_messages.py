@@ -201,9 +201,14 @@ class Messages(RuleBasedStateMachine):
         assert mail.gap is None or (mail.gap.first, mail.gap.missed) == (begin + 1, begin - start)
         for message in mail:
             self.events.append(
-                MessageRead(log=self.name(), reader=self.name(member, device), number=message.number, key=message.body,
-                     missed=message.missed)
-            )  # fmt: skip
+                MessageRead(
+                    log=self.name(),
+                    reader=self.name(member, device),
+                    number=message.number,
+                    key=message.body,
+                    missed=message.missed,
+                )
+            )
             self.held[member, device] = message.id
 
     def open(self, member: str, device: str, reader: ModelReader, after: int) -> None:

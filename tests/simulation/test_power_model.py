@@ -63,9 +63,13 @@ class PowerHistory:
         self.keep(pick.choice([None, None, 1]))
         rare = [self.pause, self.change_limits, self.crash, self.purge_parked, self.edit, self.switch]
         self.actions: list[Callable[[], None]] = [
-            *[self.enqueue] * 5, *[self.turn] * 8, *[self.wait] * 3, self.cancel, self.change_dead_letters,
+            *[self.enqueue] * 5,
+            *[self.turn] * 8,
+            *[self.wait] * 3,
+            self.cancel,
+            self.change_dead_letters,
             *pick.sample(rare, 3),
-        ]  # fmt: skip
+        ]
 
     def run(self, steps: int) -> None:
         self.begin()
@@ -107,9 +111,16 @@ class PowerHistory:
             )
             payload = f'"{id}"'.encode()
             drafted = record(
-                tenant, level, delay=delay * UNIT, expires=expires * UNIT, task=kind, limits=limits, unique=unique,
-                payload=payload, ttl=0,
-            )  # fmt: skip
+                tenant,
+                level,
+                delay=delay * UNIT,
+                expires=expires * UNIT,
+                task=kind,
+                limits=limits,
+                unique=unique,
+                payload=payload,
+                ttl=0,
+            )
             parts += [id, drafted]
             job = Job(id, limits, unique, payload, self.serial, in_order=not delay)
             if (holder := self.judge.accept(job)) is not None:
@@ -134,9 +145,13 @@ class PowerHistory:
         ended = [(claim, *end) for claim, end in zip(one.held, plan, strict=False)]
         one.number += 1
         call = self.stand.bindings.turn(
-            one.incarnation, one.number, lease=LEASE, want=want, settlements=[settlement(*end) for end in ended],
+            one.incarnation,
+            one.number,
+            lease=LEASE,
+            want=want,
+            settlements=[settlement(*end) for end in ended],
             trial="alone",
-        )  # fmt: skip
+        )
         expired = self.judge.leases.get(one.incarnation, START * 2) <= self.judge.now
         reply = self.send(call)
         assert reply.alive == (not expired), f"{one.incarnation} lives on" if expired else "a worker was given up"

@@ -111,9 +111,11 @@ class Histories(RuleBasedStateMachine):
         self.model = QueueModel(START)
         self.dump = self.stand.dump()
         self.workers = [
-            Worker("a"), Worker("b", supervised=True), Worker("c", supervised=True, trial="only", host_deaths=2),
+            Worker("a"),
+            Worker("b", supervised=True),
+            Worker("c", supervised=True, trial="only", host_deaths=2),
             Worker("d", trial="only"),
-        ]  # fmt: skip
+        ]
         self.ghosts: list[Ghost] = []
         self.singles: list[tuple[str, Claim]] = []
         self.ids: list[str] = []
@@ -154,15 +156,33 @@ class Histories(RuleBasedStateMachine):
             else None
         )
         call = self.bindings.turn(
-            incarnation, number, lease=LEASE, want=want, settlements=settlements, trial=trial, address=address,
-            sleep=sleep, once=once, registration=registration,
-        )  # fmt: skip
+            incarnation,
+            number,
+            lease=LEASE,
+            want=want,
+            settlements=settlements,
+            trial=trial,
+            address=address,
+            sleep=sleep,
+            once=once,
+            registration=registration,
+        )
         reply: TurnReply = self.send(call)
         times = {"lease": round(LEASE * 1000), "sleep": round(sleep * 1000)}
         self.model.turn(
-            incarnation, number, want, settlements, trial=trial, **times, once=once, reply=reply, before=self.before,
-            after=self.dump, supervised=supervised, host_deaths=host_deaths,
-        )  # fmt: skip
+            incarnation,
+            number,
+            want,
+            settlements,
+            trial=trial,
+            **times,
+            once=once,
+            reply=reply,
+            before=self.before,
+            after=self.dump,
+            supervised=supervised,
+            host_deaths=host_deaths,
+        )
         return reply
 
     def take_turn(self, worker: Worker, want: int, settlements: Sequence[Settlement], sleep: float) -> None:
@@ -244,9 +264,16 @@ class Histories(RuleBasedStateMachine):
             expires_at = self.model.now + expires * 1000 if expires else 0
             job = Job(id, tenant, level, False, 600_000, expires_at, f'"{id}"'.encode(), unique=unique)
             start = draft(
-                flags=UNIQUE, how=0, priority=level, tenant=tenant.encode(), task=b"", delay_ms=delay * 1000,
-                expires_ms=expires * 1000, ttl_ms=600_000, powers=UNIQUE_KEY,
-            )  # fmt: skip
+                flags=UNIQUE,
+                how=0,
+                priority=level,
+                tenant=tenant.encode(),
+                task=b"",
+                delay_ms=delay * 1000,
+                expires_ms=expires * 1000,
+                ttl_ms=600_000,
+                powers=UNIQUE_KEY,
+            )
             jobs.append(job)
             due.append(self.model.now + delay * 1000 if delay else 0)
             parts += [id, start + encode_powers(u=unique) + job.payload]

@@ -77,9 +77,14 @@ class ScheduleHistory:
         self.workers = [FakeWorker(self.stand, f"{name}.1", lease=10_000_000.0) for name in "ab"]
         self.versions = 0
         self.actions: list[Callable[[], None]] = [
-            *[self.define] * 6, *[self.turn] * 6, *[self.serve] * 6, *[self.wait] * 4, *[self.switch] * 4, self.remove,
+            *[self.define] * 6,
+            *[self.turn] * 6,
+            *[self.serve] * 6,
+            *[self.wait] * 4,
+            *[self.switch] * 4,
+            self.remove,
             self.complete,
-        ]  # fmt: skip
+        ]
 
     def run(self, steps: int) -> None:
         for _ in range(steps):

@@ -64,9 +64,18 @@ class StepHistory:
         self.serial = self.calls = 0
         self.endings: list[Ending | None] = [None, *self.random.sample(ENDINGS, 2)]
         self.actions: list[Callable[[], None]] = [
-            *[self.enqueue] * 2, *[self.turn] * 5, *[self.suspend] * 5, *[self.record] * 4, *[self.receive] * 4,
-            *[self.signal] * 5, *[self.wait] * 4, self.act_late, self.requeue, self.cancel, self.signal_the_gone,
-        ]  # fmt: skip
+            *[self.enqueue] * 2,
+            *[self.turn] * 5,
+            *[self.suspend] * 5,
+            *[self.record] * 4,
+            *[self.receive] * 4,
+            *[self.signal] * 5,
+            *[self.wait] * 4,
+            self.act_late,
+            self.requeue,
+            self.cancel,
+            self.signal_the_gone,
+        ]
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -192,9 +201,13 @@ class StepHistory:
         was_alive = one.number == 0 or self.is_alive(one)
         one.number += 1
         call = self.stand.bindings.turn(
-            one.incarnation, one.number, lease=LEASE, want=want, settlements=[settlement(*end) for end in plan],
+            one.incarnation,
+            one.number,
+            lease=LEASE,
+            want=want,
+            settlements=[settlement(*end) for end in plan],
             trial="alone",
-        )  # fmt: skip
+        )
         reply = self.send(call)
         assert reply.alive == was_alive
         self.past += [(one.incarnation, claim) for claim in one.held]

@@ -104,9 +104,17 @@ def left(party: str, at: float) -> BarrierEnded:
 
 
 GOOD = [
-    arrived("a", 1), arrived("b", 2), ended("a", 3, 7, 0), ended("b", 3, 7, 1),
-    arrived("a", 4), ended("a", 5, 8), arrived("a", 6), arrived("b", 7), ended("b", 8, 9, 1), ended("a", 8, 9, 0),
-]  # fmt: skip
+    arrived("a", 1),
+    arrived("b", 2),
+    ended("a", 3, 7, 0),
+    ended("b", 3, 7, 1),
+    arrived("a", 4),
+    ended("a", 5, 8),
+    arrived("a", 6),
+    arrived("b", 7),
+    ended("b", 8, 9, 1),
+    ended("a", 8, 9, 0),
+]
 
 
 @pytest.mark.parametrize(

@@ -61,40 +61,66 @@ STORIES: dict[str, Callable[[Story], Story]] = {
     "waits": lambda t: t.accepted().then(FinalState, state="ready"),
     "cancelled": lambda t: t.accepted().then(FinalState, state="cancelled"),
     "dead": lambda t: (
-        t.accepted().then(Started, claim=1, worker="w").then(Ended, claim=1, returned=False)
-        .then(Settled, claim=1, how="bury", answer="accepted").then(FinalState, state="dead", reason="OSError")
+        t.accepted()
+        .then(Started, claim=1, worker="w")
+        .then(Ended, claim=1, returned=False)
+        .then(Settled, claim=1, how="bury", answer="accepted")
+        .then(FinalState, state="dead", reason="OSError")
     ),
     "retried": lambda t: (
-        t.accepted().then(Started, claim=1, worker="w").then(Ended, claim=1, returned=False)
-        .then(Settled, claim=1, how="retry", answer="accepted").run(2).completed(2)
+        t.accepted()
+        .then(Started, claim=1, worker="w")
+        .then(Ended, claim=1, returned=False)
+        .then(Settled, claim=1, how="retry", answer="accepted")
+        .run(2)
+        .completed(2)
     ),
     "handed back": lambda t: (
-        t.accepted().then(Started, claim=1, worker="w").then(Settled, claim=1, how="release", answer="accepted")
-        .run(2).completed(2)
+        t.accepted()
+        .then(Started, claim=1, worker="w")
+        .then(Settled, claim=1, how="release", answer="accepted")
+        .run(2)
+        .completed(2)
     ),
     "its worker was killed": lambda t: (
-        t.accepted().then(Started, claim=1, worker="w").then(FaultInjected, worker="w", how="killed")
-        .run(2, "v").completed(2)
+        t.accepted()
+        .then(Started, claim=1, worker="w")
+        .then(FaultInjected, worker="w", how="killed")
+        .run(2, "v")
+        .completed(2)
     ),
     "killed after its settlement arrived": lambda t: (
         t.accepted().run(1).then(FaultInjected, worker="w", how="killed").then(FinalState, state="completed", claim=1)
     ),
     "its worker was frozen, and was refused": lambda t: (
-        t.accepted().then(Started, claim=1, worker="w").then(FaultInjected, worker="w", how="frozen").run(2, "v")
-        .then(Settled, claim=2, how="complete", answer="accepted").then(FaultInjected, worker="w", how="thawed")
-        .then(Ended, claim=1).then(Settled, claim=1, how="complete", answer="refused")
+        t.accepted()
+        .then(Started, claim=1, worker="w")
+        .then(FaultInjected, worker="w", how="frozen")
+        .run(2, "v")
+        .then(Settled, claim=2, how="complete", answer="accepted")
+        .then(FaultInjected, worker="w", how="thawed")
+        .then(Ended, claim=1)
+        .then(Settled, claim=1, how="complete", answer="refused")
         .then(FinalState, state="completed", claim=2)
     ),
     "a stale claim starts when all is over": lambda t: (
-        t.accepted().run(2, "v").then(Settled, claim=2, how="complete", answer="accepted")
-        .then(Started, claim=1, worker="w").then(LeaseExpired, worker="w").then(FinalState, state="completed", claim=2)
+        t.accepted()
+        .run(2, "v")
+        .then(Settled, claim=2, how="complete", answer="accepted")
+        .then(Started, claim=1, worker="w")
+        .then(LeaseExpired, worker="w")
+        .then(FinalState, state="completed", claim=2)
     ),
     "the lease was lost": lambda t: (
         t.accepted().then(Started, claim=1, worker="w").then(LeaseExpired, worker="w").run(2).completed(2)
     ),
     "an outage": lambda t: (
-        t.accepted().then(Started, claim=1, worker="w").then(Outage, what="server", over=False)
-        .then(Outage, what="server", over=True).run(2, "v").completed(2)
+        t.accepted()
+        .then(Started, claim=1, worker="w")
+        .then(Outage, what="server", over=False)
+        .then(Outage, what="server", over=True)
+        .run(2, "v")
+        .completed(2)
     ),
     "no answer to the enqueue": lambda t: (
         t.then(Enqueued, answer="asked").then(Enqueued, answer="unknown").run(1).completed(1)
@@ -106,7 +132,7 @@ STORIES: dict[str, Callable[[Story], Story]] = {
     "refused": lambda t: (
         t.then(Enqueued, answer="asked").then(Enqueued, answer="refused").then(FinalState, state="unknown")
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)

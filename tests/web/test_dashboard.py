@@ -312,8 +312,11 @@ def test_no_page_names_another_server():
 def run(*words: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "penstock", "dashboard", *words],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
 
 
 def test_the_command_serves_until_it_is_interrupted(server: TemporaryServer):
@@ -417,8 +420,9 @@ def test_jobs_that_match_are_counted_moved_and_cancelled(app: Penstock, caplog: 
     assert asyncio.run(bulk(asgi, "cancel")) == {"status": 409}
     assert asyncio.run(bulk(asgi, "cancel", confirmed=True))["done"] == 5
     assert [record.message for record in caplog.records] == [
-        "local: move_matching mail: 7 of 7 jobs", "local: cancel_matching mail: 5 of 5 jobs",
-    ]  # fmt: skip
+        "local: move_matching mail: 7 of 7 jobs",
+        "local: cancel_matching mail: 5 of 5 jobs",
+    ]
     assert (app.queue("other").count().ready, app.queue("mail").count().waiting) == (7, 0)
     assert asyncio.run(bulk(dashboard(app), "count")) == {"status": 403}
     assert ask(asgi, "/api/runs/99").status_code == 400

@@ -98,11 +98,21 @@ async def test_hooks_and_dependencies_enclose_the_jobs_of_a_worker(app: Penstock
         [n, "session of pool", "pool", "session of pool"] for n in range(2)
     ]
     assert events == [
-        "start", "pool opened",
-        "hook in", "session opened", "job 0", "session closed", "hook out",
-        "hook in", "session opened", "job 1", "session closed", "hook out",
-        "pool closed", "stop",
-    ]  # fmt: skip
+        "start",
+        "pool opened",
+        "hook in",
+        "session opened",
+        "job 0",
+        "session closed",
+        "hook out",
+        "hook in",
+        "session opened",
+        "job 1",
+        "session closed",
+        "hook out",
+        "pool closed",
+        "stop",
+    ]
 
 
 @BOTH_KINDS

@@ -59,7 +59,8 @@ def test_dict_config(server: TemporaryServer, root: logging.Logger):
     stream = io.StringIO()
     logging.config.dictConfig(
         {
-            "version": 1, "disable_existing_loggers": False,
+            "version": 1,
+            "disable_existing_loggers": False,
             "filters": {"job": {"()": "penstock.JobFields"}},
             "formatters": {"json": {"()": "penstock.worker.logs.JsonLines"}},
             "handlers": {
@@ -67,7 +68,7 @@ def test_dict_config(server: TemporaryServer, root: logging.Logger):
             },
             "root": {"level": "INFO", "handlers": ["out"]},
         }
-    )  # fmt: skip
+    )
     job = run_one(server, "dict", lambda: logging.getLogger("shop").info("hello"))
     own, ended = lines(stream)
     assert (own["event"], own["job"], own["task"], own["attempt"]) == ("hello", job, "say", 1)
@@ -88,17 +89,19 @@ def test_structlog(server: TemporaryServer, root: logging.Logger):
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=chain,
         processors=[
-            structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.JSONRenderer(default=str)
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.JSONRenderer(default=str),
         ],
-    )  # fmt: skip
+    )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
     root.handlers[:] = [handler]
     root.setLevel("INFO")
     structlog.configure(
         processors=[job_fields, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        logger_factory=structlog.stdlib.LoggerFactory(), wrapper_class=structlog.stdlib.BoundLogger,
-    )  # fmt: skip
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
     try:
         job = run_one(server, "structlog", lambda: structlog.get_logger("shop").info("hello", basket=3))
     finally:

@@ -26,8 +26,12 @@ def test_a_json_line_has_the_fields_of_extra():
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", fields.pop("ts"))
     assert fields.pop("level_of").startswith("<module")
     assert fields == {
-        "level": "warning", "logger": "penstock.worker", "event": "job a\nfailed", "queue": "mail", "took": 0.5,
-    }  # fmt: skip
+        "level": "warning",
+        "logger": "penstock.worker",
+        "event": "job a\nfailed",
+        "queue": "mail",
+        "took": 0.5,
+    }
 
 
 def test_a_traceback_from_another_process_is_printed_like_an_own_one():

@@ -388,8 +388,13 @@ async def test_every_end_of_a_run_is_reported(app: Penstock, kind: str, caplog: 
     recorder = Recorder()
     app.add_middleware(recorder)
     errors: list[Exception | None] = [
-        None, OSError("broken"), Retry(), RetryLater(60, "not now"), Drop("no use"), KeyError("final"),
-    ]  # fmt: skip
+        None,
+        OSError("broken"),
+        Retry(),
+        RetryLater(60, "not now"),
+        Drop("no use"),
+        KeyError("final"),
+    ]
 
     def body() -> None:
         if (error := errors.pop(0)) is not None:

@@ -116,6 +116,11 @@ async def test_a_line_of_a_job_has_the_fields_of_the_job(app: Penstock, kind: st
     logger.warning("outside")
     inside, outside = lines
     assert {name: inside[name] for name in ("event", "job", "task", "queue", "tenant", "attempt")} == {
-        "event": "inside", "job": job.id, "task": "task", "queue": "q", "tenant": "own", "attempt": 1,
-    }  # fmt: skip
+        "event": "inside",
+        "job": job.id,
+        "task": "task",
+        "queue": "q",
+        "tenant": "own",
+        "attempt": 1,
+    }
     assert "job" not in outside

@@ -334,7 +334,7 @@ async def test_the_timeout_of_a_task_counts_from_its_start(app: Penstock):
     dead = {2, 3}
     assert [await job.status.aio() for job in jobs] == [
         Status.DEAD if n in dead else Status.COMPLETED for n in range(6)
-    ]  # fmt: skip
+    ]
     letters = await app.queue("q").dead.list.aio()
     assert {letter.reason for letter in letters} == {"TimeoutError: ran longer than its timeout of 0.1 s"}
 
@@ -392,9 +392,13 @@ async def test_hooks_enclose_jobs_of_a_streak(make_app: MakeApp):
 
 async def test_every_kind_of_end_is_settled_in_a_streak(app: Penstock):
     errors: dict[int, BaseException] = {
-        1: ValueError("one"), 3: asyncio.CancelledError(), 5: KeyboardInterrupt(), 7: SystemExit(3),
-        9: GeneratorExit(), 11: TimeoutError("own"),
-    }  # fmt: skip
+        1: ValueError("one"),
+        3: asyncio.CancelledError(),
+        5: KeyboardInterrupt(),
+        7: SystemExit(3),
+        9: GeneratorExit(),
+        11: TimeoutError("own"),
+    }
 
     async def body(n: int) -> int:
         if n >= 20:
