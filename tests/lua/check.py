@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from penstock.core import scripts
-from penstock.core.scripts import Section
+from penstock.core.sections import Section, link
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src" / "penstock"
@@ -78,7 +78,7 @@ def libraries() -> Iterator[tuple[str, ...]]:
 
 def chunks(texts: Mapping[str, str]) -> dict[str, str]:
     """The input of luacheck: name -> text, for each script and each function of these files."""
-    sections = scripts.link(texts)
+    sections = link(texts)
     alone = {f"function {section.name}": _alone(section, sections) for section in sections if not section.is_script}
     # A key may be declared only so that a moving slot refuses the script.
     return alone | {

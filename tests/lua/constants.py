@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from penstock.core.scripts import constants
+from penstock.core.sections import constants
 
 SRC = Path(__file__).parents[2] / "src" / "penstock"
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.scripts import constants, read
+from penstock.core.scripts import read
+from penstock.core.sections import constants
 from tests.lua.constants import module, modules
 
 RECORD = """\

@@ -42,22 +42,21 @@ end
 
 -- Admits the job of an entry that was taken from the parked lanes of a key, if it is still parked there and has not
 -- expired.
---- (s: table, place: table, entry: str)
+--- (s: table, place: table, parked: str)
 --- uses: base
-function admission.admit_entry(s, place, entry)
-  local id = record.entry_id(entry)
+function admission.admit_entry(s, place, parked)
+  local id = entry.id(parked)
   local body = record.get(id)
-  if not body or record.state(body) ~= state.PARKED or struct.unpack(">I6", body, 3) ~= struct.unpack(">I6", entry) then
-    return
-  end
-  local _, _, _, _, expires, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)
-  if expires > 0 and expires <= s.now then
+  if not body then return end
+  local was = record.fields(body)
+  if was.state ~= state.PARKED or was.generation ~= entry.generation(parked) then return end
+  if was.expires > 0 and was.expires <= s.now then
     job.remove(s, id, body, ending.EXPIRED, "")
     s.row[_row.EXPIRED] = s.row[_row.EXPIRED] + 1
     return
   end
   local generation = row.mint(s.row, 1) + 1
-  local new_state
+  local flags, new_state = was.flags
   if place.is_part then
     flags = limits.with_passed(flags, 0)
   else
@@ -65,9 +64,9 @@ function admission.admit_entry(s, place, entry)
     flags = limits.with_passed(flags, limits.passed(flags) + 1)
   end
   new_state, flags = job.make_ready(
-    s, place.is_part, record.entry(generation, #body, id), flags, priority, tenant, s.now, _count.PARKED, body)
-  body = record.moved(body, new_state, generation, s.now)
-  redis.call("HSET", base .. "jobs", id, record.flagged(body, flags))
+    s, place.is_part, record.entry(generation, #body, id), flags, was.priority, was.tenant, s.now, _count.PARKED,
+    body)
+  redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, s.now, flags))
 end
 
 -- Parks an admitted job again if a more urgent one of its key waits for a place. Returns whether it did.
@@ -77,18 +76,19 @@ function admission.displace(s, place)
   local level, generation, id = admitted.least_urgent(s, place)
   if not level or level <= place.r[_row.LEVELS][1] then return false end
   local body = record.get(id)
-  if not body or record.state(body) ~= state.READY or struct.unpack(">I6", body, 3) ~= generation then return false end
-  local _, _, _, since, _, flags, _, _, _, _, _, _, _, tenant = record.parse(body)
+  if not body then return false end
+  local was = record.fields(body)
+  if was.state ~= state.READY or was.generation ~= generation then return false end
   local list, at = record.limits(body), 1
   while limits.key(list[at]) ~= place.key do at = at + 1 end
   admitted.forget(s, list, level, body, id)
   limits.give_up(s, list, at - 1, #list, false)
-  counters.move(s, tenant, _count.READY, _count.PARKED, 1)
-  counters.add_ready_since(s, since, -1)
+  counters.move(s, was.tenant, _count.READY, _count.PARKED, 1)
+  counters.add_ready_since(s, was.since, -1)
   generation = row.mint(s.row, 1) + 1
-  limits.park(s, place, true, level, tenant, record.entry(generation, #body, id))
+  limits.park(s, place, true, level, was.tenant, record.entry(generation, #body, id))
   limits.push(place)
-  body = record.moved(body, state.PARKED, generation, s.now)
-  redis.call("HSET", base .. "jobs", id, record.flagged(body, limits.with_passed(flags, at - 1)))
+  local flags = limits.with_passed(was.flags, at - 1)
+  redis.call("HSET", base .. "jobs", id, record.moved(body, state.PARKED, generation, s.now, flags))
   return true
 end

@@ -6,7 +6,11 @@
 --
 -- `s.admitted` and `s.started` collect members that `admitted.write` adds and removes.
 
--- The part of a job's members that is the same for all of its limits.
+_admitted = layout { key = "Hc0", of_job = "*" }
+
+_of_job = layout { level = "c1", generation = "I6", id = "*" } -- the level as a digit
+
+-- The end of a job's members, which is the same for all of its limits.
 --- (level: int, generation: str, id: str) -> str
 --- inline
 function admitted.of_job(level, generation, id)
@@ -16,7 +20,7 @@ end
 --- (key: str, of_job: str) -> str
 --- inline
 function admitted.member(key, of_job)
-  return struct.pack(">I2", #key) .. key .. of_job
+  return _admitted.pack({ key = key, of_job = of_job })
 end
 
 -- Appends the members of a job, one for each of its limits.
@@ -29,16 +33,16 @@ function admitted.collect(members, list, of_job)
 end
 
 -- Notes that a job was admitted and may still give its place to a more urgent one.
---- (s: table, list: table, level: int, entry: str)
-function admitted.note(s, list, level, entry)
-  admitted.collect(s.admitted, list, admitted.of_job(level, string.sub(entry, 1, 6), record.entry_id(entry)))
+--- (s: table, list: table, level: int, ready: str)
+function admitted.note(s, list, level, ready)
+  admitted.collect(s.admitted, list, admitted.of_job(level, entry.generation_bytes(ready), entry.id(ready)))
 end
 
 -- Notes that a job was removed or parked, and has no such place any longer.
 --- (s: table, list: table, level: int, body: str, id: str)
 function admitted.forget(s, list, level, body, id)
   limits.open(s)
-  admitted.collect(s.started, list, admitted.of_job(level, string.sub(body, 3, 8), id))
+  admitted.collect(s.started, list, admitted.of_job(level, record.generation_bytes(body), id))
 end
 
 -- Writes what was noted.
@@ -63,10 +67,10 @@ end
 --- uses: base
 function admitted.least_urgent(s, place)
   admitted.write(s)
-  local start = struct.pack(">I2", #place.key) .. place.key
+  local start = _admitted.pack({ key = place.key })
   local found = redis.call("ZRANGE", base .. "admitted", "(" .. start .. ":", "[" .. start, "BYLEX", "REV",
     "LIMIT", 0, 1)
   if not found[1] then return nil end
-  local at = #start + 1
-  return string.byte(found[1], at) - 48, struct.unpack(">I6", found[1], at + 1), string.sub(found[1], at + 7)
+  local of_job = _admitted.of_job(found[1])
+  return tonumber(_of_job.level(of_job)), _of_job.generation(of_job), _of_job.id(of_job)
 end

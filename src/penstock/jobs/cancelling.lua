@@ -16,7 +16,7 @@ function cancelling.ask(id)
   local incarnation = lease.incarnation(owner)
   local held = redis.call("HGET", base .. "held:" .. incarnation, id)
   if held then
-    redis.call("SADD", base .. "cancels:" .. incarnation, string.sub(held, 1, 6) .. id)
+    redis.call("SADD", base .. "cancels:" .. incarnation, claim.number_bytes(held) .. id)
     redis.call("PEXPIRE", base .. "cancels:" .. incarnation, _cancels.TTL)
     local registration = redis.call("HGET", base .. "workers", incarnation)
     local address = registration and string.match(registration, '"address":"([^"]+)"')

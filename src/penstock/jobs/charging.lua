@@ -10,6 +10,8 @@
 -- rest. So a job of two seconds costs as much as two hundred of ten milliseconds. A tenant without waiting jobs keeps
 -- what it owes.
 
+_charged = layout { level = "c1", tenant = "*" } -- the level as a digit
+
 _charge = { BY_TIME = 2, MS = 10, MEMORY = 60000 }
 
 -- Charges the tenants of runs that ended: `held` are the claims of `ids`, in their order.
@@ -23,14 +25,15 @@ function charging.charge(s, done, ids, held)
     local claimed_at, level = string.match(owners[i] or "", " (%d+) (%d)$")
     local turns = claimed_at and (s.now - claimed_at) / _charge.MS - 1 or 0
     if turns > 0 then
-      local _, _, _, tenant = lease.parse(claims[done[i]])
+      local held_claim = claims[done[i]]
+      local tenant = claim.tenant(held_claim)
       local key = level .. tenant
       if not sums[key] then order[#order + 1] = key end
       sums[key] = (sums[key] or 0) + turns
     end
   end
   for i = 1, #order do
-    charging.add(s, tonumber(string.sub(order[i], 1, 1)), string.sub(order[i], 2), sums[order[i]])
+    charging.add(s, tonumber(_charged.level(order[i])), _charged.tenant(order[i]), sums[order[i]])
   end
 end
 

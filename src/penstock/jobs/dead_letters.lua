@@ -77,21 +77,22 @@ end
 --- (s: table, id: str, body: str) -> str | nil
 --- uses: base
 function dead_letters.requeue(s, id, body)
-  local one = string.byte(body, 27) >= flag.UNIQUE and record.unique(body)
+  local one = record.flags(body) >= flag.UNIQUE and record.unique(body)
   if one and one[2] ~= keeping.THROTTLE then
     local holder = unique.holder(s, one)
     if holder then return holder end
     unique.hold(s, one, id, body)
   end
   redis.call("ZREM", base .. "dead", id)
-  local _, _, _, _, _, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)
-  local generation = row.mint(s.row, 1) + 1
-  flags = bit.band(flags, _mask.NO_SUSPECT_NO_REASON)
+  local was, generation = record.fields(body), row.mint(s.row, 1) + 1
   redis.call("HDEL", base .. "reasons", id)
-  local new_state
+  local flags, new_state = bit.band(was.flags, _mask.NO_SUSPECT_NO_REASON)
   new_state, flags = job.make_ready(
-    s, false, record.entry(generation, #body, id), flags, priority, tenant, s.now, _count.DEAD, body)
-  redis.call("HSET", base .. "jobs", id, record.with(body, new_state, generation, s.now, flags, 0, 0, 0, 0, 0))
+    s, false, record.entry(generation, #body, id), flags, was.priority, was.tenant, s.now, _count.DEAD, body)
+  redis.call("HSET", base .. "jobs", id, record.with(body, {
+    format = record.FORMAT, state = new_state, generation = generation, since = s.now, expires = 0, flags = flags,
+    attempts = 0, deliveries = 0, losses = 0, crashes = 0, host_deaths = 0,
+  }))
   flow.report(s, _event.REQUEUED, id, "")
 end
 

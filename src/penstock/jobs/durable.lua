@@ -21,17 +21,18 @@ recorded = {
 -- of one job; counted for each value; a time in the year 6429
 _durable = { BYTES = 1048576, EACH = 256, FOREVER = 140737488355328 }
 
+_step = layout { kind = "c1", at = "I6", name = "Bc0", value = "*" }
+
+_steps = layout { bytes = "I4", waits_for = "*" } -- under ""
+
+_signed = layout { sign = "c1", name = "*" } -- "=" and a step, "!" and a signal
+
+_suspension = layout { step = "Hc0", signal = "Bc0" } -- what a worker sends
+
 --- (kind: str, now: int, name: str, value: str) -> str
 --- inline
 function steps.pack(kind, now, name, value)
-  return struct.pack(">c1I6Bc0", kind, now, #name, name) .. value
-end
-
--- The letter of a recorded step, its name, and its value.
---- (packed: str) -> str, str, str
-function steps.parse(packed)
-  local kind, name, at = struct.unpack(">c1xxxxxxBc0", packed)
-  return kind, name, string.sub(packed, at)
+  return _step.pack({ kind = kind, at = now, name = name, value = value })
 end
 
 -- The bytes of all values of a job, and the signal that it waits for.
@@ -39,14 +40,15 @@ end
 function steps.own(key)
   local own = redis.call("HGET", key, "")
   if not own then return 0, "" end
-  return struct.unpack(">I4", own), string.sub(own, 5)
+  return _steps.bytes(own), _steps.waits_for(own)
 end
 
 -- Records a step, and that the job waits for a signal (empty: for none).
 --- (key: str, step: str, packed: str, waits_for: str)
 function steps.record(key, step, packed, waits_for)
   local bytes = steps.own(key)
-  redis.call("HSET", key, "=" .. step, packed, "", struct.pack(">I4", bytes + #packed + _durable.EACH) .. waits_for)
+  redis.call("HSET", key, "=" .. step, packed, "",
+    _steps.pack({ bytes = bytes + #packed + _durable.EACH, waits_for = waits_for }))
 end
 
 -- Takes the first signal of this name. Returns its payload, or nil.
@@ -62,7 +64,7 @@ function steps.take_signal(key, name)
     redis.call("HSET", key, "!" .. name, cmsgpack.pack(payloads))
   end
   local bytes = steps.own(key)
-  redis.call("HSET", key, "", struct.pack(">I4", math.max(0, bytes - #first - _durable.EACH)))
+  redis.call("HSET", key, "", _steps.pack({ bytes = math.max(0, bytes - #first - _durable.EACH) }))
   return first
 end
 
@@ -70,10 +72,8 @@ end
 --- (incarnation: str, id: str, held: str)
 --- uses: base
 function steps.mark_claim(incarnation, id, held)
-  local number, flags, ttl, tenant, rest = lease.parse(held)
-  if record.has(flags, flag.NOTES) then return end
-  held = lease.held_claim(number, bit.bor(flags, flag.NOTES), ttl, tenant) .. string.sub(held, rest)
-  redis.call("HSET", base .. "held:" .. incarnation, id, held)
+  if record.has(claim.flags(held), flag.NOTES) then return end
+  redis.call("HSET", base .. "held:" .. incarnation, id, lease.noted(held))
 end
 
 -- Records that a job waits from now on: `ms` long (0: for ever), at the step and for the signal in `text` (an empty
@@ -82,12 +82,10 @@ end
 --- uses: base
 --- seldom
 function steps.suspend(s, id, ms, text)
-  local key, step, name = base .. "steps:" .. id, struct.unpack(">Hc0Bc0", text)
+  local sent, key = _suspension.fields(text), base .. "steps:" .. id
+  local step, name = sent.step, sent.signal
   local known, until_ = redis.call("HGET", key, "=" .. step), ms > 0 and s.now + ms or 0
-  if known then
-    local _, _, value = steps.parse(known)
-    until_ = tonumber(value) or 0
-  end
+  if known then until_ = tonumber(_step.value(known)) or 0 end
   local arrived = name ~= "" and redis.call("HEXISTS", key, "!" .. name) == 1
   steps.record(key, step, steps.pack(recorded.WAITS, s.now, name, string.format("%d", until_)), arrived and "" or name)
   if arrived then return 0 end
@@ -103,9 +101,11 @@ function script.load_steps(base, meta, given, incarnation, token)
   local s, newer = job.begin(given)
   if newer then return newer end
   if not lease.alive(incarnation, s.now) or not lease.held(incarnation, token) then return {} end
-  local found, reply = redis.call("HGETALL", base .. "steps:" .. lease.job_id(token)), { s.now }
+  local found, reply = redis.call("HGETALL", base .. "steps:" .. token.id(token)), { s.now }
   for i = 1, #found, 2 do
-    if string.byte(found[i]) == 61 then reply[#reply + 1], reply[#reply + 2] = string.sub(found[i], 2), found[i + 1] end
+    if _signed.sign(found[i]) == "=" then
+      reply[#reply + 1], reply[#reply + 2] = _signed.name(found[i]), found[i + 1]
+    end
   end
   return reply
 end
@@ -121,7 +121,7 @@ function script.record_step(base, meta, given, incarnation, token, step, kind, n
   if newer then return newer end
   local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
   if not held then return { 0 } end
-  local id = lease.job_id(token)
+  local id = token.id(token)
   local key = base .. "steps:" .. id
   local known = redis.call("HGET", key, "=" .. step)
   if known then return { 1, known } end
@@ -143,14 +143,13 @@ function script.receive_signal(base, meta, given, incarnation, token, step, name
   if newer then return newer end
   local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
   if not held then return { 0 } end
-  local id = lease.job_id(token)
+  local id = token.id(token)
   local key = base .. "steps:" .. id
   local known = redis.call("HGET", key, "=" .. step)
   local until_ = 0
   if known then
-    local kind, _, value = steps.parse(known)
-    if kind ~= recorded.WAITS then return { 1, known } end
-    until_ = tonumber(value) or 0
+    if _step.kind(known) ~= recorded.WAITS then return { 1, known } end
+    until_ = tonumber(_step.value(known)) or 0
   end
   local payload = steps.take_signal(key, name)
   local packed
@@ -187,22 +186,22 @@ function script.signal(base, meta, caller, number, given, id, name, payload)
   local owner = redis.call("HGET", base .. "owners", id)
   local incarnation = owner and lease.incarnation(owner)
   local wakes = waits_for == name and name ~= "" and not incarnation and record.state(body) == state.DELAYED
-  redis.call("HSET", key, "", struct.pack(">I4", bytes + #payload + _durable.EACH) .. (wakes and "" or waits_for))
+  redis.call("HSET", key, "",
+    _steps.pack({ bytes = bytes + #payload + _durable.EACH, waits_for = wakes and "" or waits_for }))
   if incarnation then
     local held = redis.call("HGET", base .. "held:" .. incarnation, id)
     if held then steps.mark_claim(incarnation, id, held) end
   else
-    local was, generation, _, since, _, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)
-    flags = bit.bor(flags, flag.NOTES)
+    local was = record.fields(body)
+    local new_state, generation, since = was.state, was.generation, was.since
+    local flags = bit.bor(was.flags, flag.NOTES)
     if wakes then
       redis.call("ZREM", base .. "delayed", record.entry(generation, #body, id))
       generation, since = row.mint(s.row, 1) + 1, s.now
-      was, flags =
-        job.make_ready(s, false, record.entry(generation, #body, id), flags, priority, tenant, since, _count.DELAYED,
-          body)
+      new_state, flags = job.make_ready(
+        s, false, record.entry(generation, #body, id), flags, was.priority, was.tenant, since, _count.DELAYED, body)
     end
-    body = record.moved(body, was, generation, since)
-    redis.call("HSET", base .. "jobs", id, record.flagged(body, flags))
+    redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, since, flags))
   end
   job.commit(s)
   if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end

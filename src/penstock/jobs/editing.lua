@@ -25,14 +25,14 @@ function script.edit(base, meta, caller, number, given, id, due, due_is_date, pr
   local is_due = was == state.READY or was == state.PARKED
   -- it keeps its turn
   if is_due and due >= 0 and due <= s.now and priority < 0 and replace == 0 then return "edited" end
-  if replace == 1 and string.byte(body, 36) > 0 then return "fixed" end -- its keys follow from its arguments
+  if replace == 1 and record.powers(body) > 0 then return "fixed" end -- its keys follow from its arguments
   if was == state.WAITING and due >= 0 then return "waits" end
-  local start = editing.payload_start(body)
   if replace == 1 and record.task(body) ~= task then return "task" end
 
-  if priority < 0 then priority = string.byte(body, 28) end
-  local changed = string.sub(body, 1, 27) .. string.char(priority) .. string.sub(body, 29, start - 1)
-    .. (replace == 1 and payload or string.sub(body, start))
+  local head = record.head(body)
+  if replace == 0 then payload = string.sub(body, #head + 1) end
+  if priority < 0 then priority = record.priority(body) end
+  local changed = record.with(head, { priority = priority }) .. payload
   if was == state.WAITING then
     redis.call("HSET", base .. "jobs", id, changed) -- it has no entry yet
   else
@@ -48,46 +48,37 @@ end
 --- (s: table, id: str, body: str, changed: str, due: int)
 --- uses: base
 function editing.enter_again(s, id, body, changed, due)
-  local r, was, generation, _, since, _, flags, level, _, _, _, _, _, _, tenant = s.row, record.parse(body)
-  local old, from = record.entry(generation, #body, id), editing.counted(was)
-  if was == state.DELAYED then
+  local was, r = record.fields(body), s.row
+  local old, from, flags = record.entry(was.generation, #body, id), editing.counted(was.state), was.flags
+  if was.state == state.DELAYED then
     redis.call("ZREM", base .. "delayed", old)
   else
     if record.has(flags, flag.LIMITED) then
-      limits.leave(s, id, body, was, flags, level)
+      limits.leave(s, id, body, was.state, flags, was.priority)
       flags = limits.with_passed(flags, 0)
     end
-    if was == state.READY then
-      counters.add_ready_since(s, since, -1)
+    if was.state == state.READY then
+      counters.add_ready_since(s, was.since, -1)
       if record.has(flags, flag.SUSPECT) then
         r[_row.SUSPECTS] = r[_row.SUSPECTS] - redis.call("ZREM", base .. "suspects", old)
       end
     end
   end
-  if due < 0 then due = since end
-  generation = row.mint(r, 1) + 1
-  local entry, new_state = record.entry(generation, #changed, id), state.DELAYED
+  if due < 0 then due = was.since end
+  local generation = row.mint(r, 1) + 1
+  local new, new_state = record.entry(generation, #changed, id), state.DELAYED
   if due > s.now then
-    counters.move(s, tenant, from, _count.DELAYED, 1)
-    job.delay(s, due, entry)
+    counters.move(s, was.tenant, from, _count.DELAYED, 1)
+    job.delay(s, due, new)
   else
-    due = was == state.READY and since or s.now
-    new_state, flags = job.make_ready(s, false, entry, flags, string.byte(changed, 28), tenant, due, from, changed)
+    due = was.state == state.READY and was.since or s.now
+    new_state, flags = job.make_ready(s, false, new, flags, record.priority(changed), was.tenant, due, from, changed)
   end
-  changed = record.moved(changed, new_state, generation, due)
-  redis.call("HSET", base .. "jobs", id, record.flagged(changed, flags))
+  redis.call("HSET", base .. "jobs", id, record.moved(changed, new_state, generation, due, flags))
 end
 
 -- Where the state of a waiting job is counted.
 --- (was: str) -> int
 function editing.counted(was)
   return was == state.READY and _count.READY or was == state.PARKED and _count.PARKED or _count.DELAYED
-end
-
--- Where the payload of a record begins: behind tenant, task and trace, each with its length.
---- (body: str) -> int
-function editing.payload_start(body)
-  local at = 42
-  for _ = 1, 3 do at = at + 1 + (string.byte(body, at) or 0) end
-  return at
 end

@@ -42,8 +42,33 @@
 -- TICK: the entry in `ticks` for the end of open dependents.
 flow = { STOP = "s", CONTINUE = "c", INSTEAD = "i", OPEN = 1, WANTS = 2, TOO_LARGE = 4, TICK = ":" }
 
+_wait = layout {
+  number = "I6", -- of the dependent
+  total = "I4", -- predecessors
+  left = "I4", -- predecessors that it waits for
+  dead = "I4", -- predecessors that are dead letters
+  bytes = "I4", -- of its inputs
+  flags = "B", -- marks (OPEN …)
+  class = "B", -- the size class of its record
+  policy = "c1",
+  failed = "Bc0", -- the id of a predecessor that failed
+}
+
+_edge = layout {
+  number = "I6", -- of the dependent
+  index = "I4", -- of the predecessor among those of the dependent; with the mark DEAD
+  far = "Bc0", -- of a dependent in another queue: see `_far`
+  dependent = "*",
+}
+
+_far = layout { policy = "c1", wants = "c1", queue = "*" } -- wants: w if it wants results
+
+_arrival = layout { letter = "c1", edge = "Hc0", text = "*" } -- what the outbox reports
+
+_predecessor = layout { queue = "Bc0", id = "*" }
+
 _flow = {
-  EDGES = 1, EVENTS = 2, VISITS = 128, KEEP = 3600000, MOST = 1048576, WAIT = ">I6I4I4I4I4BBc1Bc0", FAILED = 255,
+  EDGES = 1, EVENTS = 2, VISITS = 128, KEEP = 3600000, MOST = 1048576, FAILED = 255,
   OPEN_FOR = 600000, DEAD = 2147483648, -- DEAD: the mark in a place
 }
 
@@ -84,10 +109,10 @@ function flow.wait(s, id)
     local packed = redis.call("HGET", base .. "waiting", id)
     wait = false
     if packed then
-      local number, total, left, dead, bytes, flags, class, policy, failed = struct.unpack(_flow.WAIT, packed)
+      local its = _wait.fields(packed)
       wait = {
-        number = number, total = total, left = left, dead = dead, bytes = bytes, flags = flags, class = class,
-        policy = policy, failed = failed, stored = packed,
+        number = its.number, total = its.total, left = its.left, dead = its.dead, bytes = its.bytes,
+        flags = its.flags, class = its.class, policy = its.policy, failed = its.failed, stored = packed,
       }
     end
     s.waits[id] = wait
@@ -108,8 +133,10 @@ function flow.write(s)
     elseif wait then
       if wait.parts then batch.write("RPUSH", base .. "predecessors:" .. id, wait.parts) end
       if wait.texts then redis.call("APPEND", base .. "inputs:" .. id, table.concat(wait.texts)) end
-      local packed = struct.pack(_flow.WAIT, wait.number, wait.total, wait.left, wait.dead, wait.bytes, wait.flags,
-        wait.class, wait.policy, #wait.failed, wait.failed)
+      local packed = _wait.pack({
+        number = wait.number, total = wait.total, left = wait.left, dead = wait.dead, bytes = wait.bytes,
+        flags = wait.flags, class = wait.class, policy = wait.policy, failed = wait.failed,
+      })
       if packed ~= wait.stored then set[#set + 1], set[#set + 2] = id, packed end
     end
   end
@@ -141,27 +168,22 @@ function flow.touch(s, id, wait)
   end
 end
 
---- (edge: str, place: int) -> str
-function flow.with_place(edge, place)
-  return string.sub(edge, 1, 6) .. struct.pack(">I4", place) .. string.sub(edge, 11)
-end
-
 -- Counts the event of one predecessor for a dependent. Returns the edge as it is to be kept, or nil if it has served
 -- its purpose.
 --- (s: table, edge: str, letter: str, id: str, text: str) -> str | nil
 --- uses: base
 function flow.visit(s, edge, letter, id, text)
-  local number, place, size = struct.unpack(">I6I4B", edge)
-  local is_marked = place >= _flow.DEAD
+  local was = _edge.fields(edge)
+  local is_marked = was.index >= _flow.DEAD
   if is_marked and letter == _event.DEAD or not is_marked and letter == _event.REQUEUED then return edge end
   if is_marked then
-    place = place - _flow.DEAD
-    edge = flow.with_place(edge, place)
+    was.index = was.index - _flow.DEAD
+    edge = _edge.with(edge, { index = was.index })
   end
-  if size > 0 then return flow.send(s, edge, place, size, letter, id, text) end
-  local dependent = string.sub(edge, 12)
+  if was.far_size > 0 then return flow.send(s, edge, letter, id, text) end
+  local dependent = _edge.dependent(edge)
   local wait = flow.wait(s, dependent)
-  if not wait or wait.gone or wait.number ~= number then return nil end
+  if not wait or wait.gone or wait.number ~= was.number then return nil end
   flow.touch(s, dependent, wait)
   if letter == _event.REQUEUED then
     wait.dead = math.max(0, wait.dead - 1)
@@ -169,13 +191,15 @@ function flow.visit(s, edge, letter, id, text)
   end
   if letter == _event.DEAD and wait.policy == flow.STOP then
     wait.dead = wait.dead + 1
-    return flow.with_place(edge, place + _flow.DEAD)
+    return _edge.with(edge, { index = was.index + _flow.DEAD })
   end
   wait.left = wait.left - 1
   if letter ~= ending.COMPLETED and wait.policy ~= flow.CONTINUE then
-    if wait.failed == "" then wait.failed = string.sub(id, 1, _flow.FAILED) end
+    if wait.failed == "" then
+      wait.failed = #id > _flow.FAILED and (struct.unpack("c" .. _flow.FAILED, id)) or id
+    end
   elseif record.has(wait.flags, flow.WANTS) and not record.has(wait.flags, flow.TOO_LARGE) then
-    local input = string.format("[%d,", place) .. (letter == ending.COMPLETED and text or "null") .. "],"
+    local input = string.format("[%d,", was.index) .. (letter == ending.COMPLETED and text or "null") .. "],"
     wait.bytes = wait.bytes + #input
     if wait.bytes > _flow.MOST then
       wait.flags, wait.texts = wait.flags + flow.TOO_LARGE, nil
@@ -188,15 +212,20 @@ function flow.visit(s, edge, letter, id, text)
 end
 
 -- Has the outbox report an event to a dependent of another queue. Returns what `flow.visit` does.
---- (s: table, edge: str, place: int, size: int, letter: str, id: str, text: str) -> str | nil
-function flow.send(s, edge, place, size, letter, id, text)
-  local policy, wants, queue_ = string.sub(edge, 12, 12), string.sub(edge, 13, 13), string.sub(edge, 14, 11 + size)
-  local start = letter == _event.REQUEUED and flow.with_place(edge, place + _flow.DEAD) or edge
-  local there = string.sub(start, 1, 10) .. "\0" .. string.sub(edge, 12 + size)
-  if letter ~= ending.COMPLETED or wants ~= "w" then text = "" end
-  outbox.put(s, queue_, outbox.EVENT, id, letter .. struct.pack(">I2", #there) .. there .. text)
+--- (s: table, edge: str, letter: str, id: str, text: str) -> str | nil
+function flow.send(s, edge, letter, id, text)
+  local was = _edge.fields(edge)
+  local index, far = was.index, was.far
+  local there = _edge.pack({
+    number = was.number, index = letter == _event.REQUEUED and index + _flow.DEAD or index, far = "",
+    dependent = _edge.dependent(edge),
+  })
+  if letter ~= ending.COMPLETED or _far.wants(far) ~= "w" then text = "" end
+  outbox.put(s, _far.queue(far), outbox.EVENT, id, _arrival.pack({ letter = letter, edge = there, text = text }))
   if letter == _event.REQUEUED then return edge end
-  if letter == _event.DEAD and policy == flow.STOP then return flow.with_place(edge, place + _flow.DEAD) end
+  if letter == _event.DEAD and _far.policy(far) == flow.STOP then
+    return _edge.with(edge, { index = index + _flow.DEAD })
+  end
 end
 
 -- Counts what the outbox of the queue `sender` reports: the other end of `flow.send`. `flow.settle_touched` must
@@ -204,10 +233,9 @@ end
 --- (s: table, sender: str, id: str, packed: str)
 --- uses: base
 function flow.arrive(s, sender, id, packed)
-  local letter, size = struct.unpack(">c1I2", packed)
   flow.open(s.row)
   s.visits, s.touched = s.visits or slice.of(_flow.VISITS), s.touched or {}
-  flow.visit(s, string.sub(packed, 4, 3 + size), letter, sender .. ":" .. id, string.sub(packed, 4 + size))
+  flow.visit(s, _arrival.edge(packed), _arrival.letter(packed), sender .. ":" .. id, _arrival.text(packed))
 end
 
 -- Visits some edges of a predecessor with several dependents, at least one. An edge that has not served its purpose
@@ -229,7 +257,7 @@ end
 --- uses: base
 function flow.settle(s, id, wait, part)
   if wait.gone or record.has(wait.flags, flow.OPEN) or wait.left > 0 and wait.failed == "" then return true end
-  if not slice.take(part, record.entry_bytes(struct.pack(">I6B", 0, wait.class)) + wait.bytes) then
+  if not slice.take(part, record.entry_bytes(entry.pack({ generation = 0, class = wait.class })) + wait.bytes) then
     part.left = 0
     return false
   end
@@ -238,39 +266,39 @@ function flow.settle(s, id, wait, part)
     wait.gone = true
     return true
   end
-  local ttl, too_large = struct.unpack(">I5", body, 37), record.has(wait.flags, flow.TOO_LARGE)
+  local too_large = record.has(wait.flags, flow.TOO_LARGE)
   if wait.failed ~= "" and wait.policy == flow.STOP then
     s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + 1
     job.remove(s, id, body, ending.CANCELLED, "it waited for job " .. wait.failed .. ", which failed")
     return true
   end
-  local generation = row.mint(s.row, 1) + 1
+  local generation, ttl = row.mint(s.row, 1) + 1, record.ttl(body)
   if wait.failed ~= "" then
-    body = record.replaced(body, record.powers(body).f, generation, s.now, 0)
+    body = record.replaced(body, record.powers_of(body).f, generation, s.now, 0)
   elseif record.has(wait.flags, flow.WANTS) and not too_large then
     if wait.texts then redis.call("APPEND", base .. "inputs:" .. id, table.concat(wait.texts)) end
-    local inputs, start = redis.call("GET", base .. "inputs:" .. id) or "", #body
-    body = string.sub(body, 1, start - 1) .. (string.byte(body, start - 1) == 123 and "" or ",")
-      .. '"*results":[' .. string.sub(inputs, 1, -2) .. "]}"
+    local inputs = redis.call("GET", base .. "inputs:" .. id) or ""
+    local open = struct.unpack("c" .. #body - 1, body) -- the payload is an object, which the last byte closes
+    body = open .. (string.find(open, "{$", -1) and "" or ",")
+      .. '"*results":[' .. (string.match(inputs, "^(.*),$") or "") .. "]}"
   end
   flow.forget(s, id, ttl)
-  local _, _, _, _, _, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)
-  local new_state
+  local was = record.fields(body)
+  local flags, new_state = was.flags
   if too_large and wait.failed == "" then
     local why = '{"reason":"the results of the jobs that it waited for are larger than 1 MiB"}'
     redis.call("HSET", base .. "reasons", id, why)
     redis.call("ZADD", base .. "dead", s.now, id)
     s.row[_row.FAILED] = s.row[_row.FAILED] + 1
-    counters.move(s, tenant, _count.DEPENDENT, _count.DEAD, 1)
+    counters.move(s, was.tenant, _count.DEPENDENT, _count.DEAD, 1)
     s.finished[#s.finished + 1] = id
     flow.note(s, _event.DEAD, id, "")
     new_state, flags = state.DEAD, bit.bor(flags, flag.REASON)
   else
     new_state, flags = job.make_ready(
-      s, false, record.entry(generation, #body, id), flags, priority, tenant, s.now, _count.DEPENDENT, body)
+      s, false, record.entry(generation, #body, id), flags, was.priority, was.tenant, s.now, _count.DEPENDENT, body)
   end
-  body = record.moved(body, new_state, generation, s.now)
-  redis.call("HSET", base .. "jobs", id, record.flagged(body, flags))
+  redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, s.now, flags))
   return true
 end
 
@@ -392,7 +420,7 @@ end
 function flow.describe(page, id, now, part)
   if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", id)) then return false end
   local body, done, n = record.get(id), results.get(id, now), #page
-  page[n + 1] = body and string.sub(body, 1, editing.payload_start(body) - 1)
+  page[n + 1] = body and record.head(body)
   page[n + 2] = redis.call("HGET", base .. "owners", id)
   page[n + 3] = done and results.letter(done)
   page[n + 4] = body and record.state(body) == state.WAITING and redis.call("HGET", base .. "waiting", id)
@@ -414,10 +442,10 @@ function script.predecessors(base, meta, given, id, offset, limit)
   for i = 1, #found do
     local n = #page
     page[n + 1] = found[i]
-    if string.byte(found[i]) > 0 then
+    if _predecessor.queue_size(found[i]) > 0 then
       for at = n + 2, n + 5 do page[at] = false end
       page[n + 6] = 0
-    elseif not flow.describe(page, string.sub(found[i], 2), s.now, part) then
+    elseif not flow.describe(page, _predecessor.id(found[i]), s.now, part) then
       page[n + 1] = nil
       break
     end

@@ -2,7 +2,9 @@
 -- first. A job that waits is open until its last row has arrived. If the program dies before, a worker cancels the job
 -- after ten minutes.
 
--- Enqueues a part of a flow, at most 250 rows: verb, id, draft, dependent, …
+_open_verb = layout { word = "c4", policy = "c1", wants = "c1", number = "*" }
+
+-- Enqueues a piece of a flow, at most 250 rows: verb, id, draft, dependent, …
 --
 --   open…    a dependent, which is open; in the verb follow its policy, w if it wants results (else -), and its number
 --            if it has predecessors in other queues
@@ -187,18 +189,19 @@ end
 --- (s: table, id: str, body: str, generation: int, verb: str, set: table)
 --- uses: base
 function flow.add(s, id, body, generation, verb, set)
-  local expires, how = struct.unpack(">I6", body, 21), string.byte(body, 2)
-  if expires > 0 and not record.has(how, draft.EXPIRES_IS_DATE) then expires = s.now + expires end
-  if record.has(how, draft.OWN_ID) then redis.call("HDEL", base .. "results", id) end
+  local drafted = draft.fields(body)
+  local expires = drafted.expires
+  if expires > 0 and not record.has(drafted.how, draft.EXPIRES_IS_DATE) then expires = s.now + expires end
+  if record.has(drafted.how, draft.OWN_ID) then redis.call("HDEL", base .. "results", id) end
   redis.call("DEL", base .. "predecessors:" .. id)
   counters.move(s, record.tenant(body), _count.NONE, _count.DEPENDENT, 1)
   s.waits = s.waits or {}
   s.waits[id] = {
-    number = tonumber(string.sub(verb, 7)) or generation, total = 0, left = 0, dead = 0, bytes = 0,
-    flags = flow.OPEN + (string.sub(verb, 6, 6) == "w" and flow.WANTS or 0),
-    class = string.byte(record.entry(0, #body, ""), 7), policy = string.sub(verb, 5, 5), failed = "",
+    number = tonumber(_open_verb.number(verb)) or generation, total = 0, left = 0, dead = 0, bytes = 0,
+    flags = flow.OPEN + (_open_verb.wants(verb) == "w" and flow.WANTS or 0),
+    class = entry.class(record.entry(0, #body, "")), policy = _open_verb.policy(verb), failed = "",
   }
-  set[#set + 1], set[#set + 2] = id, record.enqueued(body, state.WAITING, generation, s.now, s.now, expires)
+  set[#set + 1], set[#set + 2] = id, record.from_draft(body, state.WAITING, generation, s.now, s.now, expires)
 end
 
 -- Makes a job, as `predecessors` names it, a predecessor of a dependent. Returns the edge, or nil if the dependent
@@ -211,7 +214,7 @@ function flow.link(s, named, dependent)
   wait.parts = wait.parts or {}
   wait.parts[#wait.parts + 1] = named
   wait.total, wait.left = wait.total + 1, wait.left + 1
-  return struct.pack(">I6I4B", wait.number, wait.total - 1, 0) .. dependent
+  return _edge.pack({ number = wait.number, index = wait.total - 1, far = "", dependent = dependent })
 end
 
 -- Collects the edge of a predecessor in `new`, or appends it to the list of those with several dependents.

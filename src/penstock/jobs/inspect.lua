@@ -63,7 +63,7 @@ function script.overview(base, meta, given, scan)
   local reply = { s.row[_row.SEQUENCE] > 0 and 1 or 0, redis.call("HLEN", base .. "tenants"), due, #head / 2,
     outbox.lengths(s) }
   local ids = {}
-  for i = 1, #head, 2 do ids[#ids + 1] = record.entry_id(head[i]) end
+  for i = 1, #head, 2 do ids[#ids + 1] = entry.id(head[i]) end
   local reasons = #ids > 0 and redis.call("HMGET", base .. "reasons", unpack(ids)) or {}
   for i = 1, #ids do
     if reasons[i] and string.find(reasons[i], ',"unknown_since":%d+}$') then
@@ -115,8 +115,8 @@ function script.tenant_counts(base, meta, given, tenant)
     table.insert(behind, 1, redis.call("HGET", base .. "heads:" .. level, tenant) or nil)
     for _, entries in ipairs({ redis.call("LRANGE", base .. "front:" .. place, 0, 7), behind }) do
       for i = 1, #entries do
-        local body = record.get(record.entry_id(entries[i]))
-        if record.is_ready(body, entries[i]) then
+        local body = record.get(entry.id(entries[i]))
+        if record.is_ready(body, entry.generation(entries[i])) then
           oldest = math.min(oldest, record.since(body))
           break
         end
@@ -135,7 +135,7 @@ end
 --- uses: base
 function inspect.job(id, now)
   local body, owner = redis.call("HGET", base .. "jobs", id), redis.call("HGET", base .. "owners", id)
-  local noted = owner or record.intact(body) and record.has(string.byte(body, 27), flag.NOTES)
+  local noted = owner or record.intact(body) and record.has(record.flags(body), flag.NOTES)
   return {
     body, redis.call("HGET", base .. "reasons", id), results.get(id, now), owner,
     noted and redis.call("HGET", base .. "notes", id),

@@ -80,12 +80,10 @@ end
 function job.note(s, incarnation, token, text)
   local held = lease.held(incarnation, token)
   if not held then return end
-  local id = lease.job_id(token)
+  local id = token.id(token)
   local progress = notes.add(id, text, s.now)
-  local number, flags, ttl, tenant, rest = lease.parse(held)
-  if not record.has(flags, flag.NOTES) then
-    held = lease.held_claim(number, bit.bor(flags, flag.NOTES), ttl, tenant) .. string.sub(held, rest)
-    redis.call("HSET", base .. "held:" .. incarnation, id, held)
+  if not record.has(claim.flags(held), flag.NOTES) then
+    redis.call("HSET", base .. "held:" .. incarnation, id, lease.noted(held))
   end
   if progress ~= "" then listeners.report(s.row, id, string.format("progress %d %s", s.now, progress), s.part) end
 end
@@ -94,17 +92,17 @@ end
 --- (s: table, id: str, body: str, generation: int, now: int, since: int, expires: int) -> str
 --- uses: base
 function job.enqueue(s, id, body, generation, now, since, expires)
-  local priority, tenant = string.byte(body, 28), record.tenant(body)
+  local drafted = record.fields(body)
+  local tenant = drafted.tenant
   if since > now then
     counters.move(s, tenant, _count.NONE, _count.DELAYED, 1)
     job.delay(s, since, record.entry(generation, #body, id))
-    return record.enqueued(body, state.DELAYED, generation, now, since, expires)
+    return record.from_draft(body, state.DELAYED, generation, now, since, expires)
   end
-  local flags = string.byte(body, 27)
-  local new_state, passed =
-    job.make_ready(s, false, record.entry(generation, #body, id), flags, priority, tenant, now, _count.NONE, body)
-  if passed ~= flags then body = record.flagged(body, passed) end
-  return record.enqueued(body, new_state, generation, now, now, expires)
+  local new_state, flags = job.make_ready(
+    s, false, record.entry(generation, #body, id), drafted.flags, drafted.priority, tenant, now, _count.NONE, body)
+  if flags ~= drafted.flags then body = record.with(body, { flags = flags }) end
+  return record.from_draft(body, new_state, generation, now, now, expires)
 end
 
 -- Enqueues a draft unless its id is in the queue already: appends id and record to `set`, which the caller writes.
@@ -130,7 +128,7 @@ end
 --- (s: table, id: str, body: str, generation: int, set: table) -> str | nil
 --- uses: base
 function job.add_draft(s, id, body, generation, set)
-  if string.byte(body, 27) >= flag.UNIQUE then
+  if record.flags(body) >= flag.UNIQUE then
     local one = unique.field(s, body)
     local holder = unique.holder(s, one)
     if holder then
@@ -143,10 +141,11 @@ function job.add_draft(s, id, body, generation, set)
     end
     unique.hold(s, one, id, body)
   end
-  local due, expires, how = struct.unpack(">I6", body, 15), struct.unpack(">I6", body, 21), string.byte(body, 2)
-  if not record.has(how, draft.DUE_IS_DATE) then due = s.now + due end
-  if expires > 0 and not record.has(how, draft.EXPIRES_IS_DATE) then expires = s.now + expires end
-  if record.has(how, draft.OWN_ID) then redis.call("HDEL", base .. "results", id) end
+  local drafted = draft.fields(body)
+  local due, expires = drafted.due, drafted.expires
+  if not record.has(drafted.how, draft.DUE_IS_DATE) then due = s.now + due end
+  if expires > 0 and not record.has(drafted.how, draft.EXPIRES_IS_DATE) then expires = s.now + expires end
+  if record.has(drafted.how, draft.OWN_ID) then redis.call("HDEL", base .. "results", id) end
   set[#set + 1] = id
   set[#set + 1] = job.enqueue(s, id, body, generation, s.now, due, expires)
 end
@@ -161,21 +160,20 @@ end
 function job.replace(s, id, drafted, generation, one)
   local body = record.get(id)
   if not body or not unique.is_replaced(body) then return end
-  local was, old, _, since, _, _, priority, _, _, _, _, _, _, tenant = record.parse(body)
-  local expires = struct.unpack(">I6", drafted, 21)
-  if expires > 0 and not record.has(string.byte(drafted, 2), draft.EXPIRES_IS_DATE) then expires = s.now + expires end
-  local due = since
-  if one[2] == keeping.DEBOUNCE and was == state.DELAYED then due = s.now + one[3] end
-  local new = record.replaced(body, drafted, old, due, expires)
-  local entry = record.entry(old, #body, id)
-  if was ~= state.PARKED and (due ~= since or record.entry(old, #new, id) ~= entry) then
+  local was, expires = record.fields(body), draft.expires(drafted)
+  if expires > 0 and not record.has(draft.how(drafted), draft.EXPIRES_IS_DATE) then expires = s.now + expires end
+  local due = was.since
+  if one[2] == keeping.DEBOUNCE and was.state == state.DELAYED then due = s.now + one[3] end
+  local new = record.replaced(body, drafted, was.generation, due, expires)
+  local old = record.entry(was.generation, #body, id)
+  if was.state ~= state.PARKED and (due ~= was.since or record.entry(was.generation, #new, id) ~= old) then
     new = record.replaced(body, drafted, generation, due, expires)
     local new_entry = record.entry(generation, #new, id)
-    if was == state.DELAYED then
-      redis.call("ZREM", base .. "delayed", entry)
+    if was.state == state.DELAYED then
+      redis.call("ZREM", base .. "delayed", old)
       job.delay(s, due, new_entry)
     else
-      lane.collect(s.lists, false, priority, tenant, new_entry)
+      lane.collect(s.lists, false, was.priority, was.tenant, new_entry)
     end
   end
   redis.call("HSET", base .. "jobs", id, new)
@@ -185,32 +183,32 @@ end
 --- (s: table, id: str, body: str, letter: str, text: str)
 --- uses: base
 function job.remove(s, id, body, letter, text)
-  local was, generation, _, since, _, flags, priority, _, _, _, _, _, ttl, tenant = record.parse(body)
-  if record.has(flags, flag.LIMITED) then limits.leave(s, id, body, was, flags, priority) end
+  local was = record.fields(body)
+  if record.has(was.flags, flag.LIMITED) then limits.leave(s, id, body, was.state, was.flags, was.priority) end
   redis.call("HDEL", base .. "jobs", id)
-  if flags >= flag.UNIQUE then unique.leave(s, id, body, was) end
-  letter = job.clear(id, flags, letter)
-  if was == state.READY then
-    counters.move(s, tenant, _count.READY, _count.NONE, 1)
-    counters.add_ready_since(s, since, -1)
-    if record.has(flags, flag.SUSPECT) then
+  if was.flags >= flag.UNIQUE then unique.leave(s, id, body, was.state) end
+  letter = job.clear(id, was.flags, letter)
+  if was.state == state.READY then
+    counters.move(s, was.tenant, _count.READY, _count.NONE, 1)
+    counters.add_ready_since(s, was.since, -1)
+    if record.has(was.flags, flag.SUSPECT) then
       s.row[_row.SUSPECTS] = s.row[_row.SUSPECTS]
-        - redis.call("ZREM", base .. "suspects", record.entry(generation, #body, id))
+        - redis.call("ZREM", base .. "suspects", record.entry(was.generation, #body, id))
     end
-  elseif was == state.DELAYED then
-    counters.move(s, tenant, _count.DELAYED, _count.NONE, 1)
-    redis.call("ZREM", base .. "delayed", record.entry(generation, #body, id))
-  elseif was == state.PARKED then
-    counters.move(s, tenant, _count.PARKED, _count.NONE, 1)
-  elseif was == state.WAITING then
-    counters.move(s, tenant, _count.DEPENDENT, _count.NONE, 1)
-    flow.forget(s, id, ttl)
+  elseif was.state == state.DELAYED then
+    counters.move(s, was.tenant, _count.DELAYED, _count.NONE, 1)
+    redis.call("ZREM", base .. "delayed", record.entry(was.generation, #body, id))
+  elseif was.state == state.PARKED then
+    counters.move(s, was.tenant, _count.PARKED, _count.NONE, 1)
+  elseif was.state == state.WAITING then
+    counters.move(s, was.tenant, _count.DEPENDENT, _count.NONE, 1)
+    flow.forget(s, id, was.ttl)
   else
-    counters.move(s, tenant, _count.DEAD, _count.NONE, 1)
+    counters.move(s, was.tenant, _count.DEAD, _count.NONE, 1)
     redis.call("ZREM", base .. "dead", id)
     flow.report(s, _event.REQUEUED, id, "")
   end
-  job.finish(s, id, letter, text, ttl)
+  job.finish(s, id, letter, text, was.ttl)
 end
 
 -- Delays a job until `due`.
@@ -271,20 +269,19 @@ function job.promote(s, limit)
   local late = 0
   if #due > 0 then
     local ids, set = {}, {}
-    for i = 1, #due do ids[i] = record.entry_id(due[i]) end
+    for i = 1, #due do ids[i] = entry.id(due[i]) end
     local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
     local generation = row.mint(r, #due)
     for i = 1, #due do
       local body = bodies[i]
       if record.intact(body) then
-        local _, _, _, since, _, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)
-        late = math.max(late, s.now - since)
-        local entry = record.entry(generation + i, #body, ids[i])
-        local new_state, passed =
-          job.make_ready(s, r[_row.DUE_FIRST] == 1, entry, flags, priority, tenant, since, _count.DELAYED, body)
+        local was = record.fields(body)
+        late = math.max(late, s.now - was.since)
+        local new = record.entry(generation + i, #body, ids[i])
+        local new_state, flags = job.make_ready(
+          s, r[_row.DUE_FIRST] == 1, new, was.flags, was.priority, was.tenant, was.since, _count.DELAYED, body)
         set[#set + 1] = ids[i]
-        body = record.moved(body, new_state, generation + i, since)
-        set[#set + 1] = passed == flags and body or record.flagged(body, passed)
+        set[#set + 1] = record.moved(body, new_state, generation + i, was.since, flags)
       end
     end
     redis.call("ZREM", base .. "delayed", unpack(due))
@@ -344,12 +341,12 @@ function job.cancel_tenant(s, level, tenant, part)
   local cursor = lane.open_tenant(s.row, level, tenant)
   lane.read(cursor, lane.names(level), part.left)
   for i = 1, #cursor.entries do
-    local entry = cursor.entries[i]
-    if not slice.take(part, record.entry_bytes(entry)) then break end
+    local next_ = cursor.entries[i]
+    if not slice.take(part, record.entry_bytes(next_)) then break end
     cursor.taken = i
-    local id = record.entry_id(entry)
+    local id = entry.id(next_)
     local body = record.get(id)
-    if record.is_ready(body, entry) then job.remove(s, id, body, ending.CANCELLED, "") end
+    if record.is_ready(body, entry.generation(next_)) then job.remove(s, id, body, ending.CANCELLED, "") end
   end
   lane.close(s.row, level, { cursor }, nil)
 end

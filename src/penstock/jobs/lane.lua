@@ -90,7 +90,7 @@ function lane.push_lanes(r, level, list)
       head = table.remove(entries, 1)
       arrived[#arrived + 1] = tenant
       changed[#changed + 1], changed[#changed + 2] = tenant, #entries > 0 and lane.marked(head) or head
-    elseif string.byte(head, 7) < _size_class.MORE then
+    elseif entry.class(head) < _size_class.MORE then
       changed[#changed + 1], changed[#changed + 2] = tenant, lane.marked(head)
     end
     if #entries > 0 then batch.write("RPUSH", base .. "lane:" .. level .. ":" .. tenant, entries) end
@@ -115,11 +115,11 @@ function lane.push_fronts(r, level, list)
 end
 
 -- The entry with the mark of a first entry that others follow.
---- (entry: str) -> str
-function lane.marked(entry)
-  local class = string.byte(entry, 7)
-  if class >= _size_class.MORE then return entry end
-  return string.sub(entry, 1, 6) .. string.char(class + _size_class.MORE) .. string.sub(entry, 8)
+--- (head: str) -> str
+function lane.marked(head)
+  local class = entry.class(head)
+  if class >= _size_class.MORE then return head end
+  return entry.with(head, { class = class + _size_class.MORE })
 end
 
 -- The common beginning of the names of a level's lanes. To append a number to a text costs as much as a short command,
@@ -140,7 +140,7 @@ function lane.cursor(r, level, tenant, time, cost, head)
   -- one turn of the tenant needs, so that they need not grow.
   local cursor = {
     tenant = tenant, time = tonumber(time), cost = cost, entries = { nil, nil }, records = { nil, nil }, taken = 0,
-    head = head, more = head and string.byte(head, 7) >= _size_class.MORE,
+    head = head, more = head and entry.class(head) >= _size_class.MORE,
   }
   if r[_row.FRONT] > 0 then cursor.front, cursor.in_front = base .. "front:" .. level .. ":" .. tenant, 0 end
   return cursor
@@ -209,43 +209,43 @@ function lane.fetch(cursors, share, room)
     local entries, records, first = cursor.entries, cursor.records, #cursor.records / 2 + 1
     firsts[i] = first
     for at = first, cursor.taken + share do
-      local entry = entries[at]
-      if not entry then break end
-      bytes = bytes - record.entry_bytes(entry)
+      local found = entries[at]
+      if not found then break end
+      bytes = bytes - record.entry_bytes(found)
       if bytes < 0 and (n > 0 or room.bytes < room.max_bytes) then break end
       n = n + 1
-      local id = record.entry_id(entry)
+      local id = entry.id(found)
       ids[n], records[2 * at - 1] = id, id
     end
   end
   if n == 0 then return end
-  local found = redis.call("HMGET", base .. "jobs", unpack(ids))
+  local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
   n = 0
   for i = 1, #cursors do
     local records, at = cursors[i].records, firsts[i]
     while records[2 * at - 1] do
       n = n + 1
-      records[2 * at] = found[n]
+      records[2 * at] = bodies[n]
       at = at + 1
     end
   end
 end
 
--- Takes the tenant's next entry that stands for a ready job. Returns id, record, and of that: since, expires, flags,
--- ttl. Entries of cancelled and purged jobs are skipped, but each uses up one of the `room.look` entries that a claim
--- may read. Sets `room.full` to end the claim.
---- (cursor: table, lanes: str, room: table) -> …
+-- Takes the tenant's next entry that stands for a ready job. Returns its id, its record, and when it expires. Entries
+-- of cancelled and purged jobs are skipped, but each uses up one of the `room.look` entries that a claim may read. Sets
+-- `room.full` to end the claim.
+--- (cursor: table, lanes: str, room: table) -> str | nil, str, int
 --- uses: base
 function lane.next(cursor, lanes, room)
   while room.look > 0 do
     local at, records = cursor.taken + 1, cursor.records
-    local entry, id = cursor.entries[at], records[2 * at - 1]
+    local next_, id = cursor.entries[at], records[2 * at - 1]
     if not id then
       local share = math.min(room.want, _read.ENTRIES)
-      if not entry then
+      if not next_ then
         lane.read(cursor, lanes, share + 1)
-        entry = cursor.entries[at]
-        if not entry then return nil end
+        next_ = cursor.entries[at]
+        if not next_ then return nil end
       end
       lane.fetch({ cursor }, share, room)
       id = records[2 * at - 1]
@@ -255,8 +255,8 @@ function lane.next(cursor, lanes, room)
     local bytes = body and #body or 0
     if bytes > room.bytes and room.bytes < room.max_bytes then break end
     cursor.taken, room.look, room.bytes = at, room.look - 1, room.bytes - bytes
-    local generation, since, expires, flags, ttl = record.parse_ready(body)
-    if generation == struct.unpack(">I6", entry) then return id, body, since, expires, flags, ttl end
+    local is_ready, expires = record.is_ready(body, entry.generation(next_))
+    if is_ready then return id, body, expires end
   end
   room.full = true
 end
@@ -309,14 +309,14 @@ function lane.take(r, level, n, room, now)
       break
     end
     local other = lane.earliest(cursors[first], again[back], horizon)
-    local id, body, since, expires, flags, ttl
+    local id, body, expires
     repeat
-      id, body, since, expires, flags, ttl = lane.next(cursor, lanes, room)
+      id, body, expires = lane.next(cursor, lanes, room)
       if id and expires > 0 and expires <= now then
         room.expired[#room.expired + 1] = { id, body }
       elseif id then
         if not room.pausing or not lane.met_paused(room, cursor.tenant, id, body) then
-          lease.collect(room, id, body, cursor.tenant, since, flags, ttl)
+          lease.collect(room, id, body, cursor.tenant)
         end
         served = cursor.time
         cursor.time = cursor.time + cursor.cost

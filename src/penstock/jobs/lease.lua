@@ -19,23 +19,27 @@
 
 claim = { NUMBER_BYTES = 6 }
 
-_own = {
-  FORMAT = ">I6I6I6I2B",
-  BYTES = 21,
-  PADDING = "-----------------------------------------------------------------",
+claim = layout {
+  number = "I6",
+  flags = "B", -- of the record; NOTES may be set here alone
+  ttl = "I5", -- of the result, ms
+  tenant = "Bc0",
+  keys = "*", -- of its powers, in MessagePack (unique.lua, limited_runs.lua)
 }
 
---- (token: str) -> int
---- inline
-function lease.claim_number(token)
-  return struct.unpack(">I6", token)
-end
+token = layout { number = "I6", id = "*" }
 
---- (token: str) -> str
---- inline
-function lease.job_id(token)
-  return string.sub(token, 7)
-end
+_own = layout {
+  until_ = "I6", -- alive until, server ms
+  turn = "I6", -- number of the last turn
+  first = "I6", -- number of the first claim of that turn
+  claimed = "H",
+  idle = "B", -- 1: it was registered as idle
+  refused = "H", -- how many settlements the turn refused
+  stale = "*", -- their positions, in 2 bytes each; then padding
+}
+
+_own = { PADDING = "-----------------------------------------------------------------" }
 
 -- The incarnation in a value of `owners`.
 --- (owner: str) -> str
@@ -50,57 +54,47 @@ function lease.claimed_at(owner)
   return tonumber(string.match(owner, "^%S+ (%d+)")) or 0
 end
 
--- The value in `held` for a claim.
---- (number: int, flags: int, ttl: int, tenant: str) -> str
---- inline
-function lease.held_claim(number, flags, ttl, tenant)
-  return struct.pack(">I6BI5Bc0", number, flags, ttl, #tenant, tenant)
-end
-
 -- Collects a job in the `room` of a claim: in the reply, and in what `claim` writes.
---- (room: table, id: str, body: str, tenant: str, since: int, flags: int, ttl: int)
-function lease.collect(room, id, body, tenant, since, flags, ttl)
+--- (room: table, id: str, body: str, tenant: str)
+function lease.collect(room, id, body, tenant)
+  local its = record.fields(body)
   local n = room.claimed + 1
   local at = 2 * n
   room.claimed, room.want = n, room.want - 1
   room.reply[at - 1], room.reply[at] = id, body
-  room.held[at - 1], room.held[at] = id, lease.held_claim(room.number + n - 1, flags, ttl, tenant)
+  room.held[at - 1] = id
+  room.held[at] = claim.pack({ number = room.number + n - 1, flags = its.flags, ttl = its.ttl, tenant = tenant })
   room.owners[at - 1], room.owners[at] = id, room.owner
-  room.tenants[n], room.sinces[n] = tenant, since
-  if flags >= flag.UNIQUE then room.unique = true end
+  room.tenants[n], room.sinces[n] = tenant, its.since
+  if its.flags >= flag.UNIQUE then room.unique = true end
 end
 
--- Where the keys of the powers of a claim begin.
---- (held: str) -> int
---- inline
-function lease.rest(held)
-  return 14 + string.byte(held, 13)
-end
-
--- Claim number, flags, ttl, tenant, and where the keys of its powers begin.
---- (held: str) -> int, int, int, str, int
-function lease.parse(held)
-  return struct.unpack(">I6BI5Bc0", held)
+-- A claim whose job has something beside its record (notes.lua).
+--- (held: str) -> str
+function lease.noted(held)
+  local flags = claim.flags(held)
+  return claim.with(held, { flags = bit.bor(flags, flag.NOTES) })
 end
 
 -- The state of an incarnation as a table; nil if it has ended or was never registered.
 --- (packed: str | false) -> table | nil
 function lease.own(packed)
-  if not packed or #packed < _own.BYTES then return nil end
-  local until_, turn, first, claimed, idle = struct.unpack(_own.FORMAT, packed)
-  local stale = {}
-  local refused = struct.unpack(">I2", packed, _own.BYTES + 1)
-  for i = 1, refused do stale[i] = struct.unpack(">I2", packed, _own.BYTES + 1 + 2 * i) end
-  return { until_ = until_, turn = turn, first = first, claimed = claimed, idle = idle, stale = stale }
+  if not packed or #packed < _own.AT_STALE - 1 then return nil end
+  local own, stale = _own.fields(packed), {}
+  for i = 1, own.refused do stale[i] = struct.unpack(">H", packed, _own.AT_STALE - 2 + 2 * i) end
+  return {
+    until_ = own.until_, turn = own.turn, first = own.first, claimed = own.claimed, idle = own.idle, stale = stale,
+  }
 end
 
 --- (own: table) -> str
 function lease.packed(own)
-  local stale = own.stale
-  local text = struct.pack(_own.FORMAT, own.until_, own.turn, own.first, own.claimed, own.idle)
-    .. struct.pack(">I2", #stale)
-  for i = 1, #stale do text = text .. struct.pack(">I2", stale[i]) end
-  return text .. _own.PADDING
+  local positions = ""
+  for i = 1, #own.stale do positions = positions .. struct.pack(">H", own.stale[i]) end
+  return _own.pack({
+    until_ = own.until_, turn = own.turn, first = own.first, claimed = own.claimed, idle = own.idle,
+    refused = #own.stale, stale = positions .. _own.PADDING,
+  })
 end
 
 -- The state of an incarnation that is alive, else nil.
@@ -121,11 +115,11 @@ function lease.extend(r, incarnation, own)
 end
 
 -- The claim behind a token, or false if the incarnation does not hold the job under this claim number.
---- (incarnation: str, token: str) -> str | false
+--- (incarnation: str, of: str) -> str | false
 --- uses: base
-function lease.held(incarnation, token)
-  local held = redis.call("HGET", base .. "held:" .. incarnation, lease.job_id(token))
-  return held and struct.unpack(">I6", held) == lease.claim_number(token) and held
+function lease.held(incarnation, of)
+  local held = redis.call("HGET", base .. "held:" .. incarnation, token.id(of))
+  return held and claim.number(held) == token.number(of) and held
 end
 
 -- Ends one claim.
@@ -164,7 +158,7 @@ function lease.some_tokens(incarnation, part)
   for i = 1, #found, 2 do
     if found[i] ~= "" then
       if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", found[i])) then break end
-      tokens[#tokens + 1] = string.sub(found[i + 1], 1, claim.NUMBER_BYTES) .. found[i]
+      tokens[#tokens + 1] = claim.number_bytes(found[i + 1]) .. found[i]
     end
   end
   table.sort(tokens)
@@ -181,7 +175,7 @@ function lease.repeated(incarnation, own)
   for i = 1, 2 * own.claimed do reply[i] = "" end
   local held = redis.call("HGETALL", base .. "held:" .. incarnation)
   for i = 1, #held, 2 do
-    local place = held[i] ~= "" and struct.unpack(">I6", held[i + 1]) - own.first or -1
+    local place = held[i] ~= "" and claim.number(held[i + 1]) - own.first or -1
     if place >= 0 and place < own.claimed then
       ids[#ids + 1], places[#places + 1] = held[i], place
     end

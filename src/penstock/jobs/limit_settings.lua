@@ -64,10 +64,10 @@ function script.purge_parked(base, meta, given, tenant, all, offset, limit)
     local place = limits.place(s, key)
     local entries = limits.take_tenant(place, tenant, all == 1, part)
     for i = 1, #entries do
-      local id = record.entry_id(entries[i])
+      local id = entry.id(entries[i])
       local body = record.get(id)
       if body and record.state(body) == state.PARKED
-        and struct.unpack(">I6", body, 3) == struct.unpack(">I6", entries[i]) then
+        and record.generation(body) == entry.generation(entries[i]) then
         job.remove(s, id, body, ending.CANCELLED, "")
       end
     end

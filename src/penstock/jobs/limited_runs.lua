@@ -10,10 +10,10 @@ function limited_runs.start(s, room)
   local starts, rates, spread = {}, {}, {}
   for i = 1, room.claimed do
     local id, body = room.reply[2 * i - 1], room.reply[2 * i]
-    if record.has(string.byte(body, 27), flag.LIMITED) then
+    if record.has(record.flags(body), flag.LIMITED) then
       limits.open(s)
       local list, keys = record.limits(body), {}
-      local of_job = admitted.of_job(string.byte(body, 28), string.sub(body, 3, 8), id)
+      local of_job = admitted.of_job(record.priority(body), record.generation_bytes(body), id)
       for j = 1, #list do
         local key = limits.key(list[j])
         s.started[#s.started + 1] = admitted.member(key, of_job)
@@ -45,12 +45,12 @@ function limited_runs.take(s, place, n)
   return math.ceil(bucket.take(base .. "rate:" .. place.key, n, s.now * _park.MICROS, interval, 0) / _park.MICROS)
 end
 
--- Frees the places of a claim that ended, which begin at `rest` in its value in `held`.
---- (s: table, held: str, rest: int)
+-- Frees the places of a claim that ended.
+--- (s: table, held: str)
 --- uses: base
 --- seldom
-function limited_runs.finish(s, held, rest)
-  local keys = s.freed and s.freed[held] or cmsgpack.unpack(string.sub(held, rest))
+function limited_runs.finish(s, held)
+  local keys = s.freed and s.freed[held] or cmsgpack.unpack(claim.keys(held))
   for i = 1, #keys do
     local place = limits.place(s, keys[i])
     place.used = math.max(0, place.used - 1)
@@ -67,8 +67,8 @@ function limited_runs.read(s, ids, held)
   s.freed = {}
   for i = 1, #ids do
     local was = held[i]
-    if was and record.has(string.byte(was, 7), flag.LIMITED) then
-      local keys = cmsgpack.unpack(string.sub(was, lease.rest(was)))
+    if was and record.has(claim.flags(was), flag.LIMITED) then
+      local keys = cmsgpack.unpack(claim.keys(was))
       s.freed[was] = keys
       for j = 1, #keys do all[#all + 1] = keys[j] end
     end

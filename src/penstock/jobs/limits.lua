@@ -371,8 +371,8 @@ function limits.mark_due(s)
   if #due > 0 then redis.call("ZREM", key, unpack(due)) end
   local again = {}
   for i = 1, #due do
-    if string.byte(due[i]) == 61 then
-      if limits.mark_all(s, string.sub(due[i], 2)) then again[#again + 1] = due[i] end
+    if _signed.sign(due[i]) == "=" then
+      if limits.mark_all(s, _signed.name(due[i])) then again[#again + 1] = due[i] end
     else
       limits.mark(s, limits.place(s, due[i]))
     end

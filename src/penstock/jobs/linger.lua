@@ -11,6 +11,8 @@
 
 _batch = { SIZE = 1, LINGER = 2, BY_TENANT = 3, LANES_DUE = 4, QUEUE_DUE = 5 } -- the two times are 0 if nothing lingers
 
+_lingering = layout { level = "c1", colon = "c1", tenant = "*" }
+
 _offer = { MOST = 100 } -- lanes in one turn
 
 -- Takes over the settings of a worker that begins: size, ms and by tenant, or none of them.
@@ -121,7 +123,7 @@ function linger.offer_due(s)
   local r, b = s.row, s.row[_row.BATCH]
   if b[_batch.LANES_DUE] == 0 or b[_batch.LANES_DUE] > s.now then return false end
   local due = redis.call("ZRANGE", base .. "lingering", "-inf", s.now, "BYSCORE", "LIMIT", 0, _offer.MOST)
-  for i = 1, #due do linger.offer_lane(r, tonumber(string.sub(due[i], 1, 1)), string.sub(due[i], 3)) end
+  for i = 1, #due do linger.offer_lane(r, tonumber(_lingering.level(due[i])), _lingering.tenant(due[i])) end
   local next_ = redis.call("ZRANGE", base .. "lingering", 0, 0, "WITHSCORES")
   b[_batch.LANES_DUE] = next_[2] and tonumber(next_[2]) or 0
   return #due == _offer.MOST
@@ -182,12 +184,12 @@ function linger.take(s, level, room)
     lane.fetch({ cursor }, room.want, room)
     local served, last
     repeat
-      local id, body, since, expires, flags, ttl = lane.next(cursor, level, room)
+      local id, body, expires = lane.next(cursor, level, room)
       if id and expires > 0 and expires <= now then
         room.expired[#room.expired + 1] = { id, body }
       elseif id and not (room.pausing and lane.met_paused(room, tenant, id, body)) then
-        lease.collect(room, id, body, tenant, since, flags, ttl)
-        served, last = served or cursor.time, since
+        lease.collect(room, id, body, tenant)
+        served, last = served or cursor.time, record.since(body)
         cursor.time = cursor.time + cost
       end
     until not id or room.want == 0 or room.full

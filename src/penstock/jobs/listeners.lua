@@ -31,7 +31,7 @@ function listeners.add(r, id, address)
       redis.call("HSET", base .. "listeners", id, old .. " " .. address)
     else
       redis.call("SADD", base .. "listeners:" .. id, address)
-      if string.sub(old, 1, 1) ~= "+" then redis.call("HSET", base .. "listeners", id, "+ " .. old) end
+      if _signed.sign(old) ~= "+" then redis.call("HSET", base .. "listeners", id, "+ " .. old) end
     end
   end
 end
@@ -113,7 +113,7 @@ function listeners.notify_job(id, addresses, part)
   for address in string.gmatch(addresses, "%S+") do
     if address ~= "+" then part.left = part.left - (notify.send(address, "done") and _cost.NOTIFIED or _cost.GONE) end
   end
-  if string.sub(addresses, 1, 1) == "+" then
+  if _signed.sign(addresses) == "+" then
     local further = { id }
     while part.left > 0 and #further > 0 do
       further = redis.call("SPOP", base .. "listeners:" .. id, math.ceil(part.left / _cost.NOTIFIED))

@@ -33,7 +33,7 @@ function script.list_jobs(base, meta, given, source, cursor, limit, state_, tena
     part = slice.of(_page.LOOK), limit = limit, examined = 0,
     matched = 0, rows = {},
     incarnations = {},
-    state = state_, tenant = tenant ~= "" and string.sub(tenant, 2), task = task ~= "" and string.sub(task, 2),
+    state = state_, tenant = tenant ~= "" and _signed.name(tenant), task = task ~= "" and _signed.name(task),
     prefix = prefix, before = older > 0 and s.now - older or math.huge, runs = s.row[_row.RUNNING] > 0,
   }
   local following, of
@@ -66,13 +66,13 @@ function script.change_jobs(base, meta, caller, number, given, verb, jobs, ...)
   if newer then return newer end
   local known = idempotency.replay(caller, number)
   if known then return known end
-  local reply = { 0 }
+  local reply, target = { 0 }, string.match(verb, "^move (.*)$")
   for at, id, body, owner in listing.unchanged(reply, jobs) do
     local dead = record.state(body) == state.DEAD
     if verb == "remove" and dead then
       job.remove(s, id, body, ending.CANCELLED, "removed from the dead letters")
-    elseif string.sub(verb, 1, 5) == "move " and not owner and not listing.is_awaited(s, id) then
-      job.remove(s, id, body, ending.CANCELLED, "moved to queue " .. string.sub(verb, 6))
+    elseif target and not owner and not listing.is_awaited(s, id) then
+      job.remove(s, id, body, ending.CANCELLED, "moved to queue " .. target)
     elseif verb == "cancel" and owner then
       cancelling.ask(id)
     elseif verb == "cancel" and not dead then
@@ -105,7 +105,7 @@ function script.hold_jobs(base, meta, caller, number, given, ms, jobs, ...)
   local reply = { 0 }
   for _, id, body, owner in listing.unchanged(reply, jobs) do
     local is, due = record.state(body), 0
-    local stays = string.byte(body, 36) ~= 0 or listing.is_awaited(s, id)
+    local stays = record.powers(body) ~= 0 or listing.is_awaited(s, id)
     if is == state.DELAYED then due = record.since(body) end
     if not owner and not stays and (is == state.READY or is == state.DELAYED) then
       body = listing.hold(s, id, body, math.max(due, s.now + ms))
@@ -132,19 +132,19 @@ end
 --- (s: table, id: str, body: str, due: int) -> str
 --- uses: base
 function listing.hold(s, id, body, due)
-  local is, old, _, since, _, flags, _, _, _, _, _, _, _, tenant = record.parse(body)
-  local generation = row.mint(s.row, 1) + 1
-  if is == state.DELAYED then
-    redis.call("ZREM", base .. "delayed", record.entry(old, #body, id))
+  local was, generation = record.fields(body), row.mint(s.row, 1) + 1
+  local old = record.entry(was.generation, #body, id)
+  if was.state == state.DELAYED then
+    redis.call("ZREM", base .. "delayed", old)
   else
-    counters.move(s, tenant, _count.READY, _count.DELAYED, 1)
-    counters.add_ready_since(s, since, -1)
-    if record.has(flags, flag.SUSPECT) then
-      s.row[_row.SUSPECTS] = s.row[_row.SUSPECTS] - redis.call("ZREM", base .. "suspects", record.entry(old, #body, id))
+    counters.move(s, was.tenant, _count.READY, _count.DELAYED, 1)
+    counters.add_ready_since(s, was.since, -1)
+    if record.has(was.flags, flag.SUSPECT) then
+      s.row[_row.SUSPECTS] = s.row[_row.SUSPECTS] - redis.call("ZREM", base .. "suspects", old)
     end
   end
   job.delay(s, due, record.entry(generation, #body, id))
-  body = record.moved(body, state.DELAYED, generation, due)
+  body = record.moved(body, state.DELAYED, generation, due, was.flags)
   redis.call("HSET", base .. "jobs", id, body)
   return body
 end
@@ -180,7 +180,7 @@ function listing.unchanged(reply, first)
       if not id or not slice.take(part, redis.call("HSTRLEN", base .. "jobs", id)) then return nil end
       reply[1] = reply[1] + 1
       local body = record.get(id)
-      if body and string.sub(body, 3, 8) == ARGV[i + 1] then
+      if body and record.generation_bytes(body) == ARGV[i + 1] then
         local owner = redis.call("HGET", base .. "owners", id)
         if (owner or "") == ARGV[i + 2] then return (i - first) / 3, id, body, owner end
       end
@@ -289,7 +289,7 @@ function listing.walk_lanes(page, cursor)
     local n = listing.chunk(page, _page.FIRST, _page.CHUNK_BYTES)
     if not in_front then
       first = redis.call("HGET", base .. "heads:" .. level, page.tenant)
-      if first and struct.unpack(">I6", first) <= generation then first = nil end
+      if first and entry.generation(first) <= generation then first = nil end
     end
     while true do
       local entries = redis.call("LRANGE", key, at, at + n - 1)
@@ -297,7 +297,7 @@ function listing.walk_lanes(page, cursor)
       if #entries == 0 then break end
       local took, bytes = listing.read(page, entries, true)
       if took > 0 then
-        generation = struct.unpack(">I6", entries[took])
+        generation = entry.generation(entries[took])
         at = at + took - (first and 1 or 0)
         first = nil
       end
@@ -319,8 +319,8 @@ function listing.find_entry(key, passed, generation)
   local low, high = 0, passed
   while low < high do
     local middle = math.floor((low + high) / 2)
-    local entry = redis.call("LINDEX", key, middle)
-    if entry and struct.unpack(">I6", entry) <= generation then low = middle + 1 else high = middle end
+    local found = redis.call("LINDEX", key, middle)
+    if found and entry.generation(found) <= generation then low = middle + 1 else high = middle end
   end
   return low
 end
@@ -331,7 +331,7 @@ end
 function listing.read(page, members, are_entries)
   local ids, bytes = {}, 0
   for i = 1, #members do
-    local id = are_entries and record.entry_id(members[i]) or members[i]
+    local id = are_entries and entry.id(members[i]) or members[i]
     local size = redis.call("HSTRLEN", base .. "jobs", id)
     if not slice.take(page.part, size) then break end
     ids[i], bytes = id, bytes + size
@@ -339,7 +339,7 @@ function listing.read(page, members, are_entries)
   if #ids == 0 then return 0, 0 end
   local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
   for i = 1, #ids do
-    if are_entries and bodies[i] and string.sub(bodies[i], 3, 8) ~= string.sub(members[i], 1, 6) then
+    if are_entries and bodies[i] and record.generation_bytes(bodies[i]) ~= entry.generation_bytes(members[i]) then
       bodies[i] = false
     end
   end
@@ -361,7 +361,7 @@ function listing.examine(page, ids, bodies)
         if page.limit > 0 then
           local rows = page.rows
           local n = #rows
-          rows[n + 1], rows[n + 2], rows[n + 3] = ids[i], owner, string.sub(body, 1, editing.payload_start(body) - 1)
+          rows[n + 1], rows[n + 2], rows[n + 3] = ids[i], owner, record.head(body)
           if owner ~= "" then listing.note_worker(page.incarnations, lease.incarnation(owner)) end
         end
       end
@@ -379,13 +379,14 @@ end
 
 --- (page: table, id: str, body: str, owner: str) -> bool
 function listing.matches(page, id, body, owner)
-  local is, enqueued, since = struct.unpack(">xc1xxxxxxI6I6", body)
+  local its = record.fields(body)
+  local is, since = its.state, its.since
   if owner ~= "" then
     is, since = state.RUNNING, lease.claimed_at(owner)
   elseif is == state.DELAYED then
-    since = enqueued
+    since = its.enqueued
   end
   return since <= page.before and (page.state == "" or is == page.state)
-    and (page.prefix == "" or string.sub(id, 1, #page.prefix) == page.prefix)
+    and (page.prefix == "" or string.find(id, page.prefix, 1, true) == 1)
     and (not page.tenant or record.tenant(body) == page.tenant) and (not page.task or record.task(body) == page.task)
 end

@@ -7,6 +7,10 @@
 -- ends a job looks for notes only where there are some. The notes of a finished job are stored before its result (see
 -- `notes.close`).
 
+_notes = layout { progress = "Hc0", lines = "*" }
+
+_line = layout { at = "I6", text = "Hc0" } -- a worker sends it without `at`
+
 notes = { LOG_BYTES = 16384 } -- of the lines of one job; the oldest lines are dropped
 
 -- Replaces the progress of a job and appends lines. `text` has no times: the server adds them. Returns the JSON of the
@@ -16,16 +20,16 @@ notes = { LOG_BYTES = 16384 } -- of the lines of one job; the oldest lines are d
 function notes.add(id, text, now)
   local at = struct.pack(">I6", now)
   local old = redis.call("HGET", base .. "notes", id) or "\0\0"
-  local size = struct.unpack(">I2", text)
-  local progress, from = string.sub(text, 3, 2 + size), 3 + size
-  local shown = size > 0 and at .. progress or string.sub(old, 3, 2 + struct.unpack(">I2", old))
-  local lines = { string.sub(old, 3 + struct.unpack(">I2", old)) }
-  while from < #text do
-    local length = struct.unpack(">I2", text, from)
-    lines[#lines + 1] = at .. string.sub(text, from, from + 1 + length)
+  local progress, new = _notes.progress(text), _notes.lines(text)
+  local shown = progress ~= "" and at .. progress or _notes.progress(old)
+  local lines, from = { _notes.lines(old) }, 1
+  while from < #new do
+    local length = struct.unpack(">H", new, from)
+    lines[#lines + 1] = at .. string.sub(new, from, from + 1 + length)
     from = from + 2 + length
   end
-  redis.call("HSET", base .. "notes", id, struct.pack(">I2", #shown) .. shown .. notes.latest(table.concat(lines)))
+  local kept = notes.latest(table.concat(lines))
+  redis.call("HSET", base .. "notes", id, _notes.pack({ progress = shown, lines = kept }))
   return progress
 end
 
@@ -33,7 +37,9 @@ end
 --- (lines: str) -> str
 function notes.latest(lines)
   local from = 1
-  while #lines - from >= notes.LOG_BYTES do from = from + 8 + struct.unpack(">I2", lines, from + 6) end
+  while #lines - from >= notes.LOG_BYTES do
+    from = from + _line.AT_TEXT + 1 + struct.unpack(">H", lines, from + _line.AT_TEXT - 1)
+  end
   return string.sub(lines, from)
 end
 
@@ -45,5 +51,5 @@ function notes.close(id, letter)
   local kept = redis.call("HGET", base .. "notes", id)
   if not kept then return letter end
   redis.call("HDEL", base .. "notes", id)
-  return ending.NOTED .. struct.pack(">I2", #kept) .. kept .. letter
+  return _noted.pack({ letter = ending.NOTED, notes = kept, ending = letter })
 end

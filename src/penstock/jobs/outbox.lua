@@ -75,10 +75,11 @@ function outbox.lengths(s)
   if s.row[_row.NEXT_TICK] == 0 then return found end
   local due = redis.call("ZRANGE", base .. "ticks", "-inf", s.now + _offer.AGAIN, "BYSCORE", "LIMIT", 0, 1000)
   for i = 1, #due do
-    if string.byte(due[i]) == 58 then
-      local key = base .. "outbox:" .. string.sub(due[i], 2)
+    if _signed.sign(due[i]) == ":" then
+      local queue_ = _signed.name(due[i])
+      local key = base .. "outbox:" .. queue_
       local first = redis.call("LINDEX", key, 0)
-      found[#found + 1] = string.sub(due[i], 2)
+      found[#found + 1] = queue_
       found[#found + 1] = redis.call("LLEN", key) / outbox.FIELDS
       found[#found + 1] = first and math.max(0, s.now - math.floor(tonumber(first) / 1000)) or 0
     end

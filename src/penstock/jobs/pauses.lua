@@ -65,17 +65,16 @@ function pauses.park_met(s, met)
   local set = {}
   for i = 1, #met, 2 do
     local id, body = met[i], met[i + 1]
-    local _, generation, _, since, _, flags, priority, _, _, _, _, _, _, tenant = record.parse(body)
-    if record.has(flags, flag.LIMITED) then
-      admitted.forget(s, record.limits(body), priority, body, id)
+    local was, generation = record.fields(body), row.mint(s.row, 1) + 1
+    if record.has(was.flags, flag.LIMITED) then
+      admitted.forget(s, record.limits(body), was.priority, body, id)
     end
-    counters.add_ready_since(s, since, -1)
-    generation = row.mint(s.row, 1) + 1
-    local part = pauses.part(s, tenant, body, false)
-    local entry = record.entry(generation, #body, id)
-    local new_state, passed = pauses.park(s, part, true, entry, flags, priority, tenant, _count.READY, body)
-    body = record.moved(body, new_state, generation, s.now)
-    set[i], set[i + 1] = id, record.flagged(body, passed)
+    counters.add_ready_since(s, was.since, -1)
+    local part = pauses.part(s, was.tenant, body, false)
+    local new = record.entry(generation, #body, id)
+    local new_state, flags =
+      pauses.park(s, part, true, new, was.flags, was.priority, was.tenant, _count.READY, body)
+    set[i], set[i + 1] = id, record.moved(body, new_state, generation, s.now, flags)
   end
   batch.write("HSET", base .. "jobs", set)
 end

@@ -258,7 +258,7 @@ function script.settle(base, meta, given, incarnation, verb, token, ms, text)
   local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
   if not held then return redis.call("SISMEMBER", memory, token) end
   if verb == "complete" then
-    job.complete(s, incarnation, { lease.job_id(token) }, token, { text }, { held }, {}, {})
+    job.complete(s, incarnation, { token.id(token) }, token, { text }, { held }, {}, {})
   else
     job.settle(s, incarnation, verb, token, ms, text)
   end
@@ -303,7 +303,7 @@ function script.abandon(base, meta, given, incarnation, verb, text, more, starte
   local part, done = slice.of(_jobs_per_call.ABANDONED), 1
   for i = started, #ARGV do
     if lease.held(incarnation, ARGV[i]) then
-      if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", lease.job_id(ARGV[i]))) then
+      if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", token.id(ARGV[i]))) then
         done = 0
         break
       end
@@ -378,7 +378,7 @@ function script.purge(base, meta, given, tenant, all, source, offset, limit)
   local entries = part.left > 0 and redis.call("ZRANGE", base .. source, offset, offset + part.left - 1, "REV") or {}
   local fit = slice.take_entries(part, entries)
   for i = 1, #fit do
-    local id = record.entry_id(fit[i])
+    local id = entry.id(fit[i])
     local body = record.get(id)
     if not body then
       local gone = redis.call("ZREM", base .. source, fit[i])

@@ -87,7 +87,7 @@ function recovery.take_back(s, limit)
   table.sort(claims, function(a, b) return a[1] < b[1] end)
   for i = 1, #claims do
     local token, incarnation, if_suspect, if_not, host_deaths = unpack(claims[i])
-    local _, flags = lease.parse(lease.held(incarnation, token))
+    local flags = claim.flags(lease.held(incarnation, token))
     local verb = record.has(flags, flag.SUSPECT) and if_suspect or if_not
     local why = '{"reason":"its worker was gone when the lease ran out"}'
     if verb == "host" then why = string.format(
@@ -111,12 +111,11 @@ function recovery.pick_suspect(r, room)
   for i = 1, #entries do
     redis.call("ZREM", base .. "suspects", entries[i])
     r[_row.SUSPECTS] = r[_row.SUSPECTS] - 1
-    local id = record.entry_id(entries[i])
+    local id = entry.id(entries[i])
     local body = record.get(id)
-    local generation, since, _, flags, ttl = record.parse_ready(body)
-    local is_ready = generation == struct.unpack(">I6", entries[i])
-    if is_ready and not (room.pausing and lane.met_paused(room, record.tenant(body), id, body)) then
-      lease.collect(room, id, body, record.tenant(body), since, flags, ttl)
+    if record.is_ready(body, entry.generation(entries[i]))
+      and not (room.pausing and lane.met_paused(room, record.tenant(body), id, body)) then
+      lease.collect(room, id, body, record.tenant(body))
       room.bytes = room.bytes - #body
       return true
     end

@@ -1,7 +1,7 @@
 -- How jobs ended, kept for the time that each asked for.
 --
---   results        HASH   id -> end of its time in 6 bytes, a letter (see `ending`), and the result or a text
---   ends:<class>   LIST   (end, id) of the results whose ttl has the same power of two; the class is its exponent
+--   results        HASH   id -> end of its time, a letter (see `ending`), and the result or a text
+--   ends:<class>   LIST   end and id of the results whose ttl has the same power of two; the class is its exponent
 --   row            (row.lua)  the classes that are in use, and the earliest end
 --
 -- A result whose time is over counts as missing. Scripts that finish jobs remove such results from the heads of the
@@ -11,6 +11,14 @@
 
 -- None of these letters is the letter of a state.
 ending = { COMPLETED = "c", CANCELLED = "n", EXPIRED = "e", DROPPED = "o", NOTED = "N" } -- NOTED: notes.lua
+
+_kept = layout { ends = "I6", ending = "*" } -- server ms
+
+_ended = layout { letter = "c1", text = "*" }
+
+_noted = layout { letter = "c1", notes = "Hc0", ending = "*" }
+
+_end = layout { at = "I6", id = "*" } -- in a list
 
 -- Results that one script removes: at least, and if the worker is idle. Milliseconds between two removals while no job
 -- runs, and while many are overdue.
@@ -52,22 +60,21 @@ end
 --- uses: base
 function results.get(id, now)
   local kept = redis.call("HGET", base .. "results", id)
-  return kept and #kept > 6 and struct.unpack(">I6", kept) > now and string.sub(kept, 7)
+  return kept and #kept >= _kept.AT_ENDING and _kept.ends(kept) > now and _kept.ending(kept)
 end
 
 -- The letter for how a job ended, from what `results.get` returned. Notes may precede it (notes.lua).
 --- (kept: str) -> str
 function results.letter(kept)
-  if string.sub(kept, 1, 1) ~= ending.NOTED then return string.sub(kept, 1, 1) end
-  local size = struct.unpack(">I2", kept, 2)
-  return string.sub(kept, 4 + size, 4 + size)
+  local letter = _ended.letter(kept)
+  return letter ~= ending.NOTED and letter or _ended.letter(_noted.ending(kept))
 end
 
 -- The result or the text, from what `results.get` returned.
 --- (kept: str) -> str
 function results.text(kept)
-  if string.sub(kept, 1, 1) ~= ending.NOTED then return string.sub(kept, 2) end
-  return string.sub(kept, 5 + struct.unpack(">I2", kept, 2))
+  if _ended.letter(kept) == ending.NOTED then kept = _noted.ending(kept) end
+  return _ended.text(kept)
 end
 
 -- Removes up to `limit` results of each class whose time is over.
@@ -96,19 +103,19 @@ end
 function results.trim_class(s, class, limit)
   local key = base .. "ends:" .. class
   local heads, ids, n = redis.call("LRANGE", key, 0, limit), {}, 0
-  while n < limit and heads[n + 1] and struct.unpack(">I6", heads[n + 1]) <= s.now do
+  while n < limit and heads[n + 1] and _end.at(heads[n + 1]) <= s.now do
     n = n + 1
-    ids[n] = string.sub(heads[n], 7)
+    ids[n] = _end.id(heads[n])
   end
   if n > 0 then
     local kept, overdue = batch.read(base .. "results", ids), {}
     for i = 1, n do
-      if kept[i] and string.sub(kept[i], 1, 6) == string.sub(heads[i], 1, 6) then overdue[#overdue + 1] = ids[i] end
+      if kept[i] and _kept.ends_bytes(kept[i]) == _end.at_bytes(heads[i]) then overdue[#overdue + 1] = ids[i] end
     end
     batch.write("HDEL", base .. "results", overdue)
     redis.call("LPOP", key, n)
   end
-  return heads[n + 1] and struct.unpack(">I6", heads[n + 1]) or nil
+  return heads[n + 1] and _end.at(heads[n + 1]) or nil
 end
 
 -- Removes `n` stored results: of the classes in use, those that were stored first of the one whose first result ends
@@ -131,13 +138,13 @@ function results.drop(s, n)
     end
     if not first then break end
     local entry = first.entries[first.at]
-    ids[#ids + 1], ends[#ends + 1] = string.sub(entry, 7), string.sub(entry, 1, 6)
+    ids[#ids + 1], ends[#ends + 1] = _end.id(entry), _end.at_bytes(entry)
     first.at = first.at + 1
   end
   if #ids == 0 then return end
   local kept, gone = batch.read(base .. "results", ids), {}
   for i = 1, #ids do
-    if kept[i] and string.sub(kept[i], 1, 6) == ends[i] then gone[#gone + 1] = ids[i] end
+    if kept[i] and _kept.ends_bytes(kept[i]) == ends[i] then gone[#gone + 1] = ids[i] end
   end
   batch.write("HDEL", base .. "results", gone)
   for i = 1, #lists do

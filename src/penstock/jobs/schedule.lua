@@ -18,21 +18,32 @@
 -- several workers, and of several copies of a call, the first counts. Each change of a schedule gives it a new version,
 -- so that a worker that computed with the old one changes nothing.
 
-_schedule = { FORMAT = 1, HEADER = ">BI6I6c1I6I6I6I4c8", BYTES = 45, ACTIVE = "a", PAUSED = "p", ORPHANED = "o" }
+_stored_schedule = layout {
+  format = "B",
+  version = "I6",
+  next_ = "I6", -- server ms of the next tick; 0: none will follow
+  state = "c1",
+  declared = "I6", -- server ms at which a worker declared it last; 0: it was put at run time
+  released = "I6", -- ms of the release whose definition it has
+  last = "I6", -- server ms of the last tick
+  count = "I4", -- jobs so far
+  hash = "c8", -- of the definition
+  body = "*", -- spec and draft
+}
+
+_schedule = { FORMAT = 1, ACTIVE = "a", PAUSED = "p", ORPHANED = "o" }
 
 _offer = { AGAIN = 5000, TICKS = 100, BYTES = 262144, BUSY = 100 } -- ms; most in one turn; ms for a busy worker
 
 _orphan = { AGE = 86400000 } -- ms
 
--- The schedule as a table: version, the server ms of its next tick (0: none will follow), state, declared (server ms at
--- which a worker declared it last; 0: it was put at run time), released (ms of the release whose definition it has),
--- last (server ms of the last tick), count (jobs so far), hash (of the definition), and body (spec and draft).
+-- The fields of `_stored_schedule` as a table, but for the format.
 --- (packed: str) -> table
 function schedule.parse(packed)
-  local _, version, next_, state_, declared, released, last, count, hash = struct.unpack(_schedule.HEADER, packed)
+  local its = _stored_schedule.fields(packed)
   return {
-    version = version, next_ = next_, state = state_, declared = declared, released = released, last = last,
-    count = count, hash = hash, body = string.sub(packed, _schedule.BYTES),
+    version = its.version, next_ = its.next_, state = its.state, declared = its.declared, released = its.released,
+    last = its.last, count = its.count, hash = its.hash, body = _stored_schedule.body(packed),
   }
 end
 
@@ -40,8 +51,11 @@ end
 --- uses: base
 function schedule.write(name, one)
   redis.call("HSET", base .. "schedules", name,
-    struct.pack(_schedule.HEADER, _schedule.FORMAT, one.version, one.next_, one.state, one.declared, one.released,
-      one.last, one.count, one.hash) .. one.body)
+    _stored_schedule.pack({
+      format = _schedule.FORMAT, version = one.version, next_ = one.next_, state = one.state,
+      declared = one.declared, released = one.released, last = one.last, count = one.count, hash = one.hash,
+      body = one.body,
+    }))
 end
 
 -- Has the next tick offered when it is due, if the schedule is active and there is one. `refresh` must follow.
@@ -93,9 +107,9 @@ function schedule.offer(s)
       offers[2], offers[3] = due[i], ""
       redis.call("ZADD", base .. "ticks", s.now + _offer.AGAIN, due[i])
       break
-    elseif string.byte(due[i]) == 58 then
+    elseif _signed.sign(due[i]) == ":" then
       if #offers > 1 then break end -- entries for one queue are enough for a turn
-      offers[2], offers[3] = due[i], outbox.oldest(string.sub(due[i], 2))
+      offers[2], offers[3] = due[i], outbox.oldest(_signed.name(due[i]))
       redis.call("ZADD", base .. "ticks", s.now + _offer.AGAIN, due[i])
       break
     elseif one then

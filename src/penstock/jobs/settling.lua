@@ -14,34 +14,31 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
   local done, seen, n, of_tenant, before = {}, {}, 0, 0, nil
   if s.row[_row.LIMITED] then limited_runs.read(s, ids, held) end
   for i = 1, #ids do
-    local id, was = ids[i], held[i]
-    local number, flags, ttl, tenant, rest
-    if was then number, flags, ttl, tenant, rest = lease.parse(was) end
-    local refused
-    if was and not seen[id] and number == sent[i] then
-      seen[id] = true
-      refused = staged[i] and effects.apply(s, staged[i])
-    else
-      stale[#stale + 1] = i - 1
-      was = nil
-    end
-    if refused then
-      local token = struct.pack(">I6", number) .. id
-      job.settle(s, incarnation, "bury", token, 0, cjson.encode({ reason = refused }))
-    elseif was then
-      n = n + 1
-      done[n] = id
-      if tenant ~= before then
-        if before then counters.move(s, before, _count.RUNNING, _count.NONE, of_tenant) end
-        before, of_tenant = tenant, 0
+    local id, of_job, is_held = ids[i], held[i], false
+    if of_job and not seen[id] then
+      local was = claim.fields(of_job)
+      is_held = was.number == sent[i]
+      seen[id] = is_held
+      local refused = is_held and staged[i] and effects.apply(s, staged[i])
+      if refused then
+        local why = cjson.encode({ reason = refused })
+        job.settle(s, incarnation, "bury", token.pack({ number = was.number, id = id }), 0, why)
+      elseif is_held then
+        n = n + 1
+        done[n] = id
+        if was.tenant ~= before then
+          if before then counters.move(s, before, _count.RUNNING, _count.NONE, of_tenant) end
+          before, of_tenant = was.tenant, 0
+        end
+        of_tenant = of_tenant + 1
+        local letter = ending.COMPLETED
+        if was.flags > flag.CALL then letter = job.clear(id, was.flags, letter) end
+        if was.flags >= flag.UNIQUE then unique.finish(s, id, of_job) end
+        if record.has(was.flags, flag.LIMITED) then limited_runs.finish(s, of_job) end
+        job.finish(s, id, letter, texts[i] or "null", was.ttl)
       end
-      of_tenant = of_tenant + 1
-      local letter = ending.COMPLETED
-      if flags > flag.CALL then letter = job.clear(id, flags, letter) end
-      if flags >= flag.UNIQUE then unique.finish(s, id, was, rest) end
-      if record.has(flags, flag.LIMITED) then limited_runs.finish(s, was, rest) end
-      job.finish(s, id, letter, texts[i] or "null", ttl)
     end
+    if not is_held then stale[#stale + 1] = i - 1 end
   end
   if n == 0 then return end
   counters.move(s, before, _count.RUNNING, _count.NONE, of_tenant)
@@ -63,7 +60,7 @@ function job.unknown_task(s, id, ms, text)
   local since = tonumber(old and string.match(old, '"unknown_since":(%d+)')) or s.now
   local limit = tonumber(string.match(text, '"unknown_limit":(%d+)')) or 0
   local waited = s.now - since
-  text = string.sub(text, 1, -2) .. string.format(',"unknown_since":%d}', since)
+  text = (string.gsub(text, "}$", string.format(',"unknown_since":%d}', since)))
   return waited >= limit and "bury" or "later", math.min(12 * ms, waited + ms), text
 end
 
@@ -86,7 +83,7 @@ end
 function job.settle(s, incarnation, verb, token, ms, text)
   local held = lease.held(incarnation, token)
   if not held then return false end
-  local r, id = s.row, lease.job_id(token)
+  local r, id = s.row, token.id(token)
   local body = record.get(id)
   if not body then verb, text = "drop", "its record was damaged" end
   if verb == "unknown" then verb, ms, text = job.unknown_task(s, id, ms, text) end
@@ -95,33 +92,34 @@ function job.settle(s, incarnation, verb, token, ms, text)
   if suspends then ms, text = steps.suspend(s, id, ms, text), "" end
   lease.end_claim(s, incarnation, id, held)
   if verb == "drop" or verb == "cancel" then
-    local _, flags, ttl, tenant, rest = lease.parse(held)
-    if flags >= flag.UNIQUE then unique.finish(s, id, held, rest) end
-    if record.has(flags, flag.LIMITED) then limited_runs.finish(s, held, rest) end
+    local was = claim.fields(held)
+    if was.flags >= flag.UNIQUE then unique.finish(s, id, held) end
+    if record.has(was.flags, flag.LIMITED) then limited_runs.finish(s, held) end
     local total = verb == "drop" and _row.DROPPED or _row.CANCELLED
     redis.call("HDEL", base .. "jobs", id)
     r[total] = r[total] + 1
-    counters.move(s, tenant, _count.RUNNING, _count.NONE, 1)
-    local letter = job.clear(id, flags, verb == "drop" and ending.DROPPED or ending.CANCELLED)
-    job.finish(s, id, letter, text, ttl)
+    counters.move(s, was.tenant, _count.RUNNING, _count.NONE, 1)
+    local letter = job.clear(id, was.flags, verb == "drop" and ending.DROPPED or ending.CANCELLED)
+    job.finish(s, id, letter, text, was.ttl)
     return true
   end
-  local _, _, _, _, _, flags, priority, attempts, deliveries, losses, crashes, hosts, _, tenant = record.parse(body)
-  flags = bit.bor(flags, suspends and flag.NOTES or bit.band(string.byte(held, 7), flag.NOTES))
+  local its = record.fields(body)
+  local flags = bit.bor(its.flags, suspends and flag.NOTES or bit.band(claim.flags(held), flag.NOTES))
   if text ~= "" then
     redis.call("HSET", base .. "reasons", id, text)
     flags = bit.bor(flags, flag.REASON)
   end
-  if verb ~= "release" then deliveries = deliveries + 1 end
+  if verb ~= "release" then its.deliveries = its.deliveries + 1 end
   local dead, died = verb == "bury", recovery.is_death(verb)
   if died then
     r[_row.LOST] = r[_row.LOST] + 1
-    flags, losses, crashes, hosts, dead = recovery.count(verb, flags, losses, crashes, hosts, ms)
+    flags, its.losses, its.crashes, its.host_deaths, dead =
+      recovery.count(verb, flags, its.losses, its.crashes, its.host_deaths, ms)
     ms = 0
   elseif verb ~= "release" then
-    flags, losses, crashes, hosts = bit.band(flags, _mask.NO_SUSPECT), 0, 0, 0
+    flags, its.losses, its.crashes, its.host_deaths = bit.band(flags, _mask.NO_SUSPECT), 0, 0, 0
   end
-  if verb == "retry" or verb == "bury" then attempts = attempts + 1 end
+  if verb == "retry" or verb == "bury" then its.attempts = its.attempts + 1 end
   if record.has(flags, flag.LIMITED) then
     local list, keep = record.limits(body), 0
     if not dead and not suspends then keep = limits.kept(s, list, died or verb == "release") end
@@ -130,29 +128,31 @@ function job.settle(s, incarnation, verb, token, ms, text)
   end
   local generation, since = row.mint(r, 1) + 1, s.now
   local new_state
-  local entry = record.entry(generation, #body, id)
+  local new = record.entry(generation, #body, id)
   if dead then
-    if flags >= flag.UNIQUE then
-      local _, _, _, _, rest = lease.parse(held)
-      unique.finish(s, id, held, rest)
-    end
+    if flags >= flag.UNIQUE then unique.finish(s, id, held) end
     redis.call("ZADD", base .. "dead", s.now, id)
     r[_row.FAILED] = r[_row.FAILED] + 1
-    counters.move(s, tenant, _count.RUNNING, _count.DEAD, 1)
+    counters.move(s, its.tenant, _count.RUNNING, _count.DEAD, 1)
     s.finished[#s.finished + 1] = id
     flow.report(s, _event.DEAD, id, "")
     new_state = state.DEAD
   elseif ms > 0 then
     if not suspends then r[_row.RETRIED] = r[_row.RETRIED] + 1 end
-    counters.move(s, tenant, _count.RUNNING, _count.DELAYED, 1)
-    job.delay(s, s.now + ms, entry)
+    counters.move(s, its.tenant, _count.RUNNING, _count.DELAYED, 1)
+    job.delay(s, s.now + ms, new)
     new_state, since = state.DELAYED, s.now + ms
   else
     if verb == "retry" or verb == "later" then r[_row.RETRIED] = r[_row.RETRIED] + 1 end
-    new_state, flags =
-      job.make_ready(s, verb == "release" or died, entry, flags, priority, tenant, s.now, _count.RUNNING, body)
+    new_state, flags = job.make_ready(
+      s, verb == "release" or died, new, flags, its.priority, its.tenant, s.now, _count.RUNNING, body)
   end
-  redis.call("HSET", base .. "jobs", id, record.with(body, new_state, generation, since, flags, attempts, deliveries,
-    losses, crashes, hosts))
+  redis.call("HSET", base .. "jobs", id, record.with(body, {
+    format = record.FORMAT, state = new_state, generation = generation, since = since,
+    expires = 0, -- it was started in time
+    flags = flags, attempts = math.min(its.attempts, _most.SHORT), deliveries = math.min(its.deliveries, _most.SHORT),
+    losses = math.min(its.losses, _most.BYTE), crashes = math.min(its.crashes, _most.BYTE),
+    host_deaths = math.min(its.host_deaths, _most.BYTE),
+  }))
   return true
 end

@@ -24,6 +24,8 @@
 -- `s.holders` has the holders that `unique.read` has read, and `s.taken` and `s.given_up` collect keys and ids in turn.
 -- `unique.write` stores the taken keys, and removes those that were given up if the ids still hold them.
 
+_window = layout { ends = "I6", id = "*" } -- of a throttle
+
 keeping = { DONE = "d", START = "s", REPLACE = "r", DEBOUNCE = "b", THROTTLE = "t" }
 
 -- Reads with one command who holds the keys of these drafts.
@@ -54,7 +56,7 @@ end
 function unique.holder(s, one)
   if one[2] == keeping.THROTTLE then
     local window = redis.call("GET", base .. "throttle:" .. one[1])
-    return window and struct.unpack(">I6", window) > s.now and string.sub(window, 7) or nil
+    return window and _window.ends(window) > s.now and _window.id(window) or nil
   end
   local known = s.holders and s.holders[one[1]]
   if known == nil then known = redis.call("HGET", base .. "unique", one[1]) end
@@ -66,7 +68,8 @@ end
 function unique.hold(s, one, id, body)
   if one[2] == keeping.THROTTLE then
     if one[4] then shards.keep(record.tenant(body), s.now, s.now + one[3]) end
-    redis.call("SET", base .. "throttle:" .. one[1], struct.pack(">I6", s.now + one[3]) .. id, "PX", one[3])
+    redis.call("SET", base .. "throttle:" .. one[1], _window.pack({ ends = s.now + one[3], id = id }),
+      "PX", one[3])
   else
     s.taken, s.holders = s.taken or {}, s.holders or {}
     s.taken[#s.taken + 1], s.taken[#s.taken + 2] = one[1], id
@@ -77,7 +80,7 @@ end
 -- Whether a double may give its arguments to this job.
 --- (body: str) -> bool
 function unique.is_replaced(body)
-  if string.byte(body, 27) < flag.UNIQUE then return false end
+  if record.flags(body) < flag.UNIQUE then return false end
   local mode = record.unique(body)[2]
   return mode == keeping.REPLACE or mode == keeping.DEBOUNCE
 end
@@ -105,7 +108,7 @@ end
 function unique.start(s, room)
   for i = 1, room.claimed do
     local id, body = room.reply[2 * i - 1], room.reply[2 * i]
-    if string.byte(body, 27) >= flag.UNIQUE then
+    if record.flags(body) >= flag.UNIQUE then
       local one = record.unique(body)
       if one[2] == keeping.DONE then
         room.held[2 * i] = room.held[2 * i] .. cmsgpack.pack(one[1])
@@ -116,11 +119,12 @@ function unique.start(s, room)
   end
 end
 
--- A claim has ended for good. What its powers added to the claim begins at `rest`; the key is the last of that.
---- (s: table, id: str, held: str, rest: int)
-function unique.finish(s, id, held, rest)
-  if #held < rest then return end
-  local first, second = cmsgpack.unpack(string.sub(held, rest))
+-- A claim has ended for good. The unique key is the last of its keys.
+--- (s: table, id: str, held: str)
+function unique.finish(s, id, held)
+  local keys = claim.keys(held)
+  if keys == "" then return end
+  local first, second = cmsgpack.unpack(keys)
   local key = second or first
   if type(key) == "string" then unique.give_up(s, key, id) end
 end
