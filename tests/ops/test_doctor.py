@@ -11,7 +11,7 @@ from penstock.errors import ServerRefused
 from penstock.ops import probe
 from penstock.ops.doctor import TOPICS
 from penstock.ops.inspect import Inspector
-from tests.servers import Cluster, Server, eventually, free_port
+from tests.servers import HAS_WAITAOF, Cluster, Server, eventually, free_port
 
 
 @pytest.fixture
@@ -74,6 +74,30 @@ def test_locks_are_proved_only_on_request(server, monkeypatch, capsys):
 def test_an_unknown_topic_is_refused_with_the_known_ones(examine):
     with pytest.raises(ConfigurationError, match="server, memory, persistence"):
         examine("weather")
+
+
+def test_commands_that_a_server_lacks_are_named_with_what_they_cost(examine):
+    healthy = examine("server")
+    assert any("it runs scripts, and has sharded messages" in text for _, text, _ in healthy)
+    cannot = examine("server", "--rename-command", "EVALSHA", "", "--rename-command", "HGETALL", "")
+    assert "it lacks EVALSHA, HGETALL: Penstock cannot work with it" in only(cannot, "fail")
+    without = examine("server", "--rename-command", "WAIT", "")
+    assert ("ok", "it lacks WAIT: no durable=True by a replica") in [one[:2] for one in without]
+    assert [one for one in without if one[0] == "fail"] == []
+    silent = examine("server", "--rename-command", "EVAL", "")
+    assert "it lacks EVAL" in only(silent, "fail")
+
+
+def test_a_server_without_sharded_messages_fails_the_server_check(examine):
+    assert "sharded messages (SSUBSCRIBE, SPUBLISH)" in only(
+        examine("server", "--rename-command", "SPUBLISH", ""), "fail"
+    )
+
+
+def test_without_waitaof_durable_jobs_are_refused_for_that_reason(examine):
+    lacking = ("--rename-command", "WAITAOF", "") if HAS_WAITAOF else ()
+    results = examine("persistence", "--appendonly", "yes", "--appendfsync", "always", *lacking)
+    assert ("ok", True) in [(level, "durable=True is refused: it has no WAITAOF" in text) for level, text, _ in results]
 
 
 # --- memory ---
@@ -147,7 +171,7 @@ def test_a_confirmation_without_an_fsync_is_recognised(server, monkeypatch, conf
         yield
 
     monkeypatch.setattr(probe, "time_confirmations", measured)
-    monkeypatch.setattr("penstock.ops.checks.measurements._syncs_to_disk", lambda facts: True)
+    monkeypatch.setattr("penstock.ops.checks.measurements.syncs_to_disk", lambda facts: True)
     with Penstock(server.address) as other:
         assert message in Inspector(other).doctor("persistence")[-1].message
 

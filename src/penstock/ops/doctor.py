@@ -13,7 +13,7 @@ from typing import TypeAlias
 from penstock.app import Penstock
 from penstock.core.operations import Operation
 from penstock.driver.retrying import error_code
-from penstock.errors import ConfigurationError, ServerError, ServerRefused
+from penstock.errors import ConfigurationError, ServerError, ServerRefused, ServerTooOld
 from penstock.ops import probe
 from penstock.ops.checks.app import check_keys, check_queues
 from penstock.ops.checks.latency import check_latency
@@ -82,8 +82,12 @@ def _check_servers(app: Penstock, topics: list[str]) -> Operation[list[CheckResu
         except ServerRefused as error:
             if error.__cause__ is not None and error_code(error.__cause__) in {"NOAUTH", "WRONGPASS"}:
                 raise
+            topic = "server" if error.__cause__ is not None and error_code(error.__cause__) == "UNKNOWN" else "rights"
             advice = "do what this says, then run the doctor again"
-            results.append(CheckResult("rights", "fail", str(error), advice, server))
+            results.append(CheckResult(topic, "fail", str(error), advice, server))
+            continue
+        except ServerTooOld as error:
+            results.append(CheckResult("server", "fail", str(error), "move to a newer server", server))
             continue
         except ServerError as error:
             advice = "start it, or repair the connection to it"

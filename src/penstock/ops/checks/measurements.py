@@ -12,7 +12,7 @@ from penstock.core.slots import Node
 from penstock.driver.address import ServerAddress
 from penstock.jobs.keys import QueueKeys
 from penstock.ops import probe
-from penstock.ops.checks.rights import MissingRights, missing_rights, needed_commands
+from penstock.ops.checks.rights import MissingRights, lacking_commands, missing_rights, needed_commands
 from penstock.ops.probe import ServerFacts
 
 
@@ -32,6 +32,10 @@ class Measurements:
     """Seconds until each write was confirmed as safe on disk, in the order of the writes; infinity: unconfirmed."""
 
     missing_rights: MissingRights | None = None
+    lacking_commands: tuple[str, ...] = ()
+    """Commands that Penstock sends and the server does not have."""
+
+    runs_scripts: bool = True
 
     @property
     def is_near(self) -> bool:
@@ -58,19 +62,23 @@ def measure(app: Penstock, node: Node, topics: Iterable[str], queues: Iterable[s
         found = replace(found, pings=tuple((yield from probe.time_pings(node))))
     if "latency" in topics:
         found = replace(found, scripts=tuple((yield from probe.time_scripts(node))))
-    if "persistence" in topics and _syncs_to_disk(facts) and _serves_writes(facts):
+    if "persistence" in topics and syncs_to_disk(facts) and _serves_writes(facts):
         key = yield from probe.find_probe_key(node, prefix)
         writes = yield from probe.time_round_trips(node, ("SET", key, "", "PX", 5000), 20)
         confirmations = yield from probe.time_confirmations(node, key)
         found = replace(found, writes=tuple(writes), confirmations=tuple(confirmations or ()))
         yield from probe.ask(node, ("DEL", key))
+    if "server" in topics:
+        lacking = yield from lacking_commands(node, needed_commands())
+        (answer,) = yield from probe.ask(node, ("EVAL", "return 1", 0))
+        found = replace(found, lacking_commands=tuple(lacking or ()), runs_scripts=answer == 1)
     if "rights" in topics:
         keys = [QueueKeys(prefix, name) for name in queues]
         found = replace(found, missing_rights=(yield from missing_rights(node, needed_commands(), keys)))
     return found
 
 
-def _syncs_to_disk(facts: ServerFacts) -> bool:
+def syncs_to_disk(facts: ServerFacts) -> bool:
     return (facts.config or {}).get("appendfsync") in {"always", "everysec"} and facts.number("aof_enabled") == 1
 
 

@@ -23,7 +23,11 @@ EXAMPLE_QUEUE = "doctor"
 
 _ALWAYS_NEEDED = ("PING", "INFO", "EVAL", "EVALSHA", "SSUBSCRIBE", "SUNSUBSCRIBE")
 
-_NEEDED_FOR = {"SCRIPT": "enqueueing inside a pipeline", "WAIT": "durable=True by a replica", "WAITAOF": "durable=True"}
+_NEEDED_FOR = {
+    "SCRIPT": "enqueueing inside a pipeline",
+    "WAIT": "durable=True by a replica",
+    "WAITAOF": "durable=True by the disk",
+}
 """Command -> the only feature that does not work without it."""
 
 _CALLED_BY_SCRIPT = re.compile(r'(?:redis\.p?call|batch_write)\(\s*"([A-Z]+)"')
@@ -48,6 +52,14 @@ def needed_commands() -> list[str]:
     """The commands that producers, workers and their scripts send."""
     called = {name for script in scripts().scripts.values() for name in _CALLED_BY_SCRIPT.findall(script.source)}
     return [*_ALWAYS_NEEDED, *sorted(called), *_NEEDED_FOR]
+
+
+def lacking_commands(node: Node, commands: Sequence[str]) -> Operation[list[str] | None]:
+    """The commands that the server itself does not have; None if the user may not ask. One round trip."""
+    descriptions = yield from ask(node, *(("COMMAND", "INFO", name) for name in commands))
+    if None in descriptions:
+        return None
+    return [name for name, found in zip(commands, descriptions, strict=True) if not found[0]]
 
 
 def missing_rights(node: Node, commands: Sequence[str], queues: Sequence[QueueKeys]) -> Operation[MissingRights | None]:
@@ -91,6 +103,21 @@ def _example(name: str, description: Sequence[Any], keys: QueueKeys) -> tuple[st
     if description[3] > 0:
         words[description[3] - 1] = keys.declared[1]
     return (name, *words)
+
+
+def check_commands(lacking: Sequence[str], runs_scripts: bool) -> Iterator[Verdict]:
+    """Name each command that the server lacks, and what it costs."""
+    if needed := [name for name in lacking if name not in _NEEDED_FOR]:
+        advice = "Valkey 7.2 and Redis 7.0 have them: look for `rename-command`, or for a proxy in front of it"
+        yield "fail", f"it lacks {', '.join(needed)}: Penstock cannot work with it", advice
+    for name in lacking:
+        if name in _NEEDED_FOR:
+            yield "ok", f"it lacks {name}: no {_NEEDED_FOR[name]}", "if you need it: Valkey 7.2, Redis 7.2, or newer"
+    if not runs_scripts and "EVAL" not in lacking:
+        advice = "use a server with Lua; if this one has it, see `penstock doctor rights`"
+        yield "fail", "it runs no script: Penstock cannot work with it", advice
+    if runs_scripts and not needed:
+        yield "ok", "it runs scripts, and has sharded messages and every command that Penstock cannot do without", ""
 
 
 def check_rights(missing: MissingRights | None, prefix: str) -> Iterator[Verdict]:

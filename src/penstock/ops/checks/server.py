@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from penstock.ops.checks.measurements import Measurements
 from penstock.ops.checks.result import Verdict
+from penstock.ops.checks.rights import check_commands
 from penstock.ops.wording import age, many, size
 
 TOO_MANY_CONNECTIONS = 0.8
@@ -20,6 +21,7 @@ def check_server(found: Measurements) -> Iterator[Verdict]:
         yield "warn", "this user may not read INFO: most checks cannot be made", "allow it: ACL SETUSER … +info"
         return
     yield "ok", f"{facts.name}, {facts.mode}, up for {age(facts.number('uptime_in_seconds'))}", ""
+    yield from check_commands(found.lacking_commands, found.runs_scripts)
     if facts.number("loading"):
         yield "fail", "it is still loading its data", "wait: requests are repeated until it is ready"
     if facts.info.get("role") != "master":

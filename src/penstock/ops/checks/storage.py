@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 
-from penstock.ops.checks.measurements import Measurements, median
+from penstock.ops.checks.measurements import Measurements, median, syncs_to_disk
 from penstock.ops.checks.result import Level, Verdict
 from penstock.ops.probe import ServerFacts
 from penstock.ops.wording import age, milliseconds, size
@@ -116,7 +116,9 @@ def _durable_jobs(found: Measurements) -> Verdict:
     if any("state=online" in text for text in found.replicas):
         return "ok", "durable=True waits for a replica", ""
     why = "it has no append-only file"
-    if confirmations and max(confirmations) == math.inf:
+    if syncs_to_disk(found.facts) and not confirmations:
+        why = "it has no WAITAOF, which came with Valkey 7.2 and Redis 7.2"
+    elif confirmations and max(confirmations) == math.inf:
         why = "WAITAOF did not answer within 2 s"
     elif confirmations:
         # With `everysec` there is one fsync a second at most, so two writes in a row cannot both be safe in less.
