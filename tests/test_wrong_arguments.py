@@ -333,7 +333,7 @@ async def test_a_wrong_argument_inside_a_job_is_named(app: Penstock):
         for wrong in (None, True, [], float("nan"), "\ud800"):
             with pytest.raises((TypeError, ValueError), match=r"set\('"):
                 job.stage.set(key, wrong)
-            with pytest.raises((TypeError, ValueError), match="zadd"):
+            with pytest.raises(ValueError, match="zadd"):
                 job.stage.zadd(key, "m", wrong)
         stopped.append("all were refused")
 

@@ -1,4 +1,8 @@
-"""Checks of the arguments that users pass: numbers, durations and names, each with one error that names the fix."""
+"""Checks of the arguments that users pass: numbers, durations and names, each with one error that names the fix.
+
+A wrong number is a ValueError, also one of a wrong type: `lease="10"` is as wrong as `lease=-10`. ConfigurationError,
+for what a program or its settings declare, and BadName are ValueErrors as well: `except ValueError` catches all.
+"""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def _shortened(value: Value) -> Value:
 
 def _number(verb: str, value: Number) -> Number:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{verb}({shown(value)}): a number")
+        raise ValueError(f"{verb}({shown(value)}): a number")
     if isinstance(value, int) and abs(value) > sys.float_info.max:
         raise ValueError(f"{verb}({shown(value)}): a score is a finite float, below 1.8e308")
     return value

@@ -148,7 +148,7 @@ class Transaction(Writes):
         wanted: Value,
     ) -> Self:
         if comparison in {"number", "at least", "at most"} and isinstance(wanted, str | bytes):
-            raise TypeError(f"{clause}: {shown(wanted)} is compared as a number; pass an int or a float")
+            raise ValueError(f"{clause}: {shown(wanted)} is compared as a number; pass an int or a float")
         if comparison != "text" and isinstance(wanted, int) and abs(wanted) >= EXACT_BELOW:
             raise ValueError(f"{clause}: {wanted} cannot be compared exactly; from -2**53 to 2**53, exclusive")
         value = packable(wanted)

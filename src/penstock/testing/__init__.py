@@ -38,13 +38,13 @@ from penstock.testing.clock import MovableClock
 from penstock.testing.coordination_checker import (
     barrier_violations,
     election_violations,
+    hold_intervals,
     latch_violations,
     rate_violations,
 )
 from penstock.testing.history import History
 from penstock.testing.job_checker import job_violations
 from penstock.testing.leaks import assert_no_leaks, leaks
-from penstock.testing.lock_checker import hold_intervals
 from penstock.testing.message_checker import message_violations
 from penstock.testing.running import RunSummary, run_jobs
 from penstock.testing.server import TemporaryServer

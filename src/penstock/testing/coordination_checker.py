@@ -1,4 +1,4 @@
-"""Checks a history against the promises of elections, latches, barriers and rate limits."""
+"""Checks a history against the promises of locks, elections, latches, barriers and rate limits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,34 @@ from penstock.testing.history import (
     LatchPassed,
     LeaderSeen,
     RateGranted,
+    StillHeld,
     StillLeads,
 )
+
+# --- locks and semaphores ---
+
+
+def hold_intervals(events: Iterable[Event]) -> list[HoldInterval]:
+    """The intervals for `lock_violations` and `semaphore_violations`, one for each holder.
+
+    Each lasts from the first to the last moment, by the server's clock, at which the holder was certain of its hold.
+    """
+    of_holder: dict[str, list[StillHeld]] = {}
+    for event in events:
+        if isinstance(event, StillHeld):
+            of_holder.setdefault(event.token, []).append(event)
+    return [
+        HoldInterval(
+            moments[0].name,
+            token,
+            min(one.server_time for one in moments),
+            max(one.server_time for one in moments),
+            moments[0].fence,
+            moments[0].permits,
+        )
+        for token, moments in of_holder.items()
+    ]
+
 
 # --- elections ---
 
