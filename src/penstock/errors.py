@@ -35,6 +35,7 @@
     │   └── NewBeginning              it began again since this message was read
     ├── FilesError                a file or a channel of files cannot be used
     │   ├── FileDamaged               its bytes do not match its format or digest
+    │   ├── FileNotSaved              a receiver could not save it
     │   ├── FileChanged               it changed while it was sent
     │   └── ChannelError              the channel refused an operation
     │       ├── ChannelClosed             it takes no more files
@@ -321,6 +322,10 @@ class FilesError(PenstockError):
 
 class FileDamaged(FilesError):
     """The bytes of a file do not match its format or its digest. Drop what was received of it; have it sent again."""
+
+
+class FileNotSaved(FilesError):
+    """A receiver could not save a file. It is one of the receiver's dead files now, and the next files follow."""
 
 
 class FileChanged(FilesError):

@@ -9,6 +9,7 @@ import msgspec
 from penstock.core.clock import Clock
 from penstock.core.operations import RoundTrip
 from penstock.files.bindings import ChannelBindings, SourceEntry, UploadPart
+from penstock.files.dead_files import FileFailure
 from penstock.messages.keys import LogKeys
 from penstock.settings import MiB, Settings
 from tests.jobs.stand import START
@@ -100,6 +101,10 @@ OTHERS: dict[str, RoundTrip[Any]] = {
     "settle_dead_batch": LOG.settle_dead_batch("ada", "1", COUNTED, ""),
     "retry_dead_batches": LOG.retry_dead_batches("ada", ["1"]),
     "remove_dead_batches": LOG.remove_dead_batches("ada", ["9"]),
+    "note_dead_file": LOG.note_dead_file("ada", "f9", FileFailure("f9", "host", "no name", "host:/kept")),
+    "list_dead_files": LOG.list_dead_files("ada"),
+    "retry_dead_files": LOG.retry_dead_files("ada", ["f1"]),
+    "remove_dead_files": LOG.remove_dead_files("ada", ["f9"]),
     "forget_counts": LOG.forget_counts("ada"),
 }
 EVERY = {**NUMBERED, **OTHERS}

@@ -104,7 +104,12 @@ async def test_an_impossible_name_raises_once_and_the_next_file_is_saved(
             errors.append(str(error))
     assert len(errors) == len(NAMES)
     assert [one.name for one in saved] == ["good"]
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["good", "in", "out", "taken"]
+    dead = await do(channel.receiver("r").dead.list)
+    assert sorted(one.name for one in dead) == sorted(NAMES)
+    kept = [Path(one.kept.partition(":")[2]) for one in dead if one.kept]
+    assert all(path.read_bytes() == b"" for path in kept)
+    names = [path.name for path in tmp_path.rglob("*") if path not in kept and not path.name.startswith(".penstock")]
+    assert sorted(names) == ["good", "in", "out", "taken"]
 
 
 async def test_text_of_gzip_is_saved_under_the_name_of_the_text(channel: Channel, do: Do, face: str, tmp_path: Path):
@@ -385,7 +390,7 @@ async def test_files_and_errors_come_in_the_order_in_which_they_were_sent(
         except (StopIteration, StopAsyncIteration, RuntimeError):
             break
     assert seen == [name.split()[0] for name, _ in ends]
-    assert hidden(out) == []
+    assert [one.name for one in await do(channel.receiver("r").dead.list)] == ["taken", "broken", "also broken"]
 
 
 async def test_files_that_were_saved_and_not_settled_are_saved_again(

@@ -92,6 +92,9 @@ def _describe(one: ChannelInfo, now: float) -> None:
         show("")
         show_table(_RECEIVERS, (_receiver(receiver, now) for receiver in one.receivers))
     for receiver in one.receivers:
+        if receiver.dead_files:
+            files = many(receiver.dead_files, "dead file")
+            note(f"{receiver.name} has {files}: penstock dead ls files:{one.name}:{receiver.name}")
         if receiver.dead:
             batches = many(receiver.dead, "dead batch", "dead batches")
             note(f"{receiver.name} has {batches}: penstock dead ls counts:{one.name}:{receiver.name}")
@@ -100,8 +103,9 @@ def _describe(one: ChannelInfo, now: float) -> None:
 def _receiver(one: ReceiverInfo, now: float) -> tuple[object, ...]:
     seen = ago(one.seen, now) if one.seen else ""
     meaning = {"reading": "up to date" if not one.behind else "behind", "gone": "passed over", "done": "has everything"}
+    dead = one.dead + one.dead_files
     held = f"{one.holder}, ended" if one.holder and has_ended(one) else one.holder
-    return one.name, f"{one.behind:,}", seen, meaning[one.state], held, f"{one.dead:,}" if one.dead else ""
+    return one.name, f"{one.behind:,}", seen, meaning[one.state], held, f"{dead:,}" if dead else ""
 
 
 def close(channel: str, /, *, where: Where = HERE) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from cyclopts import Parameter
 
-from penstock.cli import dead_batches, dead_messages, job_actions
+from penstock.cli import dead_batches, dead_files, dead_messages, job_actions
 from penstock.cli.ages import Age
 from penstock.cli.exits import Exit
 from penstock.cli.job import value_text
@@ -19,14 +19,22 @@ from penstock.terminal.tables import show, show_facts, show_json, show_table
 
 AllOf: TypeAlias = Annotated[str | None, Parameter(name="--all")]
 
+_OTHERS: dict[str, Any] = {one.PREFIX: one for one in (dead_messages, dead_batches, dead_files)}
+"""How names begin that are no queues, and the module that acts on what they name."""
+
+
+def _other(name: str) -> Any:
+    return next((module for prefix, module in _OTHERS.items() if name.startswith(prefix)), None)
+
 
 def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = HERE, as_json: AsJson = False) -> None:
-    """List the dead letters of a queue or of a mailbox, newest first, or the batches that an aggregate could not count.
+    """List the dead letters of a queue or of a mailbox, newest first, or what a receiver of files could not handle.
 
     Parameters
     ----------
     queue
-        The name of the queue, or mailbox:NAME, or counts:CHANNEL:RECEIVER for the dead batches of an aggregate.
+        The name of the queue, or mailbox:NAME, or counts:CHANNEL:RECEIVER for the batches that an aggregate could not
+        count, or files:CHANNEL:RECEIVER for the files that a receiver could not save.
     limit
         How many to list, up to 1000.
     offset
@@ -34,10 +42,9 @@ def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = H
     as_json
         Print one JSON document.
     """
-    if dead_messages.is_mailbox(queue):
-        return dead_messages.list_page(queue, limit, offset, where, as_json=as_json)
-    if dead_batches.is_counts(queue):
-        return dead_batches.list_page(queue, limit, offset, where, as_json=as_json)
+    if other := _other(queue):
+        other.list_page(queue, limit, offset, where, as_json=as_json)
+        return
     with where.open() as inspector:
         page, now = inspector.list_dead(queue, limit, offset), inspector.now()
     if as_json:
@@ -56,14 +63,13 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
     Parameters
     ----------
     id
-        The id as it was printed: queue:key, mailbox:NAME:ID, or counts:CHANNEL:RECEIVER:ID.
+        The id as it was printed: queue:key, mailbox:NAME:ID, counts:CHANNEL:RECEIVER:ID, or files:CHANNEL:RECEIVER:ID.
     as_json
         Print one JSON document.
     """
-    if dead_messages.is_mailbox(id):
-        return dead_messages.show_letter(id, where, as_json=as_json)
-    if dead_batches.is_counts(id):
-        return dead_batches.show_batch(id, where, as_json=as_json)
+    if other := _other(id):
+        other.show_one(id, where, as_json=as_json)
+        return
     with where.open() as inspector:
         letter, now = inspector.show_dead(id), inspector.now()
     if as_json:
@@ -87,22 +93,21 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
 def retry(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE) -> Exit:
     """Run dead letters again, with their attempts reset to zero. Exit code 1 if one is not a dead letter.
 
-    The dead batches of an aggregate are counted by its next run.
+    The dead batches of an aggregate are counted by its next run, and dead files are saved by the next `files receive`
+    into the folder that keeps them.
 
     Parameters
     ----------
     ids
-        Ids as they were printed: queue:key, mailbox:NAME:ID, or counts:CHANNEL:RECEIVER:ID.
+        Ids as they were printed: queue:key, mailbox:NAME:ID, counts:CHANNEL:RECEIVER:ID, or files:CHANNEL:RECEIVER:ID.
     all_of
-        Instead of ids: all present dead letters of this queue, of mailbox:NAME, or of counts:CHANNEL:RECEIVER.
+        Instead of ids: all present dead letters of this queue, or of what `dead ls` takes instead of a queue.
     yes
         Do not ask; required with --all unless at a terminal.
     """
     queue = _queue_of_all(ids, all_of)
-    if dead_messages.is_mailbox(queue or ids[0]):
-        return dead_messages.retry(ids, queue, where, yes=yes)
-    if dead_batches.is_counts(queue or ids[0]):
-        return dead_batches.retry(ids, queue, where, yes=yes)
+    if other := _other(queue or ids[0]):
+        return Exit(other.retry(ids, queue, where, yes=yes))
     with where.open() as inspector:
         if queue is None:
             return job_actions.requeue(inspector, ids)
@@ -117,9 +122,9 @@ def rm(*ids: str, all_of: AllOf = None, older: Age | None = None, yes: Yes = Fal
     Parameters
     ----------
     ids
-        Ids as they were printed: queue:key, mailbox:NAME:ID, or counts:CHANNEL:RECEIVER:ID.
+        Ids as they were printed: queue:key, mailbox:NAME:ID, counts:CHANNEL:RECEIVER:ID, or files:CHANNEL:RECEIVER:ID.
     all_of
-        Instead of ids: all present dead letters of this queue, of mailbox:NAME, or of counts:CHANNEL:RECEIVER.
+        Instead of ids: all present dead letters of this queue, or of what `dead ls` takes instead of a queue.
     older
         With --all QUEUE: only jobs that died longer ago than this: 90s, 15m, 12h, 7d or 2w.
     yes
@@ -128,10 +133,8 @@ def rm(*ids: str, all_of: AllOf = None, older: Age | None = None, yes: Yes = Fal
     queue = _queue_of_all(ids, all_of)
     if older is not None and (queue is None or ":" in queue):
         raise ConfigurationError("--older selects dead letters of a queue: name that with --all")
-    if dead_messages.is_mailbox(queue or ids[0]):
-        return dead_messages.rm(ids, queue, where, yes=yes)
-    if dead_batches.is_counts(queue or ids[0]):
-        return dead_batches.rm(ids, queue, where, yes=yes)
+    if other := _other(queue or ids[0]):
+        return Exit(other.rm(ids, queue, where, yes=yes))
     with where.open() as inspector:
         if queue is None:
             return job_actions.remove(inspector, ids, yes=yes)
@@ -155,6 +158,6 @@ def _queue_of_all(ids: Sequence[str], queue: str | None) -> str | None:
     """The queue of --all, or None if there are ids. Raises ConfigurationError unless there is one of the two."""
     if bool(ids) == (queue is not None):
         raise ConfigurationError("name dead letters by id, or a queue with --all, but not both")
-    if len({(dead_messages.is_mailbox(id), dead_batches.is_counts(id)) for id in ids}) > 1:
-        raise ConfigurationError("name dead letters of queues, of mailboxes or of aggregates, but not several at once")
+    if len({_other(id) for id in ids}) > 1:
+        raise ConfigurationError("name dead letters of queues, of mailboxes or of receivers, but not several at once")
     return queue

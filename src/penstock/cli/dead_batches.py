@@ -23,10 +23,6 @@ FIRST = 10
 """Lines of a batch that `dead show` prints."""
 
 
-def is_counts(name: str) -> bool:
-    return name.startswith(PREFIX)
-
-
 def _of(inspector: Inspector, name: str) -> DeadBatches:
     channel, _, receiver = name.removeprefix(PREFIX).rpartition(":")
     if not channel:
@@ -74,7 +70,7 @@ def list_page(name: str, limit: int, offset: int, where: Where, *, as_json: bool
         show(f"{offset + 1:,} to {offset + len(page):,} of {len(found):,}; --limit and --offset select others.")
 
 
-def show_batch(id: str, where: Where, *, as_json: bool) -> None:
+def show_one(id: str, where: Where, *, as_json: bool) -> None:
     name, number = _split(id)
     with where.open() as inspector:
         dead, now = _of(inspector, name), inspector.now()

@@ -19,10 +19,6 @@ PREFIX = "mailbox:"
 PAGE = 1000
 
 
-def is_mailbox(name: str) -> bool:
-    return name.startswith(PREFIX)
-
-
 def _split(id: str) -> tuple[str, str]:
     """The mailbox and the id of a dead letter."""
     name, _, position = id.removeprefix(PREFIX).rpartition(":")
@@ -61,7 +57,7 @@ def _as_json(letter: DeadMessage) -> dict[str, object]:
     }
 
 
-def show_letter(id: str, where: Where, *, as_json: bool) -> None:
+def show_one(id: str, where: Where, *, as_json: bool) -> None:
     name, position = _split(id)
     with where.open() as inspector:
         dead, now = inspector.dead_messages(name), inspector.now()

@@ -26,6 +26,7 @@ from penstock.errors import (
     ChannelError,
     ConfigurationError,
     FileDamaged,
+    FileNotSaved,
     FilesError,
     NoReceiver,
     PenstockError,
@@ -211,7 +212,8 @@ def receive(
     """Save the files of a channel in a folder, or print their lines. Ends when the channel is closed and received.
 
     After an interruption the same command resumes where it stopped. A second process with the same receiver name
-    stands by, and takes over when the first has ended. Exit code 1 if a file was damaged, or given up by its sender.
+    stands by, and takes over when the first has ended. Exit code 1 if a file was damaged, given up by its sender, or
+    could not be saved: `penstock dead ls files:CHANNEL:RECEIVER` lists it, and the next files are received.
 
     Parameters
     ----------
@@ -354,7 +356,7 @@ def _all_of(stream: ReceiverStream[T], faults: list[FilesError]) -> Iterator[T]:
     while True:
         try:
             yield from stream
-        except (FileDamaged, BlocksMissed) as error:
+        except (FileDamaged, FileNotSaved, BlocksMissed) as error:
             note(str(error))
             faults.append(error)
         else:

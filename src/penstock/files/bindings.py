@@ -15,6 +15,7 @@ from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 from penstock.errors import ChannelClosed, ChannelError, CountsRefused, NoReceiver, PenstockError, SentElsewhere
 from penstock.files.count_bindings import CountBindings
+from penstock.files.dead_files import DeadFileBindings
 from penstock.files.records import ChannelRecord, as_record
 from penstock.messages.bindings import PULL_BYTES, ROW
 from penstock.messages.keys import LogKeys
@@ -37,7 +38,7 @@ def channel_scripts() -> Library:
         "messages/log.lua", "messages/state.lua", "messages/post.lua", "messages/waking.lua", "messages/readers.lua",
         "messages/shared_reader.lua", "messages/dead_letters.lua", "messages/history.lua", "messages/own.lua",
         "files/channel.lua", "files/upload.lua", "files/download.lua", "files/counts.lua",
-        "files/uncounted.lua", "files/parts.lua",
+        "files/uncounted.lua", "files/parts.lua", "files/dead_files.lua",
     )  # fmt: skip
 
 
@@ -178,6 +179,7 @@ class ReceiverInfo:
     seen    when it was last heard of, in seconds since 1970 by the server's clock
     holder  the process that receives, or the last one that did: host and pid
     dead    batches of lines that its aggregate could not count
+    dead_files  files that it could not save
     """
 
     name: str
@@ -186,6 +188,7 @@ class ReceiverInfo:
     seen: float
     holder: str
     dead: int = 0
+    dead_files: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +214,7 @@ class ChannelInfo:
     receivers: tuple[ReceiverInfo, ...]
 
 
-class ChannelBindings(CountBindings):
+class ChannelBindings(CountBindings, DeadFileBindings):
     """The scripts of one channel. Each method is one round trip. `address` and `ttl`: as in LogBindings."""
 
     def __init__(self, keys: LogKeys, settings: Settings, clock: Clock) -> None:
@@ -421,13 +424,19 @@ class ChannelBindings(CountBindings):
         def read(reply: Sequence[Any]) -> ChannelInfo:
             _, _, last, first, size, limit, peak, patience, close_number, sending, rows = reply
             receivers = []
-            for name, cursor, seen, owner, dead in zip(*(rows[n::5] for n in range(5)), strict=True):
+            for name, cursor, seen, owner, dead, files in zip(*(rows[n::6] for n in range(6)), strict=True):
                 state = "done" if cursor == -1 else "gone" if cursor < 0 else "reading"
                 behind = 0 if cursor == -1 else last - max(first - 1, cursor if cursor >= 0 else -2 - cursor)
                 holder = owner.decode().rpartition(" ")[2].split("/")
                 receivers.append(
                     ReceiverInfo(
-                        name.decode(), state, behind, seen / 1000, ":".join(holder[1:3]) if owner else "", dead
+                        name.decode(),
+                        state,
+                        behind,
+                        seen / 1000,
+                        ":".join(holder[1:3]) if owner else "",
+                        dead,
+                        files,
                     )
                 )
             return ChannelInfo(
@@ -445,7 +454,7 @@ class ChannelBindings(CountBindings):
 def _records_of_entries(entries: Sequence[Any]) -> list[ChannelRecord]:
     """From entries of the stream as `log.lua` writes them: id, and the fields `by`, `end` and `body`."""
     return [
-        as_record(int(id.partition(b"-")[0]), fields[1].decode(), fields[5], id.decode())
+        as_record(int(id.partition(b"-")[0]), fields[1].decode(errors="replace"), fields[5], id.decode())
         for id, fields in entries
     ]  # fmt: skip
 

@@ -21,6 +21,7 @@
 --   sent_at      ZSET    id of the entry of a file that was sent -> server ms; the last 100,000
 --   vanished     ZSET    receiver that was passed over -> its cursor
 --   finished     ZSET    receiver that has received everything up to the CLOSE record -> server ms
+--   dead_files: see dead_files.lua
 --   totals:<r>, counts:<r>:<t>, rejected:<r>, …: see counts.lua · the other keys: see log.lua
 --
 --   open            put (BEGIN … END), …            close           the last receiver has acknowledged it
@@ -29,7 +30,7 @@
 --                   └──────────────────────────────────────────────────────────────────────────────────┘
 --
 -- A finished channel is kept for a day, so that a process that died in the meantime learns that it is finished; with
--- counts it is kept until it is deleted.
+-- counts it is kept until it is deleted, and with dead files until somebody has decided about them.
 --
 -- Refusals are those of log.lua, and: CLOSED (the channel is closed), ENDED (the receiver has received everything),
 -- HELD (another process owns the receiver), TAKEN (another process sends or has sent this file).
@@ -120,10 +121,16 @@ function channel.finish(l)
   redis.call("UNLINK", base .. "log", base .. "ends", base .. "readers", base .. "seen", base .. "next")
   l.begun, l.first = l.ended, l.top + 1
   log.store(l)
-  if not redis.call("HGET", state, "counted") then
-    for _, key in ipairs(channel.kept_keys()) do redis.call("PEXPIRE", key, _kept.MS) end
-  end
+  channel.expire()
   return left
+end
+
+-- Has a finished channel expire, unless there are counts or dead files.
+--- ()
+--- uses: base state
+function channel.expire()
+  if redis.call("HGET", state, "counted") or redis.call("EXISTS", base .. "dead_files") == 1 then return end
+  for _, key in ipairs(channel.kept_keys()) do redis.call("PEXPIRE", key, _kept.MS) end
 end
 
 -- Returns the keys that a finished channel keeps. Some of them may belong to receivers that were passed over.
@@ -271,6 +278,7 @@ function script.remove_receiver(base, state, caller, number, given, receiver)
   if past then return past end
   local now, cursor, why = clock.now(given), nil, "GONE"
   if l then cursor, why = channel.cursor(l, receiver) end
+  dead_files.forget(receiver)
   if not cursor and why ~= "LATE" then return { "OK", 0, 0, 0 } end
   local more, left = 0
   if channel.close_number() > 0 then
@@ -283,8 +291,8 @@ function script.remove_receiver(base, state, caller, number, given, receiver)
 end
 
 -- Returns { "OK", now, top, first, bytes, limit, peak, patience or 0, number of the CLOSE record or 0, number of
--- uploads in progress, { receiver, cursor, seen, owner or "", number of dead batches, … } } or { "GONE" }. A receiver
--- that has received everything has the cursor -1; one that was passed over, -2 minus its cursor.
+-- uploads in progress, { receiver, cursor, seen, owner or "", number of dead batches, of dead files, … } } or
+-- { "GONE" }. A receiver that has received everything has the cursor -1; one that was passed over, -2 minus its cursor.
 --- keys: base state
 --- args: given: int
 --- flags: no-writes
@@ -292,13 +300,14 @@ function script.info(base, state, given)
   local fault, l = log.open()
   if fault then return fault end
   if not l then return { "GONE" } end
-  local rows = {}
+  local rows, dead = {}, dead_files.counts()
   local function add(name, cursor)
     rows[#rows + 1] = name
     rows[#rows + 1] = cursor
     rows[#rows + 1] = tonumber(redis.call("HGET", base .. "seen", name) or 0)
     rows[#rows + 1] = redis.call("HGET", base .. "owners", name) or ""
     rows[#rows + 1] = redis.call("HLEN", base .. "uncounted:" .. name)
+    rows[#rows + 1] = dead[name] or 0
   end
   local function add_all(key, place)
     local found = redis.call("ZRANGE", base .. key, 0, 999, "WITHSCORES")
@@ -331,6 +340,6 @@ function script.delete_channel(base, state, caller, number)
     if receiver then counts.delete(receiver) end
   end
   local left = log.delete(l)
-  redis.call("UNLINK", unpack(channel.kept_keys()))
+  redis.call("UNLINK", base .. "dead_files", unpack(channel.kept_keys()))
   return idempotency.keep(caller, number, { "OK", 1, left })
 end

@@ -24,10 +24,12 @@ from msgspec.structs import replace
 from penstock.core.arguments import check_wait
 from penstock.core.ids import may_be_alive, mint_token
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
-from penstock.core.renewal import PlainLease, Renewer, now
-from penstock.errors import FileDamaged, FilesError, LeaseLost
+from penstock.core.renewal import Renewer, now
+from penstock.errors import FileDamaged, FileNotSaved, FilesError, LeaseLost
 from penstock.files.bindings import ChannelBindings, ReceiveReply
+from penstock.files.dead_files import FileFailure
 from penstock.files.download import Checkpoint, Download, ReceiverState, decode_state, encode_state
+from penstock.files.leases import ReceiverLease
 from penstock.files.records import (
     ABORT,
     BEGIN,
@@ -61,24 +63,6 @@ FINISHED_TOGETHER = 100
 
 _streams_here: WeakValueDictionary[str, ExclusiveStream[Any]] = WeakValueDictionary()
 """The streams of this process that are alive, by token."""
-
-
-class ReceiverLease(PlainLease):
-    """The lease under which a process owns a receiver, renewed while it works on what it has pulled."""
-
-    def __init__(self, channel: ChannelBindings, receiver: str, token: str, lease: float, asked: float) -> None:
-        super().__init__(lease, asked)
-        self.token = token
-        self._channel = channel
-        self._receiver = receiver
-
-    @property
-    def extension(self) -> RoundTrip[bool]:
-        return self._channel.renew(self._receiver, self.token, self.lease)
-
-    @property
-    def give_back(self) -> RoundTrip[bool]:
-        return self._channel.give_back(self._receiver, self.token)
 
 
 class ExclusiveStream(ReceiverStream[T]):
@@ -140,6 +124,11 @@ class ExclusiveStream(ReceiverStream[T]):
         """Another process may have received before this one: remove the files that it left on disk, except those of
         `self._downloads`."""
 
+    def _retry_dead_files(self) -> Operation[None]:
+        """This process begins to receive, or finds that everything was received: try dead files again, as an operator
+        wants it."""
+        yield from ()
+
     def _on_settled(self, number: int) -> None:
         """Everything up to this record is settled in the server."""
 
@@ -196,6 +185,7 @@ class ExclusiveStream(ReceiverStream[T]):
                 is_unfinished_end = record.kind == END and record.upload_id in self._downloads
                 yield item, self._checkpoint(record.number - is_unfinished_end)
         except FilesError as error:
+            self._note_failure(record, error)
             for upload_id in self._downloads.keys() & (self._downloads if record.kind == CLOSE else {record.upload_id}):
                 del self._downloads[upload_id]
                 self._on_dropped(record.number, upload_id)
@@ -205,6 +195,14 @@ class ExclusiveStream(ReceiverStream[T]):
                 self._error = error
         self._processed = record.number
         self._reached = self._checkpoint(record.number)
+
+    def _note_failure(self, record: ChannelRecord, error: FilesError) -> None:
+        """A file is a dead file, unless its own sender has given it up."""
+        if isinstance(error, FileDamaged | FileNotSaved) and record.kind in {BEGIN, DATA, END}:
+            download = self._downloads.get(record.upload_id)
+            id = record.upload_id if is_upload_id(record.upload_id) else f"{record.number}"
+            name, source = (download.name, download.source) if download else ("", "")
+            self._failures.append((id, FileFailure(name, source, str(error))))
 
     def _finished_items(self) -> Iterator[tuple[T, Checkpoint]]:
         for item, checkpoint in self._finish_waiting():
@@ -269,6 +267,9 @@ class ExclusiveStream(ReceiverStream[T]):
         while True:
             if self._may_be_stale:
                 yield from self._confirm_lease()
+            if not self._ready and self._error is not None and not (yield from self._settle_error()):
+                self._restart()
+                continue
             if self._ready or self._error is not None or self._ended:
                 return
             yield RunInThread(self._make_ready)
@@ -306,12 +307,24 @@ class ExclusiveStream(ReceiverStream[T]):
         """Drop what was pulled and not given."""
         self._records.clear()
         self._ready.clear()
+        self._failures.clear()
         self._error = None
         self._items = None
         self._resume_from(Checkpoint(0, ReceiverState()))
 
+    def _settle_reached(self) -> Operation[bool]:
+        self._given = self._done = self._reached
+        parts = self._take_counts()
+        if not self._ended and (parts or self._done != self._settled):
+            reply = yield from self._settle(parts)
+            if reply.status == "HELD" or reply.is_new_owner:
+                return False
+            yield from self._note_settled(reply)
+        return True
+
     def _pull(self) -> Operation[bool]:
         """Settle what was given and wait for records. Returns False if the wait is over."""
+        yield from self._note_failures()
         self._given = self._done = self._reached
         parts = self._take_counts()
         if len(parts) > 1:
@@ -368,15 +381,17 @@ class ExclusiveStream(ReceiverStream[T]):
             address=address,
             ttl=ttl,
             **settled,
-        ).then(self._note_cursor)
+        ).then(self._note_reply)
 
-    def _note_cursor(self, reply: ReceiveReply) -> ReceiveReply:
-        """Note the cursor of every reply, also of one behind which the stream waits or adds parts of counts: the server
-        may fall back meanwhile. Decodes the state here, where an error names the channel."""
+    def _note_reply(self, reply: ReceiveReply) -> ReceiveReply:
+        """Note the cursor of every reply, also where the stream waits on, because the server may fall back meanwhile. A
+        process that lost the receiver drops its token, too: after a fall-back the server might know it as the owner."""
         if reply.receiver_state:
             decode_state(reply.receiver_state)
         if reply.status == "OK":
             self._reached_in_server = reply.cursor
+        elif reply.status == "HELD" and self._position:
+            self._restart()
         return reply
 
     def _is_answer(self, reply: ReceiveReply) -> bool:
@@ -399,6 +414,7 @@ class ExclusiveStream(ReceiverStream[T]):
             self._ended = True
             self._resume_from(Checkpoint(0, ReceiverState()))
             yield RunInThread(self._on_new_owner)
+            yield from self._retry_dead_files()
             return True
         if reply.status != "OK":
             return False
@@ -411,6 +427,7 @@ class ExclusiveStream(ReceiverStream[T]):
             self._resume_from(Checkpoint(reply.cursor, state))
             self._position_id = reply.cursor_id
             yield RunInThread(self._on_new_owner)
+            yield from self._retry_dead_files()
         if reply.restarted:
             self._error = channel_restarted(self._channel, self._receiver, reply.cursor)
         if missed := self._missed(reply):
@@ -442,6 +459,7 @@ class ExclusiveStream(ReceiverStream[T]):
     def commit(self) -> Operation[None]:
         """Raises LeaseLost if another process receives by now; then the caller drops what it has and leaves."""
         self._done = self._given
+        yield from self._note_failures()
         reply = yield from self._settle(self._take_counts())
         if reply.restarted:
             raise channel_restarted(self._channel, self._receiver, reply.cursor)
@@ -450,6 +468,9 @@ class ExclusiveStream(ReceiverStream[T]):
                 f"another process receives {self._channel.label} as {self._receiver!r} by now: drop what was not "
                 "settled"
             )
+        yield from self._note_settled(reply)
+
+    def _note_settled(self, reply: ReceiveReply) -> Operation[None]:
         if reply.status == "ENDED":
             self._ended = True
             yield RunInThread(self._on_new_owner)

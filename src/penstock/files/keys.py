@@ -15,6 +15,7 @@ FILES = {
     "sent_at": ("ZSET", "entry of a file that was sent -> when; the last 100,000", "TTL, or the channel's deletion"),
     "vanished": ("ZSET", "receiver that was passed over -> its cursor", "the receiver"),
     "finished": ("ZSET", "receiver that has received everything -> when", "TTL, or the deletion of the channel"),
+    "dead_files": ("HASH", "receiver and id -> a file that could not be saved", "its removal, or the receiver"),
     "totals:": ("HASH", "lines, rejected, tables; one key a receiver", "the deletion of the channel or counts"),
     "counts:": ("ZSET", "key -> count; one key a receiver and table", "the deletion of the channel or counts"),
     "values:": ("HASH", "key -> exact sum, first or last value; one key a table", "the deletion of counts, or TTL"),

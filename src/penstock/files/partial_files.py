@@ -20,6 +20,9 @@ from penstock.files.source import HIDDEN_PREFIX
 
 _MAX_OPEN = 16
 
+_DEAD = ".dead"
+"""The suffix of whole files that could not get their own name."""
+
 
 def folder_of_receiver(channel: ChannelBindings, receiver: str) -> str:
     """The name of a folder that no other receiver of any channel uses."""
@@ -134,6 +137,42 @@ class PartialFiles:
         behind."""
         _replace(self.path_of(upload_id), path)
 
+    def discard(self, upload_id: str) -> int:
+        """Remove a partial file, which cannot become whole on this disk. Returns how many bytes it had."""
+        self._close(upload_id)
+        path = self.path_of(upload_id)
+        try:
+            size = path.stat().st_size
+            path.unlink()
+        except FileNotFoundError:
+            return 0
+        return size
+
+    # --- dead files ---
+
+    def _path_of_dead(self, upload_id: str) -> Path:
+        return self.folder / f"{upload_id}{_DEAD}"
+
+    def keep(self, upload_id: str) -> Path:
+        """Keep a whole file that could not get its name, also when its last record is settled. Returns where it is."""
+        kept = self._path_of_dead(upload_id)
+        with contextlib.suppress(FileExistsError):
+            os.link(self.path_of(upload_id), kept)
+        return kept
+
+    def restore(self, upload_id: str) -> None:
+        """Make a partial file of one that was kept, to give it its name."""
+        with contextlib.suppress(FileExistsError):
+            os.link(self._path_of_dead(upload_id), self.path_of(upload_id))
+
+    def kept(self) -> list[str]:
+        """The ids of the uploads whose files are kept."""
+        return [path.name.removesuffix(_DEAD) for path in self.folder.glob(f"*{_DEAD}")]
+
+    def remove_kept(self, upload_id: str) -> None:
+        self._path_of_dead(upload_id).unlink(missing_ok=True)
+        self._remove_empty_folder()
+
     def remove_later(self, number: int, upload_id: str) -> None:
         """Remove a partial file as soon as record `number` is settled. Until then it is needed: if this process dies,
         the next one receives the last blocks again."""
@@ -155,7 +194,7 @@ class PartialFiles:
             raise FilesError(f"{self.folder} is a link, and not what was made here: remove it")
         kept = {self.path_of(upload_id).name for upload_id in keep}
         for found in self.folder.glob("*"):
-            if found.name not in kept:
+            if found.name not in kept and not found.name.endswith(_DEAD):
                 found.unlink(missing_ok=True)
         self._remove_empty_folder()
 

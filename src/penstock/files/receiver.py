@@ -12,6 +12,7 @@ from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.core.renewal import Renewer
 from penstock.files.batches import BatchStream, LineBatch, LineStream, batches_of_block
 from penstock.files.bindings import ChannelBindings
+from penstock.files.dead_files import DeadFiles
 from penstock.files.exclusive_stream import ExclusiveStream
 from penstock.files.lines import LONGEST
 from penstock.files.records import BlockHeader, ChannelRecord
@@ -89,7 +90,8 @@ class Receiver:
         delivered again. `with …blocks() as blocks:` settles them also when the `with` statement ends.
 
         Raises FileDamaged for a file whose bytes are not those that were sent, or that its sender has given up, and
-        BlocksMissed if this receiver was passed over. After either, a new loop continues with the next block.
+        BlocksMissed if this receiver was passed over. Either is raised once: a new loop, also in another process,
+        continues with the next block. A damaged file is one of the `dead` files of this receiver.
         """
         if share:
             return self._shared(wait, lease, as_block)
@@ -148,12 +150,19 @@ class Receiver:
         A file has the permissions and the time of change that it has at its source. Until it is whole it is kept in a
         hidden folder inside `folder`. A file of the same name is replaced atomically. Small files are written to disk
         together, up to a hundred at a time, and a file is given once it and its name are on disk. After a crash, the
-        next process resumes an unfinished file in the middle. Errors are as in `blocks`.
+        next process resumes an unfinished file in the middle. Errors are as in `blocks`. FileNotSaved is raised once
+        for a file that cannot have its name, or is too large for the disk, and a new loop continues with the next file.
+        It is one of the `dead` files; unless it was too large, its bytes are kept, and it can be retried.
         """
         check_layout(layout)
         return SavingStream(
             self._channel, self._driver, self._renewer, self.name, wait, Path(folder), layout=layout, progress=progress
         )
+
+    @property
+    def dead(self) -> DeadFiles:
+        """The files that could not be saved: list, retry, remove. No round trip."""
+        return DeadFiles(self._channel, self._driver, self.name)
 
     @verb
     def join(self) -> RoundTrip[bool]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -30,6 +30,10 @@ MAX_INFLATED = 1024 * 1024
 
 START_DIGEST = bytes(32)
 """The digest of a file before its first block."""
+
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 
 
 def chain_digest(digest: bytes, block_digest: bytes) -> bytes:
@@ -51,17 +55,17 @@ class FileBegin(msgspec.Struct, frozen=True, array_like=True):
     earlier_name       if a log has grown: the name under which those bytes were sent
     """
 
-    name: str
-    size: int
+    name: _Name
+    size: _Number
     lines: bool
     unpacked: bool = False
-    offset: int = 0
-    lines_before: int = 0
-    last_block_size: int = 0
+    offset: _Number = 0
+    lines_before: _Number = 0
+    last_block_size: _Number = 0
     last_block_digest: bytes = b""
-    source: str = ""
-    mode: int = 0o644
-    modified: int = 0
+    source: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+    mode: _Number = 0o644
+    modified: Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)] = 0
     earlier_name: str = ""
 
 
@@ -78,9 +82,9 @@ class BlockHeader(msgspec.Struct, frozen=True, array_like=True):
     source               the host that has the file
     """
 
-    name: str
-    offset: int
-    lines_before: int
+    name: _Name
+    offset: _Number
+    lines_before: Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
     begins_in_line: bool
     deflated: bool
     digest: bytes
@@ -92,8 +96,8 @@ class FileEnd(msgspec.Struct, frozen=True, array_like=True):
     """The last record of a file that was sent whole. `size`: the offset after its last byte; `lines`: line ends up to
     there; `digest`: of the whole file."""
 
-    size: int
-    lines: int
+    size: _Number
+    lines: _Number
     digest: bytes
 
 
@@ -109,6 +113,9 @@ class ChannelRecord(NamedTuple):
 
 
 pack: Any = msgspec.msgpack.Encoder().encode
+_UNREADABLE = msgspec.MsgspecError, ValueError, RecursionError
+"""Raised by the decoders for damaged bytes, for text that is not UTF-8, and for values that are nested too deeply."""
+
 _file_begin = msgspec.msgpack.Decoder(FileBegin).decode
 _block_header = msgspec.msgpack.Decoder(BlockHeader).decode
 _file_end = msgspec.msgpack.Decoder(FileEnd).decode
@@ -144,7 +151,7 @@ def read_block(record: ChannelRecord) -> tuple[BlockHeader, bytes]:
         data = record.body[2 + size :]
         if header.deflated:
             data = zlib.decompressobj().decompress(data, MAX_INFLATED)
-    except (msgspec.MsgspecError, zlib.error) as error:
+    except (*_UNREADABLE, zlib.error) as error:
         raise FileDamaged(f"record {record.number} cannot be read: {error}") from None
     if hashlib.sha256(data).digest() != header.digest:
         raise FileDamaged(f"{header.name} is damaged: its block at byte {header.offset:,} is not the one that was sent")
@@ -154,5 +161,5 @@ def read_block(record: ChannelRecord) -> tuple[BlockHeader, bytes]:
 def _read(record: ChannelRecord, decode: Any) -> Any:
     try:
         return decode(record.body)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise FileDamaged(f"record {record.number} cannot be read: {error}") from None

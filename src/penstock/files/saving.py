@@ -6,18 +6,21 @@ import contextlib
 import errno
 import logging
 import os
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from msgspec.structs import replace
 
-from penstock.core.operations import Driver
+from penstock.core.operations import Driver, Operation, RunInThread
 from penstock.core.renewal import Renewer
-from penstock.errors import FileDamaged, FilesError
+from penstock.errors import FileDamaged, FileNotSaved, FilesError
 from penstock.files.bindings import ChannelBindings
+from penstock.files.dead_files import FileFailure
 from penstock.files.download import Checkpoint, Download
 from penstock.files.earlier_text import begins_with, is_all_of, is_same_log, keep, names_of_kept
 from penstock.files.exclusive_stream import ExclusiveStream
@@ -28,8 +31,13 @@ from penstock.files.source import HIDDEN_PREFIX
 
 log = logging.getLogger("penstock")
 
-_BAD_NAME = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
-"""Errors that a second attempt cannot fix: the name is taken by something that is no file, or is too long."""
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+_OF_THE_HOST = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR}
+"""Errors that the next file would meet as well: the receiver stops, and resumes with the same file."""
+
+MOST_FOLDERS = 100
+"""Most folders in the name of a file."""
 
 
 class Saved(NamedTuple):
@@ -97,7 +105,8 @@ class SavingStream(ExclusiveStream[Saved]):
 
     def _on_resume(self) -> None:
         for one in self._whole:
-            one.out.close()
+            if one.out is not None:
+                one.out.close()
         self._whole.clear()
         self._begun.clear()
         self._continued.clear()
@@ -105,6 +114,36 @@ class SavingStream(ExclusiveStream[Saved]):
 
     def _on_new_owner(self) -> None:
         self._partial_files.remove_others(keep=self._downloads)
+
+    def _retry_dead_files(self) -> Operation[None]:
+        kept = yield RunInThread(self._partial_files.kept)
+        if not kept:
+            return
+        found = {dead.id: (dead, failure) for dead, failure in (yield self._channel.list_dead_files(self._receiver))}
+        for id in kept:
+            dead, failure = found.get(id, (None, None))
+            saved = None
+            if dead is not None and dead.is_retried and failure.download is not None:
+                saved = yield RunInThread(partial(self._save_kept, id, failure.download))
+                if saved is None:
+                    yield from self._note_failures()
+                    continue
+                yield self._channel.remove_dead_files(self._receiver, [id])
+                self._ready.append((saved, self._reached))
+            if dead is None or saved is not None:
+                yield RunInThread(partial(self._partial_files.remove_kept, id))
+
+    def _save_kept(self, upload_id: str, download: Download) -> Saved | None:
+        """Give a file that was kept its name. Returns None if it cannot have it."""
+        try:
+            path = self._path(download)
+            self._partial_files.restore(upload_id)
+            return self._publish(_WholeFile(upload_id, download, path, None, self._reached, is_moved=True))
+        except FilesError as error:
+            log.warning("%s", error)
+            if not self._failures:
+                self._failures.append((upload_id, FileFailure(download.name, download.source, f"{error}")))
+            return None
 
     def _on_settled(self, number: int) -> None:
         self._begun.clear()
@@ -128,8 +167,18 @@ class SavingStream(ExclusiveStream[Saved]):
                 raise FileDamaged(
                     f"{begin.name}: its first {begin.offset:,} bytes were sent before, and are not in {paths[0]}"
                 )
-            self._partial_files.begin_with(found, upload_id)
+            try:
+                self._partial_files.begin_with(found, upload_id)
+            except OSError as error:
+                raise self._error_of(error, upload_id, begin.name) from error
             self._continued[upload_id] = begin, unnamed.get(found, found)
+
+    def _error_of(self, error: OSError, upload_id: str, name: str) -> Exception:
+        """Return the error of a partial file that cannot be written: FileNotSaved if the disk has space without it."""
+        freed = self._partial_files.discard(upload_id) if error.errno in _NO_SPACE else 0
+        if freed or error.errno == errno.EFBIG:
+            return FileNotSaved(f"{name} cannot be saved in {self._folder}: {error.strerror}; have it sent again")
+        return error
 
     def _possible_paths(self, download: Download) -> list[Path]:
         """Where a file of this name may have been saved."""
@@ -137,7 +186,10 @@ class SavingStream(ExclusiveStream[Saved]):
         return [path, *([self._path_beside_plain(download)] if download.unpacked else []), *names_of_kept(path)]
 
     def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[Saved]:
-        self._partial_files.write(record.upload_id, header, data)
+        try:
+            self._partial_files.write(record.upload_id, header, data)
+        except OSError as error:
+            raise self._error_of(error, record.upload_id, header.name) from error
         self._received += len(data)
         if self._report_to is not None:
             download = self._downloads[record.upload_id]
@@ -172,7 +224,7 @@ class SavingStream(ExclusiveStream[Saved]):
     def _finish_waiting(self) -> Iterator[tuple[Saved | FilesError, Checkpoint]]:
         """Write the files that are whole to disk together, and put each under its name. To wait for the disk once for
         each file would take most of the time of small files."""
-        _sync_files([one.out for one in self._whole if not one.out.closed])
+        _sync_files([one.out for one in self._whole if one.out is not None and not one.out.closed])
         published: list[tuple[Saved | FilesError, Checkpoint]] = []
         folders: set[Path] = set()
         error: FilesError | None = None
@@ -181,8 +233,8 @@ class SavingStream(ExclusiveStream[Saved]):
             try:
                 item: Saved | FilesError = self._publish(one)
                 folders.add(one.path.parent)
-            except FilesError as bad_name:
-                item = error = bad_name
+            except FilesError as failure:
+                item = error = failure.with_traceback(None)  # which has this frame: the stream would stay alive
             published.append((item, one.checkpoint))
         self._sync_folders(folders)
         yield from published
@@ -196,16 +248,26 @@ class SavingStream(ExclusiveStream[Saved]):
             replaced, other_source = self._replaced(path, download)
             (self._partial_files.move if one.is_moved else self._partial_files.publish)(one.upload_id, path)
         except OSError as error:
-            if one.is_moved:
-                self._partial_files.remove_later(one.checkpoint.number, one.upload_id)
-            if error.errno in _BAD_NAME:
-                raise FilesError(f"{download.name} cannot be saved as {path}: {error.strerror}") from error
-            raise
-        begin, earlier = self._continued.pop(one.upload_id, (None, path))
+            if error.errno in _OF_THE_HOST:
+                raise
+            reason = error.strerror
+        else:
+            self._remove_old_name(one.upload_id, path)
+            digest = download.digest.hex()
+            return Saved(path, download.name, download.offset, digest, download.source, other_source, replaced, kept_as)
+        if one.is_moved:
+            self._partial_files.remove_later(one.checkpoint.number, one.upload_id)
+        kept = self._partial_files.keep(one.upload_id)
+        why = f"{download.name} cannot be saved as {path}: {reason}; it is kept as {kept}"
+        where = f"{socket.gethostname()}:{kept.absolute()}"
+        self._failures.append((one.upload_id, FileFailure(download.name, download.source, why, where, download)))
+        raise FileNotSaved(why)
+
+    def _remove_old_name(self, upload_id: str, path: Path) -> None:
+        """Of a log that was renamed, only the file with the new name is left."""
+        begin, earlier = self._continued.pop(upload_id, (None, path))
         if begin is not None and earlier != path and is_all_of(earlier, begin):
-            earlier.unlink()  # the log has another name now
-        digest = download.digest.hex()
-        return Saved(path, download.name, download.offset, digest, download.source, other_source, replaced, kept_as)
+            earlier.unlink()
 
     def _path_of_text(self, one: _WholeFile) -> tuple[Path, Path | None]:
         """Where to save text, so that it replaces nothing but the beginning of itself; and where other text is kept
@@ -260,6 +322,8 @@ class SavingStream(ExclusiveStream[Saved]):
         name = self._layout.format(name=name, source=download.source or "unknown")
         parts = name.split("/")
         is_bad = not name or "\0" in name or any(part in {"", ".", ".."} for part in parts)
+        if len(parts) > MOST_FOLDERS:
+            raise FileDamaged(f"{name[:100]}… cannot be saved: its name has more than {MOST_FOLDERS} folders")
         if is_bad or parts[0].startswith(HIDDEN_PREFIX):
             raise FileDamaged(f"{name!r} is no name to save a file under: it would leave the folder")
         return self._folder.joinpath(*parts)
@@ -269,14 +333,14 @@ class _WholeFile(NamedTuple):
     """A file that was received whole.
 
     path      where it is to be saved
-    out       its partial file
+    out       its partial file, if that is to be written to disk
     is_moved  whether that file is moved there, because the next process would receive every block of it again
     """
 
     upload_id: str
     download: Download
     path: Path
-    out: BinaryIO
+    out: BinaryIO | None
     checkpoint: Checkpoint
     is_moved: bool
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from penstock.core.arguments import check_wait
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
-from penstock.core.renewal import PlainLease, Renewer, now
+from penstock.core.renewal import Renewer, now
 from penstock.errors import FileDamaged, FilesError
 from penstock.files.bindings import ChannelBindings, ShareReply
-from penstock.files.records import ABORT, DATA, BlockHeader, ChannelRecord, read_block
+from penstock.files.dead_files import FileFailure
+from penstock.files.leases import ClaimsLease
+from penstock.files.records import ABORT, DATA, BlockHeader, ChannelRecord, is_upload_id, read_block
 from penstock.files.settlement import CountPart, may_settle_again, settle
 from penstock.files.stream import ReceiverStream, blocks_missed, channel_restarted
 from penstock.messages.bindings import default_on
@@ -32,32 +34,6 @@ the end; with fewer, small files would take a round trip each."""
 
 SETTLED_KEYS = 800
 """Most keys that one call adds for claims that are settled together."""
-
-
-class ClaimsLease(PlainLease):
-    """The leases of claimed records, renewed together. `claims` may change meanwhile."""
-
-    def __init__(
-        self, channel: ChannelBindings, receiver: str, claims: list[bytes], lease: float, asked: float
-    ) -> None:
-        super().__init__(lease, asked)
-        self.claims = claims
-        self._channel = channel
-        self._receiver = receiver
-
-    @property
-    def extension(self) -> RoundTrip[bool]:
-        return self._settle("extend")
-
-    @property
-    def give_back(self) -> RoundTrip[bool]:
-        return self._settle("release")
-
-    def _settle(self, action: Literal["extend", "release"]) -> RoundTrip[bool]:
-        """The result is whether this process still has any of the claims."""
-        claims = self.claims
-        call = self._channel.settle_claims(self._receiver, action, claims, self.lease)
-        return default_on(b"NOT_A_MEMBER GONE", call.then(lambda reply: len(reply[1]) < len(claims)), False)
 
 
 class SharedStream(ReceiverStream[T]):
@@ -94,6 +70,14 @@ class SharedStream(ReceiverStream[T]):
             if not self._records and not (yield from self._claim()):
                 return
             yield RunInThread(self._process)
+        if not self._ready and self._error is not None:
+            yield from self._settle_error()
+
+    def _settle_reached(self) -> Operation[bool]:
+        if last := (yield from self._settle_all_but_last(self._take_settled(len(self._claims)))):
+            yield from self._settle_group(last)
+        self._given = self._done = self._reached = 0
+        return True
 
     def _process(self) -> None:
         """Turn claimed records into ready items, until an error occurs."""
@@ -107,6 +91,9 @@ class SharedStream(ReceiverStream[T]):
                     raise FileDamaged(record.body.decode(errors="replace"))
             except FilesError as error:
                 self._error = error
+                if isinstance(error, FileDamaged) and record.kind == DATA:
+                    id = record.upload_id if is_upload_id(record.upload_id) else f"{record.number}"
+                    self._failures.append((id, FileFailure("", "", str(error))))
             # A claim is done with the last of its items.
             self._ready.extend((item, len(self._claims)) for item in items[:-1])
             self._claims.append(claim)

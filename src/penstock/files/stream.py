@@ -8,11 +8,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar
 
 from penstock.core.operations import Driver, Operation, verb
-from penstock.errors import BlocksMissed, ChannelRestarted, FilesError
+from penstock.errors import BlocksMissed, ChannelRestarted, FileDamaged, FileNotSaved, FilesError
 from penstock.files.bindings import ChannelBindings
+from penstock.files.dead_files import FileFailure
 from penstock.files.settlement import CountPart
 
 T = TypeVar("T")
+
+PASSING = FileDamaged, FileNotSaved, BlocksMissed
+"""Errors after which a receiver continues with the next file or block."""
 
 
 class ReceiverStream(Generic[T]):
@@ -26,6 +30,8 @@ class ReceiverStream(Generic[T]):
     """
 
     _driver: Driver
+    _channel: ChannelBindings
+    _receiver: str
     _may_be_stale = False
     """Another process may have received the ready items in the meantime: ask the server before they are given."""
 
@@ -33,6 +39,10 @@ class ReceiverStream(Generic[T]):
         self._ready: deque[tuple[T, Any]] = deque()
         self._error: FilesError | None = None
         """Raised after the ready items."""
+        self._settled_error: FilesError | None = None
+        """The error, once it is settled with everything before it, so that no other process meets it again."""
+        self._failures: list[tuple[str, FileFailure]] = []
+        """Dead files with their ids that the server does not have yet."""
         self._take_counts: Callable[[], list[CountPart]] = list
         self._given: Any = None
         """Checkpoint of the item that the loop has now."""
@@ -84,7 +94,7 @@ class ReceiverStream(Generic[T]):
         """The error that follows the ready items, once they are all given."""
         if self._ready or self._error is None:
             return None
-        error, self._error = self._error, None
+        error, self._error, self._settled_error = self._error, None, None
         self._given = self._reached
         return error
 
@@ -93,13 +103,36 @@ class ReceiverStream(Generic[T]):
         if self._ready:
             item, self._given = self._ready.popleft()
             return item
-        if (error := self.take_error()) is not None:
-            raise error
-        raise stop
+        error = self.take_error()
+        try:
+            raise stop if error is None else error
+        finally:
+            del error  # its traceback has this frame, and would keep the stream alive, and so its lease
 
     @property
     def _needs_filling(self) -> bool:
-        return self._may_be_stale or (not self._ready and self._error is None)
+        is_open = self._error is None or self._error is not self._settled_error
+        return self._may_be_stale or (not self._ready and is_open)
+
+    def _note_failures(self) -> Operation[None]:
+        """Store the dead files in the server. This comes before their records are settled: a crash then loses none."""
+        while self._failures:
+            id, failure = self._failures[0]
+            yield self._channel.note_dead_file(self._receiver, id, failure)
+            self._failures.pop(0)
+
+    def _settle_error(self) -> Operation[bool]:
+        """Settle the error that comes next and everything before it, if it concerns one file or records that are gone.
+        Returns False if another process receives by now."""
+        self._settled_error = self._error
+        if not isinstance(self._error, PASSING):
+            return True
+        yield from self._note_failures()
+        return (yield from self._settle_reached())
+
+    def _settle_reached(self) -> Operation[bool]:
+        """Settle everything that was made ready. Returns False if another process receives by now."""
+        raise NotImplementedError
 
     def __iter__(self) -> ReceiverStream[T]:
         return self

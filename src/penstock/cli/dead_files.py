@@ -1,0 +1,115 @@
+"""The part of `penstock dead …` that acts on dead files: those that a receiver of a channel could not save.
+
+Those of a receiver are named `files:CHANNEL:RECEIVER`, and one of them `files:CHANNEL:RECEIVER:ID`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from penstock.cli.exits import Exit
+from penstock.cli.where import Where, confirm
+from penstock.errors import ConfigurationError, PenstockError
+from penstock.files.dead_files import DeadFiles
+from penstock.ops.inspect import Inspector
+from penstock.ops.wording import ago, many
+from penstock.terminal.tables import show, show_facts, show_json, show_table
+
+PREFIX = "files:"
+
+
+def _of(inspector: Inspector, name: str) -> DeadFiles:
+    channel, _, receiver = name.removeprefix(PREFIX).rpartition(":")
+    if not channel:
+        raise ConfigurationError(f"{name}: name the dead files of a receiver as files:CHANNEL:RECEIVER")
+    inspector.channel(channel)
+    return inspector.files(channel).receiver(receiver).dead
+
+
+def _split(id: str) -> tuple[str, str]:
+    """The name of the receiver, and the id of the file."""
+    name, _, upload = id.rpartition(":")
+    if name.count(":") < 2:
+        raise ConfigurationError(f"{id}: name a dead file as it was printed, files:CHANNEL:RECEIVER:ID")
+    return name, upload
+
+
+def list_page(name: str, limit: int, offset: int, where: Where, *, as_json: bool) -> None:
+    with where.open() as inspector:
+        found, now = _of(inspector, name).list()[::-1], inspector.now()
+    page = found[offset : offset + limit]
+    if as_json:
+        return show_json({"total": len(found), "offset": offset, "files": page})
+    if not page:
+        return show(f"No dead files in {name}." if not found else f"{name} has only {len(found):,}.")
+    rows = [
+        (
+            f"{name}:{one.id}",
+            ago(one.died, now),
+            one.name,
+            "retried by the next receive" if one.is_retried else one.error,
+        )
+        for one in page
+    ]
+    show_table({"id": "name", "died": "number", "file": "name", "error": "text"}, rows)
+    if len(found) > len(page):
+        show(f"{offset + 1:,} to {offset + len(page):,} of {len(found):,}; --limit and --offset select others.")
+
+
+def show_one(id: str, where: Where, *, as_json: bool) -> None:
+    name, upload = _split(id)
+    with where.open() as inspector:
+        dead, now = _of(inspector, name).list(), inspector.now()
+    one = next((one for one in dead if one.id == upload), None)
+    if one is None:
+        raise PenstockError(f"{id} is not a dead file")
+    if as_json:
+        return show_json(one)
+    show_facts(
+        {
+            "id": id,
+            "died": ago(one.died, now),
+            "file": f"{one.name} of {one.source}" if one.source else one.name or "(unreadable)",
+            "kept": one.kept or "no: have it sent again",
+            "state": "the next receive into its folder tries it again" if one.is_retried else "dead",
+            "error": one.error,
+        }
+    )
+
+
+def retry(ids: Sequence[str], all_of: str | None, where: Where, *, yes: bool) -> Exit:
+    what, done = "has the next receive save {}", "{} will be retried"
+    refused = "{} is not a dead file whose bytes are kept"
+    return _act(ids, all_of, where, what, done, refused, lambda dead: dead.retry, yes=yes)
+
+
+def rm(ids: Sequence[str], all_of: str | None, where: Where, *, yes: bool) -> Exit:
+    what, done = "deletes {}, with the bytes that are kept", "{} removed"
+    return _act(ids, all_of, where, what, done, "{} is not a dead file", lambda dead: dead.remove, yes=yes, ask=True)
+
+
+def _act(
+    ids: Sequence[str], all_of: str | None, where: Where, what: str, done: str, refused: str,
+    act: Callable[[DeadFiles], Callable[..., int]], *, yes: bool, ask: bool = False,
+) -> Exit:  # fmt: skip
+    """Apply `act` to these dead files, or to all of a receiver after a confirmation. `ask`: confirm ids, too."""
+    with where.open() as inspector:
+        if all_of is not None:
+            dead = _of(inspector, all_of)
+            present = [one.id for one in dead.list()]
+            files = f"{many(len(present), 'dead file')} of {all_of}"
+            confirm(f"This {what.format(files)}, at {inspector.location}.", yes=yes)
+            show(f"{done.format(many(act(dead)(*present), 'file'))}.")
+            return Exit.OK
+        if ask:
+            confirm(f"This {what.format(many(len(ids), 'dead file'))}, at {inspector.location}.", yes=yes)
+        failed = False
+        for id in ids:
+            name, upload = _split(id)
+            if act(_of(inspector, name))(upload):
+                show(done.format(id))
+            else:
+                failed = True
+                print(f"penstock: {refused.format(id)}", file=sys.stderr)
+        return Exit.FAILED if failed else Exit.OK
