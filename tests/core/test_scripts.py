@@ -227,6 +227,67 @@ end
     ]
 
 
+FRAMES = """\
+--- uses: base given
+function frame.change()
+  local s = base .. given
+  -- …
+  redis.call("SET", base, s)
+end
+
+--- uses: base given
+function frame.once(...)
+  if given == 0 then return 0 end
+  -- …
+  return keeping.store(base, ...)
+end
+
+--- (key: str, value: any) -> any
+function keeping.store(key, value)
+  return value
+end
+"""
+
+
+def framed(frame: str, *lines: str) -> list[str]:
+    """The lines that the server gets of these statements in a frame."""
+    statements = "".join(f"  {line}\n" for line in lines)
+    clauses = f"--- keys: base\n--- args: given: int\n--- frame: {frame}\n"
+    source = only(f"{clauses}function script.s(base, given)\n{statements}end", frames=FRAMES).source
+    return source.split("\n")[3:]
+
+
+def test_a_frame_surrounds_the_statements_of_a_script_up_to_its_last_return():
+    opening, closing = "local s = base .. given", 'redis.call("SET", base, s)'
+    assert framed("change", "s = s .. 1", "return s") == [opening, "s = s .. 1", closing, "return s"]
+    branch = ["if given == 1 then", "  return 1", "end"]
+    assert framed("change", *branch) == [opening, *(line.lstrip() for line in branch), closing]
+    assert framed("change", "return {", "  s, given,", "}") == [opening, closing, "return {", "s, given,", "}"]
+
+
+def test_a_frame_may_pass_on_what_the_script_returns():
+    lines = framed("once", "local n = 1", "return { n, 2 }")
+    assert lines.index("if given == 0 then return 0 end") < lines.index("local n = 1")
+    assert lines[-1] == "return F.keeping_store(base, { n, 2 })"
+    assert framed("once", "redis.call('DEL', base)")[-1] == "return F.keeping_store(base, nil)"
+
+
+@pytest.mark.parametrize(
+    ("script", "complaint"),
+    [
+        (
+            "--- keys: base\n--- frame: other\nfunction script.s(base)\nend",
+            "s has the frame other, which does not exist",
+        ),
+        ("--- keys: base\n--- frame: change\nfunction script.s(base)\nend", "s has the frame change: bind given as"),
+        ("--- frame: change\nfunction lane.half()\nend", "has a line that no function may have"),
+    ],
+)
+def test_a_frame_that_does_not_fit_is_refused(script: str, complaint: str):
+    with pytest.raises(ValueError, match=complaint):
+        only(script, frames=FRAMES)
+
+
 def test_the_servers_own_names_stay():
     script = "function script.s()\n  redis.log(redis.LOG_WARNING, struct.pack('B', 1))\nend"
     assert only(script).source.splitlines()[1] == "redis.log(redis.LOG_WARNING, struct.pack('B', 1))"

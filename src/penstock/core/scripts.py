@@ -38,6 +38,17 @@ A *script* takes its keys, then its arguments. An `int` arrives as a number and 
 argument may have the type `*`, for any number of values: it is the index of the first of them in ARGV, and the
 parameters end in `...`. A long clause may take several lines, each of which begins with its word, such as `--- args:`.
 
+A *frame* is what many scripts do before their own statements, and before their last `return`. `--- frame: change` takes
+the statements of `frame.change` in front of the line `-- …`, and those behind it. A frame that ends with a `return` has
+`...` where it needs what the script returns. `uses` lists the keys and arguments that the script has to bind.
+
+    --- uses: base given
+    function frame.change()
+      local s = row.load(given)
+      -- …
+      row.store(s)
+    end
+
 The server gets the body of a script without its `function … end`: keys and arguments become locals, constants become
 their literals. Only the functions that the script calls, directly or not, are included, because every function costs
 each call a fraction of a microsecond. Each is defined just before the first statement that needs it, so a script that

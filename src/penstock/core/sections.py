@@ -247,6 +247,8 @@ def _section(file: str, match: re.Match[str]) -> Section:
         if not signature:
             raise section.fault(f"has a line that is not of the form (name: type, …) -> type: {clauses['']!r}")
         expected = [name for name, _ in _name_type_pairs(section, signature[1])]
+        if section.is_frame and section.parameters == ["..."]:
+            expected = ["..."]  # what the script returns
     if section.parameters != expected:
         raise section.fault(f"takes ({', '.join(section.parameters)}), but the lines above say ({', '.join(expected)})")
     if taken := [name for name in section.uses if name in expected]:

@@ -5,9 +5,8 @@
 --- keys: base meta
 --- args: offset: int, limit: int
 --- flags: no-writes
+--- frame: format
 function script.list_dead(base, meta, offset, limit)
-  local newer = row.load({})
-  if newer then return newer end
   local page, part = {}, slice.of(limit)
   local found = redis.call("ZRANGE", base .. "dead", offset, offset + limit - 1, "REV", "WITHSCORES")
   for i = 1, #found, 2 do
@@ -25,9 +24,8 @@ end
 --- keys: base meta
 --- args: given: int, until_: int, limit: int
 --- flags: no-writes
+--- frame: format
 function script.dead_until(base, meta, given, until_, limit)
-  local newer = row.load({})
-  if newer then return newer end
   if until_ == 0 then until_ = clock.now(given) end
   return { until_, unpack(redis.call("ZRANGE", base .. "dead", "-inf", until_, "BYSCORE", "LIMIT", 0, limit)) }
 end
@@ -36,9 +34,8 @@ end
 --- keys: base meta
 --- args: given: int, age: int
 --- flags: no-writes
+--- frame: format
 function script.count_dead(base, meta, given, age)
-  local newer = row.load({})
-  if newer then return newer end
   local until_ = math.max(1, clock.now(given) - age)
   return { until_, redis.call("ZCOUNT", base .. "dead", "-inf", until_) }
 end
@@ -47,10 +44,9 @@ end
 -- Returns { how many are ready again, id of a job that stays dead, id of the job that holds its key, … }.
 --- keys: base meta
 --- args: given: int, ids: *
+--- frame: change
 function script.requeue(base, meta, given, ids, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
-  local r, n, reply = s.row, 0, { 0 }
+  local n, reply = 0, { 0 }
   for i = ids, #ARGV do
     local id = ARGV[i]
     local dead = redis.call("ZSCORE", base .. "dead", id)
@@ -65,9 +61,6 @@ function script.requeue(base, meta, given, ids, ...)
       end
     end
   end
-  job.commit(s)
-  if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
-  row.store(s)
   reply[1] = n
   return reply
 end
@@ -100,9 +93,8 @@ end
 --- keys: base meta
 --- args: given: int, ids: *
 --- flags: allow-oom
+--- frame: change
 function script.remove_dead(base, meta, given, ids, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local n = 0
   for i = ids, #ARGV do
     local id = ARGV[i]
@@ -120,8 +112,5 @@ function script.remove_dead(base, meta, given, ids, ...)
       s.row[_row.DEAD] = s.row[_row.DEAD] - 1
     end
   end
-  job.commit(s)
-  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
-  row.store(s)
   return n
 end

@@ -97,9 +97,8 @@ end
 --- keys: base meta
 --- args: given: int, incarnation: str, token: str
 --- flags: allow-oom
+--- frame: read
 function script.load_steps(base, meta, given, incarnation, token)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   if not lease.alive(incarnation, s.now) or not lease.held(incarnation, token) then return {} end
   local found, reply = redis.call("HGETALL", base .. "steps:" .. token.id(token)), { s.now }
   for i = 1, #found, 2 do
@@ -116,9 +115,8 @@ end
 --- keys: base meta
 --- args: given: int, incarnation: str, token: str, step: str, kind: str, name: str, value: str
 --- flags: allow-oom
+--- frame: read
 function script.record_step(base, meta, given, incarnation, token, step, kind, name, value)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
   if not held then return { 0 } end
   local id = token.id(token)
@@ -138,9 +136,8 @@ end
 --- keys: base meta
 --- args: given: int, incarnation: str, token: str, step: str, name: str
 --- flags: allow-oom
+--- frame: read
 function script.receive_signal(base, meta, given, incarnation, token, step, name)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
   if not held then return { 0 } end
   local id = token.id(token)
@@ -169,11 +166,8 @@ end
 -- already), done or none.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, id: str, name: str, payload: str
+--- frame: once
 function script.signal(base, meta, caller, number, given, id, name, payload)
-  local s, newer = job.begin(given)
-  if newer then return newer end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   local body = record.get(id)
   if not body then return results.get(id, s.now) and "done" or "none" end
   local key = base .. "steps:" .. id
@@ -203,18 +197,14 @@ function script.signal(base, meta, caller, number, given, id, name, payload)
     end
     redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, since, flags))
   end
-  job.commit(s)
-  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
-  row.store(s)
-  return idempotency.keep(caller, number, "sent")
+  return "sent"
 end
 
 -- The steps and the signals of a job, as stored: field, value, …
 --- keys: base meta
 --- args: id: str
 --- flags: no-writes
+--- frame: format
 function script.show_steps(base, meta, id)
-  local newer = row.load({})
-  if newer then return newer end
   return redis.call("HGETALL", base .. "steps:" .. id)
 end

@@ -11,11 +11,8 @@
 --- args: caller: str, number: int, given: int, id: str, due: int, due_is_date: int, priority: int, replace: int
 --- args: task: str, payload: str
 --- flags: allow-oom
+--- frame: once
 function script.edit(base, meta, caller, number, given, id, due, due_is_date, priority, replace, task, payload)
-  local s, newer = job.begin(given)
-  if newer then return newer end
-  local known = idempotency.replay(caller, number)
-  if known then return known end
   local body = record.get(id)
   if not body then return results.get(id, s.now) and "done" or "none" end
   if record.state(body) == state.DEAD then return "dead" end
@@ -38,10 +35,7 @@ function script.edit(base, meta, caller, number, given, id, due, due_is_date, pr
   else
     editing.enter_again(s, id, body, changed, due)
   end
-  job.commit(s)
-  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
-  row.store(s)
-  return idempotency.keep(caller, number, "edited")
+  return "edited"
 end
 
 -- Takes a waiting job out of its place, and has it enter again as `changed`. `due`: -1: when it was due.

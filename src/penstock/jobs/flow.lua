@@ -433,9 +433,8 @@ end
 --- keys: base meta
 --- args: given: int, id: str, offset: int, limit: int
 --- flags: allow-oom
+--- frame: read
 function script.predecessors(base, meta, given, id, offset, limit)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local key, part = base .. "predecessors:" .. id, slice.of(limit)
   local page = { redis.call("LLEN", key) }
   local found = redis.call("LRANGE", key, offset, offset + limit - 1)
@@ -457,9 +456,8 @@ end
 --- keys: base meta
 --- args: given: int, ids: *
 --- flags: allow-oom
+--- frame: read
 function script.flow_jobs(base, meta, given, ids, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local page, part = {}, slice.of(#ARGV)
   for i = ids, #ARGV do
     if not flow.describe(page, ARGV[i], s.now, part) then break end

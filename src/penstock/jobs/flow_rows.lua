@@ -24,11 +24,8 @@ _open_verb = layout { word = "c4", policy = "c1", wants = "c1", number = "*" }
 -- before the rows. It may answer as `enqueue_in_shard` does.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, shards_table: str, moving: int, rows: *
+--- frame: once
 function script.enqueue_flow(base, meta, caller, number, given, shards_table, moving, rows, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
-  local known = idempotency.replay(caller, number)
-  if known then return known end
   local other = shards_table ~= "" and shards.adopt(s, shards_table)
   if other then return { "TABLE", other } end
   if moving > 0 then
@@ -107,10 +104,7 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
   end
   flow.settle_touched(s, s.visits)
   flow.note_opened(s, opened, closed)
-  job.commit(s)
-  if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
-  row.store(s)
-  return idempotency.keep(caller, number, {})
+  return {}
 end
 
 -- Notes when the dependents that this script leaves open are given up, and forgets those that it has closed.
@@ -146,9 +140,8 @@ end
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
+--- frame: change
 function script.give_up_open(base, meta, given)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local part = slice.of(_offer.TICKS)
   local due = redis.call("ZRANGE", base .. "opened", "-inf", s.now, "BYSCORE", "LIMIT", 0, _offer.TICKS)
   local looked, missing = {}, {}
@@ -166,9 +159,6 @@ function script.give_up_open(base, meta, given)
   batch.write("ZREM", base .. "opened", looked)
   if #missing > 0 then flow.drop_edges(s, missing) end
   flow.plan_opened(s)
-  job.commit(s)
-  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
-  row.store(s)
   return #looked
 end
 

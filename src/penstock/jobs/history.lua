@@ -48,8 +48,7 @@ end
 --- keys: base meta
 --- args: given: int, seconds: int, count: int
 --- flags: no-writes
+--- frame: format
 function script.history(base, meta, given, seconds, count)
-  local newer = row.load({})
-  if newer then return newer end
   return { clock.now(given), unpack(redis.call("LRANGE", base .. "history:" .. seconds, -count, -1)) }
 end

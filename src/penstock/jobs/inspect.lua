@@ -7,9 +7,8 @@
 --- keys: base meta
 --- args: given: int, limit: int, cursor: str
 --- flags: no-writes
+--- frame: format
 function script.scan_workers(base, meta, given, limit, cursor)
-  local newer = row.load({})
-  if newer then return newer end
   local list = { clock.now(given), "0" }
   local function add(incarnation, alive)
     list[#list + 1] = incarnation
@@ -36,9 +35,8 @@ end
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
+--- frame: read
 function script.counts(base, meta, given)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local r = s.row
   return {
     s.now, counters.oldest_second(r), r[_row.READY], r[_row.DELAYED], r[_row.RUNNING], r[_row.DEAD], r[_row.COMPLETED],
@@ -55,9 +53,8 @@ end
 --- keys: base meta
 --- args: given: int, scan: int
 --- flags: allow-oom
+--- frame: read
 function script.overview(base, meta, given, scan)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local head = redis.call("ZRANGE", base .. "delayed", 0, scan - 1, "WITHSCORES")
   local due = head[2] and math.max(0, tonumber(head[2]) - s.now) or -1
   local reply = { s.row[_row.SEQUENCE] > 0 and 1 or 0, redis.call("HLEN", base .. "tenants"), due, #head / 2,
@@ -79,9 +76,8 @@ end
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
+--- frame: read
 function script.entries_and_counters(base, meta, given)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   return {
     redis.call("HLEN", base .. "jobs"), redis.call("ZCARD", base .. "delayed"), redis.call("ZCARD", base .. "dead"),
     s.row[_row.READY], s.row[_row.DELAYED], s.row[_row.RUNNING], s.row[_row.DEAD], s.row[_row.PARKED] or 0,
@@ -93,9 +89,8 @@ end
 --- keys: base meta
 --- args: given: int, cursor: str, count: int
 --- flags: allow-oom
+--- frame: read
 function script.scan_tenants(base, meta, given, cursor, count)
-  local _, newer = job.begin(given)
-  if newer then return newer end
   return redis.call("HSCAN", base .. "tenants", cursor, "COUNT", count)
 end
 
@@ -105,9 +100,8 @@ end
 --- keys: base meta
 --- args: given: int, tenant: str
 --- flags: allow-oom
+--- frame: read
 function script.tenant_counts(base, meta, given, tenant)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local oldest = math.huge
   for level = 0, 9 do
     local place = level .. ":" .. tenant

@@ -19,6 +19,48 @@ function job.begin(given)
   return s, newer
 end
 
+-- The frame of a script that reads jobs, or that stores by itself what it changes.
+--- uses: base meta given
+function frame.read()
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  -- …
+end
+
+-- The frame of a script that changes the row and moves no job.
+--- uses: base meta given
+function frame.row()
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  -- …
+  row.store(s)
+end
+
+-- The frame of a script that moves jobs.
+--- uses: base meta given
+function frame.change()
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  -- …
+  job.commit(s)
+  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
+  row.store(s)
+end
+
+-- The frame of a script that moves jobs once, however often the call is sent.
+--- uses: base meta caller number given
+function frame.once(...)
+  local s, newer = job.begin(given)
+  if newer then return newer end
+  local answer = idempotency.replay(caller, number)
+  if answer then return answer end
+  -- …
+  job.commit(s)
+  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
+  row.store(s)
+  return idempotency.keep(caller, number, ...)
+end
+
 -- Adds the jobs that became ready to their lists and to the suspects, where claims find them.
 --- (s: table)
 --- uses: base

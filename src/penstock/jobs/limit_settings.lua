@@ -6,9 +6,8 @@
 --- keys: base meta
 --- args: given: int, name: str, most: int, interval: int, burst: int
 --- flags: allow-oom
+--- frame: change
 function script.set_limit(base, meta, given, name, most, interval, burst)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   limits.open(s)
   local known = limits.definition(s, name)
   if not known then return 0 end
@@ -16,9 +15,6 @@ function script.set_limit(base, meta, given, name, most, interval, burst)
   limits.define(s, name, { most = most, interval = interval, burst = burst, release = release, cursor = "" })
   limits.look_at_all(s, name)
   limits.mark_due(s)
-  job.commit(s)
-  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
-  row.store(s)
   return 1
 end
 
@@ -27,9 +23,8 @@ end
 --- keys: base meta
 --- args: given: int, keys: int
 --- flags: allow-oom
+--- frame: read
 function script.show_limits(base, meta, given, keys)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local reply, stored = {}, redis.call("HGETALL", base .. "limits")
   for i = 1, #stored, 2 do
     local name, page = stored[i], {}
@@ -49,9 +44,9 @@ end
 --- keys: base meta
 --- args: given: int, tenant: str, all: int, offset: int, limit: int
 --- flags: allow-oom
+--- frame: change
 function script.purge_parked(base, meta, given, tenant, all, offset, limit)
-  local s, newer = job.begin(given)
-  if newer then return newer end
+  listeners.notify_rest(s.row, s.part)
   local part, done, looked = slice.of(limit), 0, 0
   limits.open(s)
   while part.left > 0 and looked < _park.KEYS do
@@ -76,9 +71,5 @@ function script.purge_parked(base, meta, given, tenant, all, offset, limit)
     if #place.r[_row.LEVELS] > 0 and part.left > 0 then offset = offset + 1 end
   end
   s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + #s.finished
-  job.commit(s)
-  local more_listeners = listeners.notify_rest(s.row, s.part)
-  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
-  row.store(s)
-  return { #s.finished, offset, done, more_listeners and 1 or 0 }
+  return { #s.finished, offset, done, s.row[_row.UNNOTIFIED] }
 end

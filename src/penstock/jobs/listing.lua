@@ -26,9 +26,8 @@ _page = { LOOK = 1000, CHUNK = 100, FIRST = 4, CHUNK_BYTES = 131072, CHANGED = 1
 --- keys: base meta
 --- args: given: int, source: str, cursor: str, limit: int, state_: str, tenant: str, task: str, prefix: str, older: int
 --- flags: allow-oom
+--- frame: read
 function script.list_jobs(base, meta, given, source, cursor, limit, state_, tenant, task, prefix, older)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local page = {
     part = slice.of(_page.LOOK), limit = limit, examined = 0,
     matched = 0, rows = {},
@@ -61,11 +60,8 @@ end
 --- keys: base meta
 --- args: caller: str, number: int, given: int, verb: str, jobs: *
 --- flags: allow-oom
+--- frame: once
 function script.change_jobs(base, meta, caller, number, given, verb, jobs, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
-  local known = idempotency.replay(caller, number)
-  if known then return known end
   local reply, target = { 0 }, string.match(verb, "^move (.*)$")
   for at, id, body, owner in listing.unchanged(reply, jobs) do
     local dead = record.state(body) == state.DEAD
@@ -83,10 +79,7 @@ function script.change_jobs(base, meta, caller, number, given, verb, jobs, ...)
     end
     reply[#reply + 1] = at
   end
-  job.commit(s)
-  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
-  row.store(s)
-  return idempotency.keep(caller, number, reply)
+  return reply
 end
 
 -- Delays waiting jobs for at least `ms`, so that no worker claims them while they are enqueued elsewhere. Only jobs
@@ -97,11 +90,8 @@ end
 --- keys: base meta
 --- args: caller: str, number: int, given: int, ms: int, jobs: *
 --- flags: allow-oom
+--- frame: once
 function script.hold_jobs(base, meta, caller, number, given, ms, jobs, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
-  local known = idempotency.replay(caller, number)
-  if known then return known end
   local reply = { 0 }
   for _, id, body, owner in listing.unchanged(reply, jobs) do
     local is, due = record.state(body), 0
@@ -116,9 +106,7 @@ function script.hold_jobs(base, meta, caller, number, given, ms, jobs, ...)
       reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = id, due, body
     end
   end
-  job.commit(s)
-  row.store(s)
-  return idempotency.keep(caller, number, reply)
+  return reply
 end
 
 -- Whether other jobs wait for this one, so that it cannot leave its queue.
@@ -152,19 +140,13 @@ end
 -- Makes dead letters ready again that are still as a page has shown them. Arguments and reply as of `change_jobs`.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, jobs: *
+--- frame: once
 function script.requeue_jobs(base, meta, caller, number, given, jobs, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
-  local known = idempotency.replay(caller, number)
-  if known then return known end
   local reply = { 0 }
   for at, id, body in listing.unchanged(reply, jobs) do
     if record.state(body) == state.DEAD and not dead_letters.requeue(s, id, body) then reply[#reply + 1] = at end
   end
-  job.commit(s)
-  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
-  row.store(s)
-  return idempotency.keep(caller, number, reply)
+  return reply
 end
 
 -- Iterates over the jobs in ARGV that have not changed: position, id, record, owner or false. Counts in `reply[1]` how

@@ -99,9 +99,8 @@ end
 -- has received before change nothing.
 --- keys: base meta
 --- args: given: int, sender: str, entries: *
+--- frame: change
 function script.deliver(base, meta, given, sender, entries, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local last = tonumber(redis.call("HGET", base .. "inbox", sender) or 0)
   local latest = last
   for i = entries, #ARGV, outbox.FIELDS do
@@ -113,9 +112,6 @@ function script.deliver(base, meta, given, sender, entries, ...)
   end
   if latest > last then redis.call("HSET", base .. "inbox", sender, string.format("%d", latest)) end
   if s.touched then flow.settle_touched(s, s.visits) end
-  job.commit(s)
-  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
-  row.store(s)
 end
 
 -- Removes the entries for a queue up to the number `last`, which have arrived there. Returns the next ones, as
@@ -123,9 +119,8 @@ end
 --- keys: base meta
 --- args: given: int, queue: str, last: int
 --- flags: allow-oom
+--- frame: change
 function script.delivered(base, meta, given, queue, last)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local key, n = base .. "outbox:" .. queue, 0
   local numbers = redis.call("LRANGE", key, 0, 0)
   while numbers[1] and tonumber(numbers[1]) <= last and n < _outbox.ENTRIES do
@@ -140,7 +135,5 @@ function script.delivered(base, meta, given, queue, last)
     redis.call("ZREM", base .. "ticks", ":" .. queue)
   end
   schedule.refresh(s)
-  job.commit(s)
-  row.store(s)
   return entries
 end

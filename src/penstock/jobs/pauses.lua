@@ -106,9 +106,8 @@ end
 --- keys: base meta
 --- args: given: int, part: str, on: int
 --- flags: allow-oom
+--- frame: change
 function script.pause_part(base, meta, given, part, on)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   limits.open(s)
   local r = s.row
   r[_row.PAUSES] = r[_row.PAUSES] or 0
@@ -121,9 +120,6 @@ function script.pause_part(base, meta, given, part, on)
   s.parts[part] = on == 1 and _pause.PAUSED or _pause.RESUMED
   redis.call("HSET", base .. "pauses", part, s.parts[part])
   if on == 0 then limits.mark(s, limits.place(s, part)) end
-  job.commit(s)
-  if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
-  row.store(s)
   return 1
 end
 
@@ -131,9 +127,8 @@ end
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
+--- frame: read
 function script.show_pauses(base, meta, given)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local reply, found, parts = {}, redis.call("HGETALL", base .. "pauses"), {}
   for i = 1, #found, 2 do parts[#parts + 1] = found[i] end
   local places = #parts > 0 and batch.read(base .. "places", parts) or {}

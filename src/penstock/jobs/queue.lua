@@ -32,7 +32,8 @@
 --   history:10, history:60 (history)
 --   listeners, unnotified (listeners) · replay: (idempotency)
 --
--- Every script begins with `job.begin`, which reads the row and empties the intake, and stores the row when it changed.
+-- Every script but `stage` has a frame (job.lua, row.lua): statements before its own and before its last `return`. They
+-- read the row, empty the intake, and write what changed. A script that returns early has changed nothing.
 
 _jobs_per_call = { PROMOTED = 100, TAKEN_BACK = 100, ABANDONED = 250 }
 
@@ -114,9 +115,8 @@ end
 -- the caller should try `stage` for its next call, because no worker is idle.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, jobs: *
+--- frame: read
 function script.enqueue(base, meta, caller, number, given, jobs, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local known = idempotency.replay(caller, number)
   if known then return known end
   return queue.add_jobs(s, caller, number, jobs)
@@ -146,10 +146,9 @@ end
 --- args: given: int, incarnation: str, number: int, lease_ms: int, want: int, trial: str, address: str, idle_ms: int
 --- args: once: int, registration: str, numbers: str, completed: int, with_result: int, staged: int, settlements: *
 --- flags: allow-oom
+--- frame: read
 function script.turn(base, meta, given, incarnation, number, lease_ms, want, trial, address, idle_ms,
   once, registration, numbers, completed, with_result, staged, settlements, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local r, now = s.row, s.now
   local ids, texts, effects_of, at = {}, {}, {}, settlements
   for i = 1, completed do
@@ -251,9 +250,8 @@ end
 --- keys: base meta
 --- args: given: int, incarnation: str, verb: str, token: str, ms: int, text: str
 --- flags: allow-oom
+--- frame: change
 function script.settle(base, meta, given, incarnation, verb, token, ms, text)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local memory = base .. "settled:" .. incarnation
   local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
   if not held then return redis.call("SISMEMBER", memory, token) end
@@ -264,10 +262,7 @@ function script.settle(base, meta, given, incarnation, verb, token, ms, text)
   end
   redis.call("SADD", memory, token)
   redis.call("PEXPIRE", memory, 60000)
-  job.commit(s)
   if lease.count(incarnation) == 0 then lease.remove(incarnation) end
-  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
-  row.store(s)
   return 1
 end
 
@@ -276,15 +271,13 @@ end
 --- keys: base meta
 --- args: given: int, incarnation: str, lease_ms: int
 --- flags: allow-oom
+--- frame: row
 function script.heartbeat(base, meta, given, incarnation, lease_ms)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local own = lease.alive(incarnation, s.now)
   if not own then return { 0 } end
   own.until_ = s.now + lease_ms
   lease.extend(s.row, incarnation, own)
   wake.set_alarm(s.row, s.now, own.until_)
-  row.store(s)
   return { 1, unpack(cancelling.tokens(incarnation)) }
 end
 
@@ -296,9 +289,8 @@ end
 --- keys: base meta
 --- args: given: int, incarnation: str, verb: str, text: str, more: int, started: *
 --- flags: allow-oom
+--- frame: change
 function script.abandon(base, meta, given, incarnation, verb, text, more, started, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   if not redis.call("ZSCORE", base .. "leases", incarnation) then return { 0, 1, recovery.waiting(s.row, s.now) } end
   local part, done = slice.of(_jobs_per_call.ABANDONED), 1
   for i = started, #ARGV do
@@ -315,11 +307,8 @@ function script.abandon(base, meta, given, incarnation, verb, text, more, starte
     for i = 1, #tokens do job.settle(s, incarnation, "release", tokens[i], 0, "") end
   end
   if #s.suspects > 0 then wake.many(s.row, s.now, #s.suspects / 2) end
-  job.commit(s)
   local left = lease.count(incarnation)
   if left == 0 then lease.remove(incarnation) end
-  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
-  row.store(s)
   return { left, done, recovery.waiting(s.row, s.now) }
 end
 
@@ -328,9 +317,8 @@ end
 --- keys: base meta
 --- args: given: int, ids: *
 --- flags: allow-oom
+--- frame: change
 function script.cancel(base, meta, given, ids, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local words = {}
   for i = ids, #ARGV do
     local id = ARGV[i]
@@ -349,9 +337,6 @@ function script.cancel(base, meta, given, ids, ...)
       words[#words + 1] = "cancelled"
     end
   end
-  job.commit(s)
-  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
-  row.store(s)
   return words
 end
 
@@ -362,9 +347,9 @@ end
 --- keys: base meta
 --- args: given: int, tenant: str, all: int, source: str, offset: int, limit: int
 --- flags: allow-oom
+--- frame: change
 function script.purge(base, meta, given, tenant, all, source, offset, limit)
-  local s, newer = job.begin(given)
-  if newer then return newer end
+  listeners.notify_rest(s.row, s.part)
   local part = slice.of(limit)
   for level = 0, 9 do
     local turns = base .. "turns:" .. level
@@ -391,20 +376,15 @@ function script.purge(base, meta, given, tenant, all, source, offset, limit)
   end
   local cancelled = #s.finished
   s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + cancelled
-  job.commit(s)
-  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
-  local more_listeners = listeners.notify_rest(s.row, s.part)
-  row.store(s)
-  return { cancelled, offset, part.left > 0 and 1 or 0, more_listeners and 1 or 0 }
+  return { cancelled, offset, part.left > 0 and 1 or 0, s.row[_row.UNNOTIFIED] }
 end
 
 -- Returns what `inspect.job` does, and the registration of the worker that runs the job, or false.
 --- keys: base meta
 --- args: given: int, id: str
 --- flags: allow-oom
+--- frame: read
 function script.show(base, meta, given, id)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local found = inspect.job(id, s.now)
   found[7] = found[4] and redis.call("HGET", base .. "workers", lease.incarnation(found[4]))
   return found
@@ -415,13 +395,11 @@ end
 --- keys: base meta
 --- args: given: int, id: str, address: str
 --- flags: allow-oom
+--- frame: row
 function script.result(base, meta, given, id, address)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local found = inspect.job(id, s.now)
   if found[1] and record.state(found[1]) ~= state.DEAD and address ~= "" then listeners.add(s.row, id, address) end
   listeners.notify_rest(s.row, s.part)
-  row.store(s)
   return found
 end
 
@@ -429,9 +407,8 @@ end
 --- keys: base meta
 --- args: id: str, address: str
 --- flags: allow-oom
+--- frame: format
 function script.forget(base, meta, id, address)
-  local newer = row.load({})
-  if newer then return newer end
   listeners.remove(id, address)
 end
 
@@ -440,25 +417,22 @@ end
 --- keys: base meta
 --- args: given: int, name: str, on: int
 --- flags: allow-oom
+--- frame: row
 function script.set_switch(base, meta, given, name, on)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   if name == "by_time" then
     s.row[_row.WEIGHTED] = s.row[_row.WEIGHTED] % 2 + on * _charge.BY_TIME
   else
     s.row[name == "paused" and _row.PAUSED or _row.DUE_FIRST] = on
   end
   if s.row[_row.PAUSED] == 0 and s.row[_row.READY] > 0 then wake.one(s.row, s.now) end
-  row.store(s)
 end
 
 -- Sets the weight of a tenant, from its next turn on. A tenant of weight 3 has three turns where others have one.
 --- keys: base meta
 --- args: given: int, tenant: str, weight: str
 --- flags: allow-oom
+--- frame: row
 function script.set_weight(base, meta, given, tenant, weight)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   if tonumber(weight) == 1 then
     redis.call("HDEL", base .. "weights", tenant)
   else
@@ -466,5 +440,4 @@ function script.set_weight(base, meta, given, tenant, weight)
   end
   local by_time = s.row[_row.WEIGHTED] >= _charge.BY_TIME and _charge.BY_TIME or 0
   s.row[_row.WEIGHTED] = redis.call("EXISTS", base .. "weights") + by_time
-  row.store(s)
 end

@@ -43,9 +43,8 @@ end
 --- keys: base meta
 --- args: given: int, most_dead: int, dead_ms: int, most_results: int
 --- flags: allow-oom
+--- frame: change
 function script.set_retention(base, meta, given, most_dead, dead_ms, most_results)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local r = s.row
   local classes = r[_row.RESULT_CLASSES] % _retention.SET
   if most_dead < 0 and dead_ms < 0 and most_results < 0 then
@@ -55,16 +54,13 @@ function script.set_retention(base, meta, given, most_dead, dead_ms, most_result
     classes = classes + _retention.SET
   end
   r[_row.RESULT_CLASSES] = classes
-  job.commit(s)
-  row.store(s)
 end
 
 -- Three numbers as `set_retention` takes them; an empty reply means that there is no limit.
 --- keys: base meta
 --- flags: no-writes
+--- frame: format
 function script.show_retention(base, meta)
-  local newer = row.load({})
-  if newer then return newer end
   local packed = redis.call("HGET", meta, "retention")
   return packed and cmsgpack.unpack(packed) or {}
 end

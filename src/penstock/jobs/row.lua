@@ -78,6 +78,14 @@ function row.load(s)
   s.row, s.packed, s.next_history, s.entered = r, packed, next_history or 0, entered or 0
 end
 
+-- The frame of a script that reads what does not depend on waiting jobs: it refuses a queue of another format.
+--- uses: meta
+function frame.format()
+  local newer = row.load({})
+  if newer then return newer end
+  -- …
+end
+
 -- Writes the row if it changed.
 --- (s: table)
 --- uses: meta

@@ -139,9 +139,8 @@ end
 -- first.
 --- keys: base meta
 --- args: given: int, ticks: *
+--- frame: change
 function script.tick(base, meta, given, ticks, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local answers, at, set = {}, ticks, {}
   while ARGV[at] do
     local name, version, expected = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
@@ -160,9 +159,6 @@ function script.tick(base, meta, given, ticks, ...)
   end
   batch.write("HSET", base .. "jobs", set)
   schedule.refresh(s)
-  job.commit(s)
-  if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
-  row.store(s)
   return answers
 end
 
@@ -176,9 +172,8 @@ end
 -- spec, draft. Returns for each: created, replaced, kept, older, gone or declared.
 --- keys: base meta
 --- args: given: int, how: str, defined: *
+--- frame: change
 function script.define_schedules(base, meta, given, how, defined, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local words = {}
   for i = defined, #ARGV, 6 do
     local name, hash, released, next_ = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
@@ -212,8 +207,6 @@ function script.define_schedules(base, meta, given, how, defined, ...)
     end
   end
   schedule.refresh(s)
-  job.commit(s)
-  row.store(s)
   return words
 end
 
@@ -223,9 +216,8 @@ end
 --- keys: base meta
 --- args: given: int, name: str, on: int, next_: int
 --- flags: allow-oom
+--- frame: change
 function script.switch_schedule(base, meta, given, name, on, next_)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local packed = redis.call("HGET", base .. "schedules", name)
   if not packed then return 0 end
   local one = schedule.parse(packed)
@@ -240,8 +232,6 @@ function script.switch_schedule(base, meta, given, name, on, next_)
   schedule.write(name, one)
   schedule.plan(name, one)
   schedule.refresh(s)
-  job.commit(s)
-  row.store(s)
   return 1
 end
 
@@ -249,14 +239,11 @@ end
 --- keys: base meta
 --- args: given: int, name: str
 --- flags: allow-oom
+--- frame: change
 function script.remove_schedule(base, meta, given, name)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local removed = redis.call("HDEL", base .. "schedules", name)
   redis.call("ZREM", base .. "ticks", name)
   schedule.refresh(s)
-  job.commit(s)
-  row.store(s)
   return removed
 end
 
@@ -264,9 +251,8 @@ end
 --- keys: base meta
 --- args: given: int, name: str
 --- flags: no-writes
+--- frame: format
 function script.show_schedule(base, meta, given, name)
-  local newer = row.load({})
-  if newer then return newer end
   return { clock.now(given), redis.call("HGET", base .. "schedules", name) }
 end
 
@@ -274,9 +260,8 @@ end
 --- keys: base meta
 --- args: given: int, cursor: str, count: int
 --- flags: no-writes
+--- frame: format
 function script.scan_schedules(base, meta, given, cursor, count)
-  local newer = row.load({})
-  if newer then return newer end
   local page = redis.call("HSCAN", base .. "schedules", cursor, "COUNT", count)
   return { clock.now(given), page[1], page[2] }
 end

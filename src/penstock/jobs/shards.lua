@@ -98,9 +98,8 @@ end
 -- Then no job was enqueued.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, shards_table: str, moving: int, jobs: *
+--- frame: read
 function script.enqueue_in_shard(base, meta, caller, number, given, shards_table, moving, jobs, ...)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local known = idempotency.replay(caller, number)
   if known then return known end
   local other = shards.adopt(s, shards_table)
@@ -117,14 +116,12 @@ end
 --- keys: base meta
 --- args: given: int, number: int
 --- flags: allow-oom
+--- frame: row
 function script.shards(base, meta, given, number)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local stored = redis.call("HGET", meta, "shards")
   if stored or number == 0 then return stored or "" end
   if redis.call("EXISTS", base .. "jobs") == 1 then number = 1 end
   s.packed = nil -- a queue without jobs gets a row as well
-  row.store(s)
   stored = string.format("1 %d 0", number)
   redis.call("HSET", meta, "shards", stored)
   return stored
@@ -134,9 +131,8 @@ end
 --- keys: base meta
 --- args: given: int, expected: str, shards_table: str
 --- flags: allow-oom
+--- frame: read
 function script.change_shards(base, meta, given, expected, shards_table)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local stored = redis.call("HGET", meta, "shards")
   if stored ~= expected then return stored or "" end
   shards.adopt(s, shards_table)
@@ -147,9 +143,8 @@ end
 --- keys: base meta
 --- args: given: int, shards_table: str
 --- flags: allow-oom
+--- frame: read
 function script.adopt_shards(base, meta, given, shards_table)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   return shards.adopt(s, shards_table) or shards_table
 end
 
@@ -157,9 +152,8 @@ end
 --- keys: base meta
 --- args: given: int, cursor: str
 --- flags: allow-oom
+--- frame: read
 function script.scan_weights(base, meta, given, cursor)
-  local _, newer = job.begin(given)
-  if newer then return newer end
   return redis.call("HSCAN", base .. "weights", cursor, "COUNT", 500)
 end
 
@@ -167,9 +161,8 @@ end
 --- keys: base meta
 --- args: given: int, cursor: str
 --- flags: allow-oom
+--- frame: read
 function script.scan_windows(base, meta, given, cursor)
-  local s, newer = job.begin(given)
-  if newer then return newer end
   local found, tenants = redis.call("ZSCAN", base .. "windows", cursor, "COUNT", 500), {}
   for i = 1, #found[2], 2 do
     if tonumber(found[2][i + 1]) > s.now then tenants[#tenants + 1] = found[2][i] end
