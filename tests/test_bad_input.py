@@ -93,7 +93,7 @@ async def test_wrong_arguments_at_enqueue(shop: Shop, do: Do, args: Any, kwargs:
 
 async def test_a_payload_changed_by_hand_in_the_server(shop: Shop, do: Do, raw: Any):
     job = await do(shop.add.enqueue, 1, 2)
-    jobs = f"{shop.app.queue('q').bindings.keys.base}jobs"
+    jobs = f"{shop.app.queue('q').first.bindings.keys.base}jobs"
     body = raw.hget(jobs, job.key)
     raw.hset(jobs, job.key, body.removesuffix(b"}"))
     async with running_worker(shop.app):

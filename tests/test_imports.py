@@ -13,9 +13,9 @@ _ALLOWED = """
     core.server_release core.slots
     driver.address driver.connector driver.green driver.library driver.route driver.server_driver
     jobs.bindings jobs.claims jobs.constants jobs.counts jobs.dead_letters jobs.decorator jobs.definition
-    jobs.dependencies jobs.editing jobs.item jobs.job jobs.keys jobs.middleware jobs.notes jobs.operating
+    jobs.dependencies jobs.editing jobs.item jobs.job jobs.keys jobs.middleware jobs.notes
     jobs.options jobs.outputs jobs.status jobs.waits jobs.queue jobs.record jobs.registry jobs.retry
-    jobs.sharded_queue jobs.signature jobs.task
+    jobs.shard jobs.shard_table jobs.shards jobs.signature jobs.task
     locks.factory
 """
 MODULES = set(_ALLOWED.split())

@@ -112,7 +112,7 @@ def compared(rig: Rig, enqueue: Callable[[Iterable[Call[Any]]], object]) -> Figu
 
 
 def remove_schedules(rig: Rig) -> None:
-    keys = rig.tasks.queue.bindings.keys
+    keys = rig.tasks.queue.first.bindings.keys
     with raw_client(rig.app) as client:
         client.delete(keys.base + "schedules", keys.base + "ticks")
     rig.app.schedules.add("last", rig.tasks.noop.call(1, 1, "x"), every=86400)
@@ -139,7 +139,7 @@ def cost_of(
 
 def run_all(rig: Rig, effects: bytes = b"") -> None:
     """Claim and complete every job, as a worker does whose jobs take no time."""
-    bindings, incarnation, number = rig.tasks.queue.bindings, mint_id(), 0
+    bindings, incarnation, number = rig.tasks.queue.first.bindings, mint_id(), 0
     settlements: list[Settlement] = []
     while number == 0 or settlements:
         number += 1
@@ -166,7 +166,7 @@ def parked_jobs(rig: Rig) -> Figures:
     cost()
     alone = [cost() for _ in range(rounds)]
     rig.fill([kept.call(0, 0, "")])
-    hold = rig.tasks.queue.bindings.turn(mint_id(), 1, lease=3600, want=1, settlements=[])
+    hold = rig.tasks.queue.first.bindings.turn(mint_id(), 1, lease=3600, want=1, settlements=[])
     assert len(rig.app._driver.blocking.run(hold).claims) == 1
     rig.fill(kept.call(n, 0, "") for n in range(parked))
     beside = [cost() for _ in range(rounds)]
@@ -222,7 +222,7 @@ def staged_writes(rig: Rig) -> Figures:
     """Jobs of a bulk that stage one write, beside jobs that stage none: commands and CPU of the server per job"""
     jobs, rounds = rig.at_pace(640, 3200, 12_800), rig.at_pace(3, 9, 15)
     queue = rig.tasks.queue
-    stage = Stage(queue).hincrby(queue.key("staged"), "n")
+    stage = Stage(queue.first).hincrby(queue.key("staged"), "n")
     calls = [rig.tasks.noop.using(expires=3600).call(n, 1, "x") for n in range(jobs)]
     measured: dict[str, list[tuple[float, float]]] = {PLAIN: [], "a staged write": []}
     for _ in range(rounds + 1):  # the first round warms up
@@ -273,7 +273,7 @@ def batch_handlers(rig: Rig) -> Figures:
     for _ in range(rounds + 1):  # the first round warms up
         for name, task in ((PLAIN, one_by_one), (TOGETHER, together)):
             rig.fill(task.call(n) for n in range(jobs))
-            rates[name].append(jobs / timed(partial(run_to_end, rig, task.home.name)))
+            rates[name].append(jobs / timed(partial(run_to_end, rig, task.shard.name)))
     plain, batches = (values[1:] for values in rates.values())
     ratio = Ratio(median(b / p for p, b in zip(plain, batches, strict=True)), PLAIN)
     yield figure(f"{PLAIN}, drained", plain, "jobs/s")

@@ -8,7 +8,7 @@ from work.on_penstock import app, connect, noop
 
 __all__ = ["connect", "enqueue"]
 
-_one = noop.home.bindings.enqueue(noop.call(1, 2, TEXT).draft())
+_one = noop.shard.bindings.enqueue(noop.call(1, 2, TEXT).draft())
 _bare = Script("bare", _one.script.keys, _one.script.args, (), "#!lua\nreturn 1", open_ended=_one.script.open_ended)
 _trip = msgspec.structs.replace(_one, script=_bare, read=int)
 

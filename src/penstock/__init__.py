@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from penstock.jobs.job_list import Jobs
     from penstock.jobs.limits import Concurrency, Rate
     from penstock.jobs.middleware import EnqueueContext, JobContext, JobDraft, JobOutcome, Middleware
-    from penstock.jobs.operating import Tenant
     from penstock.jobs.options import Options
     from penstock.jobs.outputs import RESULT
     from penstock.jobs.queue import Queue
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from penstock.jobs.stage import Stage
     from penstock.jobs.status import Status
     from penstock.jobs.task import Call, Task
+    from penstock.jobs.tenant import Tenant
     from penstock.jobs.unique import Unique
     from penstock.locks.barrier import Barrier
     from penstock.locks.election import Election, Leadership
@@ -125,8 +125,6 @@ __all__ += ["Concurrency", "Rate"]
 _names.are_in("penstock.jobs.limits")
 __all__ += ["EnqueueContext", "JobContext", "JobDraft", "JobOutcome", "Middleware"]
 _names.are_in("penstock.jobs.middleware")
-__all__ += ["Tenant"]
-_names.are_in("penstock.jobs.operating")
 __all__ += ["Options"]
 _names.are_in("penstock.jobs.options")
 __all__ += ["RESULT"]
@@ -147,6 +145,8 @@ __all__ += ["Status"]
 _names.are_in("penstock.jobs.status")
 __all__ += ["Call", "Task"]
 _names.are_in("penstock.jobs.task")
+__all__ += ["Tenant"]
+_names.are_in("penstock.jobs.tenant")
 __all__ += ["Unique"]
 _names.are_in("penstock.jobs.unique")
 __all__ += ["Worker"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from weakref import WeakValueDictionary
 
@@ -17,10 +18,11 @@ from penstock.jobs.definition import Definition
 from penstock.jobs.item import Item
 from penstock.jobs.job import Job
 from penstock.jobs.middleware import Middleware, MiddlewareStack
-from penstock.jobs.queue import Queue, claim_from_queues
+from penstock.jobs.queue import Queue
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Retry
-from penstock.jobs.task import Call, Task, enqueue_all
+from penstock.jobs.shard_table import whole_name
+from penstock.jobs.task import Call, Task
 from penstock.locks.factory import LockFactory
 from penstock.settings import Settings
 
@@ -196,6 +198,8 @@ class Penstock(LockFactory):
         One round trip for 500 calls, or 250 tenants, of a queue. The iterable is read while calls are sent: if
         it raises an error, earlier calls may already be enqueued. Raises BadCall for anything but a call.
         """
+        from penstock.jobs.bulk import enqueue_all
+
         return enqueue_all(calls)
 
     # --- components ---
@@ -213,7 +217,9 @@ class Penstock(LockFactory):
             self._queues[name] = Queue(name, self._driver, self.settings, self.clock, self.middleware)
             shards = self.settings.shards.get(name) if shards is None else shards
         if shards is not None:
-            self._queues[name].split(shards, self.queue)
+            self._queues[name].shards.split(shards)
+        if "~" in name and (whole := self._queues.get(whole_name(name))) is not None and whole.shards.named is not None:
+            self._queues[name].new_jobs_in = whole.shards
         return self._queues[name]
 
     @property
@@ -228,7 +234,7 @@ class Penstock(LockFactory):
         queue, colon, key = job_id.partition(":")
         if not colon or not key:
             raise ConfigurationError(f"job id {job_id!r}: it must have the form queue:key")
-        return Job(self.queue(queue), key)
+        return Job(self.queue(queue).first, key)
 
     @verb
     def claim(self, queues: Sequence[str], n: int = 1, *, lease: float | None = None) -> Operation[list[Item]]:
@@ -237,7 +243,9 @@ class Penstock(LockFactory):
         For a program that serves several queues in strict order. `lease`: seconds; None: as the app's settings say.
         One round trip for each queue that it asks.
         """
-        return claim_from_queues([self.queue(name) for name in queues], n, lease)
+        from penstock.jobs.claiming import claim_in_order
+
+        return claim_in_order([partial(self.queue(name).claim_now, lease=lease) for name in queues], n)
 
     def contacts(
         self,

@@ -15,7 +15,7 @@ from penstock import Call
 from penstock.core.keys import key_pattern
 from penstock.info import Counts
 from penstock.jobs import constants
-from penstock.jobs.job import Failure
+from penstock.jobs.claims import Failure
 from penstock.testing import job_violations
 from penstock.testing.audit.instances import audits
 from penstock.testing.audit.stored_keys import read_keys
@@ -147,7 +147,7 @@ class Environment:
 
     def record_states(self, jobs: Iterable[str]) -> None:
         """Record the present state of each of these jobs."""
-        base, rest = self.app.queue(QUEUE).bindings.keys.base, iter(jobs)
+        base, rest = self.app.queue(QUEUE).first.bindings.keys.base, iter(jobs)
         while some := list(islice(rest, 1000)):
             records = self.server.client.hmget(f"{base}jobs", some)
             reasons = self.server.client.hmget(f"{base}reasons", some)

@@ -43,8 +43,8 @@ def test_calls_and_the_events_of_flows_arrive_once_over_a_slot_move_and_a_fail_o
     with ReplicatedCluster() as servers, Penstock(servers.address, prefix="outbox") as app:
         clock = MovableClock(app)
         numbers = (f"first{n}" for n in range(1000))
-        first = next(name for name in numbers if slot(app.queue(name).bindings.keys.base) < SLOTS // 3)
-        base = app.queue(first).bindings.keys.base
+        first = next(name for name in numbers if slot(app.queue(name).first.bindings.keys.base) < SLOTS // 3)
+        base = app.queue(first).first.bindings.keys.base
         app.queue("second", shards=3)
 
         @app.task(queue="second")

@@ -334,7 +334,7 @@ class ResultWait(Wait):
 
     @staticmethod
     def key(app: Penstock, name: str) -> str:
-        return app.queue(name).bindings.keys.base
+        return app.queue(name).first.bindings.keys.base
 
     def prepare(self, app: Penstock) -> None:
         for n in range(self.rounds):

@@ -136,7 +136,7 @@ def add_jobs(shop: Penstock, clock: MovableClock) -> dict[str, str]:
     send.using(delay=3600).enqueue("later")
     shop.schedules.add("hourly", send.call("hour"), every=3600)
     mail.pause(tenant="bo")
-    turn = mail.bindings.turn("inc", 1, lease=60, want=1, registration=Registration("host:7", 10))
+    turn = mail.first.bindings.turn("inc", 1, lease=60, want=1, registration=Registration("host:7", 10))
     shop._driver.blocking.run(turn)
     for _ in range(2):  # a turn in each of two intervals of the history
         clock.advance(10)

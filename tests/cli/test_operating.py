@@ -513,7 +513,7 @@ def test_a_worker_shows_what_it_runs(shop, penstock):
     shop.queue("mail").put_many(range(3))
     queue = shop.queue("mail")
     registration = Registration("host:7", 10)
-    turn = queue._driver.blocking.run(queue.bindings.turn("inc", 1, lease=60, want=2, registration=registration))
+    turn = queue._driver.blocking.run(queue.first.bindings.turn("inc", 1, lease=60, want=2, registration=registration))
     _, out, _ = penstock("worker", "show", "host:7")
     assert "host:7 in queue mail: 2 jobs of 10 at once" in out
     assert out.count("running") == 2
@@ -584,7 +584,7 @@ def test_a_bulk_action_needs_ids_or_a_queue(shop, penstock, words):
 def test_the_steps_of_a_job_are_shown_and_it_gets_signals(shop, penstock):
     job = shop.queue("mail").put("x")
     (item,) = shop.queue("mail").claim()
-    bindings = StepBindings(shop.queue("mail").bindings)
+    bindings = StepBindings(shop.queue("mail").first.bindings)
     shop._driver.blocking.run(bindings.record(item._incarnation, item._claim.token, "1", "charge", b"7"))
     code, out, _ = penstock("job", "show", job.id)
     assert code == Exit.OK

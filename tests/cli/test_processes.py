@@ -217,7 +217,7 @@ def test_a_check_sees_no_life_in_a_process_that_is_stopped_or_a_zombie(start, sh
 def test_a_check_finds_a_worker_among_many_programs_with_long_leases(start, shop):
     start("worker", "tasks:app", **shop.where)
     eventually(shop.pids)
-    other = shop.app.queue("q").bindings
+    other = shop.app.queue("q").first.bindings
     for n in range(1200):
         turn = other.turn(f"{n:026d}", 1, lease=3600, want=0, address="p/1", sleep=3600)
         shop.app._driver.blocking.run(turn)

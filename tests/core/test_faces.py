@@ -9,7 +9,7 @@ from penstock import Chat, Chats, Contacts, Directory, Mailbox, Penstock, Queue,
 from penstock.core.operations import BoundVerb, verb
 from penstock.jobs.dead_letters import DeadLetters
 from penstock.jobs.item import Item
-from penstock.jobs.operating import Tenant
+from penstock.jobs.tenant import Tenant
 from penstock.messages.mailbox import Claimed
 from penstock.messages.reader import Follow, LogReader
 from tests.conftest import Apps

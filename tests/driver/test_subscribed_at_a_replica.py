@@ -121,7 +121,7 @@ async def test_a_worker_that_is_forgotten_learns_of_it(
     servers: ReplicatedCluster, app: Penstock, other: Penstock, do: Do
 ):
     """The worker that becomes idle after it finds that it is not subscribed, and forgets it."""
-    name = servers.name(lambda name: other.queue(name).bindings.keys.base, "jobs")
+    name = servers.name(lambda name: other.queue(name).first.bindings.keys.base, "jobs")
     waits = [asyncio.create_task(do(app.queue(name).claim, wait=60))]
     await until(servers.victim.subscribers)
     await fail_over(servers)

@@ -118,8 +118,7 @@ async def test_a_change_is_closed_when_no_tenant_is_left_to_move(queue: Queue, o
         await do(other.add_shards, 4)
     await drain(queue, do)
     assert await do(queue.finish_adding_shards)
-    assert queue.shards is not None
-    assert queue.shards.table.text == "3 3 0"
+    assert queue.shards.current.table.text == "3 3 0"
     await do(other.add_shards, 4)
     assert {place(await do(queue.put, 1, tenant=tenant)) for tenant in TENANTS} <= {
         "mail",
@@ -131,7 +130,7 @@ async def test_a_change_is_closed_when_no_tenant_is_left_to_move(queue: Queue, o
         await do(queue.add_shards, 3)
 
 
-async def test_switches_weights_and_retention_hold_in_new_shards(queue: Queue, do: Do):
+async def test_switches_weights_and_retention_hold_in_new_shards(app: Penstock, queue: Queue, do: Do):
     await do(queue.put, 0)
     await do(queue.pause)
     await do(queue.due_first)
@@ -139,10 +138,11 @@ async def test_switches_weights_and_retention_hold_in_new_shards(queue: Queue, d
     await do(queue.tenant(MOVING[0]).weigh, 3)
     await do(queue.keep, dead_letters=7, dead_age=60)
     await do(queue.add_shards, 3)
-    counts = await do(queue.parts[2].count)
+    added = app.queue("mail~2")
+    counts = await do(added.count)
     assert (counts.paused, counts.due_first, counts.by_time) == (True, True, True)
     assert (await do(queue.tenant(MOVING[0]).count)).weight == 3
-    assert await do(queue.parts[2].kept) == await do(queue.kept) == Retention(dead_letters=7, dead_age=60)
+    assert await do(added.kept) == await do(queue.kept) == Retention(dead_letters=7, dead_age=60)
 
 
 async def test_windows_of_unique_keys_and_buckets_of_rates_keep_a_tenant(app: Penstock, queue: Queue, do: Do):

@@ -113,7 +113,9 @@ async def test_a_dead_letter_is_not_cancelled(queue: Queue, do: Do):
 async def test_more_ids_than_fit_into_one_round_trip_are_requeued_and_removed(queue: Queue, do: Do):
     await do(queue.put_many, range(9000), tenant="t")
     while items := await do(queue.claim, 1000, lease=60):
-        calls = [queue.bindings.settle(item._incarnation, Settlement(item._claim.token, b"", "bury")) for item in items]
+        calls = [
+            queue.first.bindings.settle(item._incarnation, Settlement(item._claim.token, b"", "bury")) for item in items
+        ]
         await asyncio.gather(*(queue._driver.aio.run(one) for one in calls))
     ids = [f"raw:{key.decode()}" for key in await everything(queue)]
     assert len(ids) == 9000
@@ -125,7 +127,9 @@ async def test_more_ids_than_fit_into_one_round_trip_are_requeued_and_removed(qu
 
 
 async def everything(queue: Queue) -> list[bytes]:
-    pages = [await queue._driver.aio.run(queue.bindings.list_dead(offset, 1000)) for offset in range(0, 9000, 1000)]
+    pages = [
+        await queue._driver.aio.run(queue.first.bindings.list_dead(offset, 1000)) for offset in range(0, 9000, 1000)
+    ]
     return [key.encode() for page in pages for key, *_ in page]
 
 

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from penstock.core.writes import pack_rows, packable, write
-from penstock.jobs.claims import Settlement
+from penstock.jobs.claims import Failure, Settlement
 from penstock.jobs.counts import Outgoing
-from penstock.jobs.job import Failure
 from tests.jobs.stand import FakeWorker, Stand, record
 
 Row = tuple[Any, ...]

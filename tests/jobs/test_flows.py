@@ -218,10 +218,10 @@ async def test_a_job_that_others_begin_to_wait_for_while_it_is_moved_stays(app: 
     one, two = await do(shop.part.enqueue, "a"), await do(shop.part.enqueue, "b")
     queue, last, rows = app.queue("q"), None, []
     for job in (one, two):
-        stored = await app._driver.aio.run(queue.bindings.show(job.key))
+        stored = await app._driver.aio.run(queue.first.bindings.show(job.key))
         assert stored.record is not None
         rows.append(FoundJob(job.key, b"", stored.record, ""))
-    moving = move_jobs(queue, other, rows)
+    moving = move_jobs(queue.first, other.shards, rows)
     call: Any = next(moving)
     while call.script.name != "edit":
         if call.script.name == "change_jobs":
@@ -371,7 +371,7 @@ async def test_bad_flows_are_refused_before_anything_is_enqueued(app: Penstock, 
         (BadCall, "a cycle", lambda: do(after.using(id="me", after=app.job("q:me")).enqueue, "x")),
         (JobNotFound, "no job q:gone to wait for", lambda: do(after.using(after=gone).enqueue, "x")),
         (ConfigurationError, "is unique", lambda: do(chain(shop.part.call("a"), once.call(1)).enqueue)),
-        (ConfigurationError, "delay", lambda: do(after.using(after=silent.home.job("x"), delay=5).enqueue, "x")),
+        (ConfigurationError, "delay", lambda: do(after.using(after=app.queue("q").job("x"), delay=5).enqueue, "x")),
         (
             ConfigurationError,
             "on_failure",

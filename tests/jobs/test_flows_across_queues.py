@@ -67,7 +67,7 @@ async def status_becomes(do: Do, job: Job[Any], wanted: Status) -> None:
 
 async def test_the_queues_are_in_different_slots(app: Penstock):
     Company(app)
-    assert len({slot(app.queue(name).bindings.keys.base) for name in ("fetch", "parse", "total")}) == 3
+    assert len({slot(app.queue(name).first.bindings.keys.base) for name in ("fetch", "parse", "total")}) == 3
 
 
 async def test_steps_of_different_queues_run_one_after_another_with_results(app: Penstock, do: Do):
@@ -206,7 +206,7 @@ async def test_a_flow_of_a_queue_with_shards(app: Penstock, do: Do):
     calls = [send.using(tenant=tenant).call(str(n)) for n, tenant in enumerate(tenants)]
     done = await do(group(calls).then(report.using(tenant="tenant-3").call(RESULT)).enqueue)
     assert (await do(queue.count)).ready == 20
-    assert min([(await do(part.count)).ready for part in queue.parts[1:]]) > 0
+    assert min([(await do(app.queue(shard.name).count)).ready for shard in queue.shards.current.known[1:]]) > 0
     after = await do(report.using(tenant="tenant-1", after=[done]).enqueue, [done.output])
     async with running_worker(app):
         assert await result(do, done) == "".join(map(str, range(20)))

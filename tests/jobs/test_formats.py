@@ -23,7 +23,7 @@ class OlderRelease:
 
 
 def dump(raw: Any, queue: Queue) -> dict[bytes, Any]:
-    keys = raw.scan_iter(f"{queue.bindings.keys.base}*")
+    keys = raw.scan_iter(f"{queue.first.bindings.keys.base}*")
     return {key: raw.dump(key) for key in keys if b"replay:" not in key}
 
 
@@ -54,7 +54,7 @@ READS: dict[str, Callable[[OlderRelease], tuple[Any, ...]]] = {
 @pytest.mark.parametrize("verb", [*WRITES, *READS])
 async def test_a_newer_format_is_neither_read_nor_changed(app: Penstock, do: Do, raw: Any, verb: str):
     queue = app.queue("raw")
-    meta = f"{queue.bindings.keys.base}meta"
+    meta = f"{queue.first.bindings.keys.base}meta"
     jobs = await do(queue.put_many, range(3))
     held, dead = await do(queue.claim, 2)
     await do(dead.fail, "no")

@@ -17,7 +17,7 @@ from tests.worker.in_process import run_burst
 
 
 def staged(raw: Any, queue: Queue) -> int:
-    return int(raw.llen(queue.bindings.keys.base + "intake")) // 5
+    return int(raw.llen(queue.first.bindings.keys.base + "intake")) // 5
 
 
 async def begin_staging(do: Do, queue: Queue) -> None:
@@ -108,7 +108,7 @@ async def test_an_idle_worker_gets_a_job_at_once_and_nothing_is_staged_beside_it
     queue = app.queue("raw")
     await begin_staging(do, queue)
     claim = asyncio.create_task(queue.claim.aio(1, wait=20))
-    await until(lambda: raw.exists(queue.bindings.keys.base + "sleepers"))
+    await until(lambda: raw.exists(queue.first.bindings.keys.base + "sleepers"))
     await do(queue.put, 1)
     (item,) = await claim
     assert (item.body, staged(raw, queue)) == (1, 0)

@@ -101,7 +101,7 @@ async def test_a_queue_whose_jobs_are_all_cancelled_is_empty(queue: Queue, do: D
     for job in await do(queue.put_many, range(50), tenant="a", priority=3):
         await do(job.cancel)
     assert await do(queue.claim, wait=0.1) == []
-    left = {key.decode().partition("}:")[2] for key in raw.scan_iter(f"{queue.bindings.keys.base}*")}
+    left = {key.decode().partition("}:")[2] for key in raw.scan_iter(f"{queue.first.bindings.keys.base}*")}
     assert not {name for name in left if name.partition(":")[0] in {"lane", "turns", "jobs", "tenants", "age", "ages"}}
 
 
@@ -134,7 +134,7 @@ async def test_waiting_for_an_own_id_returns_the_result_of_its_latest_job(queue:
     await do(item.complete, "old")
     job = await do(queue.put, 2, id="mine")
     waiting = asyncio.create_task(do(job.result, timeout=20))
-    await until(lambda: waiting.done() or raw.exists(f"{queue.bindings.keys.base}listeners"))
+    await until(lambda: waiting.done() or raw.exists(f"{queue.first.bindings.keys.base}listeners"))
     (item,) = await do(queue.claim)
     await do(item.complete, "new")
     assert await waiting == "new"

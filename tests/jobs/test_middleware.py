@@ -52,7 +52,7 @@ class Tracing(Middleware):
 
 
 def stored(app: Penstock, queue: str, raw: Any) -> list[Record]:
-    return [Record(body) for body in raw.hgetall(f"{app.queue(queue).bindings.keys.base}jobs").values()]
+    return [Record(body) for body in raw.hgetall(f"{app.queue(queue).first.bindings.keys.base}jobs").values()]
 
 
 # --- when it is called ---

@@ -267,7 +267,7 @@ async def test_a_claim_whose_lease_was_lost_settles_nothing(queue: Queue, do: Do
 
 async def test_an_old_claim_of_the_same_worker_settles_nothing(app: Penstock, queue: Queue, face: str):
     """A worker that gets a job a second time must not end the second run with the settlement of the first."""
-    move, driver = queue.bindings, app._driver
+    move, driver = queue.first.bindings, app._driver
 
     async def run(call: Any) -> Any:
         if face == "aio":

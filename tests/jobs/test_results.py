@@ -19,7 +19,7 @@ def queue(app: Penstock) -> Queue:
 
 def listeners(raw: Any, queue: Queue) -> int:
     """How many addresses are in the queue's `listeners`: one for each job that a face of a process waits for."""
-    found = raw.hgetall(f"{queue.bindings.keys.base}listeners")
+    found = raw.hgetall(f"{queue.first.bindings.keys.base}listeners")
     return sum(len(addresses.split()) for addresses in found.values())
 
 
@@ -182,7 +182,7 @@ async def test_the_apps_result_ttl_can_be_overridden(make_app: MakeApp, do: Do, 
     jobs = [await do(queue.put, 1), await do(task.enqueue), await do(task.using(result_ttl=20).enqueue)]
     for _ in jobs:
         await finish(do, queue)
-    kept = [raw.hget(f"{queue.bindings.keys.base}results", job.key) for job in jobs]
+    kept = [raw.hget(f"{queue.first.bindings.keys.base}results", job.key) for job in jobs]
     ttls = [int.from_bytes(result[:6]) / 1000 - time.time() for result in kept]
     assert ttls == pytest.approx([100, 50, 20], abs=2)
 

@@ -8,6 +8,7 @@ import pytest
 from penstock import Concurrency, ConfigurationError, Penstock, Queue, Status, Unique
 from penstock.core.slots import slot
 from penstock.driver import parallel
+from penstock.jobs import sharded_enqueue
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.record import Record
 from penstock.jobs.shard_table import shard_number
@@ -31,7 +32,7 @@ def test_a_further_shard_takes_tenants_and_no_other_tenant_changes():
 
 
 async def test_each_shard_has_a_slot_of_its_own(queue: Queue):
-    assert len({slot(part.bindings.keys.base) for part in queue.parts}) == 3
+    assert len({slot(part.bindings.keys.base) for part in queue.shards.current.known}) == 3
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 4, 6])
@@ -64,7 +65,7 @@ async def test_single_jobs_are_staged(app: Penstock, queue: Queue, do: Do):
     for n in range(4):
         await do(queue.put, n, tenant="t1")
     with raw_client(app) as client:
-        staged = client.llen(queue.shard_of("t1").bindings.keys.base + "intake")
+        staged = client.llen(queue.shard_for("t1").bindings.keys.base + "intake")
     assert staged == 15  # all but the first one, whose reply says that the next may be
     assert [item.body for item in await do(queue.claim, 9)] == [0, 1, 2, 3]
 
@@ -106,7 +107,7 @@ async def test_tasks_follow_a_queue_that_is_split_after_them(app: Penstock, do: 
     queue = app.queue("later", shards=4)
     jobs = await do(app.enqueue_many, [work.using(tenant=tenant).call(1) for tenant in TENANTS])
     single = await do(work.using(tenant=TENANTS[4]).enqueue, 1)
-    assert {job.id.partition(":")[0] for job in jobs} == {part.name for part in queue.parts}
+    assert {job.id.partition(":")[0] for job in jobs} == {part.name for part in queue.shards.current.known}
     assert single.id.partition(":")[0] == jobs[4].id.partition(":")[0]
     assert (await do(queue.count)).ready == 31
 
@@ -128,7 +129,7 @@ async def test_a_queue_with_jobs_begins_with_one_shard(make_app: MakeApp, do: Do
     queue = make_app("shards").queue("mail", shards=2)
     assert (await do(queue.put, 2, tenant="t1")).id.startswith("mail:")
     assert (await do(queue.count)).ready == 2
-    assert queue.parts == (queue,)
+    assert queue.shards.current.known == (queue.first,)
 
 
 @pytest.mark.parametrize("shards", [0, 33, 1.5])
@@ -151,7 +152,7 @@ async def test_the_inspector_pauses_and_purges_all_shards(app: Penstock, make_ap
         await do(queue.put, 1, tenant=tenant)
     operator = Inspector(make_app(app.settings.prefix))
     assert (await do(operator.pause, "mail")).ready == 30
-    assert [(await do(part.count)).paused for part in queue.parts] == [True] * 3
+    assert [(await do(app.queue(shard.name).count)).paused for shard in queue.shards.current.known] == [True] * 3
     assert await do(operator.waiting, "mail") == 30
     assert await do(operator.purge, "mail", most=25) == 25
     assert (await do(queue.count)).ready == 5
@@ -163,7 +164,7 @@ async def test_a_unique_key_without_the_tenant_is_refused(app: Penstock, do: Do,
     def ship(order: int) -> None: ...
 
     await do(ship.enqueue, 1)
-    app.queue("mail").split(3, app.queue)
+    app.queue("mail", shards=3)
     with pytest.raises(
         ConfigurationError, match=r"write the tenant into the key, as in Unique\('\{tenant\}:\{order\}'\)"
     ):
@@ -181,7 +182,7 @@ async def test_a_limit_key_without_the_tenant_is_refused(app: Penstock, do: Do):
     @app.task(queue="mail", limit=Concurrency(1, key="{host}"))
     def fetch(host: str) -> None: ...
 
-    app.queue("mail").split(3, app.queue)
+    app.queue("mail", shards=3)
     with pytest.raises(ConfigurationError, match=r"as in key='\{tenant\}:\{host\}'"):
         await do(fetch.enqueue, "h")
 
@@ -212,7 +213,7 @@ async def test_limits_unique_jobs_schedules_and_edits_use_the_shards(app: Pensto
     assert (await do(queue.count)).parked == 0
 
     schedule = await do(app.schedules.add, "daily", plain.using(tenant=TENANTS[0]).call(), every=86400)
-    assert schedule.queue == queue.shard_of(TENANTS[0]).name
+    assert schedule.queue == queue.shard_for(TENANTS[0]).name
     assert (await do(app.schedules.get, "mail:daily")).queue == schedule.queue
     assert [one.name for one in await do(app.schedules.list)] == ["daily"]
     assert [one.name for one in await do(Inspector(app).schedules, "mail")] == ["daily"]
@@ -256,8 +257,8 @@ async def test_an_operator_sees_one_queue(app: Penstock, make_app: MakeApp, queu
 async def test_the_number_may_come_from_the_settings(monkeypatch: pytest.MonkeyPatch, text: str):
     monkeypatch.setenv("PENSTOCK_SHARDS", text)
     app = Penstock("unix:///nowhere")
-    assert len(app.queue("mail").parts) == 3
-    assert app.queue("mail~1") is app.queue("mail").parts[1]
+    assert len(app.queue("mail").shards.current.known) == 3
+    assert app.queue("mail~1").key("a") == app.queue("mail").shards.current.known[1].bindings.keys.user("a")
     monkeypatch.setenv("PENSTOCK_SHARDS", "mail=many")
     with pytest.raises(ConfigurationError, match=r"PENSTOCK_SHARDS: .* as in mail=8,raw=2"):
         Penstock("unix:///nowhere")
@@ -282,7 +283,7 @@ async def test_a_bulk_enqueue_takes_one_round_trip_to_each_node(
     jobs = await do(app.enqueue_many, [work.using(tenant=tenant).call(tenant, n) for n in (1, 2) for tenant in TENANTS])
     assert sum(pipelines) == sum(map(commands, nodes)) - before == 3
     assert len(pipelines) == len(nodes)
-    assert [job.id.partition(":")[0] for job in jobs[:30]] == [queue.shard_of(tenant).name for tenant in TENANTS]
+    assert [job.id.partition(":")[0] for job in jobs[:30]] == [queue.shard_for(tenant).name for tenant in TENANTS]
     ran = list[tuple[str, int]]()
     while items := await do(queue.claim, 30):
         for item in items:
@@ -300,15 +301,15 @@ async def test_a_pipeline_of_a_bulk_enqueue_is_bounded_as_one_call_is(
     def work() -> None: ...
 
     sizes = list[tuple[int, int]]()
-    send = type(queue.shards)._send_parts  # type: ignore[union-attr]
+    send = sharded_enqueue._send_chunks
 
-    def counted(self: Any, parts: Any, known: Any, *, durable: bool) -> Any:
-        records = [record for part in parts for _, record in part.drafts]
+    def counted(shards: Any, chunks: Any, used: Any, *, durable: bool) -> Any:
+        records = [record for chunk in chunks for _, record in chunk.drafts]
         sizes.append((len(records), len({Record(record).tenant for record in records})))
-        return (yield from send(self, parts, known, durable=durable))
+        return (yield from send(shards, chunks, used, durable=durable))
 
     await do(queue.check_shards)
-    monkeypatch.setattr(type(queue.shards), "_send_parts", counted)
+    monkeypatch.setattr(sharded_enqueue, "_send_chunks", counted)
     await do(app.enqueue_many, [work.using(tenant=f"t{n % 400}").call() for n in range(1300)])
     assert len(sizes) > 1
     assert all(jobs <= 500 and tenants <= 250 for jobs, tenants in sizes)

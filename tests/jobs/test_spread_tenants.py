@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from penstock import Concurrency, ConfigurationError, Penstock, Queue, Status, Unique
-from penstock.jobs.shards import MOST_SPREAD
+from penstock.jobs.shard_changes import MOST_SPREAD
 from penstock.ops.inspect import Inspector
 from tests.conftest import Do, MakeApp
 
@@ -80,7 +80,7 @@ async def test_jobs_with_a_key_of_their_own_stay_in_one_shard(app: Penstock, que
         calls = task.using(tenant="acme")
         jobs = [await do(calls.enqueue, n % 5) for n in range(20)]
         jobs += await do(app.enqueue_many, [calls.call(n % 5) for n in range(20)])
-        assert {place(job) for job in jobs} == {queue.shard_of("acme").name}
+        assert {place(job) for job in jobs} == {queue.shard_for("acme").name}
         assert len({job.id for job in jobs}) == (5 if task is once else 40)
     jobs = await do(app.enqueue_many, [free.using(tenant="acme").call(n) for n in range(60)])
     assert len(set(map(place, jobs))) == 6

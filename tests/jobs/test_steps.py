@@ -18,7 +18,7 @@ def run(stand: Stand) -> Any:
     """A running job."""
     stand.put("a")
     (claim,) = FakeWorker(stand, "w").claim()
-    return SimpleNamespace(home=SimpleNamespace(bindings=stand.bindings, name="q"), incarnation="w", claim=claim)
+    return SimpleNamespace(shard=SimpleNamespace(bindings=stand.bindings, name="q"), incarnation="w", claim=claim)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ def queue(app: Penstock) -> Queue:
 
 
 def sleepers(raw: Any, queue: Queue) -> int:
-    return raw.zcard(f"{queue.bindings.keys.base}sleepers")
+    return raw.zcard(f"{queue.first.bindings.keys.base}sleepers")
 
 
 async def asleep(raw: Any, queue: Queue, n: int = 1) -> None:
@@ -140,7 +140,7 @@ async def test_resuming_a_queue_wakes_a_waiting_claim(queue: Queue, do: Do, raw:
 async def test_an_idle_claim_is_registered_for_longer_than_its_renewal_interval(queue: Queue, do: Do, raw: Any):
     waiting = asyncio.create_task(do(queue.claim, wait=60))
     await asleep(raw, queue)
-    ((_, till),) = raw.zrange(f"{queue.bindings.keys.base}sleepers", 0, -1, withscores=True)
+    ((_, till),) = raw.zrange(f"{queue.first.bindings.keys.base}sleepers", 0, -1, withscores=True)
     assert till / 1000 - time.time() > 2 * queue.settings.sleep
     await do(queue.put, "x")
     await do((await waiting)[0].complete)

@@ -20,29 +20,29 @@ def queue(app: Penstock) -> Queue:
 
 def waiting(raw: Any, queue: Queue) -> list[int]:
     """How many claims wait in each shard."""
-    return [raw.zcard(f"{part.bindings.keys.base}sleepers") for part in queue.parts]
+    return [raw.zcard(f"{shard.bindings.keys.base}sleepers") for shard in queue.shards.current.known]
 
 
 def held(raw: Any, queue: Queue) -> int:
-    return sum(raw.zcard(f"{part.bindings.keys.base}leases") for part in queue.parts)
+    return sum(raw.zcard(f"{shard.bindings.keys.base}leases") for shard in queue.shards.current.known)
 
 
 async def test_a_job_in_any_shard_wakes_a_waiting_claim(queue: Queue, do: Do, raw: Any):
-    for part in queue.parts:
-        tenant = next(one for one in TENANTS if queue.shard_of(one) is part)
+    for shard in queue.shards.current.known:
+        tenant = next(one for one in TENANTS if queue.shard_for(one) is shard)
         claim = asyncio.create_task(do(queue.claim, wait=30))
         await until(lambda: waiting(raw, queue) == [1, 1, 1])
-        await do(queue.put, part.name, tenant=tenant)
+        await do(queue.put, shard.name, tenant=tenant)
         (item,) = await asyncio.wait_for(claim, scaled(5))
-        assert item.body == part.name
+        assert item.body == shard.name
         await do(item.complete)
         assert waiting(raw, queue) == [0, 0, 0]
         assert held(raw, queue) == 0
 
 
 async def test_a_claim_without_a_limit_gets_a_delayed_job_of_any_shard(queue: Queue, do: Do, raw: Any):
-    for part in queue.parts:
-        tenant = next(one for one in TENANTS if queue.shard_of(one) is part)
+    for shard in queue.shards.current.known:
+        tenant = next(one for one in TENANTS if queue.shard_for(one) is shard)
         claim = asyncio.create_task(do(queue.claim, 3, wait=None))
         await until(lambda: waiting(raw, queue) == [1, 1, 1])
         await do(queue.put, 1, tenant=tenant, delay=0.2)
@@ -97,7 +97,7 @@ async def test_a_waiting_claim_finds_shards_that_are_added(make_app: MakeApp, do
     other = make_app(queue.settings.prefix).queue("mail", shards=1)
     assert await do(other.add_shards, 3)
     await until(lambda: waiting(raw, other) == [1, 1, 1])
-    last = next(one for one in TENANTS if other.shard_of(one) is other.parts[2])
+    last = next(one for one in TENANTS if other.shard_for(one) is other.shards.current.known[2])
     await do(other.put, "new", tenant=last)
     (item,) = await asyncio.wait_for(claim, scaled(5))
     assert item.body == "new"
@@ -105,7 +105,7 @@ async def test_a_waiting_claim_finds_shards_that_are_added(make_app: MakeApp, do
 
 
 async def test_a_cancelled_claim_passes_on_the_wake_ups_of_all_shards(queue: Queue, raw: Any):
-    homes = [next(one for one in TENANTS if queue.shard_of(one) is part) for part in queue.parts]
+    homes = [next(one for one in TENANTS if queue.shard_for(one) is shard) for shard in queue.shards.current.known]
     first = asyncio.create_task(queue.claim.aio(3, wait=30))
     await until(lambda: waiting(raw, queue) == [1, 1, 1])
     second = asyncio.create_task(queue.claim.aio(3, wait=30))
@@ -126,7 +126,7 @@ async def test_a_cancelled_claim_passes_on_the_wake_ups_of_all_shards(queue: Que
 
 @pytest.mark.parametrize("wait", [0, None])
 async def test_a_claim_that_is_cancelled_at_any_moment_loses_no_job(queue: Queue, wait: float | None):
-    homes = [next(one for one in TENANTS if queue.shard_of(one) is part) for part in queue.parts]
+    homes = [next(one for one in TENANTS if queue.shard_for(one) is shard) for shard in queue.shards.current.known]
     for n in range(24):
         claim = asyncio.create_task(queue.claim.aio(3, wait=wait))
         for _ in range(n):

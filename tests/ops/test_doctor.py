@@ -384,7 +384,7 @@ def test_a_clock_that_is_off_is_reported_as_harmless(server, monkeypatch):
 @pytest.mark.damages
 def test_a_stray_key_fails(apps, raw):
     with apps.make() as app:
-        key = app.queue("mail").bindings.keys.base + "stray"
+        key = app.queue("mail").first.bindings.keys.base + "stray"
         raw.set(key, 1)
         (result,) = Inspector(app).doctor("keys")
         raw.delete(key)

@@ -21,7 +21,7 @@ def inspector(app):
 
 @pytest.fixture
 def keys(app):
-    return app.queue("mail").bindings.keys
+    return app.queue("mail").first.bindings.keys
 
 
 async def fill(app):

@@ -131,14 +131,14 @@ class FlowHistory:
             node.key = f"j{number}"
             nodes.append(node)
             if wanting:
-                wants[node.key] = [f"{one.call.task.home.name}:{one.key}" for one in before]
+                wants[node.key] = [f"{one.call.task.shard.name}:{one.key}" for one in before]
         return plan, wants
 
     def enqueue(self) -> None:
         """Enqueue a flow as a program does: in slices, which may be repeated, and between which anything happens."""
         plan, wants = self.plan()
         plan._check()
-        for _ in plan._settle_homes():
+        for _ in plan._choose_shards():
             raise AssertionError("these queues have no shards")
         places = {node.key: node.places for node in plan.nodes}
         sent: list[Id] = []

@@ -99,23 +99,22 @@ class Histories(RuleBasedStateMachine):
         """The reply to an enqueue is lost, and the call is sent again: perhaps after the table has changed."""
         queue = self.queues[program]
         shards = queue.shards
-        assert shards is not None
         queue.check_shards()
-        known = shards.tenants
-        home, moving = known.place(tenant)
+        used = shards.current
+        shard = used.for_new(tenant)
         self.last += 1
         self.number += 1
         draft = queue._draft_values([self.last], _options(tenant))
         key = draft[0][0]
-        call = ShardBindings(home.bindings).enqueue(list(draft[0]), known.table.text, moving=moving)
+        call = ShardBindings(shard.bindings).enqueue(list(draft[0]), used.table.text, moving=used.is_moving(tenant))
         call = _numbered(call, f"caller-{program}", self.number)
         answers = [queue._driver.blocking.run(call) for _ in range(repeats)]
         if isinstance(answers[-1], Elsewhere):
-            shards.learn(answers[-1], known)
+            shards.learn(answers[-1], used)
             assert isinstance(answers[0], Elsewhere)
             return
         assert answers[0] == answers[-1]
-        self.accepted(tenant, f"{home.name}:{key}", self.last)
+        self.accepted(tenant, f"{shard.name}:{key}", self.last)
 
     @rule(program=programs, n=st.integers(1, 6))
     def claim(self, program: int, n: int) -> None:

@@ -79,7 +79,7 @@ async def test_every_leak_of_a_queue_is_reported(
     app, neighbour = make_app(), make_app()
     await app.queue("q").put_many.aio(range(2), tenant="acme")
     await neighbour.queue("q").put.aio(1)
-    base = app.queue("q").bindings.keys.base
+    base = app.queue("q").first.bindings.keys.base
     damage(raw, base)
     found = leaks(app)
     assert any(message in problem for problem in found), found

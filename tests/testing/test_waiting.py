@@ -126,6 +126,6 @@ async def test_a_damaged_payload_is_shown_with_the_others(app: Penstock, raw):
     @app.task
     async def task() -> None: ...
 
-    key = app.queue("default").bindings.keys.base + "jobs"
+    key = app.queue("default").first.bindings.keys.base + "jobs"
     raw.hset(key, job.key, raw.hget(key, job.key)[:-1])
     assert [call.arguments for call in enqueued(app)] == [{"damaged": b'"abc'}]

@@ -34,7 +34,7 @@ def stage_one(result: int) -> int:
 def steps_and_failure(address: str) -> list[int]:
     # The app of this module has no server; that of the test has one.
     there = Penstock(address, prefix="nowhere")
-    current()._run.home._driver = there._driver
+    current()._run.shard._driver = there._driver
     first = step.run(os.getpid)
     if current().attempt == 1:
         raise OSError

@@ -252,13 +252,13 @@ async def test_a_caller_that_does_not_ask_for_progress_sends_nothing_for_it(app:
 
     job = await count.enqueue.aio()
     sent = []
-    result = app.queue("q").bindings.result
+    result = app.queue("q").first.bindings.result
 
     def counted(*args: Any) -> Any:
         sent.append(1)
         return result(*args)
 
-    app.queue("q").bindings.result = counted  # type: ignore[method-assign,assignment]
+    app.queue("q").first.bindings.result = counted  # type: ignore[method-assign,assignment]
     async with running_worker(app):
         assert await job.result.aio(scaled(20)) == 7
     assert len(sent) <= 3
@@ -342,7 +342,7 @@ async def test_a_job_without_a_kept_result_leaves_no_log(app: Penstock):
 
 async def _keys(app: Penstock) -> list[bytes]:
     with raw_client(app) as client:
-        return list(client.scan_iter(match=app.queue("q").bindings.keys.pattern))
+        return list(client.scan_iter(match=app.queue("q").first.bindings.keys.pattern))
 
 
 async def test_an_isolated_job_reports_through_its_worker(app: Penstock):

@@ -76,7 +76,7 @@ async def test_a_lost_lease_kills_its_isolated_jobs(app: Penstock, raw: Any, tmp
         await until(note.exists, 20)
         child = int(note.read_text().split()[0])
         (feed,) = worker._feeds
-        await app._driver.aio.run(feed.queue.bindings.abandon(feed.incarnation))
+        await app._driver.aio.run(feed.shard.bindings.abandon(feed.incarnation))
         feed.lease_refused(feed.incarnation)
         await until(lambda: not is_alive(child))
         await job.cancel.aio()

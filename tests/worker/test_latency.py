@@ -23,7 +23,7 @@ async def completed(app: Penstock, n: int) -> None:
 
 
 async def registered_idle(raw: Any, app: Penstock, workers: int = 1) -> None:
-    key = f"{app.queue('q').bindings.keys.base}sleepers"
+    key = f"{app.queue('q').first.bindings.keys.base}sleepers"
     await until(lambda: raw.zcard(key) == workers)
 
 

@@ -91,7 +91,7 @@ async def test_a_job_whose_lease_was_lost_is_cancelled_and_runs_again(app: Penst
     async with running_worker(app) as worker:
         job = await task.enqueue.aio()
         await until(lambda: runs)
-        await app._driver.aio.run(queue.bindings.abandon(worker._feeds[0].incarnation))
+        await app._driver.aio.run(queue.first.bindings.abandon(worker._feeds[0].incarnation))
         assert await job.result.aio(scaled(20)) == 2
         assert stopped.is_set()
     assert runs[0] != runs[1]
@@ -118,7 +118,7 @@ async def test_a_settlement_after_the_lease_was_lost_writes_nothing(app: Penstoc
         await started.wait()
         await queue.pause.aio()
         first = worker._feeds[0].incarnation
-        await app._driver.aio.run(queue.bindings.abandon(first))
+        await app._driver.aio.run(queue.first.bindings.abandon(first))
         await until(lambda: worker._feeds[0].incarnation != first)
         worker.stop()
         await queue.resume.aio()
@@ -180,7 +180,7 @@ async def test_a_worker_that_holds_no_job_sends_no_heartbeat(make_app: MakeApp, 
 
     async with running_worker(app):
         await (await task.enqueue.aio()).result.aio(scaled(20))
-        await until(lambda: raw.zcard(f"{app.queue('q').bindings.keys.base}sleepers"))
+        await until(lambda: raw.zcard(f"{app.queue('q').first.bindings.keys.base}sleepers"))
         await asyncio.sleep(0.1)
         before = raw.info("commandstats")["cmdstat_evalsha"]["calls"]
         await asyncio.sleep(0.6)
@@ -203,7 +203,7 @@ async def test_a_lost_job_is_not_claimed_again_while_its_thread_occupies_the_onl
     job = await hold.enqueue.aio()
     async with running_worker(app, concurrency=1) as worker:
         await until(begun.is_set)
-        await app._driver.aio.run(app.queue("q").bindings.abandon(worker._feeds[0].incarnation))
+        await app._driver.aio.run(app.queue("q").first.bindings.abandon(worker._feeds[0].incarnation))
         await app.queue("q").put.aio("wakes the worker up", priority=9)
         (item,) = await app.queue("q").claim.aio(wait=20)
         assert item.id == job.id

@@ -445,7 +445,7 @@ async def test_jobs_that_the_worker_cannot_run_are_reported(app: Penstock, raw: 
     def known(n: int) -> None: ...
 
     unknown, damaged = await app.queue("q").put.aio("a bare value"), await known.enqueue.aio(1)
-    key = f"{app.queue('q').bindings.keys.base}jobs"
+    key = f"{app.queue('q').first.bindings.keys.base}jobs"
     await app.queue("q").count.aio()  # puts the jobs into their lanes
     raw.hset(key, damaged.key, raw.hget(key, damaged.key)[:-3] + b"{]]")
     await run_burst(app)

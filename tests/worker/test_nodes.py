@@ -24,7 +24,7 @@ def app(make_app: MakeApp) -> Penstock:
 
 def two_queues_on_different_nodes(app: Penstock, cluster: Cluster) -> tuple[str, str]:
     """The names of two queues that are on different nodes."""
-    names = {cluster.owner(app.queue(f"q{n}").bindings.keys.base): f"q{n}" for n in range(20)}
+    names = {cluster.owner(app.queue(f"q{n}").first.bindings.keys.base): f"q{n}" for n in range(20)}
     first, second, *_ = names.values()
     return first, second
 
@@ -44,7 +44,7 @@ async def test_a_queue_whose_node_does_not_answer_delays_no_other_queue(app: Pen
     async with running_worker(app, queues=(frozen_queue, other_queue)):
         assert await (await there.enqueue.aio()).result.aio(scaled(20)) == "there"
         job = await there.enqueue.aio()
-        with cluster.owner(app.queue(frozen_queue).bindings.keys.base).frozen():
+        with cluster.owner(app.queue(frozen_queue).first.bindings.keys.base).frozen():
             began, served_at = time.monotonic(), list[float]()
             # The node is frozen for a fixed time: after some seconds the cluster would declare it failed.
             while len(served_at) < 5 or served_at[-1] < 1.5:
@@ -68,7 +68,7 @@ async def test_a_lease_is_kept_while_the_node_of_another_queue_does_not_answer(a
     async with running_worker(app, queues=(frozen_queue, other_queue)) as worker:
         jobs = [await there.enqueue.aio(), await here.enqueue.aio()]
         await until(lambda: len(worker._runs.running) == 2)
-        with cluster.owner(app.queue(frozen_queue).bindings.keys.base).frozen():
+        with cluster.owner(app.queue(frozen_queue).first.bindings.keys.base).frozen():
             await asyncio.sleep(1.6)
         for job in jobs:
             await job.result.aio(scaled(30))

@@ -297,7 +297,7 @@ async def test_thousands_of_tenants_that_end_together_are_all_settled(app: Penst
 
 
 async def test_a_wake_up_that_arrives_before_the_reply_is_not_forgotten(app: Penstock):
-    feed = Feed(app.queue("q"), lease=10, sleep=20, registration=Registration("host:1", 1))
+    feed = Feed(app.queue("q").first, lease=10, sleep=20, registration=Registration("host:1", 1))
     feed.turn(1)
     feed.wake_up(["0"])
     feed.answered(TurnReply(True), time.monotonic())

@@ -70,7 +70,7 @@ async def states(jobs: list[Job[Any]]) -> list[Status]:
 
 
 async def registered_idle(raw: Any, app: Penstock, workers: int = 1) -> None:
-    key = f"{app.queue('q').bindings.keys.base}sleepers"
+    key = f"{app.queue('q').first.bindings.keys.base}sleepers"
     await until(lambda: raw.zcard(key) == workers)
 
 
@@ -204,7 +204,7 @@ async def test_a_stopping_worker_uses_no_cpu_while_it_waits_for_its_last_job(app
 
 def left_of(raw: Any, app: Penstock) -> set[str]:
     """The keys of the queue that belong to workers."""
-    base = app.queue("q").bindings.keys.base
+    base = app.queue("q").first.bindings.keys.base
     found = {key.decode().removeprefix(base) for key in raw.keys(base + "*")}
     return {key for key in found if key.startswith(("leases", "held", "turn:", "workers", "sleepers"))}
 

@@ -521,7 +521,7 @@ async def test_a_job_that_suspended_in_a_streak_is_cancelled_when_its_lease_is_l
         while (await app.queue("q").count.aio()).completed < 7:  # noqa: ASYNC110 - nothing announces this
             await asyncio.sleep(0.01)
         (feed,) = worker._feeds
-        await app._driver.aio.run(feed.queue.bindings.abandon(feed.incarnation))
+        await app._driver.aio.run(feed.shard.bindings.abandon(feed.incarnation))
         feed.lease_refused(feed.incarnation)
         await asyncio.wait_for(cancelled.wait(), scaled(20))
         await until(lambda: len(ran) == 9)

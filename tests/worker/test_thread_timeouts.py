@@ -173,7 +173,7 @@ async def test_a_job_whose_lease_was_lost_is_still_interrupted_by_its_timeout(
     async with running_worker(app, concurrency=1) as worker:
         await until(lambda: worker._runs.running)
         (feed,) = worker._feeds
-        await app._driver.aio.run(feed.queue.bindings.abandon(feed.incarnation))
+        await app._driver.aio.run(feed.shard.bindings.abandon(feed.incarnation))
         feed.lease_refused(feed.incarnation)
         await job.cancel.aio()
         worker.stop()

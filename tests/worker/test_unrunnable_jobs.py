@@ -32,7 +32,7 @@ def damage(app: Penstock, raw: Any) -> Damage:
     """Overwrites a job's record in the server."""
 
     def change(key: str, how: Callable[[bytes], bytes]) -> None:
-        jobs = f"{app.queue('q').bindings.keys.base}jobs"
+        jobs = f"{app.queue('q').first.bindings.keys.base}jobs"
         raw.hset(jobs, key, how(raw.hget(jobs, key)))
 
     return change
@@ -112,7 +112,7 @@ async def test_a_record_damaged_while_its_job_runs_is_settled_or_reported(
 async def test_a_record_deleted_by_hand_stops_no_other_job(app: Penstock, add: Task[Any, int], raw: Any):
     jobs = await app.enqueue_many.aio(add.call(n) for n in range(3))
     delayed = await add.using(delay=0.05).enqueue.aio(1)
-    base = app.queue("q").bindings.keys.base
+    base = app.queue("q").first.bindings.keys.base
     (running,) = await app.queue("q").claim.aio(lease=0.1)
     for job in (running.id.partition(":")[2], jobs[1].key, delayed.key):
         raw.hdel(f"{base}jobs", job)
@@ -181,7 +181,7 @@ async def test_a_bare_value_in_a_workers_queue_is_handed_back(app: Penstock, add
 
 
 async def test_a_newer_format_ends_the_worker_with_one_error(app: Penstock, add: Task[Any, int], raw: Any):
-    meta = f"{app.queue('q').bindings.keys.base}meta"
+    meta = f"{app.queue('q').first.bindings.keys.base}meta"
     await add.enqueue.aio(1)
     row = raw.hget(meta, "row")
     raw.hset(meta, "row", bytes([FORMAT + 1]) + row[1:])

@@ -34,7 +34,7 @@ class AppOutline(NamedTuple):
         tasks: dict[str, list[str]] = {}
         for definition in app.registry:
             tasks.setdefault(definition.queue, []).append(definition.name)
-        shards = {queue.name: queue.shards.named for queue in app._queues.values() if queue.shards and queue.is_split}
+        shards = {name: named for name, queue in app._queues.items() if (named := queue.shards.named) is not None}
         return cls(app._driver.connector.given_address, app.settings, tasks, shards)
 
     def app(self) -> Penstock:

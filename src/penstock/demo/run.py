@@ -194,7 +194,7 @@ class _DemoRun:
                 counts = await self._read_counts(app, tasks)
             finally:
                 if self._options.url:
-                    await asyncio.to_thread(delete_keys, app, tasks.queue.bindings.keys.pattern)
+                    await asyncio.to_thread(delete_keys, app, tasks.queue.first.bindings.keys.pattern)
             name, version = app._driver.connector.version or ("unknown", ())
         death = await self._killing if self._killing else None
         return DemoReport(

@@ -69,12 +69,12 @@ class _Draft:
 
     @property
     def _driver(self) -> Driver:
-        return self._call.task.home._driver
+        return self._call.task.queue._driver
 
     @verb
     def enqueue(self) -> RoundTrip[Job[Any]] | Operation[Job[Any]]:
         task = self._call.task
-        return task.home.enqueue_job(self._key, self._record, self.job, task.options)
+        return task.queue.enqueue_job(self._key, self._record, self.job, task.options)
 
 
 class _DjangoRegistry(Registry):

@@ -54,6 +54,29 @@ def _job_id(token: bytes) -> str:
     return token[NUMBER_BYTES:].decode(errors="replace")
 
 
+class Failure(msgspec.Struct, omit_defaults=True):
+    """Why a job failed last, as the server stores it (JSON).
+
+    reason         one line
+    traceback      the worker's text, "" if there is no error
+    worker         `host:pid`
+    unknown_limit  for a job whose task the worker does not know: milliseconds after which the job becomes a dead letter
+    """
+
+    reason: str
+    traceback: str = ""
+    worker: str = ""
+    unknown_limit: int = 0
+
+    @classmethod
+    def read(cls, data: bytes | None) -> Failure:
+        """Never raises: bytes that are not JSON, written by another program, become the reason."""
+        try:
+            return msgspec.json.decode(data or b"", type=cls)
+        except (ValueError, RecursionError):
+            return cls((data or b"").decode(errors="replace"))
+
+
 class Claim(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One delivery of a job. To settle the job, name its token.
 

@@ -50,6 +50,8 @@ class Counts:
 
 def total_counts(parts: Sequence[Counts]) -> Counts:
     """The counts of a queue from those of its shards."""
+    if len(parts) == 1:
+        return parts[0]
     sums = {one.name: sum(getattr(part, one.name) for part in parts) for one in fields(Counts) if not one.kw_only}
     return Counts(
         **sums, oldest=max(part.oldest for part in parts), paused=all(part.paused for part in parts),

@@ -16,7 +16,7 @@ from penstock.jobs.definition import Definition
 from penstock.jobs.notes import encode_line, encode_progress
 
 if TYPE_CHECKING:
-    from penstock.jobs.queue import Queue
+    from penstock.jobs.shard import Shard
     from penstock.jobs.stage import Stage
 
 
@@ -42,7 +42,7 @@ class Run(Protocol):
     @property
     def note_sink(self) -> NoteSink: ...
     @property
-    def home(self) -> Queue: ...
+    def shard(self) -> Shard: ...
 
     @property
     def incarnation(self) -> str: ...
@@ -136,7 +136,7 @@ class CurrentJob:
         if self._run.stage is None:
             from penstock.jobs.stage import Stage
 
-            self._run.stage = Stage(self._run.home)
+            self._run.stage = Stage(self._run.shard)
         return self._run.stage
 
     def log(self, text: str) -> None:

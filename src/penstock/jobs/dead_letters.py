@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.core.operations import Operation, RoundTrip, verb
-from penstock.jobs.job import Failure, JobQueue, QueueHandle, info_of
+from penstock.core.operations import Driver, Operation, RoundTrip, verb
+from penstock.jobs.claims import Failure
+from penstock.jobs.job import info_of
 from penstock.jobs.record import Record, StoredJob
+from penstock.jobs.shard import Shard
+from penstock.jobs.shards import ShardMap
 
 _CHANGED_TOGETHER: Final = 50
 """Dead letters that one round trip requeues or removes. The script reads each record whole, and they may be large."""
@@ -42,46 +45,28 @@ class DeadLetter:
     task: str = ""
 
 
-class DeadLetters(QueueHandle[JobQueue]):
+class DeadLetters:
     """The dead letters of one queue. They are kept until they are requeued or removed."""
 
-    def __init__(self, queue: JobQueue) -> None:
-        self._queue = queue
+    def __init__(self, shards: ShardMap) -> None:
+        self._shards = shards
+
+    @property
+    def _driver(self) -> Driver:
+        return self._shards.first._driver
 
     @verb
     def list(self, limit: int = 50, offset: int = 0) -> Operation[list[DeadLetter]]:
         """A page of dead letters, the latest first. One round trip for each MiB; with shards, at least one for each."""
         if not 1 <= limit <= 1000 or offset < 0:
             raise ValueError(f"list(limit={limit}, offset={offset}): limit 1 to 1000, offset 0 or more")
-        return (yield from self.page_of((yield from self._queue.fresh_parts()), limit, offset))
-
-    @staticmethod
-    def page_of(parts: Sequence[JobQueue], limit: int, offset: int) -> Operation[builtins.list[DeadLetter]]:
-        """A page of the dead letters of all these shards. Each is read from its latest one on."""
-        if len(parts) == 1:
-            return (yield from DeadLetters(parts[0]).page(limit, offset))
+        known = (yield from self._shards.refresh()).known
+        if len(known) == 1:
+            return (yield from _page(known[0], limit, offset))
         letters: builtins.list[DeadLetter] = []
-        for part in parts:
-            letters += yield from DeadLetters(part).page(offset + limit, 0)
+        for shard in known:  # each is read from its latest one on
+            letters += yield from _page(shard, offset + limit, 0)
         return sorted(letters, key=lambda one: -one.died)[offset : offset + limit]
-
-    def page(self, limit: int, offset: int) -> Operation[builtins.list[DeadLetter]]:
-        letters, end = [], offset + limit
-        while offset < end:
-            rows = yield self._queue.bindings.list_dead(offset, end - offset)
-            if not rows:
-                break
-            offset += len(rows)
-            letters += [self.letter(*row) for row in rows if row[2] is not None]
-        return letters
-
-    def letter(self, key: str, died: float, record: Record, failure: bytes | None) -> DeadLetter:
-        """A dead letter from what the server has stored about it. Sends nothing."""
-        info = info_of(f"{self._queue.name}:{key}", StoredJob(record, failure, None))
-        return DeadLetter(
-            info.id, died, info.reason, info.traceback, Failure.read(failure).worker, info.attempts, info.deliveries,
-            info.crashes, info.tenant, info.body, record.task,
-        )  # fmt: skip
 
     @verb
     def requeue(self, *ids: str) -> Operation[int]:
@@ -89,22 +74,50 @@ class DeadLetters(QueueHandle[JobQueue]):
 
         One round trip for each 50.
         """
-        return self._change(ids, lambda queue, keys: queue.bindings.requeue(keys))
+        return self._change(ids, lambda shard, keys: shard.bindings.requeue(keys))
 
     @verb
     def remove(self, *ids: str) -> Operation[int]:
         """Delete these dead letters. Returns how many of the ids were dead letters. One round trip for each 50."""
-        return self._change(ids, lambda queue, keys: queue.bindings.remove_dead(keys))
+        return self._change(ids, lambda shard, keys: shard.bindings.remove_dead(keys))
 
-    def _change(
-        self, ids: Iterable[str], change: Callable[[JobQueue, Sequence[str]], RoundTrip[int]]
-    ) -> Operation[int]:
+    def _change(self, ids: Iterable[str], change: Callable[[Shard, Sequence[str]], RoundTrip[int]]) -> Operation[int]:
         total = 0
-        chunks: dict[JobQueue, builtins.list[str]] = {}
+        by_shard: dict[Shard, builtins.list[str]] = {}
         for job_id in ids:
-            job = self._queue.job(job_id)
-            chunks.setdefault(job._queue, []).append(job.key)
-        for queue, keys in chunks.items():
+            shard = self._shards.of_job(job_id)
+            by_shard.setdefault(shard, []).append(shard.key_of(job_id))
+        for shard, keys in by_shard.items():
             for start in range(0, len(keys), _CHANGED_TOGETHER):
-                total += yield change(queue, keys[start : start + _CHANGED_TOGETHER])
+                total += yield change(shard, keys[start : start + _CHANGED_TOGETHER])
         return total
+
+
+def dead_letter(shard: Shard, key: str, died: float, record: Record, failure: bytes | None) -> DeadLetter:
+    """A dead letter from what the server has stored about it."""
+    info = info_of(f"{shard.name}:{key}", StoredJob(record, failure, None))
+    return DeadLetter(
+        info.id,
+        died,
+        info.reason,
+        info.traceback,
+        Failure.read(failure).worker,
+        info.attempts,
+        info.deliveries,
+        info.crashes,
+        info.tenant,
+        info.body,
+        record.task,
+    )
+
+
+def _page(shard: Shard, limit: int, offset: int) -> Operation[list[DeadLetter]]:
+    """One round trip for each MiB."""
+    letters, end = [], offset + limit
+    while offset < end:
+        rows = yield shard.bindings.list_dead(offset, end - offset)
+        if not rows:
+            break
+        offset += len(rows)
+        letters += [dead_letter(shard, *row) for row in rows if row[2] is not None]
+    return letters

@@ -90,9 +90,9 @@ class PlainTask(Task[P, R], Generic[P, R]):
         return value
 
 
-def make_task(definition: Definition, home: Queue) -> Task[..., Any]:
+def make_task(definition: Definition, queue: Queue) -> Task[..., Any]:
     kind: type[Task[..., Any]] = AsyncTask if definition.is_async else PlainTask
-    return (BatchTask if definition.batch is not None else kind)(definition.function, definition, home)
+    return (BatchTask if definition.batch is not None else kind)(definition.function, definition, queue)
 
 
 def timing_of(schedule: str, timezone: str, every: float | None, missed: Missed) -> Timing | None:

@@ -55,7 +55,7 @@ class Flow(Generic[J]):
 
     @property
     def _driver(self) -> Driver:
-        driver: Driver = next(_calls(self)).task.home._driver
+        driver: Driver = next(_calls(self)).task.queue._driver
         return driver
 
     @verb

@@ -14,14 +14,15 @@ from penstock.core.arguments import shown
 from penstock.core.ids import mint_id
 from penstock.core.operations import Operation
 from penstock.errors import BadCall, ConfigurationError
-from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.constants import AFTER_OTHERS, CONTINUE, INSTEAD, STOP
 from penstock.jobs.flow_bindings import ROWS, FirstRows, FlowBindings, FlowRow, far_edge
 from penstock.jobs.job import Job
-from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
+from penstock.jobs.middleware import EnqueueContext, JobDraft
 from penstock.jobs.outputs import Output
 from penstock.jobs.record import POWERS_AT, Record
+from penstock.jobs.shard import Shard
 from penstock.jobs.shard_bindings import Elsewhere
+from penstock.jobs.shards import ShardMap
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -48,15 +49,6 @@ class FlowCall(Protocol[R_co]):
     def wanted(self) -> tuple[tuple[str, Any], ...]: ...
     def draft(self) -> tuple[str, bytes]: ...
     def job(self, key: str) -> Job[R_co]: ...
-
-
-class FlowQueue(Protocol):
-    """The parts of a queue that a flow uses."""
-
-    name: str
-    bindings: QueueBindings
-    middleware: MiddlewareStack
-    shards: Any
 
 
 OnFailure: TypeAlias = Literal["stop", "continue"] | FlowCall[Any]
@@ -100,7 +92,7 @@ class Waiting:
 class FlowJob:
     """One job of a flow, and the jobs of the flow that it waits for.
 
-    home    its queue, or by what is known now its shard
+    shard   by what is known now
     number  of its wait, if it waits for jobs of other queues
     places  id of a job that it waits for -> its place among them
     """
@@ -110,13 +102,13 @@ class FlowJob:
     predecessors: Sequence[FlowJob] = ()
     is_list: bool = False
     dependents: list[FlowJob] = field(default_factory=list)
-    home: FlowQueue = field(init=False)
+    shard: Shard = field(init=False)
     number: int = 0
     places: dict[str, int] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
-        return f"{self.home.name}:{self.key}"
+        return f"{self.shard.name}:{self.key}"
 
     @property
     def waiting(self) -> Waiting:
@@ -134,7 +126,7 @@ class FlowJob:
         """The edge to this job from one of another queue, which has a place already."""
         policy, wants = policy_of(self.waiting), bool(self.call.wanted)
         return far_edge(
-            self.number, self.places[job_id], policy=policy, wants=wants, queue=self.home.name, dependent=self.key
+            self.number, self.places[job_id], policy=policy, wants=wants, queue=self.shard.name, dependent=self.key
         )
 
 
@@ -147,12 +139,11 @@ def policy_of(waiting: Waiting) -> bytes:
 class _Refusal(NamedTuple):
     """A shard refused a part of the flow, because some jobs belong elsewhere by now."""
 
-    queue: FlowQueue
+    shard: Shard
     why: Elsewhere
 
 
-_Rows: TypeAlias = list[tuple[Any, FlowRow]]
-"""Queue and row."""
+_Rows: TypeAlias = list[tuple[Shard, FlowRow]]
 
 
 class Plan:
@@ -161,6 +152,8 @@ class Plan:
     def __init__(self) -> None:
         self.nodes: list[FlowJob] = []
         self._pairs = 0
+        self._maps: dict[str, ShardMap] = {}
+        """Name of a shard -> all shards of its queue, where the program splits it."""
 
     def add(self, call: FlowCall[Any], predecessors: Sequence[FlowJob], *, is_list: bool) -> FlowJob:
         """Add a job that waits for `predecessors`. Raises BadCall for too many pairs."""
@@ -180,15 +173,17 @@ class Plan:
         """Returns False if the first job, which has an id of the user's own, is in the queue already."""
         self._check()
         for _ in range(_ATTEMPTS):
-            yield from self._settle_homes()
+            yield from self._choose_shards()
             answer = yield from self._send_all()
             if not isinstance(answer, _Refusal):
                 return answer
-            shards = answer.queue.shards
-            shards.learn(answer.why, shards.tenants)
+            shards = self._maps[answer.shard.name]
+            shards.learn(answer.why, shards.current)
             for node in self.nodes:
                 node.key = node.call.task.options.id or mint_id()
-        raise ConfigurationError(f"queue {self.nodes[0].home.name}: its shards change again and again: try again later")
+        raise ConfigurationError(
+            f"queue {self.nodes[0].shard.name}: its shards change again and again: try again later"
+        )
 
     def _check(self) -> None:
         for node in self.nodes:
@@ -204,38 +199,55 @@ class Plan:
                     "the first job of the flow"
                 )
 
-    def _settle_homes(self) -> Operation[None]:
-        """Decide in which queue or shard each job is. One round trip for each queue with shards, the first time."""
-        for node in self.nodes:
-            node.home = node.call.task.home
-        for shards in {id(one.home.shards): one.home.shards for one in self.nodes if one.home.shards}.values():
+    def _choose_shards(self) -> Operation[None]:
+        """Decide in which shard each job is. One round trip for each queue with shards, the first time."""
+        split = {shards for node in self.nodes if (shards := node.call.task.queue.shards).named is not None}
+        for shards in split:
             yield from shards.check()
+        self._maps = {shard.name: shards for shards in split for shard in shards.current.known}
         for node in self.nodes:
-            node.home, node.number, node.places = node.call.task.home, 0, {}
+            node.shard, node.number, node.places = node.call.task.shard, 0, {}
 
     def _send_all(self) -> Operation[bool | _Refusal]:
         """Send all rows. If one slice is refused, cancel what was sent before; then raise, or return the refusal."""
         durable = any(node.call.task.options.durable for node in self.nodes)
-        sent: list[tuple[FlowQueue, list[str]]] = []
+        sent: list[tuple[Shard, list[str]]] = []
         try:
             for rows in self._phases():
                 slices = deque(_slices(rows))
                 while slices:
-                    queue, some = slices.popleft()
-                    answer = yield from _send(queue, some, durable=durable)
+                    shard, some = slices.popleft()
+                    answer = yield from self._send(shard, some, durable=durable)
                     if isinstance(answer, Elsewhere):
                         yield from _cancel(sent)
-                        return _Refusal(queue, answer)
+                        return _Refusal(shard, answer)
                     if isinstance(answer, FirstRows):
-                        slices.extendleft([(queue, some[answer.rows :]), (queue, some[: answer.rows])])
+                        slices.extendleft([(shard, some[answer.rows :]), (shard, some[: answer.rows])])
                         continue
                     if not answer and not sent:
                         return False
-                    sent.append((queue, [row.key for row in some if row.is_new]))
+                    sent.append((shard, [row.key for row in some if row.is_new]))
         except Exception:
             yield from _cancel(sent)
             raise
         return True
+
+    def _send(self, shard: Shard, rows: list[FlowRow], *, durable: bool) -> Operation[bool | Elsewhere | FirstRows]:
+        bindings, table, moving = FlowBindings(shard.bindings), "", list[str]()
+        if (shards := self._maps.get(shard.name)) is not None:
+            table = shards.current.table.text
+            tenants = {Record(row.draft).tenant for row in rows if row.is_new}
+            moving = sorted(filter(shards.current.is_moving, tenants))
+        if not shard.middleware.enqueue_hooks:
+            answer: bool | Elsewhere | FirstRows = yield bindings.enqueue(
+                rows, durable=durable, table=table, moving=moving
+            )
+            return answer
+        drafts = {at: JobDraft(shard.name, row.key, row.draft) for at, row in enumerate(rows) if row.is_new}
+        with shard.middleware.around_enqueue(EnqueueContext(shard.name, [*drafts.values()])):
+            changed = [row._replace(draft=drafts[at].record) if at in drafts else row for at, row in enumerate(rows)]
+            answer = yield bindings.enqueue(changed, durable=durable, table=table, moving=moving)
+        return answer
 
     def _phases(self) -> list[_Rows]:
         """The rows, in the order in which they are to be sent; those of one queue all together.
@@ -244,9 +256,9 @@ class Plan:
         these gets an edge to it. So no end can arrive too early.
         """
         opens, counted, edges, jobs = self._opens(), self._counted(), self._edges(), self._jobs()
-        closes: _Rows = [(node.home, FlowRow("close", node.key)) for node in reversed(self.nodes) if node.waits]
-        opened: _Rows = [(node.home, _open(node.home, node, to)) for node, to in opens]
-        if len({home.name for home, _ in (*opened, *edges, *jobs)}) == 1:
+        closes: _Rows = [(node.shard, FlowRow("close", node.key)) for node in reversed(self.nodes) if node.waits]
+        opened: _Rows = [(node.shard, _open(node, to)) for node, to in opens]
+        if len({shard.name for shard, _ in (*opened, *edges, *jobs)}) == 1:
             return [opened + edges + jobs + closes]
         return [opened + counted, edges + jobs, closes]
 
@@ -258,7 +270,7 @@ class Plan:
         for node in reversed(self.nodes):
             if node.waits:
                 (one,) = node.dependents if len(node.dependents) == 1 else (node,)
-                is_near = one is not node and one.home.name == node.home.name
+                is_near = one is not node and one.shard.name == node.shard.name
                 if is_near:
                     one.give_place(node.id)
                 found.append((node, one.key if is_near else ""))
@@ -269,10 +281,10 @@ class Plan:
         for node in self.nodes:
             before: list[Any] = [*node.predecessors, *node.waiting.after]
             for one in before:
-                if one.home.name != node.home.name:
+                if one.shard.name != node.shard.name:
                     node.number = node.number or 1 + secrets.randbits(47)
                     node.give_place(one.id)
-                    rows.append((node.home, FlowRow("far", one.key, one.home.name.encode(), node.key)))
+                    rows.append((node.shard, FlowRow("far", one.key, one.shard.name.encode(), node.key)))
         return rows
 
     def _edges(self) -> _Rows:
@@ -280,20 +292,20 @@ class Plan:
         for node in self.nodes:
             verb = "after" if node.waits else "edge"  # one that waits is there already, and may have been cancelled
             for one in node.dependents:
-                if one.home.name != node.home.name:
+                if one.shard.name != node.shard.name:
                     if node.waits or len(node.dependents) > 1:
-                        rows.append((node.home, FlowRow(verb + ">", node.key, b"", one.far_edge(node.id))))
+                        rows.append((node.shard, FlowRow(verb + ">", node.key, b"", one.far_edge(node.id))))
                 elif len(node.dependents) > 1:
                     one.give_place(node.id)
-                    rows.append((node.home, FlowRow(verb, node.key, b"", one.key)))
+                    rows.append((node.shard, FlowRow(verb, node.key, b"", one.key)))
             for job in node.waiting.after:
                 if job.id == node.id:
                     raise BadCall(f"job {job.id} would wait for itself: a cycle never ends")
-                if job.home.name != node.home.name:
-                    rows.append((job.home, FlowRow("after>", job.key, b"", node.far_edge(job.id))))
+                if job.shard.name != node.shard.name:
+                    rows.append((job.shard, FlowRow("after>", job.key, b"", node.far_edge(job.id))))
                 else:
                     node.give_place(job.id)
-                    rows.append((job.home, FlowRow("after", job.key, b"", node.key)))
+                    rows.append((job.shard, FlowRow("after", job.key, b"", node.key)))
         return rows
 
     def _jobs(self) -> _Rows:
@@ -302,31 +314,31 @@ class Plan:
             if not node.waits:
                 only = node.dependents[0] if len(node.dependents) == 1 else None
                 row = FlowRow("job", node.key, node.call.draft()[1])
-                if only is not None and only.home.name != node.home.name:
+                if only is not None and only.shard.name != node.shard.name:
                     row = row._replace(verb="job>", dependent=only.far_edge(node.id))
                 elif only is not None:
                     only.give_place(node.id)
                     row = row._replace(dependent=only.key)
-                rows.append((node.home, row))
+                rows.append((node.shard, row))
         return rows
 
 
-def _cancel(sent: Sequence[tuple[FlowQueue, list[str]]]) -> Operation[None]:
-    for queue, keys in sent:
+def _cancel(sent: Sequence[tuple[Shard, list[str]]]) -> Operation[None]:
+    for shard, keys in sent:
         if keys:
-            yield queue.bindings.cancel(keys)
+            yield shard.bindings.cancel(keys)
 
 
-def _open(queue: FlowQueue, node: FlowJob, dependent: str) -> FlowRow:
+def _open(node: FlowJob, dependent: str) -> FlowRow:
     """The row of a job that waits."""
     call, waiting = node.call, node.waiting
     fields: dict[str, Any] = msgspec.msgpack.decode(call.powers[2:]) if call.powers else {}
     if not isinstance(waiting.on_failure, str):
         other = waiting.on_failure
-        if other.task.home.name != queue.name:
+        if other.task.shard.name != node.shard.name:
             raise ConfigurationError(
-                f"on_failure: task {other.task.name} is of queue {other.task.home.name}: the call takes the place of a "
-                f"job in queue {queue.name}, so its task needs that queue"
+                f"on_failure: task {other.task.name} is of queue {other.task.shard.name}: the call takes the place of "
+                f"a job in queue {node.shard.name}, so its task needs that queue"
             )
         if other.task.unique is not None:
             raise ConfigurationError(
@@ -356,7 +368,7 @@ def _input(call: FlowCall[Any], node: FlowJob, value: Any) -> int | list[int]:
     what = f"{call.task.name}()"
     for one in node.predecessors:
         task = one.call.task
-        if (task.result_ttl if task.result_ttl is not None else task.home.settings.result_ttl) == 0:
+        if (task.result_ttl if task.result_ttl is not None else task.queue.settings.result_ttl) == 0:
             raise BadCall(
                 f"{what} wants the result of {task.name}, which is enqueued with result_ttl=0, so that its result is "
                 "not kept: give it a result_ttl"
@@ -380,31 +392,15 @@ def _input(call: FlowCall[Any], node: FlowJob, value: Any) -> int | list[int]:
     return found
 
 
-def _slices(rows: _Rows) -> Iterator[tuple[FlowQueue, list[FlowRow]]]:
-    by_queue: dict[str, tuple[FlowQueue, list[FlowRow]]] = {}
-    for queue, row in rows:
-        by_queue.setdefault(queue.name, (queue, []))[1].append(row)
-    for queue, some in by_queue.values():
+def _slices(rows: _Rows) -> Iterator[tuple[Shard, list[FlowRow]]]:
+    by_shard: dict[str, tuple[Shard, list[FlowRow]]] = {}
+    for shard, row in rows:
+        by_shard.setdefault(shard.name, (shard, []))[1].append(row)
+    for shard, some in by_shard.values():
         start, size = 0, 0
         for at, row in enumerate(some):
             if at > start and (at - start == ROWS or size + len(row.draft) > _SLICE_BYTES):
-                yield queue, some[start:at]
+                yield shard, some[start:at]
                 start, size = at, 0
             size += len(row.draft)
-        yield queue, some[start:]
-
-
-def _send(queue: FlowQueue, rows: list[FlowRow], *, durable: bool) -> Operation[bool | Elsewhere | FirstRows]:
-    bindings, table, moving = FlowBindings(queue.bindings), "", list[str]()
-    if queue.shards is not None:
-        table = queue.shards.table.text
-        tenants = {Record(row.draft).tenant for row in rows if row.is_new}
-        moving = sorted(one for one in tenants if queue.shards.tenants.place(one)[1])
-    if not queue.middleware.enqueue_hooks:
-        answer: bool | Elsewhere | FirstRows = yield bindings.enqueue(rows, durable=durable, table=table, moving=moving)
-        return answer
-    drafts = {at: JobDraft(queue.name, row.key, row.draft) for at, row in enumerate(rows) if row.is_new}
-    with queue.middleware.around_enqueue(EnqueueContext(queue.name, [*drafts.values()])):
-        changed = [row._replace(draft=drafts[at].record) if at in drafts else row for at, row in enumerate(rows)]
-        answer = yield bindings.enqueue(changed, durable=durable, table=table, moving=moving)
-    return answer
+        yield shard, some[start:]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from penstock.core.operations import Operation
 from penstock.errors import JobNotFound
@@ -12,15 +11,9 @@ from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.flow_bindings import ROWS, FlowBindings, Predecessor
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.record import StoredJob
+from penstock.jobs.shard import Shard
 from penstock.jobs.status import Status, status_of
 from penstock.jobs.waits import WaitState
-
-
-class HomeQueue(Protocol):
-    """The queue that holds a flow."""
-
-    name: str
-    bindings: QueueBindings
 
 
 @dataclass(slots=True)
@@ -42,16 +35,16 @@ class FlowNode:
     predecessors: list[FlowNode] = field(default_factory=list)
 
 
-def read_tree(queue: HomeQueue, key: str, most: int) -> Operation[FlowNode]:
+def read_tree(shard: Shard, key: str, most: int) -> Operation[FlowNode]:
     """See `Job.tree`."""
     if most < 1:
         raise ValueError(f"tree(most={most}): at least 1")
-    stored = yield queue.bindings.show(key)
-    root = _node(queue.name, key, stored)
+    stored = yield shard.bindings.show(key)
+    root = _node(shard.name, key, stored)
     if root.status is Status.UNKNOWN:
         raise JobNotFound(f"no job {root.id}: never enqueued here, or it ended and its result is gone")
-    rest = deque([(root, queue.name, key)])
-    left, queues = most - 1, _Queues(queue.name, queue.bindings)
+    rest = deque([(root, shard.name, key)])
+    left, queues = most - 1, _Queues(shard.name, shard.bindings)
     while rest and left > 0:
         node, home, at = rest.popleft()
         while left > 0:
@@ -103,11 +96,11 @@ def _node(queue: str, key: str, stored: StoredJob) -> FlowNode:
     return node
 
 
-def cancel_tree(queue: HomeQueue, key: str) -> Operation[int]:
+def cancel_tree(shard: Shard, key: str) -> Operation[int]:
     """See `Job.cancel_tree`."""
-    queues = _Queues(queue.name, queue.bindings)
-    cancelled = _counted((yield queue.bindings.cancel([key])))
-    rest = [(queue.name, key)]
+    queues = _Queues(shard.name, shard.bindings)
+    cancelled = _counted((yield shard.bindings.cancel([key])))
+    rest = [(shard.name, key)]
     seen = {*rest}
     while rest:
         (home, at), offset, total = rest.pop(), 0, 1

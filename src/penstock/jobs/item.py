@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -10,8 +10,11 @@ from penstock import codec
 from penstock.core.arguments import is_number, shown
 from penstock.core.operations import RoundTrip, verb
 from penstock.errors import LeaseLost
-from penstock.jobs.claims import Claim, Ending, Settlement
-from penstock.jobs.job import Failure, JobQueue, QueueHandle
+from penstock.jobs.claims import Claim, Ending, Failure, Settlement
+from penstock.jobs.job import ShardHandle
+
+if TYPE_CHECKING:
+    from penstock.jobs.shard import Shard
 
 
 def checked_lease(lease: float) -> float:
@@ -21,7 +24,7 @@ def checked_lease(lease: float) -> float:
     return lease
 
 
-class Item(QueueHandle[JobQueue]):
+class Item(ShardHandle):
     """A job that your program has claimed. Settle it before its lease runs out, or another program gets it.
 
     Each of `complete`, `fail`, `retry` and `release` settles it. They raise LeaseLost if the lease ran out before.
@@ -29,15 +32,15 @@ class Item(QueueHandle[JobQueue]):
 
     __slots__ = ("_claim", "_incarnation")
 
-    def __init__(self, queue: JobQueue, incarnation: str, claim: Claim) -> None:
-        self._queue = queue
+    def __init__(self, shard: Shard, incarnation: str, claim: Claim) -> None:
+        self.shard = shard
         self._incarnation = incarnation
         self._claim = claim
 
     @property
     def id(self) -> str:
         """`queue:key`, unique within the app."""
-        return f"{self._queue.name}:{self._claim.id}"
+        return f"{self.shard.name}:{self._claim.id}"
 
     @property
     def body(self) -> Any:
@@ -73,7 +76,7 @@ class Item(QueueHandle[JobQueue]):
 
         Raises LeaseLost, and BadCall for a result that JSON cannot hold. One round trip, which is safe to repeat.
         """
-        limit = self._queue.settings.max_payload
+        limit = self.shard.settings.max_payload
         return self._settle(codec.encode(result, limit=limit, what=f"the result of job {self.id}"))
 
     @verb
@@ -105,13 +108,13 @@ class Item(QueueHandle[JobQueue]):
 
         Raises LeaseLost if it ran out before. One round trip.
         """
-        return self._queue.bindings.heartbeat(self._incarnation, checked_lease(lease)).then(
+        return self.shard.bindings.heartbeat(self._incarnation, checked_lease(lease)).then(
             lambda cancels: self._check_lease(cancels is not None)
         )
 
     def _settle(self, data: bytes, ending: Ending | None = None, delay: float = 0.0) -> RoundTrip[None]:
         settlement = Settlement(self._claim.token, data, ending, delay)
-        return self._queue.bindings.settle(self._incarnation, settlement).then(self._check_lease)
+        return self.shard.bindings.settle(self._incarnation, settlement).then(self._check_lease)
 
     def _check_lease(self, is_ours: bool) -> None:
         if not is_ours:

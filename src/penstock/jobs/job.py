@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
@@ -26,70 +26,32 @@ from penstock.errors import (
     ResultTimeout,
 )
 from penstock.jobs import constants
-from penstock.jobs.bindings import QueueBindings
+from penstock.jobs.bindings import OnDouble, QueueBindings
+from penstock.jobs.claims import Failure
 from penstock.jobs.editing import EncodedCall, edit_job
 from penstock.jobs.notes import JobProgress, LogLine, read_notes, read_progress
 from penstock.jobs.outputs import Output
 from penstock.jobs.record import StoredJob
 from penstock.jobs.status import Status, status_of
-from penstock.settings import MiB, Settings
+from penstock.settings import MiB
 
 if TYPE_CHECKING:
     from penstock.jobs.durable_bindings import StepInfo
     from penstock.jobs.flow_tree import FlowNode
+    from penstock.jobs.shard import Shard
 
 R_co = TypeVar("R_co", covariant=True)
 
 
-class JobQueue(Protocol):
-    """The parts of a queue that its handles use."""
+class ShardHandle:
+    """A handle on something in one shard. It reaches the server through the shard's driver."""
 
-    name: str
-    settings: Settings
-    bindings: QueueBindings
-
-    @property
-    def _driver(self) -> Driver: ...
-    def fresh_parts(self) -> Operation[Sequence[JobQueue]]: ...
-    def key_of(self, job_id: str) -> str: ...
-    def job(self, job_id: str) -> Job[Any]: ...
-
-
-Q = TypeVar("Q", bound=JobQueue)
-
-
-class QueueHandle(Generic[Q]):
-    """A handle on a part of a queue. It reaches the server through the queue's driver."""
-
-    __slots__ = ("_queue",)
-    _queue: Q
+    __slots__ = ("shard",)
+    shard: Shard
 
     @property
     def _driver(self) -> Driver:
-        return self._queue._driver
-
-
-class Failure(msgspec.Struct, omit_defaults=True):
-    """Why a job failed last, as the server stores it (JSON).
-
-    reason         one line
-    traceback      the worker's text, "" if there is no error
-    worker         `host:pid`
-    unknown_limit  for a job whose task the worker does not know: milliseconds after which the job becomes a dead letter
-    """
-
-    reason: str
-    traceback: str = ""
-    worker: str = ""
-    unknown_limit: int = 0
-
-    @classmethod
-    def read(cls, data: bytes | None) -> Failure:
-        """Never raises: bytes that are not JSON, written by another program, become the reason."""
-        try:
-            return msgspec.json.decode(data or b"", type=cls)
-        except (ValueError, RecursionError):
-            return cls((data or b"").decode(errors="replace"))
+        return self.shard._driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,20 +93,20 @@ class JobInfo:
     task: str = ""
 
 
-class Job(QueueHandle[JobQueue], Generic[R_co]):
+class Job(ShardHandle, Generic[R_co]):
     """A handle on one job. Its `id` is all that another process needs to find the job again: `app.job(id)`."""
 
     __slots__ = ("_returns", "_ttl", "key")
 
     def __init__(
         self,
-        queue: JobQueue,
+        shard: Shard,
         key: str,
         *,
         returns: msgspec.json.Decoder[Any] | None = None,
         ttl: float | None = None,
     ) -> None:
-        self._queue = queue
+        self.shard = shard
         self.key = key
         self._returns = returns
         self._ttl = ttl
@@ -152,17 +114,12 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
     @property
     def id(self) -> str:
         """`queue:key`, unique within the app."""
-        return f"{self._queue.name}:{self.key}"
+        return f"{self.shard.name}:{self.key}"
 
     @property
     def output(self) -> R_co:
         """Stands for the result, as an argument of a job that waits for this one: `using(after=job)`. No round trip."""
         return cast("R_co", Output(self.id, self.key))
-
-    @property
-    def home(self) -> JobQueue:
-        """The queue, or the shard, that holds the job."""
-        return self._queue
 
     @property
     def keeps_no_result(self) -> bool:
@@ -196,7 +153,7 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
         """
         if self._ttl == 0:
             raise ResultNotKept(f"job {self.id} was enqueued with result_ttl=0: its result is not kept")
-        bindings = self._queue.bindings
+        bindings = self.shard.bindings
         check_callback("result", "on_progress", on_progress)
         if timeout is not None and not is_number(timeout, -math.inf, math.inf):
             raise ValueError(f"result(timeout={shown(timeout)}): seconds, or None for ever")
@@ -267,14 +224,14 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
                 raise ResultNotKept(f"job {self.id} was enqueued with result_ttl=0: its result is not kept")
             case Status.READY:
                 raise ResultTimeout(
-                    f"job {self.id} is ready, nobody has started it yet: does a worker serve queue {self._queue.name} "
+                    f"job {self.id} is ready, nobody has started it yet: does a worker serve queue {self.shard.name} "
                     "on this server (the same address, or the same folder's .penstock)?"
                 )
             case Status.DELAYED if stored.failure and b'"unknown_since":' in stored.failure:
                 reason = Failure.read(stored.failure).reason
                 raise ResultTimeout(
                     f"job {self.id} waits for a worker that knows its task: the last one handed it back ({reason}). "
-                    f"Does each worker of queue {self._queue.name} import the module that defines the task?"
+                    f"Does each worker of queue {self.shard.name} import the module that defines the task?"
                 )
             case _:
                 raise ResultTimeout(f"job {self.id} is {status}, not finished yet; ask again later")
@@ -282,12 +239,12 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
     @verb
     def status(self) -> RoundTrip[Status]:
         """The state of the job now. One round trip."""
-        return self._queue.bindings.show(self.key).then(status_of)
+        return self.shard.bindings.show(self.key).then(status_of)
 
     @verb
     def info(self) -> RoundTrip[JobInfo]:
         """Everything the server has stored about the job. One round trip; the body may be large."""
-        return self._queue.bindings.show(self.key).then(lambda stored: info_of(self.id, stored))
+        return self.shard.bindings.show(self.key).then(lambda stored: info_of(self.id, stored))
 
     @verb
     def cancel(self, wait: float | None = 0.0) -> Operation[bool]:
@@ -305,7 +262,7 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
         One round trip; with `wait` and a running job three or more, between which it waits for a message. If the result
         is not kept (result_ttl=0), any end of a running job counts as cancelled.
         """
-        return cancel_job(self._queue, self.key, wait)
+        return cancel_job(self.shard, self.key, wait)
 
     @verb
     def signal(self, name: str, payload: Any = None) -> RoundTrip[None]:
@@ -316,14 +273,14 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
         Raises JobNotFound if the job does not exist, or has ended, and PayloadTooLarge if its steps and signals would
         take more than 1 MiB. One round trip.
         """
-        return signal_job(self._queue.bindings, self.key, name, payload)
+        return signal_job(self.shard.bindings, self.key, name, payload)
 
     @verb
     def steps(self) -> RoundTrip[list[StepInfo]]:
         """The durable steps that the job has recorded, in their order; none once it is done. One round trip."""
         from penstock.jobs.durable_bindings import StepBindings
 
-        return StepBindings(self._queue.bindings).show(self.key)
+        return StepBindings(self.shard.bindings).show(self.key)
 
     @verb
     def tree(self, most: int = 1000) -> Operation[FlowNode]:
@@ -334,7 +291,7 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
         """
         from penstock.jobs.flow_tree import read_tree
 
-        return read_tree(self._queue, self.key, most)
+        return read_tree(self.shard, self.key, most)
 
     @verb
     def cancel_tree(self) -> Operation[int]:
@@ -344,7 +301,7 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
         """
         from penstock.jobs.flow_tree import cancel_tree
 
-        return cancel_tree(self._queue, self.key)
+        return cancel_tree(self.shard, self.key)
 
     @verb
     def promote(self) -> Operation[bool]:
@@ -352,7 +309,7 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
 
         One round trip.
         """
-        return edit_job(self._queue.bindings, self.key, delay=0.0)
+        return edit_job(self.shard.bindings, self.key, delay=0.0)
 
     @verb
     def reschedule(self, delay: float | None = None, *, at: datetime | None = None) -> Operation[bool]:
@@ -362,7 +319,7 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
         """
         if (delay is None) == (at is None):
             raise ValueError("reschedule(): give a delay in seconds, or a date at=")
-        return edit_job(self._queue.bindings, self.key, delay=delay, at=at)
+        return edit_job(self.shard.bindings, self.key, delay=delay, at=at)
 
     @verb
     def edit(self, *, priority: int | None = None, call: EncodedCall | None = None) -> Operation[bool]:
@@ -375,7 +332,7 @@ class Job(QueueHandle[JobQueue], Generic[R_co]):
         """
         if priority is None and call is None:
             raise ValueError("edit(): give a priority, or a call with new arguments")
-        return edit_job(self._queue.bindings, self.key, priority=priority, call=call)
+        return edit_job(self.shard.bindings, self.key, priority=priority, call=call)
 
 
 class _ProgressReports:
@@ -401,6 +358,15 @@ class _ProgressReports:
             self._show(progress)
 
 
+def becomes_double_of(jobs: Sequence[Job[Any]]) -> OnDouble:
+    """Makes each of these handles that is a double a handle on the job that holds its unique key."""
+
+    def change(position: int, key: str) -> None:
+        jobs[position].key = key
+
+    return change
+
+
 def signal_job(bindings: QueueBindings, key: str, name: str, payload: Any) -> RoundTrip[None]:
     """See `Job.signal`."""
     from penstock.jobs.durable_bindings import StepBindings, check_name
@@ -424,9 +390,9 @@ _ASK_AGAIN = 1.0
 """Seconds after which a caller that waits for the end of a cancelled job asks again: a retry may have come between."""
 
 
-def cancel_job(queue: JobQueue, key: str, wait: float | None) -> Operation[bool]:
+def cancel_job(shard: Shard, key: str, wait: float | None) -> Operation[bool]:
     """See `Job.cancel`."""
-    bindings = queue.bindings
+    bindings = shard.bindings
     check_wait("cancel", wait)
     (word,) = yield bindings.cancel([key])
     if word != "running" or wait == 0:
@@ -443,7 +409,7 @@ def cancel_job(queue: JobQueue, key: str, wait: float | None) -> Operation[bool]
             left = deadline - time.monotonic()
             if left <= 0:
                 raise CancelTimeout(
-                    f"job {queue.name}:{key} still runs, {wait:g} s after it was cancelled: code that blocks the event "
+                    f"job {shard.name}:{key} still runs, {wait:g} s after it was cancelled: code that blocks the event "
                     "loop, a thread in C code, or a program without a worker cannot be interrupted; isolate=True makes "
                     "a task that can. The job ends as cancelled as soon as its code returns"
                 )

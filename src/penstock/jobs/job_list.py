@@ -16,13 +16,13 @@ from typing import Final, Literal, TypeAlias, TypedDict
 import msgspec
 
 from penstock.core.arguments import check_callback, check_seconds, check_whole, shown
-from penstock.core.operations import Operation, RoundTrip, Sleep, verb
+from penstock.core.operations import Driver, Operation, RoundTrip, Sleep, verb
 from penstock.errors import ConfigurationError
 from penstock.jobs.counts import Counts, TenantCounts
-from penstock.jobs.job import JobQueue, QueueHandle
 from penstock.jobs.listing import FoundJob, FoundJobs, JobFilter, ListingBindings
-from penstock.jobs.moving import AnyQueue, move_jobs
+from penstock.jobs.moving import TargetQueue, move_jobs
 from penstock.jobs.record import claimed_at
+from penstock.jobs.shard import Shard
 from penstock.jobs.status import STATES, Status
 
 CHANGED_TOGETHER: Final = 100
@@ -126,7 +126,7 @@ def job_filter(
 class _Cursor(msgspec.Struct, array_like=True, frozen=True):
     """Where a page continues: the sources that are left, the first of them begun, and how many jobs all of them have.
 
-    Each source is the name of a shard, or of the queue, and one of those in `listing.lua`.
+    Each source is the name of a shard, and one of those in `listing.lua`.
     """
 
     sources: list[tuple[str, str]]
@@ -149,20 +149,25 @@ def _summary(queue: str, row: FoundJob) -> JobSummary:
     return JobSummary(
         f"{queue}:{row.key}",
         Status.RUNNING if is_running else STATES.get(record.state, Status.UNKNOWN),
-        record.task, record.tenant, record.priority, record.enqueued / 1000,
+        record.task,
+        record.tenant,
+        record.priority,
+        record.enqueued / 1000,
         claimed_at(row.owner) or record.since / 1000,
-        record.attempts, record.deliveries + is_running, row.worker,
-    )  # fmt: skip
+        record.attempts,
+        record.deliveries + is_running,
+        row.worker,
+    )
 
 
 OnProgress: TypeAlias = Callable[[BulkProgress], object]
 
 
-_Act: TypeAlias = Callable[[JobQueue, Sequence[FoundJob]], Operation[tuple[int, int]]]
+_Act: TypeAlias = Callable[[Shard, Sequence[FoundJob]], Operation[tuple[int, int]]]
 """Changes jobs of a shard. Returns how many it reached, and how many of these it changed."""
 
 
-class Jobs(QueueHandle[JobQueue]):
+class Jobs:
     """The jobs of one queue that match a filter, as `queue.jobs(…)` returns them.
 
     Jobs in one state are listed in an order where the queue has one: ready ones of one tenant as they will be claimed,
@@ -170,13 +175,17 @@ class Jobs(QueueHandle[JobQueue]):
     state while the pages are read is found at least once.
     """
 
-    __slots__ = ("_parts", "filter")
+    __slots__ = ("_any", "_shards", "filter")
 
-    def __init__(self, parts: Sequence[JobQueue], wanted: JobFilter) -> None:
-        """`parts`: the queue, or its shards."""
-        self._queue = parts[0]
-        self._parts = {part.name: part for part in parts}
+    def __init__(self, shards: Sequence[Shard], wanted: JobFilter) -> None:
+        """`shards`: those that are searched."""
+        self._any = shards[0]
+        self._shards = {shard.name: shard for shard in shards}
         self.filter = wanted
+
+    @property
+    def _driver(self) -> Driver:
+        return self._any._driver
 
     @verb
     def page(self, limit: int = 50, cursor: str | None = None) -> Operation[JobPage]:
@@ -237,7 +246,7 @@ class Jobs(QueueHandle[JobQueue]):
 
     @verb
     def move(
-        self, to: AnyQueue, *, per_second: float | None = PER_SECOND, on_progress: OnProgress | None = None
+        self, to: TargetQueue, *, per_second: float | None = PER_SECOND, on_progress: OnProgress | None = None
     ) -> Operation[BulkProgress]:
         """Move those that wait, and the dead letters among them, to another queue, where they have the same key.
 
@@ -249,9 +258,9 @@ class Jobs(QueueHandle[JobQueue]):
         round trips for each 100 that match; other arguments and cost as of `cancel`. Raises ConfigurationError for the
         same queue.
         """
-        if to.name in self._parts:
+        if to.name in self._shards:
             raise ConfigurationError(f"the jobs are in queue {to.name} already: name another one to move them to")
-        return self._checked("move", lambda part, rows: move_jobs(part, to, rows), per_second, on_progress)
+        return self._checked("move", lambda shard, rows: move_jobs(shard, to.shards, rows), per_second, on_progress)
 
     @verb
     def remove(
@@ -263,8 +272,8 @@ class Jobs(QueueHandle[JobQueue]):
     def _change(
         self, change: Change, per_second: float | None, on_progress: OnProgress | None
     ) -> Operation[BulkProgress]:
-        def act(part: JobQueue, rows: Sequence[FoundJob]) -> Operation[tuple[int, int]]:
-            changed: tuple[int, int] = yield ListingBindings(part.bindings).change(change, rows)
+        def act(shard: Shard, rows: Sequence[FoundJob]) -> Operation[tuple[int, int]]:
+            changed: tuple[int, int] = yield ListingBindings(shard.bindings).change(change, rows)
             return changed
 
         return self._checked(change, act, per_second, on_progress)
@@ -284,11 +293,11 @@ class Jobs(QueueHandle[JobQueue]):
         while is_first or at is not None:
             found, at = yield from self._step(CHANGED_TOGETHER, at)
             progress, is_first, rows = _further(progress, found), False, found.rows
-            part = self._parts[found.queue or self._queue.name]
+            shard = self._shards[found.queue or self._any.name]
             while rows:
                 started = time.monotonic()
                 some = rows if per_second is None else rows[: max(1, math.ceil(per_second))]
-                reached, done = yield from act(part, some[:CHANGED_TOGETHER])
+                reached, done = yield from act(shard, some[:CHANGED_TOGETHER])
                 progress, rows = replace(progress, done=progress.done + done), rows[reached:]
                 if on_progress is not None:
                     on_progress(progress)
@@ -304,10 +313,10 @@ class Jobs(QueueHandle[JobQueue]):
         if not at.sources:
             return FoundJobs("", b"", 0, 0, 0, []), None
         (name, source), *others = at.sources
-        if (part := self._parts.get(name)) is None:
-            raise ValueError(f"page(cursor=…): it is one of queue {name}, and not of {self._queue.name}")
-        wanted = replace(self.filter, id_prefix=part.key_of(self.filter.id_prefix))
-        found: FoundJobs = yield ListingBindings(part.bindings).page(source, at.begun, limit, wanted)
+        if (shard := self._shards.get(name)) is None:
+            raise ValueError(f"page(cursor=…): it is one of queue {name}, and not of {self._any.name}")
+        wanted = replace(self.filter, id_prefix=shard.key_of(self.filter.id_prefix))
+        found: FoundJobs = yield ListingBindings(shard.bindings).page(source, at.begun, limit, wanted)
         of = found.of if at.of is None else at.of
         found = msgspec.structs.replace(found, queue=name, of=of)
         if found.following:
@@ -319,9 +328,9 @@ class Jobs(QueueHandle[JobQueue]):
         wanted, sources = self.filter, []
         if wanted.worker is not None:
             of, cursor = 0, "0"
-            for name, part in self._parts.items():
+            for name, shard in self._shards.items():
                 while True:
-                    cursor, found = yield ListingBindings(part.bindings).incarnations(wanted.worker, cursor)
+                    cursor, found = yield ListingBindings(shard.bindings).incarnations(wanted.worker, cursor)
                     sources += [(name, f"held:{incarnation.decode()}") for incarnation, _ in found]
                     of += sum(held for _, held in found)
                     if cursor == "0":
@@ -332,15 +341,15 @@ class Jobs(QueueHandle[JobQueue]):
             names = ["lane", "suspects"]
         elif wanted.state in (Status.DEAD, Status.DELAYED):
             names = [str(wanted.state)]
-        sources = [(part, name) for part in self._parts for name in names]
+        sources = [(shard, name) for shard in self._shards for name in names]
         if len(sources) == 1:
             return _Cursor(sources)
         of = 0
-        for part in self._parts.values():
-            of += yield self._count_part(part)
+        for one in self._shards.values():
+            of += yield self._count_jobs(one)
         return _Cursor(sources, b"", of)
 
-    def _count_part(self, part: JobQueue) -> RoundTrip[int]:
+    def _count_jobs(self, shard: Shard) -> RoundTrip[int]:
         """About how many jobs there are to examine."""
         tenant, state = self.filter.tenant, self.filter.state
 
@@ -349,8 +358,7 @@ class Jobs(QueueHandle[JobQueue]):
                 return counts.waiting + counts.running + counts.dead
             return counts.dependent if state is Status.WAITING else int(getattr(counts, str(state)))
 
-        found = part.bindings.counts() if tenant is None else part.bindings.tenant_counts(tenant)
-        return found.then(count)
+        return shard.counts_of(tenant).then(count)
 
 
 def _further(progress: BulkProgress, found: FoundJobs) -> BulkProgress:

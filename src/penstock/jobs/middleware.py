@@ -27,9 +27,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from penstock.errors import ConfigurationError
-from penstock.jobs.claims import Claim, Settlement
+from penstock.jobs.claims import Claim, Failure, Settlement
 from penstock.jobs.dependencies import Lifecycle
-from penstock.jobs.job import Failure
 from penstock.jobs.record import Record, with_trace
 from penstock.jobs.retry import HeldSuspension
 

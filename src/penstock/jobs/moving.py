@@ -11,37 +11,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 from penstock.core.operations import Operation
-from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.constants import DEAD, DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID
-from penstock.jobs.job import JobQueue
 from penstock.jobs.listing import FoundJob, HeldJob, ListingBindings
 from penstock.jobs.record import redrafted
+from penstock.jobs.shard import Shard
+from penstock.jobs.shards import ShardMap
 
 HELD: Final = 60.0
 """Seconds for which no worker claims a job that is being moved."""
 
 
-class AnyQueue(Protocol):
-    """The parts of a `Queue` that a move uses."""
+class TargetQueue(Protocol):
+    """A `Queue`. A Protocol: the modules of its jobs must not import that class, which makes them."""
 
     name: str
-    bindings: QueueBindings
-
-    def shard_of(self, tenant: str) -> Self: ...
-    def agree_on_shards(self) -> Operation[None]: ...
+    shards: ShardMap
 
 
-def move_jobs(source: JobQueue, target: AnyQueue, rows: Sequence[FoundJob]) -> Operation[tuple[int, int]]:
-    """Returns how many of these jobs were reached, and how many of them were moved."""
+def move_jobs(source: Shard, target: ShardMap, rows: Sequence[FoundJob]) -> Operation[tuple[int, int]]:
+    """Move jobs of a shard to another queue. Returns how many were reached, and how many of them were moved."""
     bindings = ListingBindings(source.bindings)
-    yield from target.agree_on_shards()
+    yield from target.check()
     reached, held = yield bindings.hold(HELD, rows)
-    by_shard: dict[AnyQueue, list[HeldJob]] = {}
+    by_shard: dict[Shard, list[HeldJob]] = {}
     for job in held:
-        by_shard.setdefault(target.shard_of(job.record.tenant), []).append(job)
+        by_shard.setdefault(target.current.for_new(job.record.tenant), []).append(job)
     moved = 0
     for shard, jobs in by_shard.items():
         refused = set((yield shard.bindings.enqueue([part for job in jobs for part in (job.key, _draft(job))])))
@@ -49,7 +46,7 @@ def move_jobs(source: JobQueue, target: AnyQueue, rows: Sequence[FoundJob]) -> O
         stay = [job for at, job in enumerate(jobs) if at in refused]
         while accepted:
             rows = [FoundJob(job.key, b"", job.record, "") for job in accepted]
-            some, removed = yield bindings.move(target.name, rows)
+            some, removed = yield bindings.move(target.first.name, rows)
             kept = [job for at, job in enumerate(accepted[:some]) if at not in removed]
             if kept:
                 yield shard.bindings.cancel([job.key for job in kept])

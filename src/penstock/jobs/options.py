@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypedDict
@@ -12,6 +12,7 @@ from penstock.core.clock import milliseconds
 from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID
 from penstock.jobs.record import draft
 from penstock.jobs.retry import LONGEST_DELAY, is_date
+from penstock.settings import Settings
 
 if TYPE_CHECKING:
     from penstock.jobs.unique import Unique
@@ -122,6 +123,16 @@ def record_start(options: Options, result_ttl: float, flags: int, task: str, pow
         flags=flags, how=how, priority=options.priority, tenant=options.tenant.encode(), task=task.encode(),
         delay_ms=due, expires_ms=expires, ttl_ms=milliseconds(result_ttl), powers=powers,
     )  # fmt: skip
+
+
+def job_start(
+    settings: Settings, options: Options, flags: int = 0, task: str = "", ttl: float | None = None, powers: int = 0
+) -> bytes:
+    """The record of a new job up to its powers and its payload. `task`: its name; `ttl`: its `result_ttl`."""
+    if options.unique is not None and options.unique.debounce is not None:
+        options = replace(options, delay=options.unique.debounce, unique=None)
+    kept = next(t for t in (options.result_ttl, ttl, settings.result_ttl) if t is not None)
+    return record_start(options, kept, flags, task, powers)
 
 
 def _date_or_delay(date: datetime | float | None, default: float = 0.0) -> tuple[int, bool]:

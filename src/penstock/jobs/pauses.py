@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from penstock.core.arguments import shown
@@ -63,3 +63,12 @@ def read_pauses(reply: Sequence[Any]) -> list[PausedPart]:
         tenant = part.removeprefix(_TENANT) if task is None else None
         found.append(PausedPart(task, tenant, parked, status == _PAUSED))
     return found
+
+
+def joined_pauses(found: Sequence[Sequence[PausedPart]]) -> list[PausedPart]:
+    """The pauses of a queue from those of its shards."""
+    joined: dict[tuple[str | None, str | None], PausedPart] = {}
+    for one in (one for pauses in found for one in pauses):
+        known = joined.get((one.task, one.tenant)) or replace(one, parked=0)
+        joined[one.task, one.tenant] = replace(one, parked=known.parked + one.parked, paused=known.paused or one.paused)
+    return sorted(joined.values(), key=lambda one: (one.task is None, one.task or one.tenant or ""))

@@ -1,107 +1,46 @@
-"""A queue: put jobs in, claim and settle them. It works with or without tasks and workers."""
+"""A queue: put jobs in, claim and settle them, and operate it. It works with or without tasks and workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, Unpack, cast
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
 from penstock import codec
-from penstock.core.arguments import check_wait, is_whole, shown
+from penstock.core.arguments import check_wait, check_whole, is_whole, shown
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
-from penstock.core.operations import (
-    Driver,
-    Operation,
-    Receive,
-    RoundTrip,
-    Send,
-    Unanswered,
-    verb,
-)
+from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import BadCall, ConfigurationError
-from penstock.jobs.bindings import SLICE, OnDouble, QueueBindings
-from penstock.jobs.claims import Ending
 from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
+from penstock.jobs.counts import Counts, WorkerInfo, total_counts
 from penstock.jobs.dead_letters import DeadLetters
 from penstock.jobs.item import Item, checked_lease
-from penstock.jobs.job import Failure, Job
-from penstock.jobs.keys import QueueKeys, check_queue_name
+from penstock.jobs.job import Job, becomes_double_of
+from penstock.jobs.keys import check_queue_name
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
-from penstock.jobs.operating import Tenant
-from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, record_start
+from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, job_start
 from penstock.jobs.record import Record, has_powers
-from penstock.jobs.sharded_queue import ShardedQueue
+from penstock.jobs.shard import Shard
+from penstock.jobs.shards import ShardMap, ask_all, set_all
 from penstock.jobs.status import Status
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
     from penstock.jobs.job_list import Jobs
-    from penstock.jobs.shard_table import TenantMap
+    from penstock.jobs.limits import Limit, LimitInfo
+    from penstock.jobs.pauses import Named, PausedPart
+    from penstock.jobs.retention import Retention
+    from penstock.jobs.tenant import Tenant
 
 R = TypeVar("R")
 
 CHUNK: Final = 500
 """Jobs that one round trip of a bulk enqueue sends. They take the server a millisecond or two."""
 
-CHUNK_TENANTS: Final = 250
-"""Distinct tenants in such a round trip. Each costs several commands, so 500 of them would take the server 5 ms."""
 
-
-def becomes_double_of(jobs: Sequence[Job[Any]]) -> OnDouble:
-    """Makes each of these handles that is a double a handle on the job that holds its unique key."""
-
-    def change(position: int, key: str) -> None:
-        jobs[position].key = key
-
-    return change
-
-
-def claim_from_queues(queues: Iterable[Queue], n: int, lease: float | None) -> Operation[list[Item]]:
-    """Claim up to `n` jobs without waiting: from the first queue, then from the next one."""
-    return claim_in_order([queue.claim_from_parts for queue in queues], n, lease)
-
-
-def claim_in_order(
-    claims: Iterable[Callable[[int, float | None], Operation[list[Item]]]], n: int, lease: float | None
-) -> Operation[list[Item]]:
-    """Claim until there are `n` items. If one claim fails or is cancelled, the items of the others are released."""
-    items: list[Item] = []
-    try:
-        for claim in claims:
-            items += yield from claim(n - len(items), lease)
-            if len(items) >= n:
-                break
-    except BaseException:
-        for queue, incarnation in dict.fromkeys((item._queue, item._incarnation) for item in items):
-            yield from cast("Queue", queue).abandon(incarnation)
-        raise
-    return items
-
-
-class SentDrafts(NamedTuple):
-    """A chunk of drafts that was sent to a queue or shard, and not answered yet."""
-
-    unanswered: Unanswered
-    queue: Queue
-    known: TenantMap[Queue] | None
-    drafts: Sequence[tuple[str, bytes]]
-    jobs: Sequence[Job[Any]]
-
-    def receive(self) -> Operation[None]:
-        """Wait for the reply. Jobs that belong elsewhere since the shards were changed are enqueued there."""
-        answer = yield Receive(self.unanswered)
-        if self.known is not None and not isinstance(answer, list):
-            shards = self.queue.shards
-            assert shards is not None
-            shards.learn(answer, self.known)
-            yield from shards.enqueue(self.drafts, durable=False, jobs=self.jobs)
-
-
-class Queue(ShardedQueue):
+class Queue:
     """A named queue of the app. It works with or without tasks and workers."""
 
     def __init__(
@@ -111,26 +50,39 @@ class Queue(ShardedQueue):
         settings: Settings,
         clock: Clock,
         middleware: MiddlewareStack | None = None,
+        *,
+        table: str | None = None,
     ) -> None:
+        """`table`: of its shards, if that was just read from the server (see `ShardMap.stored`)."""
         self.name = check_queue_name(name)
         self._driver = driver
         self.settings = settings
         self.middleware = middleware or MiddlewareStack()
-        self.bindings = QueueBindings(QueueKeys(settings.prefix, name), clock)
-        self.dead = DeadLetters(self)
-        self.shards = None
+
+        def make(shard: str) -> Shard:
+            return Shard(shard, driver, settings, clock, self.middleware)
+
+        self.shards = ShardMap(name, make) if table is None else ShardMap.stored(name, make, table)
+        self.first = self.shards.first
+        """The shard with everything of a queue without shards, and with the table of one with shards."""
+        self.new_jobs_in = self.shards
+        """The shards of its new jobs: others if the queue is itself a shard, by its name, of one that is split here."""
+        self.dead = DeadLetters(self.shards)
+        self._claims = 0
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
 
     def tenant(self, name: str) -> Tenant:
         """A handle on one tenant of this queue. No round trip."""
-        return Tenant(self, name)
+        from penstock.jobs.tenant import Tenant
+
+        return Tenant(self.shards, name)
 
     def job(self, job_id: str) -> Job[Any]:
         """A handle on a job of this queue, by its id or by the part after the colon. No round trip."""
-        queue = self.shards.named_in(job_id) if self.shards is not None and self.is_split else self
-        return Job(queue, queue.key_of(job_id))
+        shard = self.shards.of_job(job_id)
+        return Job(shard, shard.key_of(job_id))
 
     def jobs(
         self,
@@ -155,42 +107,28 @@ class Queue(ShardedQueue):
         """
         from penstock.jobs.job_list import Jobs, job_filter
 
-        return Jobs(
-            self.parts if tenant is None else self.known_homes(tenant),
-            job_filter(state, task, tenant, worker, id_prefix, older_than),
-        )
+        shards = self.shards.current.known if tenant is None else self.shards.current.may_hold(tenant)
+        return Jobs(shards, job_filter(state, task, tenant, worker, id_prefix, older_than))
 
     def key(self, name: str, tenant: str = "") -> str:
         """A key of your own in the slot of this tenant's jobs, for a transaction that also enqueues. No round trip.
 
         Unless the queue has shards, its tenants share one slot.
         """
-        return self.shard_of(tenant).bindings.keys.user(name)
-
-    def key_of(self, job_id: str) -> str:
-        """The part of a job's id that identifies the job within this queue."""
-        return job_id.removeprefix(f"{self.name}:")
+        return self.shards.current.for_new(tenant).bindings.keys.user(name)
 
     # --- put ---
 
     def draft(self, payload: bytes, options: Options) -> tuple[str, bytes]:
         """The key and the record of a new job that is a bare value."""
         if options.unique is None:
-            return options.id or mint_id(), self.record_start(options) + payload
+            return options.id or mint_id(), job_start(self.settings, options) + payload
         from penstock.jobs.unique import encode_powers, exact_field, mark_keys
 
         fields = {"u": exact_field(options.unique)}
-        powers = encode_powers(**(fields if self.shards is None else mark_keys(fields)))
-        return options.id or mint_id(), self.record_start(options, UNIQUE, powers=UNIQUE_KEY) + powers + payload
-
-    def record_start(
-        self, options: Options, flags: int = 0, task: str = "", ttl: float | None = None, powers: int = 0
-    ) -> bytes:
-        """The record of a new job up to its powers and its payload. `task`: its name; `ttl`: its `result_ttl`."""
-        if options.unique is not None and options.unique.debounce is not None:
-            options = replace(options, delay=options.unique.debounce, unique=None)
-        kept = next(t for t in (options.result_ttl, ttl, self.settings.result_ttl) if t is not None)
-        return record_start(options, kept, flags, task, powers)
+        powers = encode_powers(**(fields if self.shards.named is None else mark_keys(fields)))
+        start = job_start(self.settings, options, UNIQUE, powers=UNIQUE_KEY)
+        return options.id or mint_id(), start + powers + payload
 
     def _draft_values(self, values: Iterable[Any], options: Options) -> list[tuple[str, bytes]]:
         limit = self.settings.max_payload
@@ -206,11 +144,11 @@ class Queue(ShardedQueue):
         """
         chosen = Options(**options)
         ((key, record),) = self._draft_values([value], chosen)
-        if self.is_split and chosen.unique is not None:
-            from penstock.jobs.shards import check_unique_key
+        if self.shards.named is not None and chosen.unique is not None:
+            from penstock.jobs.sharded_enqueue import check_unique_key
 
             check_unique_key(f"queue {self.name}", chosen.unique, chosen.tenant, uses_tenant=False)
-        return self.enqueue_job(key, record, Job(self, key, ttl=chosen.result_ttl), chosen)
+        return self.enqueue_job(key, record, Job(self.shard_for(chosen.tenant), key, ttl=chosen.result_ttl), chosen)
 
     @verb
     def put_many(self, values: Iterable[Any], **options: Unpack[EnqueueManyOptions]) -> Operation[list[Job[Any]]]:
@@ -223,96 +161,76 @@ class Queue(ShardedQueue):
             raise TypeError("put_many() takes no id, and no unique key: its jobs would all have the same one")
         chosen = Options(**options)
         drafts = self._draft_values(values, chosen)
-        jobs: list[Job[Any]] = [Job(self, key, ttl=chosen.result_ttl) for key, _ in drafts]
+        shard = self.shard_for(chosen.tenant)
+        jobs: list[Job[Any]] = [Job(shard, key, ttl=chosen.result_ttl) for key, _ in drafts]
         yield from self.enqueue_drafts(drafts, durable=chosen.durable, jobs=jobs)
         return jobs
 
     def enqueue_drafts(
-        self, drafts: Iterable[tuple[str, bytes]], *, durable: bool, jobs: Sequence[Job[Any]] | None = None
+        self, drafts: Iterable[tuple[str, bytes]], *, durable: bool, jobs: Sequence[Job[Any]]
     ) -> Operation[None]:
         """Enqueue drafts, 500 in a round trip. Each of `jobs` that is a double becomes a handle on the first job."""
         rest, start = iter(drafts), 0
         while chunk := list(islice(rest, CHUNK)):
-            some = None if jobs is None else jobs[start : start + CHUNK]
+            some = jobs[start : start + CHUNK]
             start += CHUNK
             if self.middleware.enqueue_hooks:
-                given = [JobDraft(self.name, key, record) for key, record in chunk]
-                with self.middleware.around_enqueue(EnqueueContext(self.name, given)):
+                given = [JobDraft(job.shard.name, *draft) for job, draft in zip(some, chunk, strict=True)]
+                with self.middleware.around_enqueue(EnqueueContext(some[0].shard.name, given)):
                     yield from self._enqueue_chunk([(one.key, one.record) for one in given], durable, some)
             else:
                 yield from self._enqueue_chunk(chunk, durable, some)
 
     def _enqueue_chunk(
-        self, chunk: Sequence[tuple[str, bytes]], durable: bool, jobs: Sequence[Job[Any]] | None
+        self, chunk: Sequence[tuple[str, bytes]], durable: bool, jobs: Sequence[Job[Any]]
     ) -> Operation[None]:
-        if self.shards is not None:
-            return (yield from self.shards.enqueue(chunk, durable=durable, jobs=jobs))
-        parts = [part for draft in chunk for part in draft]
-        yield self.bindings.enqueue(parts, durable=durable, on_double=None if jobs is None else becomes_double_of(jobs))
+        if self.new_jobs_in.named is not None:
+            from penstock.jobs.sharded_enqueue import enqueue_in_shards
 
-    def send_drafts(
-        self,
-        drafts: Sequence[tuple[str, bytes]],
-        sent: SentDrafts | None,
-        *,
-        durable: bool,
-        jobs: Sequence[Job[Any]],
-        known: TenantMap[Queue] | None = None,
-    ) -> Operation[SentDrafts | None]:
-        """Send one chunk after the reply to the chunk `sent` before. Returns what the next call has to receive.
+            return (yield from enqueue_in_shards(self.new_jobs_in, chunk, jobs, durable=durable))
+        texts = [text for draft in chunk for text in draft]
+        yield self.first.bindings.enqueue(texts, durable=durable, on_double=becomes_double_of(jobs))
 
-        So the caller prepares the next chunk while the server works, and the chunks keep their order whatever fails.
-        `known`: where tenants belong, by which this shard was chosen; None: this queue has no shards.
-        """
-        if sent is not None:
-            yield from sent.receive()
-        if not self.may_send_ahead(known, durable=durable):
-            yield from self.enqueue_drafts(drafts, durable=durable, jobs=jobs)
-            return None
-        parts = [part for draft in drafts for part in draft]
-        call: RoundTrip[Any]
-        if known is None:
-            call = self.bindings.enqueue(parts, on_double=becomes_double_of(jobs))
-        else:
-            from penstock.jobs.shard_bindings import ShardBindings
-
-            call = ShardBindings(self.bindings).enqueue(parts, known.table.text, on_double=becomes_double_of(jobs))
-        return SentDrafts((yield Send(call)), self, known, [] if known is None else [*drafts], jobs)
-
-    def may_send_ahead(self, known: TenantMap[Queue] | None, *, durable: bool) -> bool:
-        """Whether a call can be sent before the last one was answered, or together with calls to other shards."""
-        return not (durable or self.middleware.enqueue_hooks or (known is not None and not known.is_settled))
+    def shard_for(self, tenant: str) -> Shard:
+        """The shard of a tenant's next job, as far as this program knows. Enqueueing it may find another one."""
+        shards = self.new_jobs_in
+        return self.first if shards.named is None else shards.current.for_new(tenant)
 
     def enqueue_job(
         self, key: str, record: bytes, job: Job[R], options: Options
     ) -> RoundTrip[Job[R]] | Operation[Job[R]]:
-        """Enqueue one job. If it is a double, `job` becomes the first one."""
-        if self.middleware.enqueue_hooks:
-            return self._enqueue_as_draft(key, record, job, options)
-        if self.shards is not None:
-            return self._enqueue_in_shard(key, record, job, options)
+        """Enqueue one job. If it is a double, `job` becomes the first one. Afterwards `job` has the right shard."""
+        if self.middleware.enqueue_hooks or self.new_jobs_in.named is not None:
+            return self._enqueue_or_route(key, record, job, options)
+        bindings = self.first.bindings
         if options.is_plain and not has_powers(record):
-            return self.bindings.enqueue_plain(key, record).then(lambda _: job)
-        sent = self.bindings.enqueue((key, record), durable=options.durable, on_double=becomes_double_of([job]))
+            return bindings.enqueue_plain(key, record).then(lambda _: job)
+        sent = bindings.enqueue((key, record), durable=options.durable, on_double=becomes_double_of([job]))
         return sent.then(lambda _: job)
 
-    def _enqueue_as_draft(self, key: str, record: bytes, job: Job[R], options: Options) -> Operation[Job[R]]:
-        yield from self.enqueue_drafts([(key, record)], durable=options.durable, jobs=[job])
-        return job
+    def _enqueue_or_route(self, key: str, record: bytes, job: Job[R], options: Options) -> Operation[Job[R]]:
+        if self.middleware.enqueue_hooks:
+            yield from self.enqueue_drafts([(key, record)], durable=options.durable, jobs=[job])
+            return job
+        from penstock.jobs.sharded_enqueue import enqueue_one_in_shard
 
-    def _enqueue_in_shard(self, key: str, record: bytes, job: Job[R], options: Options) -> Operation[Job[R]]:
-        assert self.shards is not None
-        yield from self.shards.enqueue_one(
-            key, record, job, options.tenant, durable=options.durable, plain=options.is_plain and not has_powers(record)
+        yield from enqueue_one_in_shard(
+            self.new_jobs_in,
+            key,
+            record,
+            job,
+            options.tenant,
+            durable=options.durable,
+            plain=options.is_plain and not has_powers(record),
         )
         return job
 
-    def add_to_pipeline(self, pipeline: Any, key: str, record: bytes) -> None:
-        """Add an enqueue to a pipeline, inside the `enqueue` hooks.
+    def add_to_pipeline(self, pipeline: Any, shard: Shard, key: str, record: bytes) -> None:
+        """Add an enqueue in a shard to a pipeline, inside the `enqueue` hooks.
 
         Raises BadCall for a unique job, and ConfigurationError for shards that are not checked yet.
         """
-        if self.shards is not None and not self.shards.is_checked:
+        if self.shards.named is not None and not self.shards.is_checked:
             raise ConfigurationError(
                 f"queue {self.name}: ask the server once for the number of its shards, by queue.check_shards(), before "
                 "you enqueue in a pipeline"
@@ -322,9 +240,9 @@ class Queue(ShardedQueue):
                 f"queue {self.name}: a unique job cannot be enqueued in a pipeline, whose reply would say which job it "
                 "is a double of: enqueue it by itself, or with enqueue_many"
             )
-        job = JobDraft(self.name, key, record)
-        with self.middleware.around_enqueue(EnqueueContext(self.name, [job])):
-            self._driver.add_to_pipeline(pipeline, self.bindings.enqueue((job.key, job.record)))
+        job = JobDraft(shard.name, key, record)
+        with self.middleware.around_enqueue(EnqueueContext(shard.name, [job])):
+            self._driver.add_to_pipeline(pipeline, shard.bindings.enqueue((job.key, job.record)))
 
     def put_in(self, pipeline: Any, value: Any, **options: Unpack[EnqueueOptions]) -> Job[Any]:
         """Enqueue one value in a pipeline or transaction of your own. Nothing is sent before you execute it.
@@ -335,9 +253,9 @@ class Queue(ShardedQueue):
         """
         chosen = Options(**options)
         ((key, record),) = self._draft_values([value], chosen)
-        home = self.shard_of(chosen.tenant)
-        home.add_to_pipeline(pipeline, key, record)
-        return Job(home, key, ttl=chosen.result_ttl)
+        shard = self.shard_for(chosen.tenant)
+        self.add_to_pipeline(pipeline, shard, key, record)
+        return Job(shard, key, ttl=chosen.result_ttl)
 
     # --- claim ---
 
@@ -357,56 +275,215 @@ class Queue(ShardedQueue):
             raise ValueError(f"claim({shown(n)}): 1 to 1000 jobs")
         check_wait("claim", wait)
         if wait == 0:
-            return self.claim_from_parts(n, lease)
-        return self._claim_waiting(n, wait, self._lease(lease))
+            return self.claim_now(n, lease)
+        return self._claim_waiting(n, wait, lease)
+
+    def claim_now(self, n: int, lease: float | None) -> Operation[list[Item]]:
+        """Claim without waiting, from each shard in turn, each time with another one first."""
+        from penstock.jobs.claiming import claim_in_order, claim_now
+
+        known = (yield from self.shards.refresh()).known
+        first = self._claims % len(known)
+        self._claims += 1
+        seconds = self._lease(lease)
+        claims = [partial(claim_now, shard, lease=seconds) for shard in known[first:] + known[:first]]
+        return (yield from claim_in_order(claims, n))
+
+    def _claim_waiting(self, n: int, wait: float | None, lease: float | None) -> Operation[list[Item]]:
+        from penstock.jobs.claiming import WaitingClaim
+
+        if self.shards.named is not None and (items := (yield from self.claim_now(n, lease))):
+            return items
+        return (yield from WaitingClaim(self.shards, self._lease(lease)).wait(n, wait))
 
     def _lease(self, lease: float | None) -> float:
         return checked_lease(self.settings.lease if lease is None else lease)
 
-    def claim_from_parts(self, n: int, lease: float | None) -> Operation[list[Item]]:
-        """Claim without waiting, from each shard in turn, each time with another one first."""
-        parts: tuple[Queue, ...] = (self,)
-        if self.shards is not None and self.is_split:
-            yield from self.shards.refresh()
-            parts = self.shards.rotated()
-        return (yield from claim_in_order([part.claim_now for part in parts], n, lease))
+    # --- operate ---
 
-    def claim_now(self, n: int, lease: float | None) -> Operation[list[Item]]:
-        while True:
-            incarnation = mint_id()
-            try:
-                turn = yield self.bindings.turn(
-                    incarnation, 1, lease=self._lease(lease), want=n, trial="alone", once=True
-                )
-            except BaseException:
-                yield from self.abandon(incarnation)
-                raise
-            if turn.claims or not turn.more:
-                return [Item(self, incarnation, claim) for claim in turn.claims]
+    @verb
+    def count(self) -> RoundTrip[Counts] | Operation[Counts]:
+        """Jobs by state, totals so far, and the age of the oldest ready job. One round trip, O(1).
 
-    def _claim_waiting(self, n: int, wait: float | None, lease: float) -> Operation[list[Item]]:
-        from penstock.jobs.waiting_claim import WaitingClaim
-
-        if self.is_split and (items := (yield from self.claim_from_parts(n, lease))):
-            return items
-        return (yield from WaitingClaim(self, lease).wait(n, wait))
-
-    def abandon(
-        self,
-        incarnation: str,
-        started: Sequence[bytes] = (),
-        ending: Ending = "release",
-        cause: Failure | None = None,
-    ) -> Operation[bool]:
-        """End all claims of an incarnation that takes no more turns. Returns whether suspects wait for a trial.
-
-        The claims in `started` end with `ending` and `cause`; the others are released.
+        With shards: two, the second one to each node.
         """
-        suspect: float | None = None
-        reason = msgspec.json.encode(cause) if cause else b""
-        left, start = 1, 0
-        while left:
-            some, more = started[start : start + SLICE], start + SLICE < len(started)
-            left, all_settled, suspect = yield self.bindings.abandon(incarnation, ending, reason, some, more=more)
-            start += SLICE if all_settled else 0
-        return suspect is not None
+        return ask_all(self.shards, lambda shard: shard.bindings.counts(), total_counts)
+
+    @verb
+    def purge(self) -> Operation[int]:
+        """Cancel all waiting jobs; running jobs are not stopped. Returns how many.
+
+        One round trip for each 250, and one to count them; with shards, for each of them.
+        """
+        total = 0
+        for shard in (yield from self.shards.refresh()).known:
+            total += yield from shard.purge(None)
+        return total
+
+    @verb
+    def limits(self, keys: int = 100) -> RoundTrip[list[LimitInfo]] | Operation[list[LimitInfo]]:
+        """The limits that jobs of this queue have used, each with up to `keys` keys that have parked jobs.
+
+        One round trip; with shards, one to each node, and up to `keys` keys of each shard.
+        """
+        from penstock.jobs.limits import joined_limits
+
+        check_whole("limits", "keys", keys, 0, 1000, "from 0 to 1000")
+        return ask_all(self.shards, lambda shard: shard.bindings.limits(keys), joined_limits)
+
+    @verb
+    def set_limit(self, name: str, limit: Limit) -> Operation[None]:
+        """Change the numbers of a limit: `queue.set_limit("mail", Rate(200, per=60))`. Its key stays as it is.
+
+        Applies at once to all hosts, until a newer release of the tasks is used. Jobs that run are not stopped; if
+        there is more room, parked jobs are admitted, some hundreds at once. Raises ConfigurationError if no job of this
+        queue has used a limit of this name and kind. One round trip; with shards, for each, and a shard where no job
+        has used the limit yet keeps the numbers of the tasks.
+        """
+        from penstock.jobs.limits import numbers, stored_name
+
+        stored = stored_name(limit, name), *numbers(limit)
+        if not any((yield from set_all(self.shards, lambda shard: shard.bindings.set_limit(*stored)))):
+            kind = type(limit).__name__
+            raise ConfigurationError(
+                f"queue {self.name}: no job has used a {kind} limit named {name!r}; `limits()` lists them"
+            )
+
+    @verb
+    def workers(self, limit: int = 1000) -> RoundTrip[list[WorkerInfo]] | Operation[list[WorkerInfo]]:
+        """The workers of this queue, the one with the longest lease first. One round trip; with shards, one
+        more to each node.
+
+        A worker serves all shards, and each has a row for it, with the jobs that it holds there.
+        """
+
+        def join(found: Sequence[list[WorkerInfo]]) -> list[WorkerInfo]:
+            return sorted((one for part in found for one in part), key=lambda one: -one.lease)[:limit]
+
+        return ask_all(self.shards, lambda shard: shard.bindings.workers(limit), join)
+
+    @verb
+    def pause(self, *, task: Named | str | None = None, tenant: str | None = None) -> Operation[None]:
+        """Hand out no more jobs until `resume()`: of one `task`, of one `tenant`, or of the whole queue.
+
+        Running jobs continue, and new ones are accepted. Jobs of a paused task or tenant are parked, and keep no place
+        in a limit. At most 1000 tasks and tenants are paused at a time. One round trip; with shards, for each.
+        """
+        return self._pause(True, task, tenant)
+
+    @verb
+    def resume(self, *, task: Named | str | None = None, tenant: str | None = None) -> Operation[None]:
+        """Hand out jobs again: of what was paused with the same argument. One round trip; with shards, for each.
+
+        The parked jobs of a task or tenant go first, in their order; each script hands back a hundred of them.
+        """
+        return self._pause(False, task, tenant)
+
+    def _pause(self, on: bool, task: Named | str | None, tenant: str | None) -> Operation[None]:
+        from penstock.jobs.pauses import part_name
+
+        def check(answer: int) -> None:
+            if answer < 0:
+                raise ConfigurationError(
+                    f"queue {self.name}: 1000 tasks and tenants are paused, which is the most: pause the queue"
+                )
+
+        name = part_name(self.name, task, tenant)
+        if name is None:
+            yield from set_all(self.shards, lambda shard: shard.bindings.set_switch("paused", on))
+        else:
+            yield from set_all(self.shards, lambda shard: shard.bindings.pause_part(name, on).then(check))
+
+    @verb
+    def pauses(self) -> RoundTrip[list[PausedPart]] | Operation[list[PausedPart]]:
+        """The tasks and tenants that are paused, or that still have parked jobs after a pause.
+
+        One round trip; with shards, one to each node.
+        """
+        from penstock.jobs.pauses import joined_pauses
+
+        return ask_all(self.shards, lambda shard: shard.bindings.pauses(), joined_pauses)
+
+    @verb
+    def keep(
+        self, *, dead_letters: int | None = None, dead_age: float | None = None, results: int | None = None
+    ) -> Operation[None]:
+        """Limit what the queue keeps of jobs that have ended; see `Retention`. None: no limit.
+
+        The server keeps these settings. The next turns of workers, and other scripts that settle jobs, remove what is
+        beyond the limits, some hundred at a time. Raises BadCall for numbers out of range. One round trip; with shards,
+        for each, and the numbers hold for each shard.
+        """
+        from penstock.jobs.retention import Retention
+
+        return self.retain(Retention(dead_letters=dead_letters, dead_age=dead_age, results=results))
+
+    def retain(self, kept: Retention) -> Operation[None]:
+        """See `keep`."""
+        yield from set_all(self.shards, lambda shard: kept.store(shard.bindings))
+
+    @verb
+    def kept(self) -> RoundTrip[Retention]:
+        """The limits that `keep` has set. One round trip."""
+        from penstock.jobs.retention import Retention
+
+        return Retention.of(self.first.bindings)
+
+    @verb
+    def due_first(self, on: bool = True) -> Operation[None]:
+        """Let delayed jobs that are due go before the other jobs of their tenant and priority.
+
+        The server keeps this setting. One round trip; with shards, for each.
+        """
+        return self._switch("due_first", on)
+
+    @verb
+    def fair_by_time(self, on: bool = True) -> Operation[None]:
+        """Let the tenants share the time of the workers equally, instead of the number of jobs.
+
+        A claim costs a tenant one turn, which stands for 10 ms; the end of the run charges the time since the claim. So
+        a tenant with long jobs gets fewer turns. Weights hold as before. The server keeps this setting. One round trip;
+        with shards, for each.
+        """
+        return self._switch("by_time", on)
+
+    def _switch(self, name: Literal["due_first", "by_time"], on: bool) -> Operation[None]:
+        yield from set_all(self.shards, lambda shard: shard.bindings.set_switch(name, on))
+
+    # --- shards ---
+
+    @verb
+    def check_shards(self) -> Operation[None]:
+        """Ask the server for the number of shards. Workers and the first enqueue of a program do it themselves.
+
+        The first program of all stores its number. Raises ConfigurationError if the queue has shards, and this program
+        names none. One round trip; none if this program has asked already.
+        """
+        return self.shards.check()
+
+    @verb
+    def add_shards(self, number: int) -> Operation[bool]:
+        """Give the queue this many shards, while programs use it. Returns whether the change is closed already.
+
+        Each tenant that is to move stays in its old shard while that has a job of it in any state, dead letters
+        included. So its jobs keep their order, and none is lost or doubled. Workers serve the new shards within 10 s,
+        and close the change when no tenant is left to move.
+
+        Raises ConfigurationError for a number below the present one, while another change is open, and while a schedule
+        that was added at run time belongs to a tenant that would move. A few round trips for each shard, and one for
+        each weight of a tenant.
+        """
+        from penstock.jobs.shard_changes import add_shards
+
+        return add_shards(self.shards, number)
+
+    @verb
+    def finish_adding_shards(self) -> Operation[bool]:
+        """Close a change of shards that is open, if no tenant is left to move. Returns whether none is open.
+
+        Workers do this by themselves. One round trip for each 1000 tenants of the old shards, and a few more.
+        """
+        from penstock.jobs.shard_changes import finish_change
+
+        yield from self.shards.refresh()
+        return (yield from finish_change(self.shards))

@@ -14,6 +14,7 @@ from penstock.jobs.job import Job
 from penstock.jobs.queue import Queue
 from penstock.jobs.schedule import ScheduleDefinition, ScheduleInfo, StoredSchedule, check_name
 from penstock.jobs.schedule_bindings import ScheduleBindings
+from penstock.jobs.shard import Shard
 from penstock.jobs.task import Call
 from penstock.jobs.timing import Missed, Timing
 
@@ -61,21 +62,26 @@ class Schedules:
     def list(self) -> Operation[list[ScheduleInfo]]:
         """The schedules of all queues that the app uses, by queue and name. One round trip for each 100 of a queue."""
         found: builtins.list[ScheduleInfo] = []
-        for name in sorted(self._names()):
-            found += yield from schedules_of(self._queue(name))
+        for shard in self._shards():
+            found += yield from schedules_of(shard)
         return found
+
+    def _shards(self) -> builtins.list[Shard]:
+        """Those of all queues that the app uses, each once."""
+        known = {shard.name: shard for name in self._names() for shard in self._queue(name).shards.current.known}
+        return [known[name] for name in sorted(known)]
 
     @verb
     def get(self, name: str) -> Operation[ScheduleInfo]:
         """One schedule. One round trip."""
-        queue, now, stored = yield from self._find(name)
-        return ScheduleInfo.of(queue.name, stored, now)
+        shard, now, stored = yield from self._find(name)
+        return ScheduleInfo.of(shard.name, stored, now)
 
     @verb
     def pause(self, name: str) -> Operation[None]:
         """Enqueue nothing until `resume`, whatever workers start meanwhile. Two round trips."""
-        queue, _, stored = yield from self._find(name)
-        yield ScheduleBindings(queue.bindings).pause(stored.name)
+        shard, _, stored = yield from self._find(name)
+        yield ScheduleBindings(shard.bindings).pause(stored.name)
 
     @verb
     def resume(self, name: str) -> Operation[None]:
@@ -83,14 +89,14 @@ class Schedules:
 
         An orphaned schedule, which no live worker declares, stays until it is removed.
         """
-        queue, now, stored = yield from self._find(name)
-        yield ScheduleBindings(queue.bindings).resume(stored.name, stored.timing.following(now))
+        shard, now, stored = yield from self._find(name)
+        yield ScheduleBindings(shard.bindings).resume(stored.name, stored.timing.following(now))
 
     @verb
     def trigger(self, name: str) -> Operation[Job[Any]]:
         """Enqueue its call now, also if it is paused. Its ticks are unaffected. Two round trips."""
-        queue, _, stored = yield from self._find(name)
-        return (yield from trigger(queue, stored))
+        shard, _, stored = yield from self._find(name)
+        return (yield from trigger(self._queue(shard.name), stored))
 
     @verb
     def remove(self, name: str) -> Operation[None]:
@@ -98,15 +104,15 @@ class Schedules:
 
         One that the code declares comes back when the next worker with that code starts: pause it instead.
         """
-        queue, _, stored = yield from self._find(name)
-        yield ScheduleBindings(queue.bindings).remove(stored.name)
+        shard, _, stored = yield from self._find(name)
+        yield ScheduleBindings(shard.bindings).remove(stored.name)
 
-    def _find(self, name: str) -> Operation[tuple[Queue, int, StoredSchedule]]:
+    def _find(self, name: str) -> Operation[tuple[Shard, int, StoredSchedule]]:
         if not isinstance(name, str):
             raise BadCall(f'schedule {shown(name)}: give its name, or its id "queue:name"')
         if ":" in name:
-            return (yield from find_schedule(self._queue(name.partition(":")[0]).parts, name))
-        return (yield from find_schedule(map(self._queue, sorted(self._names())), name))
+            return (yield from find_schedule(self._queue(name.partition(":")[0]).shards.current.known, name))
+        return (yield from find_schedule(self._shards(), name))
 
 
 def add_schedule(name: str, call: Call[Any], timing: Timing) -> Operation[ScheduleInfo]:
@@ -117,57 +123,54 @@ def add_schedule(name: str, call: Call[Any], timing: Timing) -> Operation[Schedu
     if options.id is not None or options.at is not None or options.durable:
         raise ConfigurationError(f"schedule {name!r}: its jobs cannot share an id or a date, nor be durable")
     definition = ScheduleDefinition(check_name(name), timing.check(), call.draft()[1])
-    queue = yield from _settled_home(name, call)
-    bindings = ScheduleBindings(queue.bindings)
+    shard = yield from _settled_shard(name, call)
+    bindings = ScheduleBindings(shard.bindings)
     now, _ = yield bindings.show(name)
     (word,) = yield bindings.define("put", [(definition, timing.following(now))])
     if word == "declared":
         raise ConfigurationError(
-            f"schedule {name!r} of queue {queue.name} is declared by the code of live workers: choose another name"
+            f"schedule {name!r} of queue {shard.name} is declared by the code of live workers: choose another name"
         )
-    if queue.shards is not None and (yield from _settled_home(name, call)) is not queue:
+    if call.task.queue.shards.named is not None and (yield from _settled_shard(name, call)) is not shard:
         yield bindings.remove(name)
-        raise ConfigurationError(f"schedule {name!r}: shards were added to queue {queue.name} meanwhile: add it again")
+        raise ConfigurationError(f"schedule {name!r}: shards were added to queue {shard.name} meanwhile: add it again")
     now, stored = yield bindings.show(name)
     if stored is None:
-        raise ScheduleNotFound(f"schedule {queue.name}:{name} was removed at the same time")
-    return ScheduleInfo.of(queue.name, stored, now)
+        raise ScheduleNotFound(f"schedule {shard.name}:{name} was removed at the same time")
+    return ScheduleInfo.of(shard.name, stored, now)
 
 
-def _settled_home(name: str, call: Call[Any]) -> Operation[Queue]:
-    """The queue or shard of a schedule. Raises ConfigurationError while its tenant moves to another shard."""
-    shards, tenant = call.task.home.shards, call.task.options.tenant
-    if shards is None:
-        return call.task.home
-    yield from shards.refresh()
-    home, is_moving = shards.tenants.place(tenant)
-    if is_moving:
+def _settled_shard(name: str, call: Call[Any]) -> Operation[Shard]:
+    """The shard of a schedule. Raises ConfigurationError while its tenant moves to another shard."""
+    queue, tenant = call.task.queue, call.task.options.tenant
+    snapshot = yield from queue.shards.refresh()
+    if snapshot.is_moving(tenant):
         raise ConfigurationError(
-            f"schedule {name!r}: tenant {tenant!r} of queue {shards.all[0].name} moves to another shard at present: "
-            "add the schedule when that is done"
+            f"schedule {name!r}: tenant {tenant!r} of queue {queue.name} moves to another shard at present: add the "
+            "schedule when that is done"
         )
-    return home
+    return snapshot.for_new(tenant)
 
 
-def find_schedule(queues: Iterable[Queue], name: str) -> Operation[tuple[Queue, int, StoredSchedule]]:
-    """The schedule of this name, or id, in the first of these queues that has it, and the server's time in ms."""
+def find_schedule(shards: Iterable[Shard], name: str) -> Operation[tuple[Shard, int, StoredSchedule]]:
+    """The schedule of this name, or id, in the first of these shards that has it, and the server's time in ms."""
     searched = []
-    for queue in queues:
-        now, stored = yield ScheduleBindings(queue.bindings).show(name.rpartition(":")[2])
+    for shard in shards:
+        now, stored = yield ScheduleBindings(shard.bindings).show(name.rpartition(":")[2])
         if stored is not None:
-            return queue, now, stored
-        searched.append(queue.name)
+            return shard, now, stored
+        searched.append(shard.name)
     raise ScheduleNotFound(f"no schedule {name!r} in the queues {', '.join(searched) or '(none)'}")
 
 
-def schedules_of(queue: Queue) -> Operation[list[ScheduleInfo]]:
-    """All schedules of a queue, by name. One round trip for each 100."""
-    bindings = ScheduleBindings(queue.bindings)
+def schedules_of(shard: Shard) -> Operation[list[ScheduleInfo]]:
+    """All schedules of a shard, by name. One round trip for each 100."""
+    bindings = ScheduleBindings(shard.bindings)
     found: dict[str, ScheduleInfo] = {}
     cursor = "0"
     while True:
         now, cursor, page = yield bindings.scan(cursor)
-        found |= {one.name: ScheduleInfo.of(queue.name, one, now) for one in page}
+        found |= {one.name: ScheduleInfo.of(shard.name, one, now) for one in page}
         if cursor == "0":
             return [found[name] for name in sorted(found)]
 
@@ -175,6 +178,6 @@ def schedules_of(queue: Queue) -> Operation[list[ScheduleInfo]]:
 def trigger(queue: Queue, stored: StoredSchedule) -> Operation[Job[Any]]:
     """Enqueue the call of a schedule now."""
     key = stored.job_id(mint_id())
-    job: Job[Any] = Job(queue, key)
+    job: Job[Any] = Job(queue.first, key)
     yield from queue.enqueue_drafts([(key, stored.draft)], durable=False, jobs=[job])
     return job

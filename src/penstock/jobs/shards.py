@@ -1,431 +1,272 @@
-"""The shards of one queue: which queue of its own, under a hash tag of its own, holds the jobs of which tenant.
+"""The shards of one queue: which of them holds the jobs of which tenant.
 
     queue "mail" with 3 shards      {penstock:mail}      shard 0; the table: version, shards, shards before
                                     {penstock:mail~1.9}  shard 1; the last number makes its slot fit (`shard_tag`)
                                     {penstock:mail~2.4}  shard 2
 
-Each shard is a queue as any other, with all its keys in one slot, and so has a slot, a node and a CPU of its own. While
-shards are added, a tenant that is to move stays in its old shard until that has nothing of it (see shards.lua).
+Each shard has all of its keys in one slot, and so has a slot, a node and a CPU of its own. While shards are added, a
+tenant that is to move stays in its old shard until that has nothing of it (see shards.lua). A queue that this program
+does not split has one shard, and no table.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, Self, TypeAlias, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.core.operations import Operation, Parallel, RoundTrip
 from penstock.errors import ConfigurationError
-from penstock.jobs.bindings import QueueBindings
-from penstock.jobs.keys import MOST_SHARDS
-from penstock.jobs.record import Record
-from penstock.jobs.shard_bindings import Elsewhere, ShardBindings
-from penstock.jobs.shard_table import Table, TenantMap, shard_name, shard_number
+from penstock.jobs.keys import MOST_SHARDS, check_queue_name
+from penstock.jobs.record import has_powers
+from penstock.jobs.shard import Shard
+from penstock.jobs.shard_table import Table, shard_name, shard_number
 
 if TYPE_CHECKING:
-    from penstock.jobs.job import Job
-    from penstock.jobs.unique import Unique
+    from penstock.jobs.shard_bindings import Elsewhere
 
 log = logging.getLogger("penstock.queue")
 
-_SENT_TOGETHER: Final = 250
-"""Jobs that one round trip to a shard brings while a change of shards is open."""
+R = TypeVar("R")
+T = TypeVar("T")
 
-_PIPELINED: Final = 500
-_PIPELINED_TENANTS: Final = 250
-"""Jobs, and tenants of them, in one pipeline to a node."""
-
-_TENANTS_PER_PAGE: Final = 1000
-
-MOST_SPREAD: Final = 50
-"""Tenants that are spread over several shards."""
+_REMEMBERED: Final = 10_000
+"""Tenants whose shard a program remembers."""
 
 
-class Shard(Protocol):
-    """The parts of a queue that this module uses."""
+class ShardSnapshot:
+    """The shards by one table. A bulk enqueue uses one snapshot from its first chunk to its last.
 
-    name: str
-    bindings: QueueBindings
+    With two tables, a later job of a tenant could overtake an earlier one. The table of a snapshot never changes. While
+    a change of shards is open, the snapshot remembers the tenants that are known to have moved.
+
+    known  the shards that the queue has
+    """
+
+    def __init__(self, known: Sequence[Shard], table: Table) -> None:
+        self.table = table
+        self.known = tuple(known)
+        self._places: dict[str, tuple[Shard, bool]] = {}
+        self._moved: set[str] = set()
+        self._spread = dict(table.spread)
 
     @property
-    def shards(self) -> Shards[Self] | None: ...
+    def is_settled(self) -> bool:
+        """Whether the table is the server's, and no change was open when it was read."""
+        return self.table.version > 0 and not self.table.before
+
+    def for_new(self, tenant: str, key: str = "", record: bytes = b"") -> Shard:
+        """The shard to which a tenant's next job is sent.
+
+        key, record  of the job. A tenant that is spread has one shard for its jobs with powers, and several others: for
+                     those the key decides, so that an id of your own is in one shard whenever it is used. Without a
+                     record: the shard for jobs with powers
+        """
+        number = self._spread_over(tenant, record)
+        if number is None:
+            return self._place(tenant)[0]
+        most = self.table.number
+        step = shard_number(key, min(number, most)) * most // min(number, most)
+        return self.known[(shard_number(tenant, most) + step) % most]
+
+    def is_moving(self, tenant: str, record: bytes = b"") -> bool:
+        """Whether `for_new` names the tenant's old shard, which may have handed the tenant over by now."""
+        return self._spread_over(tenant, record) is None and self._place(tenant)[1]
+
+    def _spread_over(self, tenant: str, record: bytes) -> int | None:
+        """Over how many shards the tenant is spread; None: this job has its one shard."""
+        return self._spread.get(tenant) if self._spread and record and not has_powers(record) else None
+
+    def _place(self, tenant: str) -> tuple[Shard, bool]:
+        found = self._places.get(tenant)
+        if found is None:
+            if len(self._places) >= _REMEMBERED:
+                self._places.clear()
+            new = shard_number(tenant, self.table.number)
+            old = shard_number(tenant, self.table.before) if self.table.before else new
+            stays = old == new or tenant in self._moved
+            found = self._places[tenant] = (self.known[new if stays else old], not stays)
+        return found
+
+    def may_hold(self, tenant: str) -> tuple[Shard, ...]:
+        """The shards that may hold jobs of a tenant: while a change is open, its old and its new one."""
+        if tenant in self._spread:
+            return self.known
+        numbers = {shard_number(tenant, n) for n in (self.table.before or self.table.number, self.table.number)}
+        return tuple(self.known[n] for n in sorted(numbers))
+
+    def is_spread(self, tenant: str) -> bool:
+        """Whether the tenant is, or was, spread over several shards, so that any shard may have jobs of it."""
+        return tenant in self._spread
+
+    def note_moved(self, tenants: Iterable[str]) -> None:
+        """These tenants belong to their new shard for good."""
+        for tenant in tenants:
+            self._moved.add(tenant)
+            self._places.pop(tenant, None)
 
 
-S = TypeVar("S", bound=Shard)
+class ShardMap:
+    """The shards of one queue, as this program knows them.
 
+    first    has the table, and all jobs of a queue that is not split
+    named    with how many shards the queue begins if it is new; None: this program does not split it
+    current  the latest snapshot
+    """
 
-class ShardPart(NamedTuple, Generic[S]):
-    """Jobs that one call brings to a shard. `moving`: all of their tenants are to move, which may have happened."""
-
-    home: S
-    moving: bool
-    drafts: Sequence[tuple[str, bytes]]
-    jobs: Sequence[Job[Any]] | None
-
-    def call(self, table: str, *, durable: bool = False) -> RoundTrip[list[int] | Elsewhere]:
-        return ShardBindings(self.home.bindings).enqueue(
-            [part for draft in self.drafts for part in draft], table, moving=self.moving, durable=durable,
-            on_double=None if self.jobs is None else renamed(self.jobs),
-        )  # fmt: skip
-
-
-Chunk: TypeAlias = tuple[S, Sequence[tuple[str, bytes]], "Sequence[Job[Any]]"]
-"""A shard, and the drafts that are for it with their jobs."""
-
-
-class Shards(Generic[S]):
-    """The shards of one queue, as this program knows them. All of its shards share this object."""
-
-    def __init__(self, first: S, named: int, queue_named: Callable[[str], S]) -> None:
-        self.all: tuple[S, ...] = (first, *(queue_named(shard_name(first.name, n)) for n in range(1, MOST_SHARDS)))
-        """As many as a queue may have. `queues` are those that it has."""
-        self.named = named
-        self.tenants = TenantMap(self.all, Table(0, named, 0))
+    def __init__(self, name: str, make: Callable[[str], Shard]) -> None:
+        """`make`: makes the shard of a name."""
+        self._make = make
+        self.first = make(name)
+        self._shards = {0: self.first}
+        self.named: int | None = None
+        self.current = ShardSnapshot([self.first], Table(0, 1, 0))
         """Version 0: the server was not asked yet."""
-        self._next_first = 0
-        self._searched: tuple[int, str] = (0, "0")
+        self.searched: tuple[int, str] = (0, "0")
+        """Where `finish_change` continues."""
+        self._is_fresh = self._is_unsplit = False
+
+    @classmethod
+    def stored(cls, name: str, make: Callable[[str], Shard], text: str) -> ShardMap:
+        """The shards by a table that was just read from the server; "": the queue has none."""
+        made = cls(name, make)
+        if text:
+            made.split(Table.read(text).number)
+            made.adopt(text)
+            made._is_fresh = True
+        return made
+
+    def split(self, number: int) -> None:
+        """Spread the tenants over so many shards, or over those that the server knows. See `Penstock.queue`."""
+        name = self.first.name
+        if isinstance(number, bool) or number not in range(1, MOST_SHARDS + 1):
+            raise ConfigurationError(f"shards={number!r} of queue {name}: use 1 to {MOST_SHARDS}")
+        if "~" in name:
+            raise ConfigurationError(f"queue {name} is a shard, and cannot be split again")
+        if self.named not in (None, number):
+            raise ConfigurationError(
+                f"shards={number} of queue {name}: this program has named {self.named} before; name it once"
+            )
+        if self.named is None:
+            self.current = self._snapshot(Table(0, number, 0))
+            self.named = number
 
     @property
-    def table(self) -> Table:
-        return self.tenants.table
+    def possible(self) -> tuple[Shard, ...]:
+        """All shards that the queue may ever have, and a worker may have to serve."""
+        return tuple(map(self._numbered, range(1 if self.named is None else MOST_SHARDS)))
 
-    @property
-    def queues(self) -> tuple[S, ...]:
-        return self.all[: self.table.number]
+    def _numbered(self, number: int) -> Shard:
+        if number not in self._shards:
+            self._shards.setdefault(number, self._make(shard_name(self.first.name, number)))
+        return self._shards[number]
+
+    def _snapshot(self, table: Table) -> ShardSnapshot:
+        return ShardSnapshot([self._numbered(number) for number in range(table.number)], table)
 
     @property
     def is_checked(self) -> bool:
         """Whether the server was asked for the table."""
-        return self.table.version > 0
+        return self.current.table.version > 0
 
-    def rotated(self) -> tuple[S, ...]:
-        """All shards, each time with another one first."""
-        first = self._next_first % self.table.number
-        self._next_first = first + 1
-        return self.queues[first:] + self.queues[:first]
-
-    def named_in(self, job_id: str) -> S:
-        """The shard of a job. Raises ConfigurationError for an id without its queue."""
+    def of_job(self, job_id: str) -> Shard:
+        """The shard that a job's id names. Raises ConfigurationError for an id without it if there are several."""
+        if self.named is None:
+            return self.first
         name, colon, _ = job_id.partition(":")
-        for queue in self.all if colon else ():
-            if queue.name == name:
-                return queue
+        queue, tilde, _ = name.partition("~")
+        if colon and queue == self.first.name:
+            with suppress(ConfigurationError):
+                return self._numbered(int(check_queue_name(name).partition("~")[2]) if tilde else 0)
         raise ConfigurationError(
-            f"job id {job_id!r}: queue {self.all[0].name} has shards, so write the whole id, as in job.id"
+            f"job id {job_id!r}: queue {self.first.name} has shards, so write the whole id, as in job.id"
         )
 
     # --- the table ---
 
-    def adopt(self, text: str) -> None:
-        """Use a table of the server from now on, unless it is older than the present one."""
-        table = Table.read(text)
-        if table.version > self.table.version:
-            self.tenants = TenantMap(self.all, table)
-            self._searched = (0, "0")
-
     def check(self) -> Operation[None]:
-        """Ask the server for the table, once. The first program of all stores its number. One round trip."""
-        if not self.is_checked:
+        """Ask the server for the table, once. The first program of all stores its number. One round trip.
+
+        Raises ConfigurationError if the server has shards of a queue that this program does not split.
+        """
+        if self.named is None:
+            yield from self._check_unsplit()
+        elif not self.is_checked:
             yield from self.refresh()
-            if self.table.number < self.named:
+            if (number := self.current.table.number) < self.named:
                 log.warning(
                     "queue %s has %d shards in the server, and this program names %d: add them with "
                     "`penstock queue split %s --shards %d`",
-                    self.all[0].name, self.table.number, self.named, self.all[0].name, self.named,
-                )  # fmt: skip
+                    self.first.name,
+                    number,
+                    self.named,
+                    self.first.name,
+                    self.named,
+                )
 
-    def refresh(self) -> Operation[tuple[S, ...]]:
-        """Ask the server for the table. Returns the shards. One round trip."""
-        self.adopt((yield ShardBindings(self.all[0].bindings).table(self.named)))
-        return self.queues
+    def _check_unsplit(self) -> Operation[None]:
+        from penstock.jobs.shard_bindings import ShardBindings
 
-    # --- enqueue ---
+        name = self.first.name
+        if self._is_unsplit or "~" in name:
+            return
+        text = yield ShardBindings(self.first.bindings).table(0)
+        if text and (number := Table.read(text).number) > 1:
+            raise ConfigurationError(
+                f"queue {name} has {number} shards in the server, and this program names none: write "
+                f"app.queue({name!r}, shards={number}) where the app is defined, or use another name"
+            )
+        self._is_unsplit = True
 
-    def enqueue(
-        self, drafts: Sequence[tuple[str, bytes]], *, durable: bool, jobs: Sequence[Job[Any]] | None = None
-    ) -> Operation[None]:
-        """Enqueue each draft in the shard of its tenant. Each of `jobs` gets its shard and, if it is a double, its id.
+    def refresh(self) -> Operation[ShardSnapshot]:
+        """Ask the server for the table, and return the latest snapshot. One round trip; none without shards."""
+        if self.named is not None and not self._is_fresh:
+            from penstock.jobs.shard_bindings import ShardBindings
 
-        One round trip to each node for all of its shards and 250 jobs of each; after a change of the shards, one or two
-        more. With `durable`, one for each shard and 250 jobs.
-        """
-        yield from self.check()
-        names = [Record(record).tenant for _, record in drafts]
-        left: Sequence[int] = range(len(drafts))
-        while left:
-            known, groups = self.tenants, dict[tuple[S, bool], list[int]]()
-            for position in left:
-                groups.setdefault(known.home(names[position], *drafts[position]), []).append(position)
-            refused: list[int] = []
-            while groups:
-                # One part of each group: two parts on their way could change places when one has to be repeated.
-                parts = []
-                for (home, moving), members in groups.items():
-                    some = members[:_SENT_TOGETHER]
-                    handles = None if jobs is None else [jobs[position] for position in some]
-                    parts.append(ShardPart(home, moving, [drafts[position] for position in some], handles))
-                accepted = yield from self._send_parts(parts, known, durable=durable)
-                for (key, members), is_accepted in zip(list(groups.items()), accepted, strict=True):
-                    if not is_accepted:  # nothing more is sent there now: a tenant's jobs keep their order
-                        refused += groups.pop(key)
-                    elif len(members) > _SENT_TOGETHER:
-                        groups[key] = members[_SENT_TOGETHER:]
-                    else:
-                        del groups[key]
-            left = sorted(refused)
+            self.adopt((yield ShardBindings(self.first.bindings).table(self.named)))
+        self._is_fresh = False
+        return self.current
 
-    def enqueue_chunks(self, chunks: Iterable[Chunk[S]], known: TenantMap[S]) -> Operation[None]:
-        """Enqueue drafts, with their jobs, in each of several shards, by the table that chose them.
+    def adopt(self, text: str) -> None:
+        """Use a table of the server from now on, unless it is older than the present one."""
+        table = Table.read(text)
+        if table.version > self.current.table.version:
+            self.current = self._snapshot(table)
+            self.searched = (0, "0")
 
-        One round trip to each node for 500 jobs of 250 tenants. A node executes a pipeline as if it were one script, so
-        a pipeline is bounded as one call is.
-        """
-        group, jobs, tenants = list[ShardPart[S]](), 0, 0
-        groups = [group]
-        for home, drafts, handles in chunks:
-            distinct = len({Record(record).tenant for _, record in drafts})
-            jobs, tenants = jobs + len(drafts), tenants + distinct
-            if group and (jobs > _PIPELINED or tenants > _PIPELINED_TENANTS):
-                group, jobs, tenants = [], len(drafts), distinct
-                groups.append(group)
-            group.append(ShardPart(home, False, drafts, handles))
-        for group in groups:
-            accepted = yield from self._send_parts(group, known, durable=False)
-            for part, is_accepted in zip(group, accepted, strict=True):
-                if not is_accepted:
-                    yield from self.enqueue(part.drafts, durable=False, jobs=part.jobs)
-
-    def _send_parts(
-        self, parts: Sequence[ShardPart[S]], known: TenantMap[S], *, durable: bool
-    ) -> Operation[list[bool]]:
-        """Send each part to its shard. Returns which were accepted; the others belong elsewhere."""
-        calls = tuple(part.call(known.table.text, durable=durable) for part in parts)
-        answers = []
-        if durable or len(calls) == 1:
-            for call in calls:
-                answers.append((yield call))
-        else:
-            answers = yield Parallel(calls)
-        for part, answer in zip(parts, answers, strict=True):
-            if isinstance(answer, Elsewhere):
-                self.learn(answer, known)
-                continue
-            for job in part.jobs or ():
-                job._queue = part.home  # type: ignore[assignment]
-        return [not isinstance(answer, Elsewhere) for answer in answers]
-
-    def enqueue_one(
-        self, key: str, record: bytes, job: Job[Any], tenant: str, *, durable: bool, plain: bool
-    ) -> Operation[None]:
-        """Enqueue one job in the shard of its tenant, in one round trip unless the shards have changed."""
-        known = self.tenants
-        if not known.is_settled:
-            return (yield from self.enqueue([(key, record)], durable=durable, jobs=[job]))
-        home, _ = known.home(tenant, key, record)
-        job._queue = home  # type: ignore[assignment]
-        answer = yield ShardBindings(home.bindings).enqueue(
-            (key, record), known.table.text, plain=plain, durable=durable, on_double=renamed([job])
-        )
-        if isinstance(answer, Elsewhere):
-            self.learn(answer, known)
-            yield from self.enqueue([(key, record)], durable=durable, jobs=[job])
-
-    def learn(self, refusal: Elsewhere, known: TenantMap[S]) -> None:
-        """`known`: what was known when the call was sent that was refused."""
+    def learn(self, refusal: Elsewhere, used: ShardSnapshot) -> None:
+        """A call was refused whose shard was chosen by the snapshot `used`."""
         if refusal.table:
             self.adopt(refusal.table)
-        known.note_moved(refusal.tenants)
-
-    # --- adding shards ---
-
-    def add(self, number: int) -> Operation[None]:
-        """See `Queue.add_shards`."""
-        yield from self.refresh()
-        table, first = self.table, self.all[0]
-        if number not in range(table.number, MOST_SHARDS + 1):
-            raise ConfigurationError(
-                f"queue {first.name} has {table.number} shards: add_shards({number!r}) takes {table.number} to "
-                f"{MOST_SHARDS}"
-            )
-        if number == table.number:
-            return
-        if table.before:
-            raise ConfigurationError(
-                f"queue {first.name} grows from {table.before} to {table.number} shards already: add more when no old "
-                "shard has jobs of tenants that move; `penstock queue show` says so"
-            )
-        yield from refuse_moving_schedules(self.queues, number)
-        opened = Table(table.version + 1, number, table.number, table.spread)
-        stored = yield ShardBindings(first.bindings).change(table.text, opened.text)
-        if stored != opened.text:
-            raise ConfigurationError(f"queue {first.name}: another program changed its shards meanwhile: try again")
-        self.adopt(opened.text)
-        yield from self._publish()
-        yield from self._copy_settings(table.number)
-
-    def spread(self, tenant: str, number: int) -> Operation[None]:
-        """See `Tenant.spread`."""
-        yield from self.refresh()
-        table, name = self.table, self.all[0].name
-        if isinstance(number, bool) or number not in range(1, table.number + 1):
-            raise ConfigurationError(
-                f"queue {name} has {table.number} shards: spread({number!r}) takes 1 to {table.number}"
-            )
-        if table.before:
-            raise ConfigurationError(
-                f"queue {name} grows from {table.before} to {table.number} shards: spread tenants when no old shard "
-                "has jobs of tenants that move; `penstock queue show` says so"
-            )
-        spread = dict(table.spread)
-        if spread.get(tenant, 1) == number:
-            return
-        if len(spread) >= MOST_SPREAD and tenant not in spread:
-            raise ConfigurationError(
-                f"queue {name} has {MOST_SPREAD} tenants that are or were spread over several shards, and each enqueue "
-                "carries their names: add shards instead"
-            )
-        changed = Table(table.version + 1, table.number, 0, tuple(sorted((spread | {tenant: number}).items())))
-        stored = yield ShardBindings(self.all[0].bindings).change(table.text, changed.text)
-        if stored != changed.text:
-            raise ConfigurationError(f"queue {name}: another program changed its shards meanwhile: try again")
-        self.adopt(changed.text)
-        yield from self._publish()
-
-    def _publish(self) -> Operation[None]:
-        """Have all shards know the table."""
-        yield Parallel(tuple(ShardBindings(one.bindings).adopt(self.table.text) for one in self.queues[1:]))
-
-    def _copy_settings(self, before: int) -> Operation[None]:
-        """Give new shards the switches, the retention, the pauses and the weights of the first one."""
-        from penstock.jobs.pauses import part_name
-        from penstock.jobs.retention import Retention
-
-        first, added = self.all[0], self.queues[before:]
-        counts = yield first.bindings.counts()
-        names: tuple[Literal["paused", "due_first", "by_time"], ...] = ("paused", "due_first", "by_time")
-        for name in names:
-            if getattr(counts, name):
-                yield Parallel(tuple(one.bindings.set_switch(name, True) for one in added))
-        kept = yield Retention.of(first.bindings)
-        if kept:
-            yield Parallel(tuple(kept.store(one.bindings) for one in added))
-        if counts.paused_parts:
-            for pause in (yield first.bindings.pauses()):
-                part = part_name(first.name, pause.task, pause.tenant)
-                if pause.paused and part is not None:
-                    yield Parallel(tuple(one.bindings.pause_part(part, True) for one in added))
-        cursor = "0"
-        while True:
-            cursor, weights = yield ShardBindings(first.bindings).scan_weights(cursor)
-            for tenant, weight in weights:
-                yield Parallel(tuple(one.bindings.set_weight(tenant, weight) for one in added))
-            if cursor == "0":
-                return
-
-    def finish_change(self) -> Operation[bool]:
-        """Close the change of shards if no old shard has jobs of a tenant that moves. Returns whether none is open.
-
-        Such tenants become fewer only, so a later call continues where this one found the first. One round trip for
-        each 1000 tenants that it passes, and a few more.
-        """
-        table, is_spread = self.table, self.tenants.is_spread
-        if not table.before:
-            return True
-        number, cursor = self._searched
-        if (number, cursor) == (0, "0"):
-            yield from self._publish()
-        while number < table.before:
-            following, page = yield self.all[number].bindings.scan_tenants(cursor, _TENANTS_PER_PAGE)
-            self._searched = (number, cursor)
-            if any(shard_number(tenant, table.number) != number for tenant, _ in page if not is_spread(tenant)):
-                return False
-            number, cursor = (number + 1, "0") if following == "0" else (number, following)
-        for number in range(table.before):
-            cursor = "0"
-            while True:
-                cursor, tenants = yield ShardBindings(self.all[number].bindings).scan_windows(cursor)
-                if any(shard_number(tenant, table.number) != number for tenant in tenants):
-                    return False
-                if cursor == "0":
-                    break
-        closed = Table(table.version + 1, table.number, 0, table.spread)
-        self.adopt((yield ShardBindings(self.all[0].bindings).change(table.text, closed.text)))
-        yield from self._publish()
-        return True
+        used.note_moved(refusal.tenants)
 
 
-def renamed(jobs: Sequence[Job[Any]]) -> Callable[[int, str], None]:
-    """Makes each of these handles that is a double a handle on the job that holds its unique key."""
-
-    def change(position: int, key: str) -> None:
-        jobs[position].key = key
-
-    return change
+# --- every question and every setting of a whole queue ---
 
 
-def made_shards(queue: S, number: int, queue_named: Callable[[str], S]) -> Shards[S] | None:
-    """The shards of a queue that begins with so many; None if the program has named that number before."""
-    if isinstance(number, bool) or number not in range(1, MOST_SHARDS + 1):
-        raise ConfigurationError(f"shards={number!r} of queue {queue.name}: use 1 to {MOST_SHARDS}")
-    if "~" in queue.name:
-        raise ConfigurationError(f"queue {queue.name} is a shard, and cannot be split again")
-    present = queue.shards
-    if present is not None and present.named != number:
-        raise ConfigurationError(
-            f"shards={number} of queue {queue.name}: this program has named {present.named} before; name it once"
-        )
-    return Shards(queue, number, queue_named) if present is None else None
+def ask_all(
+    shards: ShardMap, ask: Callable[[Shard], RoundTrip[T]], join: Callable[[Sequence[T]], R]
+) -> RoundTrip[R] | Operation[R]:
+    """Ask each shard, and join the answers. One round trip; with shards two, the second one to each node."""
+    if shards.named is None:
+        return ask(shards.first).then(lambda answer: join([answer]))
+    return _ask_known(shards, ask, join)
 
 
-def refuse_moving_schedules(parts: Iterable[Shard], number: int) -> Operation[None]:
-    """Raise ConfigurationError if a tenant with a schedule would move to another of so many shards."""
-    from penstock.jobs.schedule_bindings import ScheduleBindings
-
-    for position, queue in enumerate(parts):
-        cursor, bindings = "0", ScheduleBindings(queue.bindings)
-        while True:
-            _, cursor, page = yield bindings.scan(cursor)
-            for one in page:
-                if shard_number(Record(one.draft).tenant, number) != position:
-                    raise ConfigurationError(
-                        f"schedule {queue.name}:{one.name} belongs to a tenant that would move to another shard: "
-                        "remove it, and add it again afterwards"
-                    )
-            if cursor == "0":
-                break
+def _ask_known(
+    shards: ShardMap, ask: Callable[[Shard], RoundTrip[T]], join: Callable[[Sequence[T]], R]
+) -> Operation[R]:
+    known = (yield from shards.refresh()).known
+    return join((yield Parallel(tuple(map(ask, known)))))
 
 
-def check_unsplit(queue: Shard) -> Operation[None]:
-    """Raise ConfigurationError if the queue, whose shards this program does not name, has some. One round trip."""
-    text = yield ShardBindings(queue.bindings).table(0)
-    if text and (number := Table.read(text).number) > 1:
-        raise ConfigurationError(
-            f"queue {queue.name} has {number} shards in the server, and this program names none: write "
-            f"app.queue({queue.name!r}, shards={number}) where the app is defined, or use another name"
-        )
-
-
-def check_unique_key(what: str, unique: Unique, tenant: str, *, uses_tenant: bool) -> None:
-    """Raise ConfigurationError unless the key of a unique job in a queue with shards contains the tenant.
-
-    Each shard knows only its own keys, so other keys would be unique within a shard and not within the queue.
-    """
-    if unique.exact is not None and tenant not in unique.exact:
-        raise ConfigurationError(
-            f"{what}: Unique(exact={unique.exact!r}): its queue has shards, which know only the keys of their own "
-            f"tenants: write the tenant, here {tenant!r}, into the key"
-        )
-    if unique.exact is None and not uses_tenant:
-        raise ConfigurationError(
-            f"{what}: unique: its queue has shards, which know only the keys of their own tenants: write the tenant "
-            f"into the key, as in Unique({'{tenant}:' + (unique.key or '{order}')!r})"
-        )
-
-
-def check_limit_key(what: str, key: str, *, uses_tenant: bool) -> None:
-    """Raise ConfigurationError unless the key of a limit in a queue with shards contains the tenant."""
-    if not uses_tenant:
-        raise ConfigurationError(
-            f"{what}: its queue has shards, which count only the jobs of their own tenants: write the tenant into the "
-            f"key, as in key={'{tenant}' + (':' + key if key else '')!r}"
-        )
+def set_all(shards: ShardMap, act: Callable[[Shard], RoundTrip[T]]) -> Operation[list[T]]:
+    """Change all shards, also those that are added at the same time. One round trip for each, and one more."""
+    done: dict[Shard, T] = {}
+    while missing := [shard for shard in (yield from shards.refresh()).known if shard not in done]:
+        for shard in missing:
+            done[shard] = yield act(shard)
+        if shards.named is None:
+            break
+    return [*done.values()]

@@ -16,7 +16,7 @@ from penstock.settings import MiB
 
 if TYPE_CHECKING:
     from penstock.jobs.job import Job
-    from penstock.jobs.queue import Queue
+    from penstock.jobs.shard import Shard
     from penstock.jobs.task import Call
 
 R = TypeVar("R")
@@ -40,8 +40,8 @@ class Stage(Writes):
     A stage holds at most 1 MiB. A write counts for 1 KiB beside its bytes, and a call for 2 KiB.
     """
 
-    def __init__(self, home: Queue) -> None:
-        self._home = home
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
         self._keys: dict[str, int] = {}
         self._writes: list[tuple[Any, ...]] = []
         self._calls: list[Packable] = []
@@ -68,14 +68,14 @@ class Stage(Writes):
         if not hasattr(call, "draft"):
             raise BadCall(f"stage.enqueue takes a call, as in task.call(…), not {type(call).__name__}")
         key, record = call.draft()
-        home = call.task.home
-        draft = JobDraft(home.name, key, record)
-        with home.middleware.around_enqueue(EnqueueContext(home.name, [draft])):
+        shard = call.task.shard
+        draft = JobDraft(shard.name, key, record)
+        with shard.middleware.around_enqueue(EnqueueContext(shard.name, [draft])):
             self._count(f"enqueue({call.task.name})", len(draft.record) + _CALL_WEIGHT)
-            if home.bindings.keys.base == self._home.bindings.keys.base:
+            if shard.name == self._shard.name:
                 self._calls += (packable(key), packable(draft.record))
             else:
-                self._sent += (home.name, packable(key), packable(draft.record))
+                self._sent += (shard.name, packable(key), packable(draft.record))
         return call.job(key)
 
     def _add(self, clause: Clause, command: str, values: Sequence[Packable], count: int) -> None:
@@ -89,16 +89,16 @@ class Stage(Writes):
         self._writes.append(write(command, position, values))
 
     def _check_key(self, clause: Clause) -> None:
-        key, keys = check_text("key", clause.key), self._home.bindings.keys
+        key, keys = check_text("key", clause.key), self._shard.bindings.keys
         if slot(key) != slot(keys.base):
             raise ValueError(
-                f"{clause}: this key is not in the slot of queue {self._home.name}, so it cannot be written in the "
-                f"step that completes the job; use {keys.user('…')!r}, which app.queue({self._home.name!r}).key('…') is"
+                f"{clause}: this key is not in the slot of queue {self._shard.name}, so it cannot be written in the "
+                f"step that completes the job; use {keys.user('…')!r}, which app.queue({keys.queue!r}).key('…') is"
             )
         if key.startswith(keys.base) and not key.startswith(keys.user("")):
             raise ValueError(
-                f"{clause}: this key belongs to queue {self._home.name} itself; use "
-                f"app.queue({self._home.name!r}).key({key.removeprefix(keys.base)!r})"
+                f"{clause}: this key belongs to queue {self._shard.name} itself; use "
+                f"app.queue({self._shard.name!r}).key({key.removeprefix(keys.base)!r})"
             )
 
     def _count(self, what: str, weight: int) -> None:

@@ -87,7 +87,7 @@ class Steps:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._bindings = StepBindings(run.home.bindings)
+        self._bindings = StepBindings(run.shard.bindings)
         self._calls = 0
         self._names: set[str] = set()
         self._running: dict[str, tuple[str, bool]] = {}
@@ -104,7 +104,7 @@ class Steps:
 
     @property
     def driver(self) -> Any:
-        return self._run.home._driver
+        return self._run.shard._driver
 
     @property
     def _claim(self) -> tuple[str, bytes]:
@@ -156,7 +156,7 @@ class Steps:
             del self._running[key]
 
     def _lost(self) -> LeaseLost:
-        job = f"{self._run.home.name}:{self._run.claim.id}"
+        job = f"{self._run.shard.name}:{self._run.claim.id}"
         return LeaseLost(f"job {job}: this worker does not hold it any longer; it runs elsewhere")
 
     def find(self, key: str, name: str, kinds: tuple[str, ...], what: str) -> Operation[Recorded | None]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial, update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
 
@@ -17,14 +17,13 @@ from penstock.errors import BadCall
 from penstock.jobs.constants import CALL, LIMITED, LIMITS, UNIQUE, UNIQUE_KEY
 from penstock.jobs.definition import Definition
 from penstock.jobs.job import Job
-from penstock.jobs.options import Options
-from penstock.jobs.queue import CHUNK, CHUNK_TENANTS, Queue, SentDrafts
+from penstock.jobs.options import Options, job_start
+from penstock.jobs.queue import Queue
+from penstock.jobs.shard import Shard
 
 if TYPE_CHECKING:
     from penstock.jobs.flow import Flow, UsingOptions
     from penstock.jobs.flow_plan import Waiting
-    from penstock.jobs.shard_table import TenantMap
-    from penstock.jobs.shards import Chunk
     from penstock.jobs.unique import TaskKey, Unique
 
 P = ParamSpec("P")
@@ -53,7 +52,7 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True):
 
     def job(self, key: str) -> Job[R_co]:
         task = self.task
-        return Job(task.home, key, returns=task.definition.signature.returns, ttl=task.result_ttl)
+        return Job(task.shard, key, returns=task.definition.signature.returns, ttl=task.result_ttl)
 
 
 class Task(Generic[P, R]):
@@ -63,41 +62,43 @@ class Task(Generic[P, R]):
         self,
         function: Callable[P, Any],
         definition: Definition,
-        home: Queue,
+        queue: Queue,
         options: Options | None = None,
         waiting: Waiting | None = None,
     ) -> None:
         update_wrapper(self, function)
         self._function = function
         self.definition = definition
-        self._queue = home
+        self.queue = queue
+        """The queue of its jobs."""
         self.options = options or Options()
         self.waiting = waiting
-        if home.shards is not None:
+        if queue.shards.named is not None:
             self._check_keys  # noqa: B018
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self._function(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"<Task {self.definition.name} on {self.home.name}>"
+        return f"<Task {self.definition.name} on {self.shard.name}>"
 
     @property
     def name(self) -> str:
         return self.definition.name
 
     @property
-    def home(self) -> Queue:
-        """The queue of its jobs; of a queue with shards, the shard of its tenant as far as this program knows."""
-        if self._queue.shards is None:
-            return self._queue
+    def shard(self) -> Shard:
+        """The shard of its tenant, as far as this program knows."""
+        queue = self.queue
+        if queue.shards.named is None:
+            return queue.first
         self._check_keys  # noqa: B018
-        return self._queue.shard_of(self.options.tenant)
+        return queue.shard_for(self.options.tenant)
 
     @cached_property
     def _check_keys(self) -> None:
         """Raises ConfigurationError for keys that cannot hold in a queue with shards."""
-        from penstock.jobs.shards import check_limit_key, check_unique_key
+        from penstock.jobs.sharded_enqueue import check_limit_key, check_unique_key
 
         if self.unique is not None and self._task_key is not None:
             uses_tenant = self._task_key.uses_tenant
@@ -119,7 +120,7 @@ class Task(Generic[P, R]):
             options = replace(options, unique=self.unique)
         if self.definition.limits is not None:
             flags, powers = flags | LIMITED, powers | LIMITS
-        return self.home.record_start(options, flags, self.name, self.definition.result_ttl, powers)
+        return job_start(self.queue.settings, options, flags, self.name, self.definition.result_ttl, powers)
 
     @cached_property
     def unique(self) -> Unique | None:
@@ -136,7 +137,7 @@ class Task(Generic[P, R]):
 
     @property
     def _driver(self) -> Driver:
-        return self.home._driver
+        return self.queue._driver
 
     def using(self, **options: Unpack[UsingOptions]) -> Task[P, R]:
         """A copy of this task with other options for the jobs made from it; see `Options`. No round trip.
@@ -152,7 +153,7 @@ class Task(Generic[P, R]):
             from penstock.jobs.flow_plan import Waiting
 
             waiting = Waiting.of(chosen.pop("after", None), chosen.pop("on_failure", "stop"))
-        made: Task[P, R] = Task(self._function, self.definition, self._queue, Options(**chosen), waiting)
+        made: Task[P, R] = Task(self._function, self.definition, self.queue, Options(**chosen), waiting)
         if made.options.unique is not None:
             from penstock.jobs.unique import check_unique
 
@@ -165,9 +166,9 @@ class Task(Generic[P, R]):
         signature, limits = self.definition.signature, self.definition.limits
         wanted: tuple[tuple[str, Any], ...] = ()
         try:
-            payload = signature.encode(args, kwargs, self.home.settings.max_payload)
+            payload = signature.encode(args, kwargs, self.queue.settings.max_payload)
         except BadCall:
-            payload, wanted = signature.encode_without_outputs(args, kwargs, self.home.settings.max_payload)
+            payload, wanted = signature.encode_without_outputs(args, kwargs, self.queue.settings.max_payload)
         if self._task_key is None and limits is None:
             return Call(self, payload, wanted=wanted)
         from penstock.jobs.unique import encode_powers, mark_keys
@@ -179,7 +180,7 @@ class Task(Generic[P, R]):
             fields["u"] = self._task_key.field(partial(signature.canonical, payload, unknown), value_of, tenant)
         if limits is not None:
             fields["l"] = limits.rows(value_of, tenant)
-        if self._queue.shards is not None:
+        if self.queue.shards.named is not None:
             fields = mark_keys(fields)
         return Call(self, payload, encode_powers(**fields), wanted)
 
@@ -210,80 +211,12 @@ class Task(Generic[P, R]):
 
             return enqueue_waiting(call)
         key, record = call.draft()
-        return self.home.enqueue_job(key, record, call.job(key), self.options)
+        return self.queue.enqueue_job(key, record, call.job(key), self.options)
 
     def enqueue_in(self, pipeline: Any, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Enqueue in a pipeline or transaction of your own; see `Queue.put_in`."""
         call = self.call(*args, **kwargs)
         key, record = call.draft()
-        self.home.add_to_pipeline(pipeline, key, record)
-        return call.job(key)
-
-
-Opened: TypeAlias = tuple[list[tuple[str, bytes]], list[Job[R]], set[str]]
-"""A chunk that is being filled: drafts, their jobs, and their tenants."""
-
-
-def enqueue_all(calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
-    """Enqueue calls of any tasks, 500 of at most 250 tenants per round trip, as the iterable yields them."""
-    check_many("enqueue_many", "calls", calls)
-    jobs: list[Job[R]] = []
-    chunks: dict[tuple[Queue, bool], Opened[R]] = {}
-    known: dict[Queue, TenantMap[Queue]] = {}
-    """Of each shard. The same map is used for all calls: a newer one would let a tenant's jobs pass each other."""
-    sent: SentDrafts | None = None
-    try:
-        for call in calls:
-            if not isinstance(call, Call):
-                raise BadCall(f"enqueue_many takes calls, as in task.call(…), not {type(call).__name__}")
-            key, record = call.draft()
-            job = call.job(key)
-            queue, tenant, durable = call.task.home, call.task.options.tenant, call.task.options.durable
-            if (shards := queue.shards) is not None:
-                if shards.all[0] not in known:
-                    yield from shards.check()
-                    known[shards.all[0]] = shards.tenants
-                places = known[shards.all[0]]
-                queue = places.home(tenant, key, record)[0] if places.is_settled else shards.all[0]
-                job._queue = queue
-            jobs.append(job)
-            chunk, handles, tenants = chunks.setdefault((queue, durable), ([], [], set()))
-            chunk.append((key, record))
-            handles.append(job)
-            tenants.add(tenant)
-            if len(chunk) == CHUNK or len(tenants) == CHUNK_TENANTS:
-                receive, sent = sent, None
-                sent = yield from queue.send_drafts(
-                    chunk, receive, durable=durable, jobs=[*handles], known=_map_of(queue, known)
-                )
-                chunk.clear()
-                handles.clear()
-                tenants.clear()
-    except Exception:
-        if sent is not None:  # the iterable has failed: what was sent before is enqueued, or its error raised
-            yield from sent.receive()
-        raise
-    yield from _send_rest(chunks, sent, known)
-    return jobs
-
-
-def _send_rest(
-    chunks: Mapping[tuple[Queue, bool], Opened[R]], sent: SentDrafts | None, known: Mapping[Queue, TenantMap[Queue]]
-) -> Operation[None]:
-    """Send the chunks that are not full: those for the shards of one queue together."""
-    rest: dict[Queue, list[Chunk[Queue]]] = {}
-    for (queue, durable), (chunk, handles, _) in chunks.items():
-        shards, places = queue.shards, _map_of(queue, known)
-        if chunk and shards is not None and queue.may_send_ahead(places, durable=durable):
-            rest.setdefault(shards.all[0], []).append((queue, chunk, handles))
-        elif chunk:
-            sent = yield from queue.send_drafts(chunk, sent, durable=durable, jobs=handles, known=places)
-    if sent is not None:
-        yield from sent.receive()
-    for first, several in rest.items():
-        assert first.shards is not None
-        yield from first.shards.enqueue_chunks(several, known[first])
-
-
-def _map_of(queue: Queue, known: Mapping[Queue, TenantMap[Queue]]) -> TenantMap[Queue] | None:
-    return None if queue.shards is None else known[queue.shards.all[0]]
+        job = call.job(key)
+        self.queue.add_to_pipeline(pipeline, job.shard, key, record)
+        return job

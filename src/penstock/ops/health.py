@@ -21,7 +21,7 @@ def workers_here(app: Penstock, queue: str) -> Operation[list[str]]:
     found: set[str] = set()
     cursor = "0"
     while True:
-        cursor, some = yield app.queue(queue).bindings.scan_workers(cursor, _PER_ROUND_TRIP)
+        cursor, some = yield app.queue(queue).first.bindings.scan_workers(cursor, _PER_ROUND_TRIP)
         found |= {worker.name for worker in some if worker.lease > 0}
         if cursor == "0":
             return sorted(name for name in found if _runs_here(name))

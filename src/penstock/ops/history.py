@@ -8,9 +8,11 @@ from penstock.core.operations import Operation, Parallel, verb
 from penstock.errors import ConfigurationError
 from penstock.jobs.counts import TenantCounts, total_tenant_counts
 from penstock.jobs.history import KEPT, Interval, Moment, joined_moments
+from penstock.jobs.keys import check_queue_name
 from penstock.jobs.queue import Queue
+from penstock.jobs.shard import Shard
 from penstock.jobs.shard_bindings import ShardBindings
-from penstock.jobs.shard_table import Table, shard_name, whole_name
+from penstock.jobs.shard_table import whole_name
 from penstock.ops.coordination import CoordinationInspector
 
 TENANTS_COMPARED = 1000
@@ -42,9 +44,9 @@ class HistoryInspector(CoordinationInspector):
             raise ConfigurationError(f"interval={interval}: use 10 for the last hour, or 60 for the last day")
         most = KEPT[interval]
         rows = min(most, most if moments is None else moments + 1)
-        first = self._app.queue(name).bindings
+        first = self._shard(name).bindings
         text, found = yield Parallel((ShardBindings(first).table(0), first.history(interval, rows)))
-        further = self._shards_of(name, text)[1:]
+        further = self._with_table(name, text).shards.current.known[1:]
         if not further:
             return list(found)
         others = yield Parallel(tuple(shard.bindings.history(interval, rows) for shard in further))
@@ -69,15 +71,21 @@ class HistoryInspector(CoordinationInspector):
         alive = {one.name for part in workers for one in part if one.name and one.lease > 0}
         return QueueUsage(len(alive), sum(one.tenants for one in overviews), largest or TenantCounts())
 
-    def _shards(self, name: str) -> Operation[list[Queue]]:
+    def _shards(self, name: str) -> Operation[tuple[Shard, ...]]:
         """The shards of a queue, as the server knows them. One round trip."""
-        return (yield from self._table_and_shards(name))[1]
+        return (yield from self._open(name)).shards.current.known
 
-    def _table_and_shards(self, name: str) -> Operation[tuple[Table | None, list[Queue]]]:
-        """The table of shards, if the queue has one, and its shards. One round trip."""
-        text = yield ShardBindings(self._app.queue(name).bindings).table(0)
-        return Table.read(text) if text else None, self._shards_of(name, text)
+    def _open(self, name: str) -> Operation[Queue]:
+        """A queue with the shards that the server has of it. One round trip."""
+        return self._with_table(name, (yield ShardBindings(self._shard(name).bindings).table(0)))
 
-    def _shards_of(self, name: str, text: str) -> list[Queue]:
-        number = Table.read(text).number if text and name == whole_name(name) else 1
-        return [self._app.queue(shard_name(name, each)) for each in range(number)]
+    def _with_table(self, name: str, table: str) -> Queue:
+        """A queue with the shards of a table that was just read. The name of a shard selects that one alone."""
+        app, text = self._app, table if name == whole_name(name) else ""
+        return Queue(name, app._driver, app.settings, app.clock, app.middleware, table=text)
+
+    def _shard(self, name: str) -> Shard:
+        """A shard by its name; a queue's first one has the name of the queue."""
+        return Shard(
+            check_queue_name(name), self._app._driver, self._app.settings, self._app.clock, self._app.middleware
+        )

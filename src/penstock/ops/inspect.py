@@ -79,7 +79,7 @@ class Inspector(QueueInspector, ScheduleInspector):
             for name in names:
                 found.append((yield self._app.lock(name).current_info()))
         else:
-            found = yield from Inspector.locks.operation(self)  # type: ignore[misc]
+            found = yield from self.locks.within()
         return [
             lock
             for lock in found
@@ -224,8 +224,8 @@ class Inspector(QueueInspector, ScheduleInspector):
     @verb
     def job(self, job_id: str) -> Operation[JobInfo]:
         """Everything that the server knows about a job. One round trip; the body may be large. Raises JobNotFound."""
-        queue, key = self._split(job_id)
-        info: JobInfo = yield queue.bindings.show(key).then(lambda found: info_of(job_id, found))
+        shard, key = self._split(job_id)
+        info: JobInfo = yield shard.bindings.show(key).then(lambda found: info_of(job_id, found))
         if info.status is Status.UNKNOWN:
             raise JobNotFound(f"no job {job_id}: never enqueued here, or it finished and its result is gone")
         return info
@@ -238,18 +238,18 @@ class Inspector(QueueInspector, ScheduleInspector):
         """
         outcomes, places = [], [self._split(job_id) for job_id in ids]
         if wait:  # ask all workers before waiting for the first one
-            for queue, key in places:
-                yield queue.bindings.cancel([key])
-        for queue, key in places:
-            status = status_of((yield queue.bindings.show(key)))
+            for shard, key in places:
+                yield shard.bindings.cancel([key])
+        for shard, key in places:
+            status = status_of((yield shard.bindings.show(key)))
             try:
-                done = yield from cancel_job(queue, key, wait)
+                done = yield from cancel_job(shard, key, wait)
             except CancelTimeout:
                 done = False
             else:
                 if wait and not done:  # it has ended in another way meanwhile
-                    status = status_of((yield queue.bindings.show(key)))
-            outcomes.append(ActionOutcome(f"{queue.name}:{key}", done, status))
+                    status = status_of((yield shard.bindings.show(key)))
+            outcomes.append(ActionOutcome(f"{shard.name}:{key}", done, status))
         return outcomes
 
     # --- the server ---

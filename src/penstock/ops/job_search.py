@@ -61,31 +61,26 @@ class JobSearchInspector(WaitingJobsInspector):
 
         Two round trips. Raises PenstockError for a queue that was never used.
         """
-        yield from self._check_used(self._app.queue(queue))
-        return Jobs((yield from self._shards(queue)), job_filter(**wanted))
+        opened = yield from self._open_used(queue)
+        return opened.jobs(**wanted)
 
     @verb
     def queue_to_move_to(self, name: str) -> Operation[Queue]:
         """A queue with all its shards, for `Jobs.move`. One round trip."""
-        return self._target(name)
-
-    def _target(self, name: str) -> Operation[Queue]:
-        table, _ = yield from self._table_and_shards(name)
-        known = self._app.queue(name).shards
-        return self._app.queue(name, shards=table.number if table is not None and known is None else None)
+        return self._open(name)
 
     @verb
     def move(self, *ids: str, to: str) -> Operation[list[ActionOutcome]]:
         """Move waiting jobs and dead letters to another queue; see `Jobs.move`. Six round trips for each."""
-        outcomes, target = [], (yield from self._target(to))
-        for queue, key in [self._split(job_id) for job_id in ids]:
-            if queue.name == target.name:
-                raise ConfigurationError(f"job {queue.name}:{key} is in queue {to} already")
-            found: StoredJob = yield queue.bindings.show(key)
+        outcomes, target = [], (yield from self._open(to))
+        for shard, key in [self._split(job_id) for job_id in ids]:
+            if shard.name == target.name:
+                raise ConfigurationError(f"job {shard.name}:{key} is in queue {to} already")
+            found: StoredJob = yield shard.bindings.show(key)
             moved = 0
             if found.record is not None and found.owner is None:
-                _, moved = yield from move_jobs(queue, target, [FoundJob(key, b"", found.record, "")])
-            outcomes.append(ActionOutcome(f"{queue.name}:{key}", moved > 0, status_of(found)))
+                _, moved = yield from move_jobs(shard, target.shards, [FoundJob(key, b"", found.record, "")])
+            outcomes.append(ActionOutcome(f"{shard.name}:{key}", moved > 0, status_of(found)))
         return outcomes
 
     @verb
@@ -109,15 +104,14 @@ class JobSearchInspector(WaitingJobsInspector):
         if queue is None:
             names = yield from queue_names(self._app.settings.prefix)
         else:
-            yield from self._check_used(self._app.queue(queue))
-            names = [shard.name for shard in (yield from self._shards(queue))]
+            names = [shard.name for shard in (yield from self._open_used(queue)).shards.current.known]
         names = [name for name in sorted(names) if name >= place.queue]
         found: list[JobSummary] = []
         chosen = job_filter(**wanted)
         at, examined, of = place.cursor, place.examined, place.of
         for position, name in enumerate(names):
             while True:
-                jobs = Jobs([self._app.queue(name)], chosen)
+                jobs = Jobs([self._shard(name)], chosen)
                 page: JobPage = yield from jobs.page_operation(max(1, limit - len(found)), at)
                 found, at, examined = found + page.jobs, page.cursor, examined + page.examined
                 later = names[position + 1 :]
@@ -137,24 +131,23 @@ class JobSearchInspector(WaitingJobsInspector):
         Some round trips for each queue. Raises PenstockError for a worker that is not there.
         """
         if queue is not None:
-            yield from self._check_used(self._app.queue(queue))
-            queues = yield from self._shards(queue)
+            shards = (yield from self._open_used(queue)).shards.current.known
         else:
-            queues = [self._app.queue(one) for one in (yield from queue_names(self._app.settings.prefix))]
+            shards = tuple(map(self._shard, (yield from queue_names(self._app.settings.prefix))))
         known: list[WorkerInfo] = []
-        for one in queues:
+        for one in shards:
             known += yield one.bindings.workers(WORKERS_PER_QUEUE)
         registrations = [worker for worker in known if worker.name == name and name]
         if not registrations:
             raise self._not_found("worker", name, sorted({worker.name for worker in known if worker.name}))
-        jobs = Jobs([self._app.queue(one.queue) for one in registrations], JobFilter(worker=name))
+        jobs = Jobs([self._shard(one.queue) for one in registrations], JobFilter(worker=name))
         return WorkerDetail(name, registrations, (yield from jobs.page_operation(limit, None)))
 
     def _count_jobs(self, names: list[str], state: Status | str | None) -> Operation[int]:
         """How many jobs these queues have, in one state or in all."""
         total = 0
         for name in names:
-            counts: Counts = yield self._app.queue(name).bindings.counts()
+            counts: Counts = yield self._shard(name).bindings.counts()
             every = counts.waiting + counts.running + counts.dead
             total += every if state is None else int(getattr(counts, str(state), every))
         return total

@@ -12,14 +12,15 @@ from dataclasses import replace
 
 from penstock.core.operations import Operation, Parallel, RoundTrip, verb
 from penstock.errors import PenstockError
+from penstock.jobs.claims import Failure
 from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo, total_counts, total_outbox, total_tenant_counts
-from penstock.jobs.dead_letters import DeadLetter, DeadLetters
-from penstock.jobs.job import Failure
+from penstock.jobs.dead_letters import DeadLetter, dead_letter
 from penstock.jobs.limits import Limit, LimitInfo
-from penstock.jobs.operating import count_parts, limits_of, pauses_of, set_limit, switch_pause, weigh_tenant
-from penstock.jobs.queue import CHUNK, Queue
+from penstock.jobs.pauses import joined_pauses
 from penstock.jobs.retention import Retention
+from penstock.jobs.shard import Shard
 from penstock.jobs.shard_bindings import ShardBindings
+from penstock.jobs.shard_changes import add_shards, spread_tenant
 from penstock.jobs.shard_table import whole_name
 from penstock.jobs.status import Status, status_of
 from penstock.ops.answers import (
@@ -43,6 +44,9 @@ TENANTS_EXAMINED = 10_000
 
 TENANTS_PER_ROUND_TRIP = 1000
 
+_CHANGED_TOGETHER = 500
+"""Dead letters that one round trip requeues or removes."""
+
 
 class QueueInspector(JobSearchInspector):
     """Queries and actions on whole queues; see `Inspector`. With shards, each costs its round trips for each shard."""
@@ -60,12 +64,12 @@ class QueueInspector(JobSearchInspector):
         for a path that serves work (docs/decisions/0010).
         """
         views = []
-        for name in (yield from QueueInspector.queue_names.operation(self)) if names is None else names:  # type: ignore[misc]
-            first = self._app.queue(name)
-            asked = yield Parallel((first.bindings.counts(), ShardBindings(first.bindings).table(0)))
-            further = self._shards_of(name, asked[1])[1:]
-            counts = (yield Parallel(tuple(one.bindings.counts() for one in further))) if further else []
-            views.append(QueueView(name, total_counts([asked[0], *counts])))
+        for name in (yield from self.queue_names.within()) if names is None else names:
+            first = self._shard(name).bindings
+            counts, table = yield Parallel((first.counts(), ShardBindings(first).table(0)))
+            further = self._with_table(name, table).shards.current.known[1:]
+            others = (yield Parallel(tuple(one.bindings.counts() for one in further))) if further else []
+            views.append(QueueView(name, total_counts([counts, *others])))
         return views
 
     @verb
@@ -75,17 +79,19 @@ class QueueInspector(JobSearchInspector):
         A few round trips, and one for each 1000 of the first 10,000 tenants. Raises PenstockError for a queue that was
         never used.
         """
-        yield from self._check_used(self._app.queue(name))
-        table, shards = yield from self._table_and_shards(name)
+        opened = yield from self._open_used(name)
+        shards, table = opened.shards.current.known, opened.shards.current.table
         overviews = yield Parallel(tuple(one.bindings.overview(JOBS_EXAMINED) for one in shards))
-        counts = yield from count_parts(shards)
+        counts = total_counts((yield Parallel(tuple(one.bindings.counts() for one in shards))))
         examined, largest = yield from self._largest_tenants(shards, tenants)
         unknown = [
             UnknownTaskJob(f"{shard.name}:{key}", Failure.read(why).reason)
             for shard, overview in zip(shards, overviews, strict=True)
             for key, why in overview.unknown_tasks.items()
         ]
-        pauses = (yield from pauses_of(shards)) if counts.paused_parts else []
+        pauses = []
+        if counts.paused_parts:
+            pauses = joined_pauses((yield Parallel(tuple(one.bindings.pauses() for one in shards))))
         due = [overview.due_in for overview in overviews if overview.due_in is not None]
         known = sum(overview.tenants for overview in overviews)
         return QueueDetail(
@@ -99,13 +105,13 @@ class QueueInspector(JobSearchInspector):
             sum(overview.scanned for overview in overviews),
             pauses,
             len(shards),
-            table.before if table else 0,
+            table.before,
             (yield Retention.of(shards[0].bindings)),
             total_outbox([one for part in overviews for one in part.outbox]),
-            {tenant: number for tenant, number in table.spread if number > 1} if table else {},
+            {tenant: number for tenant, number in table.spread if number > 1},
         )
 
-    def _largest_tenants(self, shards: Sequence[Queue], n: int) -> Operation[tuple[int, list[TenantView]]]:
+    def _largest_tenants(self, shards: Sequence[Shard], n: int) -> Operation[tuple[int, list[TenantView]]]:
         """How many tenants were examined, and the `n` largest of them."""
         examined: dict[str, TenantCounts] = {}
         for shard in shards:
@@ -126,23 +132,20 @@ class QueueInspector(JobSearchInspector):
     @verb
     def split(self, name: str, shards: int) -> Operation[bool]:
         """Give a queue more shards; see `Queue.add_shards`. Raises PenstockError for a queue that was never used."""
-        yield from self._check_used(self._app.queue(name))
-        queue = self._app.queue(name)
-        if queue.shards is None:
-            queue = self._app.queue(name, shards=1)
-        return (yield from queue.add_shards_operation(shards))
+        queue = yield from self._open_used(name)
+        if queue.shards.named is None:
+            queue.shards.split(1)
+        return (yield from add_shards(queue.shards, shards))
 
     @verb
     def spread(self, name: str, tenant: str, shards: int) -> Operation[None]:
         """Spread the new jobs of a tenant over several shards; see `Tenant.spread`. Raises what `split` raises."""
-        yield from self._check_used(self._app.queue(name))
-        yield from (yield from self._target(name)).spread_tenant(tenant, shards)
+        yield from spread_tenant((yield from self._open_used(name)).shards, tenant, shards)
 
     @verb
     def weigh(self, name: str, tenant: str, weight: float) -> Operation[None]:
         """Give a tenant more or fewer turns; see `Tenant.weigh`. Raises PenstockError for an unused queue."""
-        yield from self._check_used(self._app.queue(name))
-        yield from weigh_tenant(lambda: self._shards(name), tenant, weight)
+        yield from (yield from self._open_used(name)).tenant(tenant).weigh.within(weight)
 
     @verb
     def pause(
@@ -152,9 +155,9 @@ class QueueInspector(JobSearchInspector):
 
         Raises PenstockError for a queue that was never used.
         """
-        yield from self._check_used(self._app.queue(name))
-        yield from switch_pause(lambda: self._shards(name), name, on, task, tenant)
-        return (yield from count_parts((yield from self._shards(name))))
+        queue = yield from self._open_used(name)
+        yield from (queue.pause if on else queue.resume).within(task=task, tenant=tenant)
+        return (yield from queue.count.within())
 
     @verb
     def order(self, name: str, *, by_time: bool | None = None, due_first: bool | None = None) -> Operation[Counts]:
@@ -162,41 +165,34 @@ class QueueInspector(JobSearchInspector):
 
         Raises PenstockError for a queue that was never used.
         """
-        yield from self._check_used(self._app.queue(name))
-        shards = yield from self._shards(name)
-        for shard in shards:
-            if by_time is not None:
-                yield shard.bindings.set_switch("by_time", by_time)
-            if due_first is not None:
-                yield shard.bindings.set_switch("due_first", due_first)
-        return (yield from count_parts(shards))
+        queue = yield from self._open_used(name)
+        if by_time is not None:
+            yield from queue.fair_by_time.within(by_time)
+        if due_first is not None:
+            yield from queue.due_first.within(due_first)
+        return (yield from queue.count.within())
 
     @verb
     def keep(self, name: str, kept: Retention) -> Operation[None]:
         """Limit what a queue keeps of jobs that have ended. Raises PenstockError for a queue that was never used."""
-        yield from self._check_used(self._app.queue(name))
-        for shard in (yield from self._shards(name)):
-            yield kept.store(shard.bindings)
+        yield from (yield from self._open_used(name)).retain(kept)
 
     @verb
     def limits(self, name: str) -> Operation[list[LimitInfo]]:
         """The limits of a queue. Raises PenstockError for a queue that was never used."""
-        yield from self._check_used(self._app.queue(name))
-        return (yield from limits_of((yield from self._shards(name)), 100))
+        return (yield from (yield from self._open_used(name)).limits.within())
 
     @verb
     def set_limit(self, name: str, limit: str, numbers: Limit) -> Operation[None]:
         """Change the numbers of a limit; see `Queue.set_limit`."""
-        yield from set_limit((yield from self._shards(name)), limit, numbers)
+        yield from (yield from self._open(name)).set_limit.within(limit, numbers)
 
     @verb
     def waiting(self, name: str, tenant: str | None = None) -> Operation[int]:
         """How many jobs a purge would cancel. Raises PenstockError for a queue that was never used."""
-        yield from self._check_used(self._app.queue(name))
-        total = 0
-        for shard in (yield from self._shards(name)):
-            total += yield from shard.count_waiting(tenant)
-        return total
+        shards = (yield from self._open_used(name)).shards.current.known
+        counts = yield Parallel(tuple(shard.counts_of(tenant) for shard in shards))
+        return sum(one.waiting for one in counts)
 
     @verb
     def purge(self, name: str, tenant: str | None = None, *, most: int | None = None) -> Operation[int]:
@@ -207,7 +203,7 @@ class QueueInspector(JobSearchInspector):
         total = 0
         for shard in (yield from self._shards(name)):
             left = None if most is None else most - total
-            total += yield from shard.purge_operation(tenant, left)
+            total += yield from shard.purge(tenant, left)
         return total
 
     # --- workers ---
@@ -220,12 +216,11 @@ class QueueInspector(JobSearchInspector):
 
         Raises PenstockError for a queue that was never used.
         """
-        if queue is not None:
-            yield from self._check_used(self._app.queue(queue))
         workers: list[WorkerInfo] = []
-        for name in [queue] if queue else (yield from QueueInspector.queue_names.operation(self)):  # type: ignore[misc]
+        for name in [queue] if queue else (yield from self.queue_names.within()):
             found: dict[str, WorkerInfo] = {}
-            for shard in (yield from self._shards(name)):
+            opened = yield from self._open(name) if queue is None else self._open_used(name)
+            for shard in opened.shards.current.known:
                 for one in (yield shard.bindings.workers(WORKERS_PER_QUEUE)):
                     if not one.name:
                         workers.append(replace(one, queue=name))
@@ -249,38 +244,36 @@ class QueueInspector(JobSearchInspector):
 
         Two round trips. Raises PenstockError for a queue that was never used.
         """
-        yield from self._check_used(self._app.queue(name))
-        shards = yield from self._shards(name)
+        shards = (yield from self._open_used(name)).shards.current.known
         found = yield Parallel(tuple(one.bindings.count_dead(older) for one in shards))
         return DeadLetterCount(sum(count for _, count in found), max(until for until, _ in found))
 
     @verb
     def list_dead(self, name: str, limit: int = 50, offset: int = 0) -> Operation[DeadLetterPage]:
         """Some of a queue's dead letters, the latest first. Raises PenstockError for a queue that was never used."""
-        yield from self._check_used(self._app.queue(name))
-        shards = yield from self._shards(name)
-        counts = yield from count_parts(shards)
-        return DeadLetterPage(counts.dead, offset, (yield from DeadLetters.page_of(shards, limit, offset)))
+        queue = yield from self._open_used(name)
+        counts = yield from queue.count.within()
+        return DeadLetterPage(counts.dead, offset, (yield from queue.dead.list.within(limit, offset)))
 
     @verb
     def show_dead(self, job_id: str) -> Operation[DeadLetter]:
         """One dead letter. One round trip. Raises PenstockError for a job that is not a dead letter."""
-        queue, key = self._split(job_id)
-        found = yield queue.bindings.show(key)
+        shard, key = self._split(job_id)
+        found = yield shard.bindings.show(key)
         status = status_of(found)
         if status is not Status.DEAD or found.record is None:
             raise PenstockError(f"job {job_id} is not a dead letter: it is {status}")
-        return queue.dead.letter(key, found.record.since / 1000, found.record, found.failure)
+        return dead_letter(shard, key, found.record.since / 1000, found.record, found.failure)
 
     @verb
     def requeue_dead(self, *ids: str) -> Operation[list[ActionOutcome]]:
         """Run dead letters again, with their attempts at zero. Two round trips for each."""
-        return self._each(ids, lambda queue, key: queue.bindings.requeue([key]).then(bool))
+        return self._each(ids, lambda shard, key: shard.bindings.requeue([key]).then(bool))
 
     @verb
     def remove_dead(self, *ids: str) -> Operation[list[ActionOutcome]]:
         """Delete dead letters for good. Two round trips for each."""
-        return self._each(ids, lambda queue, key: queue.bindings.remove_dead([key]).then(bool))
+        return self._each(ids, lambda shard, key: shard.bindings.remove_dead([key]).then(bool))
 
     @verb
     def requeue_all_dead(self, name: str, until: int = 0) -> Operation[int]:
@@ -288,7 +281,7 @@ class QueueInspector(JobSearchInspector):
 
         Returns how many. Two round trips for each 500.
         """
-        return self._all_dead(name, until, lambda queue, keys: queue.bindings.requeue(keys))
+        return self._all_dead(name, until, lambda shard, keys: shard.bindings.requeue(keys))
 
     @verb
     def remove_all_dead(self, name: str, until: int = 0) -> Operation[int]:
@@ -296,20 +289,19 @@ class QueueInspector(JobSearchInspector):
 
         Returns how many. Two round trips for each 500.
         """
-        return self._all_dead(name, until, lambda queue, keys: queue.bindings.remove_dead(keys))
+        return self._all_dead(name, until, lambda shard, keys: shard.bindings.remove_dead(keys))
 
     def _all_dead(
-        self, name: str, until: int, act: Callable[[Queue, Sequence[bytes]], RoundTrip[int]]
+        self, name: str, until: int, act: Callable[[Shard, Sequence[bytes]], RoundTrip[int]]
     ) -> Operation[int]:
-        yield from self._check_used(self._app.queue(name))
         total = 0
-        for queue in (yield from self._shards(name)):
+        for shard in (yield from self._open_used(name)).shards.current.known:
             latest = until
             previous: list[bytes] = []
             while True:
-                latest, keys = yield queue.bindings.dead_until(latest, CHUNK)
+                latest, keys = yield shard.bindings.dead_until(latest, _CHANGED_TOGETHER)
                 if not keys or keys == previous:  # no dead letters are left, or the action does not work on the rest
                     break
-                total += yield act(queue, keys)
+                total += yield act(shard, keys)
                 previous = keys
         return total

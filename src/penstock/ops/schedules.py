@@ -8,18 +8,18 @@ from typing import Any
 from penstock.core.operations import Operation, RoundTrip, verb
 from penstock.errors import ConfigurationError
 from penstock.jobs.job import Job
-from penstock.jobs.queue import Queue
 from penstock.jobs.schedule import ScheduleInfo, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings
 from penstock.jobs.schedules import add_schedule, find_schedule, schedules_of, trigger
+from penstock.jobs.shard import Shard
 from penstock.jobs.shard_table import whole_name
 from penstock.jobs.task import Call, Task
 from penstock.jobs.timing import Missed, Timing
-from penstock.ops.coordination import CoordinationInspector
+from penstock.ops.history import HistoryInspector
 from penstock.ops.probe import queue_names
 
 
-class ScheduleInspector(CoordinationInspector):
+class ScheduleInspector(HistoryInspector):
     """Lists and changes the schedules of all queues. `name` is that of a schedule, or `queue:name`.
 
     A bare name costs one round trip for each 1000 keys of the server, and one for each queue. Each change returns the
@@ -32,7 +32,7 @@ class ScheduleInspector(CoordinationInspector):
         found = []
         names = yield from queue_names(self._app.settings.prefix)
         for name in names if queue is None else [one for one in names if queue in (one, whole_name(one))]:
-            found += yield from schedules_of(self._app.queue(name))
+            found += yield from schedules_of(self._shard(name))
         return found
 
     @verb
@@ -67,32 +67,32 @@ class ScheduleInspector(CoordinationInspector):
     @verb
     def trigger_schedule(self, name: str) -> Operation[Job[Any]]:
         """Enqueue the call of a schedule now."""
-        queue, _, stored = yield from self._find_schedule(name)
-        return (yield from trigger(queue, stored))
+        shard, _, stored = yield from self._find_schedule(name)
+        return (yield from trigger((yield from self._open(whole_name(shard.name))), stored))
 
     def _change(
         self, name: str, change: Callable[[ScheduleBindings, StoredSchedule, int], RoundTrip[bool]]
     ) -> Operation[ScheduleInfo]:
         """Apply a change. Returns the present schedule, or the last one before it was removed."""
-        queue, now, stored = yield from self._find_schedule(name)
-        bindings = ScheduleBindings(queue.bindings)
+        shard, now, stored = yield from self._find_schedule(name)
+        bindings = ScheduleBindings(shard.bindings)
         yield change(bindings, stored, now)
         now, changed = yield bindings.show(stored.name)
-        return ScheduleInfo.of(queue.name, changed or stored, now)
+        return ScheduleInfo.of(shard.name, changed or stored, now)
 
-    def _find_schedule(self, name: str) -> Operation[tuple[Queue, int, StoredSchedule]]:
+    def _find_schedule(self, name: str) -> Operation[tuple[Shard, int, StoredSchedule]]:
         queue, colon, _ = name.partition(":")
         if colon:
-            return (yield from find_schedule([self._app.queue(queue)], name))
+            return (yield from find_schedule([self._shard(queue)], name))
         found = []
         names = yield from queue_names(self._app.settings.prefix)
         known: list[str] = []
         for one in names:
-            some = yield from schedules_of(self._app.queue(one))
+            some = yield from schedules_of(self._shard(one))
             known += [schedule.name for schedule in some]
             found += [schedule.id for schedule in some if schedule.name == name]
         if not found:
             raise self._not_found("schedule", name, known)
         if len(found) > 1:
             raise ConfigurationError(f"several queues have a schedule {name!r}: name one of {', '.join(found)}")
-        return (yield from find_schedule([self._app.queue(found[0].partition(":")[0])], name))
+        return (yield from find_schedule([self._shard(found[0].partition(":")[0])], name))

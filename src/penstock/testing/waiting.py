@@ -19,6 +19,7 @@ from penstock.jobs.job import Job
 from penstock.jobs.options import Options
 from penstock.jobs.queue import Queue
 from penstock.jobs.record import Record
+from penstock.jobs.shard import Shard
 from penstock.jobs.task import Task
 
 P = ParamSpec("P")
@@ -60,10 +61,10 @@ def enqueued(where: Penstock | Queue | Task[..., Any]) -> list[WaitingCall]:
     loop.
     """
     if isinstance(where, Task):
-        return [call for call in _waiting(where.home.family) if call.task == where.name]
+        return [call for call in _waiting([where.queue]) if call.task == where.name]
     if isinstance(where, Queue):
-        return _waiting(where.parts)
-    return _waiting(part for name in where.registry.queues() for part in where.queue(name).parts)
+        return _waiting([where])
+    return _waiting(map(where.queue, where.registry.queues()))
 
 
 def assert_enqueued(task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
@@ -73,35 +74,34 @@ def assert_enqueued(task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> J
     tenant, id, delay, or date to the second) must be equal too. The error lists the calls that do wait.
     """
     expected = _expected_call(task, args, kwargs)
-    waiting = _waiting(task.home.family)
+    waiting = _waiting([task.queue])
     for call in waiting:
         if call.task == task.name and _fits(call, expected, task):
-            name, _, key = call.job.partition(":")
-            home = next(queue for queue in task.home.family if queue.name == name)
-            return Job(home, key, returns=task.definition.signature.returns)
+            shard = task.queue.shards.of_job(call.job)
+            return Job(shard, shard.key_of(call.job), returns=task.definition.signature.returns)
     rows = [f"  {call}" for call in waiting] or ["  nothing"]
-    raise AssertionError("\n".join([f"no such call waits: {expected}", f"queue {task.home.name} has waiting:", *rows]))
+    raise AssertionError("\n".join([f"no such call waits: {expected}", f"queue {task.queue.name} has waiting:", *rows]))
 
 
 def _waiting(queues: Iterable[Queue]) -> list[WaitingCall]:
-    rows = [row for queue in queues for row in _read(queue)]
+    rows = [row for queue in queues for shard in queue.shards.current.known for row in _read(shard)]
     return [call for _, _, call in sorted(rows, key=itemgetter(0, 1))]
 
 
-def _client(queue: Queue) -> Any:
-    return cast("ServerDriver", queue._driver).connector.blocking_client()
+def _client(shard: Shard) -> Any:
+    return cast("ServerDriver", shard._driver).connector.blocking_client()
 
 
-def _read(queue: Queue) -> Iterator[tuple[int, int, WaitingCall]]:
+def _read(shard: Shard) -> Iterator[tuple[int, int, WaitingCall]]:
     """Each waiting call, with the time and the generation of its enqueue, by which calls can be ordered."""
-    queue._driver.blocking.run(queue.bindings.counts())  # moves accepted calls into their lanes
-    client, base = _client(queue), queue.bindings.keys.base
+    shard._driver.blocking.run(shard.bindings.counts())  # moves accepted calls into their lanes
+    client, base = _client(shard), shard.bindings.keys.base
     running = set(client.hkeys(f"{base}owners"))
     for key, body in client.hgetall(f"{base}jobs").items():
         record = Record.read(body)
         if record is not None and key not in running and record.state in {READY, DELAYED, PARKED, WAITING}:
             due = record.since / 1000 if record.state == DELAYED else None
-            call = WaitingCall(f"{queue.name}:{key.decode()}", *_decoded(record), record.priority, record.tenant, due)
+            call = WaitingCall(f"{shard.name}:{key.decode()}", *_decoded(record), record.priority, record.tenant, due)
             yield record.enqueued, record.generation, call
 
 
@@ -114,17 +114,17 @@ def _decoded(record: Record) -> tuple[str, dict[str, Any]]:
 
 
 def _expected_call(task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> WaitingCall:
-    home, options = task.home, task.options
-    due = options.at.timestamp() if options.at else _now(home) + options.delay if options.delay else None
-    job = f"{home.name}:{options.id}" if options.id else ""
+    shard, options = task.shard, task.options
+    due = options.at.timestamp() if options.at else _now(shard) + options.delay if options.delay else None
+    job = f"{shard.name}:{options.id}" if options.id else ""
     arguments = msgspec.json.decode(task.call(*args, **kwargs).payload)
     return WaitingCall(job, task.name, arguments, options.priority, options.tenant, due)
 
 
-def _now(queue: Queue) -> float:
-    if queue.bindings.clock.now_ms:
-        return queue.bindings.clock.now_ms / 1000
-    seconds, microseconds = _client(queue).time()
+def _now(shard: Shard) -> float:
+    if shard.bindings.clock.now_ms:
+        return shard.bindings.clock.now_ms / 1000
+    seconds, microseconds = _client(shard).time()
     return float(seconds + microseconds / 1e6)
 
 
@@ -148,7 +148,7 @@ def _filled(task: Task[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
     for name, parameter in inspect.signature(task._function).parameters.items():
         if name not in filled and parameter.default is not inspect.Parameter.empty:
             try:
-                default = codec.encode(parameter.default, limit=task.home.settings.max_payload, what=name)
+                default = codec.encode(parameter.default, limit=task.queue.settings.max_payload, what=name)
             except BadCall:
                 continue
             filled[name] = codec.decode(default, what=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol, get_args
 
 from penstock.core.operations import Driver
@@ -10,6 +11,7 @@ from penstock.jobs.keys import MOST_SHARDS
 from penstock.jobs.middleware import MiddlewareStack
 from penstock.jobs.queue import Queue
 from penstock.jobs.registry import Registry
+from penstock.jobs.shard import Shard
 from penstock.settings import LogLevel, Settings, WorkerSettings
 
 MOST_QUEUES = 254
@@ -36,24 +38,23 @@ def named_queues(app: App, settings: WorkerSettings) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def queues_of(app: App, settings: WorkerSettings) -> tuple[str, ...]:
-    """As `named_queues`, with the names of all shards that a queue may ever have. It is the same in each process.
+def queues_of(app: App, settings: WorkerSettings) -> tuple[Queue, ...]:
+    """The queues that a worker serves, in order. Raises ConfigurationError if it serves no queue."""
+    return tuple(app.queue(name) for name in named_queues(app, settings))
 
-    Raises ConfigurationError also for more of them than the supervisor could keep apart.
+
+def shards_of(queues: Iterable[Queue]) -> tuple[Shard, ...]:
+    """All shards that these queues may ever have, each once. They are the same in each process.
+
+    Raises ConfigurationError for more of them than the supervisor could keep apart.
     """
-    found = tuple(
-        dict.fromkeys(part.name for name in named_queues(app, settings) for part in _all_parts(app.queue(name)))
-    )
+    found = tuple({shard.name: shard for queue in queues for shard in queue.shards.possible}.values())
     if len(found) > MOST_QUEUES:
         raise ConfigurationError(
             f"{len(found)} queues, where each with shards counts as {MOST_SHARDS}: a worker serves {MOST_QUEUES}; "
             "name fewer with queues="
         )
     return found
-
-
-def _all_parts(queue: Queue) -> tuple[Queue, ...]:
-    return queue.shards.all if queue.shards is not None and queue.is_split else (queue,)
 
 
 def check_settings(settings: WorkerSettings) -> None:

@@ -30,7 +30,7 @@ class BatchRun(JobRun):
         return _EachMember(super().note_sink, [one.claim.token for one in self.members])
 
     @property
-    def home(self) -> NoReturn:
+    def shard(self) -> NoReturn:
         raise ConfigurationError(
             f"task {self.definition.name}: a batch stages nothing and has no durable steps, because its jobs end one "
             "by one: do that in a task without batch=…"

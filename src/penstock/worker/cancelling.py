@@ -38,9 +38,9 @@ class Cancelling:
 
     async def _read(self, feed: Feed) -> None:
         try:
-            tokens = await self._driver.aio.run(feed.queue.bindings.heartbeat(feed.incarnation, feed.lease))
+            tokens = await self._driver.aio.run(feed.shard.bindings.heartbeat(feed.incarnation, feed.lease))
         except PenstockError as error:
-            log.warning("the jobs to cancel on queue %s are read by the next heartbeat: %s", feed.queue.name, error)
+            log.warning("the jobs to cancel on queue %s are read by the next heartbeat: %s", feed.shard.name, error)
         else:
             self.cancel(feed, tokens or [])
 

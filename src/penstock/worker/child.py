@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.errors import PenstockError
-from penstock.jobs.claims import Ending
-from penstock.jobs.job import Failure
-from penstock.jobs.queue import Queue
+from penstock.jobs.claims import Ending, Failure
+from penstock.jobs.shard import Shard
 from penstock.worker.parent_pipe import ParentPipe
 from penstock.worker.processes import describe_exit, process_state
 from penstock.worker.shared_status import SharedStatus
@@ -26,12 +25,12 @@ class WorkerProcess:
     """A worker process that this process has started."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, status: SharedStatus, pipe: ParentPipe, queues: Sequence[Queue]
+        self, process: asyncio.subprocess.Process, status: SharedStatus, pipe: ParentPipe, shards: Sequence[Shard]
     ) -> None:
         self.process = process
         self._status = status
         self._pipe = pipe
-        self._queues = queues
+        self._shards = shards
         self._cpu_ticks = 0
         self._heartbeats: asyncio.Task[None] | None = None
         self.killed_by_supervisor = False
@@ -41,7 +40,7 @@ class WorkerProcess:
     async def start(
         cls,
         command: Sequence[str],
-        queues: Sequence[Queue],
+        shards: Sequence[Shard],
         runners: int,
         *,
         report: Callable[[bytes], None],
@@ -49,7 +48,7 @@ class WorkerProcess:
         begins_slowly: bool = False,
         is_sole_trial: bool = False,
     ) -> WorkerProcess:
-        """Start a process that serves these queues with so many runners.
+        """Start a process that serves these shards with so many runners.
 
         report         called on the loop with each report of the process (see `SharedStatus`)
         environment    further variables for the process
@@ -59,7 +58,7 @@ class WorkerProcess:
         Raises OSError if there is no memory or no descriptor for another process.
         """
         status, child_end = SharedStatus.create(
-            len(queues), runners, begins_slowly=begins_slowly, is_sole_trial=is_sole_trial
+            len(shards), runners, begins_slowly=begins_slowly, is_sole_trial=is_sole_trial
         )
         with contextlib.ExitStack() as on_error, ParentPipe() as pipe:
             on_error.callback(status.close)
@@ -74,7 +73,7 @@ class WorkerProcess:
             finally:
                 os.close(child_end)
             on_error.pop_all()
-        started = cls(process, status, pipe, queues)
+        started = cls(process, status, pipe, shards)
         started._listen(report)
         return started
 
@@ -124,7 +123,7 @@ class WorkerProcess:
     async def hand_back_jobs(self, within: float) -> bool:
         """Hand back the jobs of the dead process, so that other workers can run them now.
 
-        If exactly one job ran in the process, over all queues, that job is charged with a crash. If several ran, each
+        If exactly one job ran in the process, over all shards, that job is charged with a crash. If several ran, each
         is lost once more, and none is charged. If the server does not answer within `within` seconds, the jobs wait
         for the lease to expire. Returns whether suspects wait for a trial.
         """
@@ -134,15 +133,15 @@ class WorkerProcess:
         verdict: Ending = "release" if self.killed_by_supervisor else "crash" if alone else "loss"
         name = f"{socket.gethostname()}:{self.process.pid}"
         why = Failure(f"its worker process {self.exit_description}", "", name)
-        for index, (queue, status) in enumerate(zip(self._queues, self._status.queue_statuses(), strict=True)):
+        for index, (shard, status) in enumerate(zip(self._shards, self._status.queue_statuses(), strict=True)):
             if not status.incarnation:
                 continue
             try:
-                work = queue.abandon(status.incarnation, running[index], verdict, why)
-                suspects |= await asyncio.wait_for(queue._driver.aio.run(work), within)
+                work = shard.abandon(status.incarnation, running[index], verdict, why)
+                suspects |= await asyncio.wait_for(shard._driver.aio.run(work), within)
             except (PenstockError, TimeoutError) as error:
                 log.warning(
-                    "worker %d's jobs on queue %s wait until its lease expires: %s", self.process.pid, queue.name, error
+                    "worker %d's jobs on queue %s wait until its lease expires: %s", self.process.pid, shard.name, error
                 )
         return suspects
 
@@ -154,10 +153,10 @@ class WorkerProcess:
         while True:
             await asyncio.sleep(lease / 6)
             uses_cpu = self._uses_cpu()
-            for queue, status in zip(self._queues, self._status.queue_statuses(), strict=True):
+            for shard, status in zip(self._shards, self._status.queue_statuses(), strict=True):
                 if uses_cpu and status.holds_jobs and time.monotonic() - status.renewed_at > lease / 2:
                     with contextlib.suppress(PenstockError):
-                        await queue._driver.aio.run(queue.bindings.heartbeat(status.incarnation, lease))
+                        await shard._driver.aio.run(shard.bindings.heartbeat(status.incarnation, lease))
 
     def _uses_cpu(self) -> bool:
         """Whether the process can run and has used CPU since the last call. Always False except on Linux."""

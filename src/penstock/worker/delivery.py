@@ -9,7 +9,7 @@ from typing import Any, Final
 from penstock.core.operations import Driver
 from penstock.errors import PenstockError
 from penstock.jobs.constants import FIELDS
-from penstock.jobs.queue import Queue
+from penstock.jobs.shard import Shard
 
 log = logging.getLogger("penstock.worker")
 
@@ -27,16 +27,16 @@ class Deliveries:
     def __init__(self, driver: Driver, start: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         self._driver = driver
         self._start = start
-        self._offered: dict[tuple[Queue, Queue], Sequence[bytes]] = {}
+        self._offered: dict[tuple[Shard, Shard], Sequence[bytes]] = {}
 
-    def deliver(self, source: Queue, target: Queue, entries: Sequence[bytes]) -> None:
+    def deliver(self, source: Shard, target: Shard, entries: Sequence[bytes]) -> None:
         """Deliver these entries, and then all that follow them."""
         pair, is_running = (source, target), (source, target) in self._offered
         self._offered[pair] = entries
         if not is_running:
             self._start(self._run(source, target))
 
-    async def _run(self, source: Queue, target: Queue) -> None:
+    async def _run(self, source: Shard, target: Shard) -> None:
         pair = (source, target)
         try:
             while entries := self._offered[pair]:
@@ -46,7 +46,7 @@ class Deliveries:
             del self._offered[pair]
 
 
-async def deliver(driver: Driver, source: Queue, target: Queue, entries: Sequence[bytes]) -> None:
+async def deliver(driver: Driver, source: Shard, target: Shard, entries: Sequence[bytes]) -> None:
     """Deliver entries, and then all that follow them. Two round trips for each hundred, to the two queues in turn.
 
     If one fails, the rest is offered again after five seconds, to whichever worker takes a turn then.

@@ -19,11 +19,10 @@ from penstock import codec
 from penstock.core.clock import milliseconds
 from penstock.errors import BadCall, StepError
 from penstock.jobs.batching import wrong_outcomes
-from penstock.jobs.claims import Claim, Settlement
+from penstock.jobs.claims import Claim, Failure, Settlement
 from penstock.jobs.current import running
 from penstock.jobs.dependencies import ProcessScope
 from penstock.jobs.durable_bindings import suspension
-from penstock.jobs.job import Failure
 from penstock.jobs.outputs import with_results
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Drop, HeldSuspension, Retry, RetryLater

@@ -15,7 +15,7 @@ from penstock.core.operations import RoundTrip, recheck_delay
 from penstock.errors import FormatTooNew, ServerError
 from penstock.jobs.batching import Batch
 from penstock.jobs.claims import Claim, Registration, Settlement, TurnReply
-from penstock.jobs.queue import Queue
+from penstock.jobs.shard import Shard
 from penstock.settings import SLEEPER_TTL_FACTOR, MiB
 from penstock.worker.notes import MOST_NOTES, PendingNotes
 from penstock.worker.shared_status import QueueStatus
@@ -38,7 +38,7 @@ class Feed:
 
     def __init__(
         self,
-        queue: Queue,
+        shard: Shard,
         lease: float,
         sleep: float,
         registration: Registration,
@@ -56,7 +56,7 @@ class Feed:
         burst         do not wait for a batch to fill up
         round_due     is set when a turn became due, so that the worker begins a round
         """
-        self.queue = queue
+        self.shard = shard
         self.slot = slot
         self.batch = batch
         self._waits = not (burst and batch)
@@ -151,7 +151,7 @@ class Feed:
         while True:
             sent_at = time.monotonic()
             try:
-                reply = await self.queue._driver.aio.run(self.turn(want, leave=leave))
+                reply = await self.shard._driver.aio.run(self.turn(want, leave=leave))
             except FormatTooNew:
                 raise
             except ServerError as error:
@@ -178,7 +178,7 @@ class Feed:
             # A wake-up may arrive before the reply. Reset this now, so that the reply does not overwrite the wake-up.
             self.wake_at = self.tick_at = math.inf
             self._wanted = want
-            self._unanswered = self.queue.bindings.turn(
+            self._unanswered = self.shard.bindings.turn(
                 self.incarnation,
                 self.turns,
                 lease=self.lease,
@@ -218,14 +218,14 @@ class Feed:
             if self.held:
                 log.warning(
                     "lease lost on queue %s: this worker's results for %d jobs are ignored",
-                    self.queue.name, len(self.held),
+                    self.shard.name, len(self.held),
                 )  # fmt: skip
             self._begin_incarnation()
             return []
         for settlement in self._sent:
             self.held.pop(settlement.token, None)
         for settlement in turn.stale:
-            log.warning("settlement of job %s:%s refused: the job was taken back", self.queue.name, settlement.id)
+            log.warning("settlement of job %s:%s refused: the job was taken back", self.shard.name, settlement.id)
         self._sent = []
         for claim in turn.claims:
             self.held[claim.token] = claim

@@ -77,9 +77,9 @@ class Heartbeat(PeriodicThread):
             return
         incarnation = feed.incarnation
         try:
-            cancels = self._driver.run(feed.queue.bindings.heartbeat(incarnation, feed.lease))
+            cancels = self._driver.run(feed.shard.bindings.heartbeat(incarnation, feed.lease))
         except PenstockError as error:
-            log.warning("a heartbeat failed on queue %s: %s", feed.queue.name, error)
+            log.warning("a heartbeat failed on queue %s: %s", feed.shard.name, error)
             return
         if cancels is None:
             self._loop.call_soon_threadsafe(feed.lease_refused, incarnation)

@@ -31,7 +31,7 @@ class OpenFeeds:
 
     def open(self, feed: Feed) -> None:
         """Let the feed receive wake-ups, and keep its lease. Call it before the feed's first turn."""
-        listener = self._driver.aio.listen(feed.queue.bindings.keys.base)
+        listener = self._driver.aio.listen(feed.shard.bindings.keys.base)
         feed.address = listener.address
         self._listeners.append(listener)
         task = asyncio.create_task(self._listen(feed, listener))

@@ -11,7 +11,7 @@ from penstock.jobs.claims import Claim
 from penstock.jobs.current import NoteSink
 from penstock.jobs.definition import Definition
 from penstock.jobs.middleware import JobContext
-from penstock.jobs.queue import Queue
+from penstock.jobs.shard import Shard
 from penstock.jobs.stage import Stage
 from penstock.jobs.steps import Steps
 from penstock.worker.feed import Feed
@@ -28,7 +28,7 @@ class JobRun(msgspec.Struct, eq=False):
     thread        of a `def` task without a timeout: the thread that is in it, or 0
     cancelled     somebody has cancelled the job while it runs here
     own_notes     in the process of an isolated run: takes what the job reports
-    own_home      there: the job's queue
+    own_shard     there: that of the job
     stage         what the job has staged, if it has
     steps         its durable steps, if it has some
     own_incarnation  in the process of an isolated run: the incarnation that holds the job
@@ -46,7 +46,7 @@ class JobRun(msgspec.Struct, eq=False):
     thread: int = 0
     cancelled: bool = False
     own_notes: NoteSink | None = None
-    own_home: Queue | None = None
+    own_shard: Shard | None = None
     stage: Stage | None = None
     steps: Steps | None = None
     own_incarnation: str = ""
@@ -61,12 +61,12 @@ class JobRun(msgspec.Struct, eq=False):
         return self.own_notes
 
     @property
-    def home(self) -> Queue:
-        """The job's queue."""
+    def shard(self) -> Shard:
+        """The shard of the job."""
         if self.feed is not None:
-            return self.feed.queue
-        assert self.own_home is not None
-        return self.own_home
+            return self.feed.shard
+        assert self.own_shard is not None
+        return self.own_shard
 
     @property
     def incarnation(self) -> str:

@@ -148,21 +148,21 @@ class Runs:
         """
         while self._batches:
             feed, claims = self._batches.popleft()
-            runs, refused = self._execution.prepare_batch(claims, feed.queue.name)
+            runs, refused = self._execution.prepare_batch(claims, feed.shard.name)
             for claim, settlement in refused:
                 self._refuse(feed, claim, settlement)
             if runs:
                 return self._begin(feed, batch_run(runs))
         while self.waiting and self._free_runners > 0:
             feed, claim = self.waiting.popleft()
-            run = self._execution.prepare(claim, feed.queue.name)
+            run = self._execution.prepare(claim, feed.shard.name)
             if isinstance(run, JobRun):
                 return self._begin(feed, run)
             self._refuse(feed, claim, run)
         return None
 
     def _refuse(self, feed: Feed, claim: Claim, settlement: Settlement) -> None:
-        self._reports.add(JobContext.of(claim, feed.queue.name, ""), settlement)
+        self._reports.add(JobContext.of(claim, feed.shard.name, ""), settlement)
         feed.settle(settlement)
 
     def _begin(self, feed: Feed, run: JobRun) -> JobRun:

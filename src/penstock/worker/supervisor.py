@@ -27,7 +27,7 @@ import signal
 from collections.abc import Sequence
 
 from penstock.settings import WorkerSettings
-from penstock.worker.app import App, queues_of
+from penstock.worker.app import App, queues_of, shards_of
 from penstock.worker.child import WorkerProcess
 from penstock.worker.shared_status import RETIRING, SUSPECTS
 from penstock.worker.trials import VARIABLE as TRIAL_VARIABLE
@@ -59,9 +59,9 @@ class Supervisor:
         self._command = command
         self._processes = processes
         self._settings = settings
-        self._queues = [app.queue(name) for name in queues_of(app, settings)]
+        self._shards = shards_of(queues_of(app, settings))
         self._trials = Trials(
-            command, {TRIAL_VARIABLE: "1"}, self._queues, settings, app.settings.lease, make_room=self._make_room
+            command, {TRIAL_VARIABLE: "1"}, self._shards, settings, app.settings.lease, make_room=self._make_room
         )
         self._running: list[WorkerProcess] = []
         self._stop_calls = 0
@@ -148,7 +148,7 @@ class Supervisor:
                 self._trials.suspects_wait()
 
         worker = await WorkerProcess.start(
-            self._command, self._queues, self._settings.concurrency, report=report, begins_slowly=begins_slowly
+            self._command, self._shards, self._settings.concurrency, report=report, begins_slowly=begins_slowly
         )
         self._running.append(worker)
         if self._stop_calls:  # stop() was called while the process started

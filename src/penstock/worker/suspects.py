@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
-from penstock.jobs.queue import Queue
+from penstock.jobs.shard import Shard
 from penstock.settings import WorkerSettings
 from penstock.worker.feed import Feed
 from penstock.worker.shared_status import SUSPECTS, SharedStatus
@@ -32,16 +32,16 @@ class SuspectWatch:
     """Has the suspects tried that the turns of a worker show."""
 
     def __init__(
-        self, feeds: Sequence[Feed], queues: Sequence[Queue], turn: Turn, command: Callable[[], TrialCommand | None],
+        self, feeds: Sequence[Feed], shards: Sequence[Shard], turn: Turn, command: Callable[[], TrialCommand | None],
         settings: WorkerSettings,
     ) -> None:  # fmt: skip
         """
-        queues   all that the worker may ever serve
+        shards   all that the worker may ever serve
         turn     takes a turn of the worker
         command  returns the command of a trial process; None: no other process could import the app
         """
         self._feeds = feeds
-        self._queues = queues
+        self._shards = shards
         self._turn = turn
         self._command = command
         self._settings = settings
@@ -82,7 +82,7 @@ class SuspectWatch:
             if command is None:
                 self._here = feed
                 return
-            self._trials = Trials(*command, self._queues, self._settings, feed.lease, ended=self._look_again)
+            self._trials = Trials(*command, self._shards, self._settings, feed.lease, ended=self._look_again)
         self._trials.suspects_wait()
 
     def _look_again(self) -> None:

@@ -19,6 +19,7 @@ from penstock.jobs.middleware import EnqueueContext, JobDraft
 from penstock.jobs.queue import Queue
 from penstock.jobs.schedule import ORPHANED_AFTER, ScheduleDefinition, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
+from penstock.jobs.shard import Shard
 from penstock.worker.app import App
 from penstock.worker.delivery import OTHER_QUEUE, Deliveries
 
@@ -50,7 +51,7 @@ class TickServer:
     async def declare(self, how: Any = "declare") -> None:
         """Declare the schedules of the app. Two round trips for each 50 of them. Raises ServerError."""
         for queue, definitions in self._declared.items():
-            bindings = ScheduleBindings(queue.bindings)
+            bindings = ScheduleBindings(queue.first.bindings)
             for start in range(0, len(definitions), _DECLARED_TOGETHER):
                 some = definitions[start : start + _DECLARED_TOGETHER]
                 now, _ = await self._driver.aio.run(bindings.show(some[0].name))
@@ -70,36 +71,36 @@ class TickServer:
                 log.warning("the schedules could not be declared again, trying in an hour: %s", error)
         await asyncio.get_running_loop().create_future()
 
-    def serve(self, queue: Queue, offers: Sequence[Any]) -> None:
+    def serve(self, shard: Shard, offers: Sequence[Any]) -> None:
         """Enqueue the jobs of the offered ticks, or deliver to another queue, in the background.
 
         `offers`: see `schedule.offer`.
         """
         ticks = [*offers]
         if offers[1] == TICK:
-            self._start(self._give_up_open(queue))
+            self._start(self._give_up_open(shard))
             ticks[1:3] = []
         elif bytes(offers[1]).startswith(OTHER_QUEUE):
-            self._outboxes.deliver(queue, self._queue(offers[1][1:].decode()), offers[2])
+            self._outboxes.deliver(shard, self._queue(offers[1][1:].decode()).first, offers[2])
             ticks[1:3] = []
         if len(ticks) > 1:
-            self._start(self._serve(queue, ticks))
+            self._start(self._serve(shard, ticks))
 
     def _start(self, serving: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(serving)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _serve(self, queue: Queue, offers: Sequence[Any]) -> None:
+    async def _serve(self, shard: Shard, offers: Sequence[Any]) -> None:
         now, *rest = offers
         for name, packed in zip(rest[0::2], rest[1::2], strict=True):
             try:
                 stored = StoredSchedule.read(name, packed)
                 ticks, following = stored.timing.due(stored.next_tick, now)
-                drafts = [JobDraft(queue.name, stored.job_id(tick), stored.draft) for tick in ticks]
-                with queue.middleware.around_enqueue(EnqueueContext(queue.name, drafts)):
+                drafts = [JobDraft(shard.name, stored.job_id(tick), stored.draft) for tick in ticks]
+                with shard.middleware.around_enqueue(EnqueueContext(shard.name, drafts)):
                     jobs = [(draft.key, draft.record) for draft in drafts]
-                    tick = ScheduleBindings(queue.bindings).tick([Tick(stored, ticks, jobs, following)])
+                    tick = ScheduleBindings(shard.bindings).tick([Tick(stored, ticks, jobs, following)])
                     (counted,) = await self._driver.aio.run(tick)
                 if counted and len(ticks) != 1:
                     log.info("schedule %s: %d jobs for the ticks that were missed", stored.name, len(ticks))
@@ -108,17 +109,17 @@ class TickServer:
             except Exception:
                 log.exception("schedule %s: its tick failed and is tried again", name.decode(errors="replace"))
 
-    async def _give_up_open(self, queue: Queue) -> None:
+    async def _give_up_open(self, shard: Shard) -> None:
         """Cancel the jobs of flows whose program died before it had enqueued all of the flow."""
         try:
-            while looked := await self._driver.aio.run(FlowBindings(queue.bindings).give_up_open()):
+            while looked := await self._driver.aio.run(FlowBindings(shard.bindings).give_up_open()):
                 log.warning(
                     "queue %s: %d jobs of flows were open for ten minutes, because a program died while it enqueued "
                     "them: they are cancelled",
-                    queue.name, looked,
+                    shard.name, looked,
                 )  # fmt: skip
         except PenstockError as error:
-            log.warning("queue %s: flows that are open for too long are looked for again: %s", queue.name, error)
+            log.warning("queue %s: flows that are open for too long are looked for again: %s", shard.name, error)
 
     async def close(self) -> None:
         """Wait until the ticks that were offered are served."""

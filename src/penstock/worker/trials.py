@@ -26,7 +26,7 @@ from dataclasses import asdict, replace
 from importlib import import_module
 from typing import Final, TypeAlias
 
-from penstock.jobs.queue import Queue
+from penstock.jobs.shard import Shard
 from penstock.settings import WorkerSettings
 from penstock.worker.app import App
 from penstock.worker.child import WorkerProcess
@@ -92,7 +92,7 @@ class Trials:
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
-        queues: Sequence[Queue],
+        shards: Sequence[Shard],
         settings: WorkerSettings,
         lease: float,
         *,
@@ -112,7 +112,7 @@ class Trials:
         self._notify_end = ended
         self._command = command
         self._environment = environment
-        self._queues = queues
+        self._shards = shards
         self._settings = settings
         self._lease = lease
         self._running: list[WorkerProcess] = []
@@ -154,7 +154,7 @@ class Trials:
             await asyncio.sleep(self._pause)
         try:
             process = await WorkerProcess.start(
-                self._command, self._queues, 1, report=self._report, environment=self._environment,
+                self._command, self._shards, 1, report=self._report, environment=self._environment,
                 is_sole_trial=self._has_sole,
             )  # fmt: skip
         except OSError as error:

@@ -9,6 +9,8 @@ from typing import Final
 
 from penstock.errors import ServerError
 from penstock.jobs.queue import Queue
+from penstock.jobs.shard import Shard
+from penstock.worker.app import shards_of
 from penstock.worker.feed import Feed
 
 log = logging.getLogger("penstock.worker")
@@ -20,29 +22,29 @@ _LOOK_EVERY: Final = 10.0
 class TurnOrder:
     """The feeds of a worker, grouped by queue. A queue with shards has a feed for each of them."""
 
-    def __init__(self, queues: Sequence[Queue], sleep: float, make: Callable[[Queue, int], Feed]) -> None:
+    def __init__(self, queues: Sequence[Queue], sleep: float, make: Callable[[Shard, int], Feed]) -> None:
         """
-        queues  all that the worker may ever serve (see `queues_of`)
+        queues  those that the worker serves, in order
         sleep   seconds after which an idle worker with one queue registers again
-        make    makes the feed of a queue, with its position in `queues`
+        make    makes the feed of a shard, with its position in `shards_of(queues)`
         """
         self._queues = queues
+        self._slots = {shard.name: slot for slot, shard in enumerate(shards_of(queues))}
         self._sleep = sleep
         self._make = make
         self.feeds: list[Feed] = []
         """Those that the worker serves now."""
-        self._groups: dict[object, list[Feed]] = {}
+        self._groups: dict[Queue, list[Feed]] = {}
 
     def begin(self) -> None:
         """Make the feeds that are known without the server: the first shard of each queue."""
-        for slot, queue in enumerate(self._queues):
-            if queue.shards is None or queue.is_split:
-                self._add(queue, slot)
+        for queue in self._queues:
+            self._add(queue, queue.first)
 
-    def _add(self, queue: Queue, slot: int) -> Feed:
-        feed = self._make(queue, slot)
+    def _add(self, queue: Queue, shard: Shard) -> Feed:
+        feed = self._make(shard, self._slots[shard.name])
         self.feeds.append(feed)
-        self._groups.setdefault(queue.shards or queue, []).append(feed)
+        self._groups.setdefault(queue, []).append(feed)
         # An idle worker renews its registration in each queue every `sleep` seconds. The interval grows with the
         # number of queues, so that an idle process sends the same number of commands for one queue as for many.
         for one in self.feeds:
@@ -50,22 +52,23 @@ class TurnOrder:
         return feed
 
     def _add_missing(self) -> list[Feed]:
-        served = {feed.queue for feed in self.feeds}
+        served = {feed.shard.name for feed in self.feeds}
         return [
-            self._add(queue, slot)
-            for slot, queue in enumerate(self._queues)
-            if queue not in served and queue.shards is not None and queue in queue.shards.queues
+            self._add(queue, shard)
+            for queue in self._queues
+            for shard in queue.shards.current.known
+            if shard.name not in served
         ]
 
     async def check_shards(self) -> None:
         """Ask the server for the shards of each queue. Raises ConfigurationError, ServerError."""
-        for feeds in self._groups.values():
-            await feeds[0].queue.check_shards.aio()
+        for queue in self._queues:
+            await queue.check_shards.aio()
         self._add_missing()
 
     async def watch_shards(self, opened: Callable[[Feed], None]) -> None:
         """Serve shards that are added, and close the change when it is done. Calls `opened` with each new feed."""
-        sharded = [queue for queue in self._queues if queue.is_split]
+        sharded = [queue for queue in self._queues if queue.shards.named is not None]
         while sharded:
             await asyncio.sleep(_LOOK_EVERY)
             for queue in sharded:
@@ -74,7 +77,7 @@ class TurnOrder:
                 except ServerError as error:
                     log.warning("the shards of queue %s could not be read, trying again: %s", queue.name, error)
             for feed in self._add_missing():
-                log.info("serving a new shard, %s", feed.queue.name)
+                log.info("serving a new shard, %s", feed.shard.name)
                 opened(feed)
         await asyncio.get_running_loop().create_future()
 

@@ -22,9 +22,9 @@ from functools import partial
 
 from penstock.jobs.claims import Claim, Registration
 from penstock.jobs.dependencies import ProcessScope
-from penstock.jobs.queue import Queue
+from penstock.jobs.shard import Shard
 from penstock.settings import WorkerSettings
-from penstock.worker.app import App, check_settings, queues_of
+from penstock.worker.app import App, check_settings, queues_of, shards_of
 from penstock.worker.batches import batch_of
 from penstock.worker.cancelling import Cancelling
 from penstock.worker.execution import Execution
@@ -87,7 +87,7 @@ class Worker:
         Raises ConfigurationError for settings or tasks that cannot work.
         """
         self.settings = settings or WorkerSettings()
-        names = queues_of(app, self.settings)
+        queues = queues_of(app, self.settings)
         check_settings(self.settings)
         isolated = self.settings.concurrency if self.settings.isolated is None else self.settings.isolated
         for definition in app.registry:
@@ -97,11 +97,11 @@ class Worker:
         self._lease, self._registry = app.settings.lease, app.registry
         self._shared_status: SharedStatus | None = None
         self._trial_host_deaths: int | None = None
-        queues = [app.queue(name) for name in names]
         self._round_due = asyncio.Event()
         self._turn_order = TurnOrder(queues, app.settings.sleep, self._make_feed)
         self._feeds = self._turn_order.feeds
         self._turn_order.begin()
+        names = {queue.name for queue in queues}
         needed = (one for definition in app.registry for one in definition.signature.dependencies.values()
                   if definition.queue in names and not definition.isolate)  # fmt: skip
         self._scope = ProcessScope(app.middleware.lifecycle, needed)
@@ -113,7 +113,8 @@ class Worker:
         reports = RunReports(self.name, app.middleware, self.settings.job_log_level)
         self._runs = Runs(self._execution, reports, self.settings, self._jobs_have_ended)
         self._suspects = SuspectWatch(
-            self._feeds, queues, self._turn, partial(command_for, app, self.settings, start_logging), self.settings,
+            self._feeds, shards_of(queues), self._turn, partial(command_for, app, self.settings, start_logging),
+            self.settings,
         )  # fmt: skip
         self._ticks = TickServer(app, queues)
         self._slow_turns: dict[Feed, asyncio.Task[None]] = {}
@@ -148,10 +149,10 @@ class Worker:
         for feed in self._feeds:
             feed.begin_trials(host_deaths)
 
-    def _make_feed(self, queue: Queue, slot: int) -> Feed:
-        registration, batch = Registration(self.name, self.settings.concurrency), batch_of(self._registry, queue.name)
+    def _make_feed(self, shard: Shard, slot: int) -> Feed:
+        registration, batch = Registration(self.name, self.settings.concurrency), batch_of(self._registry, shard.name)
         feed = Feed(
-            queue, self._lease, 0.0, registration, slot, batch, burst=self.settings.burst, round_due=self._round_due
+            shard, self._lease, 0.0, registration, slot, batch, burst=self.settings.burst, round_due=self._round_due
         )
         self._prepare(feed)
         if self._trial_host_deaths is not None:
@@ -178,7 +179,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._places = Places(self._runs, self._execution, self._isolation, self.settings)
         self._cancelling = Cancelling(self._driver, self._runs, self._places)
-        await self._driver.aio.run(self._feeds[0].queue.bindings.counts())
+        await self._driver.aio.run(self._feeds[0].shard.bindings.counts())
         await self._turn_order.check_shards()
         if not self._feeds[0].trial:
             await self._ticks.declare()
@@ -329,7 +330,7 @@ class Worker:
         if self._must_be_sole(feed, turn.claims):
             self.stop()
         if turn.ticks:
-            self._ticks.serve(feed.queue, turn.ticks)
+            self._ticks.serve(feed.shard, turn.ticks)
         self._runs.add(feed, turn.claims)
         self._places.fill()
         if feed.to_settle:

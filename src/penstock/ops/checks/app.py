@@ -45,7 +45,7 @@ def check_queues(app: Penstock) -> Operation[list[Verdict]]:
 
 
 def _check_queue(app: Penstock, name: str) -> Operation[list[Verdict]]:
-    bindings = app.queue(name).bindings
+    bindings = app.queue(name).first.bindings
     counts = yield bindings.counts()
     overview = yield bindings.overview(200)
     workers = yield bindings.workers(1000)
