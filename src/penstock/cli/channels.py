@@ -7,26 +7,10 @@ from penstock.cli.where import HERE, AsJson, Where, Yes, confirm
 from penstock.core.ids import may_be_alive
 from penstock.files.bindings import ChannelInfo, ReceiverInfo
 from penstock.ops.wording import age, ago, many, size
-from penstock.terminal.tables import Kind, note, show, show_facts, show_json, show_list, show_table
+from penstock.terminal.tables import headings, note, show, show_facts, show_json, show_list, show_table
 
-_CHANNELS: dict[str, Kind] = {
-    "channel": "name",
-    "bytes": "number",
-    "limit": "number",
-    "peak": "number",
-    "receivers": "number",
-    "behind": "text",
-    "sending": "number",
-    "state": "text",
-}
-_RECEIVERS: dict[str, Kind] = {
-    "receiver": "name",
-    "behind": "number",
-    "seen": "number",
-    "state": "text",
-    "held by": "text",
-    "dead": "number",
-}
+_CHANNELS = headings("channel:name", "bytes", "limit", "peak", "receivers", "behind:text", "sending", "state:text")
+_RECEIVERS = headings("receiver:name", "behind", "seen", "state:text", "held by:text", "dead")
 
 
 def ls(channel: str | None = None, /, *, where: Where = HERE, as_json: AsJson = False) -> None:

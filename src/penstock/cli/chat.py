@@ -5,18 +5,9 @@ from __future__ import annotations
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.ops.answers import ChatView
 from penstock.ops.wording import ago
-from penstock.terminal.tables import Kind, show_list
+from penstock.terminal.tables import headings, show_list
 
-_COLUMNS: dict[str, Kind] = {
-    "chat": "name",
-    "readers": "number",
-    "messages": "number",
-    "kept": "number",
-    "bytes": "number",
-    "behind": "text",
-    "unread": "number",
-    "seen": "number",
-}
+_COLUMNS = headings("chat:name", "readers", "messages", "kept", "bytes", "behind:text", "unread", "seen")
 
 
 def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:

@@ -11,7 +11,7 @@ from penstock.cli.where import HERE, AsJson, Where
 from penstock.locks.answers import BarrierInfo, ElectionInfo, LatchInfo, Owner, ReadWriteLockInfo
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age
-from penstock.terminal.tables import Kind, show, show_facts, show_json, show_list, show_table
+from penstock.terminal.tables import Kind, headings, show, show_facts, show_json, show_list, show_table
 
 
 @dataclass(frozen=True)
@@ -93,19 +93,12 @@ list_elections, show_election = commands(
         "Show one election: its leader, its last term, and the candidates in the order in which they will be elected.",
         "The election.",
         "There are no elections.",
-        {
-            "election": "name",
-            "leader": "name",
-            "for": "number",
-            "lease": "number",
-            "candidates": "number",
-            "value": "text",
-        },
+        headings("election:name", "leader:name", "for", "lease", "candidates", "value:text"),
         lambda inspector: inspector.elections(),
         lambda inspector, name: inspector.election(name),
         _election_row,
         _election_facts,
-        {"candidate": "name", "waits for": "number"},
+        headings("candidate:name", "waits for"),
         lambda one: [(owner_name(candidate), owner_age(candidate)) for candidate in one.candidates],
     )
 )
@@ -129,7 +122,7 @@ list_latches, show_latch = commands(
         "Show one latch.",
         "The latch.",
         "There are no latches.",
-        {"latch": "name", "left": "number", "of": "number", "waiting": "number", "forgotten in": "number"},
+        headings("latch:name", "left", "of", "waiting", "forgotten in"),
         lambda inspector: inspector.latches(),
         lambda inspector, name: inspector.latch(name),
         _latch_row,
@@ -159,12 +152,12 @@ list_barriers, show_barrier = commands(
         "Show one barrier, with the parties that wait.",
         "The barrier.",
         "There are no barriers.",
-        {"barrier": "name", "waiting": "number", "of": "number", "meeting": "number"},
+        headings("barrier:name", "waiting", "of", "meeting"),
         lambda inspector: inspector.barriers(),
         lambda inspector, name: inspector.barrier(name),
         _barrier_row,
         _barrier_facts,
-        {"party": "name", "counts as silent": "number"},
+        headings("party:name", "counts as silent"),
         lambda one: [(owner_name(party), _silent(party.left)) for party in one.waiters],
     )
 )
@@ -205,12 +198,12 @@ list_locks, show_lock = commands(
         "Show one read-write lock that is held: the writer or the readers, and the waiters in order.",
         "The read-write lock.",
         "No read-write lock is held.",
-        {"lock": "name", "writer": "name", "readers": "number", "waiting": "number"},
+        headings("lock:name", "writer:name", "readers", "waiting"),
         lambda inspector: inspector.read_write_locks(),
         lambda inspector, name: inspector.read_write_lock(name),
         _lock_row,
         _lock_facts,
-        {"process": "name", "what": "text", "waits for": "number", "lease": "number"},
+        headings("process:name", "what:text", "waits for", "lease"),
         _processes,
     )
 )

@@ -15,7 +15,7 @@ from penstock.cli.where import HERE, AsJson, Limit, Offset, Where, Yes, confirm
 from penstock.errors import ConfigurationError
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age, ago, many
-from penstock.terminal.tables import show, show_facts, show_json, show_table
+from penstock.terminal.tables import headings, show, show_facts, show_json, show_table
 
 AllOf: TypeAlias = Annotated[str | None, Parameter(name="--all")]
 
@@ -52,7 +52,7 @@ def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = H
     if not page.letters:
         return show(f"No dead letters in {queue}." if not page.total else f"{queue} has only {page.total:,}.")
     lines = [(one.id, one.task, ago(one.died, now), f"{one.attempts}", one.reason) for one in page.letters]
-    show_table({"job": "name", "task": "text", "died": "number", "attempts": "number", "reason": "text"}, lines)
+    show_table(headings("job:name", "task:text", "died", "attempts", "reason:text"), lines)
     if page.total > len(page.letters):
         show(f"{offset + 1:,} to {offset + len(page.letters):,} of {page.total:,}; --limit and --offset select others.")
 

@@ -15,7 +15,7 @@ from penstock.counting.dead_batches import DeadBatch, DeadBatches
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import ago, many
-from penstock.terminal.tables import show, show_facts, show_json, show_table
+from penstock.terminal.tables import headings, show, show_facts, show_json, show_table
 
 PREFIX = "counts:"
 
@@ -63,7 +63,7 @@ def list_page(name: str, limit: int, offset: int, where: Where, *, as_json: bool
         for one in page
     ]
     show_table(
-        {"batch": "name", "died": "number", "file": "name", "lines": "number", "attempts": "number", "error": "text"},
+        headings("batch:name", "died", "file:name", "lines", "attempts", "error:text"),
         rows,
     )
     if len(found) > len(page):

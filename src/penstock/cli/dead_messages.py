@@ -13,7 +13,7 @@ from penstock.errors import ConfigurationError, PenstockError
 from penstock.messages.dead_messages import DeadMessages
 from penstock.messages.message import DeadMessage
 from penstock.ops.wording import ago, many
-from penstock.terminal.tables import show, show_facts, show_json, show_table
+from penstock.terminal.tables import headings, show, show_facts, show_json, show_table
 
 PREFIX = "mailbox:"
 PAGE = 1000
@@ -41,7 +41,7 @@ def list_page(name: str, limit: int, offset: int, where: Where, *, as_json: bool
     if not letters:
         return show(f"No dead letters in {name}." if not total else f"{name} has only {total:,}.")
     lines = [(_as_printed(one), ago(one.died, now), f"{one.deliveries}", one.reason) for one in letters]
-    show_table({"message": "name", "died": "number", "deliveries": "number", "reason": "text"}, lines)
+    show_table(headings("message:name", "died", "deliveries", "reason:text"), lines)
     if total > len(letters):
         show(f"{offset + 1:,} to {offset + len(letters):,} of {total:,}; --limit and --offset select others.")
 

@@ -20,7 +20,7 @@ from penstock.completion.entry import Entry, NameLike
 from penstock.errors import ConfigurationError
 from penstock.ops.wording import many, terminal_safe
 from penstock.terminal.names_file import RejectedLine, read_names
-from penstock.terminal.tables import Kind, show, show_json, show_list, show_table
+from penstock.terminal.tables import headings, show, show_json, show_list, show_table
 
 BATCH = 20_000
 """Names per update of the progress bar. A batch is checked as a whole, then sent with 100 names per round trip."""
@@ -46,7 +46,7 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
     """
     with where.open() as inspector:
         found = inspector.directories()
-    columns: dict[str, Kind] = {"directory": "name", "names": "number"}
+    columns = headings("directory:name", "names")
     lines = [(one.name, f"{one.names:,}") for one in found]
     show_list(found, columns, lines, none="There are no directories.", as_json=as_json)
 
@@ -394,7 +394,7 @@ def _list(entries: list[Entry], *, as_json: bool) -> None:
     elif not entries:
         show("No name has this prefix.")
     else:
-        columns: dict[str, Kind] = {"name": "name", "id": "name"}
+        columns = headings("name:name", "id:name")
         rows: list[tuple[str, ...]] = [(entry.name, entry.id) for entry in entries]
         if any(entry.weight for entry in entries):
             columns["weight"] = "number"

@@ -7,7 +7,7 @@ import datetime
 from penstock.cli.where import HERE, AsJson, Flag, Limit, Where
 from penstock.jobs.history import Moment
 from penstock.ops.wording import age
-from penstock.terminal.tables import Kind, cell, show_list
+from penstock.terminal.tables import cell, headings, show_list
 
 
 def history(
@@ -32,18 +32,9 @@ def history(
         moments = inspector.history(name, interval=60 if minutes else 10, moments=limit)
         if not moments:
             inspector.queue(name, tenants=1)  # raises for a queue that was never used
-    columns: dict[str, Kind] = {
-        "time": "name",
-        "ready": "number",
-        "oldest": "number",
-        "delayed": "number",
-        "running": "number",
-        "in/s": "number",
-        "out/s": "number",
-        "failed/s": "number",
-        "dead": "number",
-        "workers": "number",
-    }
+    columns = headings(
+        "time:name", "ready", "oldest", "delayed", "running", "in/s", "out/s", "failed/s", "dead", "workers"
+    )
     none = "This queue has no history yet. It has one 10 seconds after it was first used."
     show_list(moments, columns, map(_row, moments), none=none, as_json=as_json)
 

@@ -16,7 +16,7 @@ from penstock.cli.where import HERE, AsJson, Where, check_bounds
 from penstock.errors import ConfigurationError
 from penstock.jobs.job import JobInfo
 from penstock.ops.wording import age, ago, many
-from penstock.terminal.tables import show, show_facts, show_json, show_table
+from penstock.terminal.tables import headings, show, show_facts, show_json, show_table
 
 
 def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -45,10 +45,10 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
             )
             for one in steps
         ]
-        show_table({"step": "text", "does": "text", "state": "text", "recorded": "number"}, rows)
+        show_table(headings("step:text", "does:text", "state:text", "recorded"), rows)
     if job.log:
         show("")
-        show_table({"logged": "number", "": "text"}, [(ago(line.at, now), line.text) for line in job.log])
+        show_table(headings("logged", ":text"), [(ago(line.at, now), line.text) for line in job.log])
     if job.traceback:
         show("", job.traceback.rstrip())
 

@@ -9,7 +9,7 @@ from penstock.cli.where import HERE, AsJson, Limit, Where
 from penstock.jobs.job_list import JobPage, JobSummary
 from penstock.jobs.status import Status
 from penstock.ops.wording import age, ago, many
-from penstock.terminal.tables import Kind, note, show, show_json, show_table
+from penstock.terminal.tables import headings, note, show, show_json, show_table
 
 
 def ls(
@@ -48,15 +48,7 @@ def ls(
 
 def show_jobs(jobs: Iterable[JobSummary], now: float) -> None:
     """Print a table of jobs."""
-    columns: dict[str, Kind] = {
-        "job": "name",
-        "state": "name",
-        "for": "number",
-        "task": "text",
-        "tenant": "text",
-        "attempts": "number",
-        "worker": "name",
-    }
+    columns = headings("job:name", "state:name", "for", "task:text", "tenant:text", "attempts", "worker:name")
     show_table(columns, ([*_row(job, now)] for job in jobs))
 
 

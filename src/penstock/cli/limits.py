@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.errors import ConfigurationError
 from penstock.jobs.limits import Concurrency, Limit, Rate
-from penstock.terminal.tables import Kind, show, show_list
+from penstock.terminal.tables import headings, show, show_list
 
 
 def ls(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -20,14 +20,7 @@ def ls(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
     """
     with where.open() as inspector:
         limits = inspector.limits(name)
-    columns: dict[str, Kind] = {
-        "limit": "name",
-        "kind": "name",
-        "at most": "name",
-        "key": "text",
-        "used": "number",
-        "parked": "number",
-    }
+    columns = headings("limit:name", "kind:name", "at most:name", "key:text", "used", "parked")
     lines = []
     for limit in limits:
         label, kind = limit.name, limit.kind

@@ -13,9 +13,9 @@ from penstock.cli.where import HERE, AsJson, Where, Yes, confirm
 from penstock.errors import ConfigurationError
 from penstock.locks.answers import LockInfo
 from penstock.ops.wording import age, many
-from penstock.terminal.tables import Kind, show, show_list
+from penstock.terminal.tables import headings, show, show_list
 
-_COLUMNS: dict[str, Kind] = {"lock": "name", "holder": "name", "for": "number", "lease": "number", "waiting": "number"}
+_COLUMNS = headings("lock:name", "holder:name", "for", "lease", "waiting")
 
 
 def ls(

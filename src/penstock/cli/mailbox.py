@@ -5,17 +5,9 @@ from __future__ import annotations
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.messages.mailbox import MailboxInfo
 from penstock.ops.wording import ago
-from penstock.terminal.tables import Kind, show_facts, show_json, show_list
+from penstock.terminal.tables import headings, show_facts, show_json, show_list
 
-_COLUMNS: dict[str, Kind] = {
-    "mailbox": "name",
-    "messages": "number",
-    "unread": "number",
-    "claimed": "number",
-    "dead": "number",
-    "bytes": "number",
-    "pulled": "number",
-}
+_COLUMNS = headings("mailbox:name", "messages", "unread", "claimed", "dead", "bytes", "pulled")
 
 
 def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:

@@ -12,7 +12,7 @@ from penstock.jobs.pauses import PausedPart
 from penstock.jobs.retention import Retention
 from penstock.ops.answers import QueueDetail
 from penstock.ops.wording import age, many
-from penstock.terminal.tables import Kind, cell, show, show_facts, show_json, show_list, show_table
+from penstock.terminal.tables import Kind, cell, headings, show, show_facts, show_json, show_list, show_table
 
 
 def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -27,16 +27,7 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
     """
     with where.open() as inspector:
         queues = inspector.queues()
-    columns: dict[str, Kind] = {
-        "queue": "name",
-        "ready": "number",
-        "oldest": "number",
-        "delayed": "number",
-        "parked": "number",
-        "running": "number",
-        "dead": "number",
-        "": "name",
-    }
+    columns = headings("queue:name", "ready", "oldest", "delayed", "parked", "running", "dead", ":name")
     lines = [
         (q.name, f"{c.ready:,}", _oldest(c), f"{c.delayed:,}", f"{c.parked:,}", f"{c.running:,}", _dead(c), _state(c))
         for q in queues
@@ -104,7 +95,7 @@ def _describe(queue: QueueDetail) -> None:
     if queue.pauses:
         parts = [(_part(one), f"{one.parked:,}", "paused" if one.paused else "resumed") for one in queue.pauses]
         show("")
-        show_table({"paused": "text", "parked": "number", "": "name"}, parts)
+        show_table(headings("paused:text", "parked", ":name"), parts)
     if queue.largest:
         lines = [
             (
@@ -124,7 +115,7 @@ def _describe(queue: QueueDetail) -> None:
     if queue.unknown_task_jobs:
         lines = [(job.id, job.reason) for job in queue.unknown_task_jobs[:10]]
         show("")
-        show_table({"handed back": "name", "reason": "text"}, lines)
+        show_table(headings("handed back:name", "reason:text"), lines)
         some = many(len(queue.unknown_task_jobs), "job waits", "jobs wait")
         show(f"{some} for a worker that knows their task, of the first {queue.jobs_examined:,} delayed.")
 

@@ -12,17 +12,9 @@ from penstock.errors import ConfigurationError
 from penstock.jobs.schedule import ScheduleInfo
 from penstock.jobs.timing import Missed
 from penstock.ops.wording import age, ago
-from penstock.terminal.tables import Kind, show, show_list
+from penstock.terminal.tables import headings, show, show_list
 
-_COLUMNS: dict[str, Kind] = {
-    "schedule": "name",
-    "times": "text",
-    "state": "text",
-    "next": "text",
-    "last": "text",
-    "jobs": "number",
-    "call": "text",
-}
+_COLUMNS = headings("schedule:name", "times:text", "state:text", "next:text", "last:text", "jobs", "call:text")
 
 
 def ls(queue: str | None = None, /, *, where: Where = HERE, as_json: AsJson = False) -> None:

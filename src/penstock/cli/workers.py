@@ -7,7 +7,7 @@ from rich.text import Text
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.jobs.counts import WorkerInfo
 from penstock.ops.wording import age, ago
-from penstock.terminal.tables import Kind, cell, show_list
+from penstock.terminal.tables import cell, headings, show_list
 
 
 def ls(*, queue: str | None = None, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -22,14 +22,7 @@ def ls(*, queue: str | None = None, where: Where = HERE, as_json: AsJson = False
     """
     with where.open() as inspector:
         workers, now = inspector.workers(queue), inspector.now()
-    columns: dict[str, Kind] = {
-        "worker": "name",
-        "queue": "name",
-        "jobs": "number",
-        "at once": "number",
-        "since": "number",
-        "state": "name",
-    }
+    columns = headings("worker:name", "queue:name", "jobs", "at once", "since", "state:name")
     lines = ((*_row(one, now), _state(one)) for one in workers)
     show_list(workers, columns, lines, none="There are no workers.", as_json=as_json)
 

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import wrap
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 from rich.console import Console
@@ -25,6 +25,12 @@ LONGEST = 1024
 
 NARROWEST = 12
 """Columns are not shrunk below this width."""
+
+
+def headings(*texts: str) -> dict[str, Kind]:
+    """The headings of a table with their kinds: `headings("job:name", "attempts", "reason:text")`. Most are numbers."""
+    pairs = [heading.rpartition(":") if ":" in heading else (heading, "", "number") for heading in texts]
+    return {heading: cast(Kind, kind) for heading, _, kind in pairs}
 
 
 def show_json(answer: Any) -> None:

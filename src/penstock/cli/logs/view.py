@@ -14,7 +14,7 @@ from rich.text import Text
 from penstock.cli.logs.report import COUNTRY_BUCKETS, SINGULAR, TABLES, CountProgress, CountReport
 from penstock.ops.wording import age, many, size
 from penstock.terminal.progress import GrowthRate, progress_display
-from penstock.terminal.tables import GAP, Kind, show, show_table
+from penstock.terminal.tables import GAP, Kind, headings, show, show_table
 
 BAR = 40
 WIDEST = 100
@@ -154,7 +154,7 @@ def _show_matrix(by_day: Mapping[str, Mapping[str, int]], countries: Mapping[str
 
 def _show_rejected(report: CountReport) -> None:
     show_table(
-        {"rejected": "name", "line": "number", "reason": "text"},
+        headings("rejected:name", "line", "reason:text"),
         [(file, f"{number:,}", reason) for file, number, reason in report.rejected_lines[:FIRST]],
     )
     if (more := report.rejected - FIRST) > 0:
