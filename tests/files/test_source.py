@@ -37,6 +37,15 @@ def test_a_folder_stands_for_its_regular_files_in_name_order(tmp_path: Path):
     assert names(tmp_path / "folder") == ["c.log"]
 
 
+def test_a_file_with_several_names_in_a_folder_is_sent_once(tmp_path: Path):
+    os.link(write(tmp_path / "access.20260302"), tmp_path / "current.log")  # as `rotatelogs -L` makes it
+    (tmp_path / "a.log").symlink_to("access.20260302")
+    write(tmp_path.parent / "o.log")
+    for name in ("l1.log", "l2.log"):
+        (tmp_path / name).symlink_to("../o.log")
+    assert names(tmp_path) == ["access.20260302", "l1.log"]
+
+
 def test_sources_keep_the_order_given(tmp_path: Path):
     b, a, folder = write(tmp_path / "b"), write(tmp_path / "a"), write(tmp_path / "d" / "0").parent
     given: list[str | Path] = [b, str(folder), a]

@@ -70,7 +70,7 @@ def card_name(card: bytes) -> str:
 
 
 def member_rest(member: bytes) -> bytes:
-    """What identifies the name of a member and its id: the field of its payload."""
+    """The name of a member and its id as stored. The payload has this field."""
     return member.partition(WORD)[0].partition(PART)[2]
 
 

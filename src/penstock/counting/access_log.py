@@ -8,21 +8,33 @@ Lines are bytes, because a request may be any garbage. `formats.py` lists the fo
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from operator import itemgetter
 from typing import Literal, get_args
 
 from penstock.counting.countries import registration
-from penstock.counting.formats import ANY, guess_format, log_format
-from penstock.counting.request import ALL_COLUMNS, Column, LineReader, LogFormat, Precision, Request, is_host
+from penstock.counting.formats import ANY, log_format
+from penstock.counting.kinds import Sum
+from penstock.counting.pieces import has_pieces, join_pieces, may_be_split
+from penstock.counting.reasons import NO_DATE, NO_END, NO_HOST, TOO_LONG, reason_for
+from penstock.counting.request import (
+    ALL_COLUMNS,
+    LONGEST,
+    Column,
+    LineReader,
+    LogFormat,
+    Precision,
+    Request,
+    is_host,
+    method_and_url,
+    without_marks,
+    without_port,
+)
 from penstock.counting.tally import Tally
 from penstock.errors import ConfigurationError
 
 By = Literal["day", "hour", "country", "host", "url", "status", "agent", "bytes"]
-
-LONGEST = 64 * 1024
-"""Bytes of the longest line that is accepted; servers cut a request at about 8 KiB."""
 
 MAX_HOSTS = 65_536
 """Hosts whose country is cached: about 18 MB."""
@@ -39,6 +51,9 @@ _EXPLAINED = 20
 DIRECTIVES = "directives"
 """Table of the lines of a W3C log that begin with #: they are neither requests nor rejected."""
 
+JOINED = "joined"
+"""Table of the pieces of split lines, without the last piece of each: they are neither requests nor rejected."""
+
 _TABLES: dict[str, set[By]] = {
     "days": {"day"}, "hours": {"hour"}, "countries": {"country"}, "by_day": {"day", "country"}, "hosts": {"host"},
     "urls": {"url"}, "statuses": {"status"}, "agents": {"agent"}, "bytes": {"bytes"},
@@ -51,7 +66,7 @@ _COLUMNS: dict[By, Column] = {
 def parse(line: bytes, format: str | LogFormat | None = None) -> Request | None:
     """The request in a line, given with or without its line end; None if the line is malformed. Bytes that are not
     UTF-8 become U+FFFD. `format`: as for `requests_per`."""
-    text = _text([line])
+    text = without_marks(_text([line]))
     for reader in _request_readers(_format(format)):
         for row in reader.rows(text):
             if reader.reads(row):
@@ -65,16 +80,26 @@ def _request_readers(format: LogFormat) -> Sequence[LineReader]:
 
 
 def _request(reader: LineReader, row: tuple[bytes, ...]) -> Request:
-    def text(column: Column) -> str:
-        return row[reader.cell[column]].decode("utf-8", "replace") if column in reader.cell else ""
-
-    method, _, rest = text("request").partition(" ")
-    status, size = text("status"), text("size")
-    day, _, time = (reader.moment(row[reader.cell["stamp"]]) or "").partition(" ")
+    cells = {column: row[index] for column, index in reader.cell.items()}
+    text = {column: cell.decode("utf-8", "replace") for column, cell in cells.items()}
+    method, path = method_and_url(text.get("request", ""))
+    day, _, time = (reader.moment(cells["stamp"]) or "").partition(" ")
     return Request(
-        text("client"), day, method, rest.partition(" ")[0], int(status) if status.isdigit() else 0,
-        int(size) if size.isdigit() else 0, time, text("agent"), text("referer"), text("vhost"),
-    )  # fmt: skip
+        client=without_port(cells.get("client", b"")).decode(),
+        day=day,
+        method=method,
+        path=path,
+        status=_number(text.get("status", "")),
+        size=_number(text.get("size", "")),
+        time=time,
+        agent=text.get("agent", ""),
+        referer=text.get("referer", ""),
+        vhost=text.get("vhost", ""),
+    )
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else 0
 
 
 def requests_per(
@@ -99,8 +124,11 @@ def requests_per(
 
     A line that `parse` can read is counted once in each table. Any other line is rejected; with `utc`, also a line
     whose day is before year 1 or after year 9999. What a line lacks is counted as "-", and a missing size as 0. The
-    client of a list of proxies (X-Forwarded-For) is the first one. The directives of a W3C log are counted in a
-    table of their own, `directives`.
+    client of a list of proxies (X-Forwarded-For) is the first one, and it is counted without its port. The directives
+    of a W3C log are counted in a table of their own, `directives`. The pieces of a line that Kubernetes or Docker has
+    split are joined if they are in one batch; all but the last are counted in the table `joined`.
+
+    A size is below 2**53. Where the sizes of a table may add up to more, declare it to the aggregate as `Sum()`.
 
     Raises ConfigurationError if there is nothing to count by, for a word that is not in the list above, for an unknown
     format, and if iptocc is needed and not installed.
@@ -129,6 +157,7 @@ class RequestCounter:
             self._tables += [f"{name}_bytes" for name in self._tables if name != "bytes"]
         if self.format.name.startswith("w3c "):
             self._tables.append(DIRECTIVES)
+        self._may_be_split = may_be_split(self.format.name)
         self._country_of = _cached(countries or registration()) if "country" in by else None
         precision: Precision = "hour" if "hour" in by else "day"
         columns = frozenset[Column](_COLUMNS[part] for part in by if part in _COLUMNS)
@@ -146,10 +175,18 @@ class RequestCounter:
         return self._count(text, lines)
 
     def _count(self, text: bytes, number: int, lines: Sequence[bytes] = ()) -> Tally:
-        all_text = text
         tables = {name: Counter[str]() for name in self._tables}
-        remaining: Sequence[int] = range(number)
+        text = without_marks(text)
         reasons: dict[int, str] = {}
+        joined: Collection[int] = ()
+        if self._may_be_split and has_pieces(text):
+            text, joined, too_long, without_end, _ = join_pieces(text, LONGEST)
+            reasons = dict.fromkeys(too_long, TOO_LONG) | dict.fromkeys(without_end, NO_END)
+            if joined:
+                tables[JOINED] = Counter({"pieces": len(joined)})
+            joined, lines = {*joined}, ()
+        all_text = text
+        remaining: Sequence[int] = range(number)
         for reader in self._readers:
             unread = self._add(tables, reader, reader.rows(text), len(remaining))
             reasons |= {remaining[index]: reason for index, reason in unread.items() if reason and not reader.quick}
@@ -159,6 +196,7 @@ class RequestCounter:
             remaining = [remaining[index] for index in unread]
             if not remaining:
                 break
+        remaining = [index for index in remaining if index not in joined] if joined else remaining
         if remaining:
             lines = lines or all_text.split(b"\n")
             if self.format.name.startswith("w3c "):
@@ -207,9 +245,10 @@ class RequestCounter:
         reason why this is no request."""
         moment = reader.moment(stamp) if stamp else None
         if moment is None:
-            return _NO_DATE if stamp else ""
+            return NO_DATE if stamp else ""
         if not is_host(client):
-            return _NO_HOST
+            return NO_HOST
+        client = without_port(client)
         day = moment[:10]
         country = self._country_of(client) if self._country_of else ""
         keys = {
@@ -250,29 +289,22 @@ class RequestCounter:
         self, indexes: Sequence[int], reasons: dict[int, str], lines: Sequence[bytes]
     ) -> Iterator[tuple[int, str]]:
         for n, index in enumerate(indexes):
-            yield index, reasons.get(index) or self._reason(lines[index].removesuffix(b"\n"), explain=n < _EXPLAINED)
-
-    def _reason(self, line: bytes, *, explain: bool) -> str:
-        if len(line) > LONGEST:
-            return f"longer than {LONGEST:,} bytes"
-        if not line.strip():
-            return "an empty line"
-        if self.format is ANY:
-            return "not a line of an access log"
-        other = guess_format([line]) if explain and b"\n" not in line else None
-        return (
-            f"in the format {other.name}, not {self.format.name}" if other else f"not in the format {self.format.name}"
-        )
+            line = lines[index].removesuffix(b"\n")
+            yield index, reasons.get(index) or reason_for(line, self.format, explain=n < _EXPLAINED)
 
 
-_NO_DATE = "no such date"
-_NO_HOST = "its client is neither an address nor a host name"
+def tables_of_bytes(by: Sequence[By]) -> dict[str, Sum]:
+    """Declares the tables of sizes to an aggregate, so that they may grow beyond 2**53."""
+    if "bytes" not in by:
+        return {}
+    tables = [name for name, parts in _TABLES.items() if name != "bytes" and parts <= {*by}]
+    return {name: Sum() for name in ("bytes", *(f"{name}_bytes" for name in tables))}
 
 
 def _url(request: bytes) -> str:
-    """The second word of a request; of a request with one word, that word."""
-    words = request.decode("utf-8", "replace").split(" ", 2)
-    return (words[1] if len(words) > 1 else words[0]) or "-"
+    """The URL of a request. A malformed request of one word counts as its own URL."""
+    word, url = method_and_url(request.decode("utf-8", "replace"))
+    return url or word or "-"
 
 
 def _or_hyphen(cell: bytes) -> str:

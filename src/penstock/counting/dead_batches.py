@@ -40,7 +40,7 @@ class DeadBatch:
 
 
 class CountingFailure(NamedTuple):
-    """What is known of a dead batch, beside its lines."""
+    """The facts of a dead batch, without its lines."""
 
     file: str
     first: int

@@ -9,18 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from penstock.counting.grammar import (
-    AFTER_REQUEST,
-    CLIENT,
-    OTHER_CLIENTS,
-    QUOTED_TEXT,
-    SIZE,
-    STATUS,
-    USER,
-    Field,
-    PatternFormat,
-    request_pattern,
-)
+from penstock.counting.grammar import SIZE, STATUS, USER, Field, PatternFormat, request_pattern, text_until
 from penstock.counting.request import Column
 from penstock.counting.stamps import Kind, stamp_pattern
 from penstock.errors import ConfigurationError
@@ -51,12 +40,25 @@ _COLUMN_OF: dict[str, Column] = {
 _TIMES: dict[str, Kind] = {"clf": "clf", "[clf]": "clf", "iso": "iso", "epoch": "epoch"}
 
 
+_STATEMENT = re.compile(
+    r"""\s*(?:(?:log_format|LogFormat|CustomLog)\s+(?:[\w./-]+\s+)?(?:escape=\w+\s+)?)?
+        ((?:'(?:[^'\\]|\\.)*'\s*)+|"(?:[^"\\]|\\.)*")(?:\s+\w+)?\s*;?\s*""",
+    re.VERBOSE,
+)
+_LITERAL = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
+_ESCAPE = re.compile(r"""\\([tnr"'\\])""")
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r"}
+
+_Piece = tuple[str, str]
+"""The kind of a variable, or "text", and what is written there."""
+
+
 def format_of(text: str) -> PatternFormat:
-    """The format that this text describes.
+    """The format that this text describes: the format itself, or the statement of the configuration that has it.
 
     Raises ConfigurationError if it has no time, or two variables with nothing between them.
     """
-    pieces = list(_pieces(text))
+    pieces = list(_pieces(_configured(text)))
     if not any(kind in _TIMES for kind, _ in pieces):
         raise ConfigurationError(f"format {text!r} has no time that is known: use $time_local, $time_iso8601 or %t")
     parts: list[bytes | Field] = []
@@ -70,11 +72,15 @@ def format_of(text: str) -> PatternFormat:
     return PatternFormat(text, tuple(parts))
 
 
-def _pieces(text: str) -> Iterator[tuple[str, str]]:
-    """The kind of each variable, or "text", with what is written there."""
+def _configured(text: str) -> str:
+    """The format as the server reads it from its configuration."""
+    if statement := _STATEMENT.fullmatch(text):
+        text = "".join(one or other for one, other in _LITERAL.findall(statement[1]))
+    return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), text).rstrip("\r\n")
+
+
+def _pieces(text: str) -> Iterator[_Piece]:
     apache = "$" not in text
-    if apache:
-        text = text.replace('\\"', '"')
     end = 0
     for found in (_APACHE if apache else _NGINX).finditer(text):
         if end < found.start():
@@ -90,9 +96,8 @@ def _pieces(text: str) -> Iterator[tuple[str, str]]:
         yield "text", text[end:]
 
 
-def _parts_of(kind: str, written: str, following: Sequence[tuple[str, str]], used: set[str]) -> Iterator[bytes | Field]:
+def _parts_of(kind: str, written: str, following: Sequence[_Piece], used: set[str]) -> Iterator[bytes | Field]:
     """The pattern of a piece. A column is read from the first variable for it, and others are only skipped."""
-    before_quote = bool(following) and following[0][1].startswith('"')
     if kind == "text":
         yield re.escape(written.encode())
     elif kind in _TIMES:
@@ -100,12 +105,13 @@ def _parts_of(kind: str, written: str, following: Sequence[tuple[str, str]], use
     elif kind == "user":
         yield USER
     elif kind in used or kind not in _COLUMN_OF:
-        yield b"(?:%b)" % _other(following, quoted=before_quote)
+        yield b"(?:%b)" % _any_text(following)
     elif kind == "client":
-        yield Field("client", CLIENT)
-        yield OTHER_CLIENTS.replace(b"[ ,]", b"[^\\w.:]")
+        client = rb'[^\s,"%b]{1,255}' % _separator(following)
+        yield Field("client", client)
+        yield rb"(?:, ?%b(?=[^\w.:]))*+" % client
     else:
-        yield Field(_COLUMN_OF[kind], _pattern(kind, following, quoted=before_quote))
+        yield Field(_COLUMN_OF[kind], _pattern(kind, following))
 
 
 def _time(kind: Kind, *, bracketed: bool, wanted: bool) -> Iterator[bytes | Field]:
@@ -114,28 +120,52 @@ def _time(kind: Kind, *, bracketed: bool, wanted: bool) -> Iterator[bytes | Fiel
     yield rb"\]" if bracketed else b""
 
 
-def _pattern(kind: str, following: Sequence[tuple[str, str]], *, quoted: bool) -> bytes:
+def _pattern(kind: str, following: Sequence[_Piece]) -> bytes:
     match kind:
         case "status":
-            return rb"(?:%b|0|-)" % STATUS
+            return rb"(?:%b|0)" % STATUS
         case "size":
             return SIZE
         case "vhost":
-            return rb'[^\s:"]*+'
+            return rb'[^\s:"%b]*+' % _separator(following)
         case "question":
             return rb'(?:\?[^ "\n]*+)?'
-        case "request" if [one[0] for one in following[1:4:2]] == ["status", "size"]:
-            return request_pattern(AFTER_REQUEST)
+        case "request" if following:
+            return request_pattern(_rest(following), re.escape(following[0][1][:1].encode()))
         case _:
-            return _other(following, quoted=quoted)
+            return _any_text(following)
 
 
-def _other(following: Sequence[tuple[str, str]], *, quoted: bool) -> bytes:
-    """Any text, up to the first character of what follows."""
-    if quoted:
-        return QUOTED_TEXT
+def _separator(following: Sequence[_Piece]) -> bytes:
+    """The character that ends a client or a host, for a character class; nothing if they may contain it."""
+    first = following[0][1][:1] if following and following[0][0] == "text" else ""
+    return b"" if first.isalnum() or first in {"", ".", ":", "-", "_"} else re.escape(first.encode())
+
+
+def _any_text(following: Sequence[_Piece]) -> bytes:
+    """Any text, up to the text that follows; a quote in it may have a backslash before it."""
     if not following:
         return rb"[^\n]*?"
     if following[0][0] == "question":
         return rb'[^\s"?]*+'
-    return rb"[^%b\n]*+" % re.escape(following[0][1][:1].encode())
+    end = following[0][1].encode()
+    if len(following) == 1:
+        return text_until(re.escape(end) + rb"\r?\n", re.escape(end[:1]))
+    return text_until(re.escape(end), re.escape(end[:1]))
+
+
+def _rest(following: Sequence[_Piece]) -> bytes:
+    """The pattern that follows the first character behind a request, up to the next piece that may be any text."""
+    pattern = re.escape(following[0][1][1:].encode())
+    for kind, written in following[1:]:
+        if kind == "text":
+            pattern += re.escape(written.encode())
+        elif kind in {"status", "size"}:
+            pattern += b"(?:%b)" % _pattern(kind, ())
+        elif kind in _TIMES:
+            pattern += b"".join(
+                part for part in _time(_TIMES[kind], bracketed=kind == "[clf]", wanted=False) if isinstance(part, bytes)
+            )
+        else:
+            return pattern
+    return pattern + rb"\r?\n"

@@ -2,31 +2,35 @@
 
     common           %h %l %u %t "%r" %>s %b
     combined         the same, with referer and agent; further fields may follow, as in the `main` format of nginx
-    vhost_combined   the same, with %v:%p before it
+    vhost_common, vhost_combined    the same, with %v or %v:%p before it
     alb              AWS Application Load Balancer
-    caddy, traefik, nginx-json    a JSON object in each line
+    caddy, traefik, envoy, nginx-json    a JSON object in each line
     w3c              IIS, CloudFront: the columns are those that `#Fields:` in the file names
 
-All except w3c may be behind a prefix: syslog+combined, cri+common (Kubernetes), docker+caddy.
+All except w3c may be behind a prefix of `prefixes.py`: syslog+combined, cri+common (Kubernetes), docker+caddy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.counting.format_strings import format_of
-from penstock.counting.grammar import ALB, COMBINED, COMMON, COMMON_OR_COMBINED, VHOST_COMBINED
-from penstock.counting.json_lines import CADDY, NGINX_JSON, TRAEFIK
+from penstock.counting.grammar import ALB, COMBINED, COMMON, COMMON_OR_COMBINED, VHOST_COMBINED, VHOST_COMMON
+from penstock.counting.json_lines import CADDY, ENVOY, NGINX_JSON, TRAEFIK
 from penstock.counting.prefixes import PREFIXES, PrefixedFormat
-from penstock.counting.request import Column, LineReader, LogFormat, Precision
+from penstock.counting.request import Column, LineReader, LogFormat, Precision, without_marks
 from penstock.counting.w3c import FIELDS, w3c_format
 from penstock.errors import ConfigurationError
 
-_FORMATS: tuple[LogFormat, ...] = (COMBINED, COMMON, VHOST_COMBINED, ALB, CADDY, TRAEFIK, NGINX_JSON)
+PLAIN: tuple[LogFormat, ...] = (COMBINED, COMMON, VHOST_COMBINED, VHOST_COMMON)
+"""The formats of Apache and nginx that are known by name."""
+
+_FORMATS: tuple[LogFormat, ...] = (*PLAIN, ALB, CADDY, TRAEFIK, ENVOY, NGINX_JSON)
 _SYNONYMS = {"main": "combined", "json": "nginx-json", "nginx": "combined", "apache": "combined"}
 
-_SAMPLE_LINES = 200
+SAMPLE_LINES = 200
 """Lines from which a format is guessed."""
 
 
@@ -40,8 +44,8 @@ class AnyFormat:
         return [reader for format in _EVERY for reader in format.readers(wanted, precision, utc=utc)]
 
 
-_PLAIN: tuple[LogFormat, ...] = (COMMON_OR_COMBINED, ALB, CADDY, TRAEFIK, NGINX_JSON)
-_EVERY = (*_PLAIN, *(PrefixedFormat(prefix, format) for prefix in PREFIXES for format in _PLAIN))
+_BARE: tuple[LogFormat, ...] = (COMMON_OR_COMBINED, ALB, CADDY, TRAEFIK, ENVOY, NGINX_JSON)
+_EVERY = (*_BARE, *(PrefixedFormat(prefix, format) for prefix in PREFIXES for format in _BARE))
 
 ANY = AnyFormat()
 
@@ -73,24 +77,25 @@ def log_format(name: str) -> LogFormat:
 
 def guess_format(lines: Sequence[bytes]) -> LogFormat | None:
     """The format in which the most of these lines are, usually the first lines of a log. None if no line is in a format
-    that is known."""
-    lines = [line for line in lines if line.strip()][:_SAMPLE_LINES]
-    for line in lines:
+    that is known. The columns of a W3C log are those of the first `#Fields:` that names enough of them."""
+    lines = [line for line in lines if line.strip()][:SAMPLE_LINES]
+    text = without_marks(b"\n".join([*(line.removesuffix(b"\n") for line in lines), b""]))
+    for line in text.split(b"\n"):
         if line.startswith(FIELDS):
-            return w3c_format(line.removeprefix(FIELDS).decode(errors="replace"))
-    text = b"\n".join([*(line.removesuffix(b"\n") for line in lines), b""])
+            with suppress(ConfigurationError):
+                return w3c_format(line.removeprefix(FIELDS).decode(errors="replace"))
     best = max(_candidates(text), key=lambda format: _read(format, text), default=None)
     return best if best and _read(best, text) else None
 
 
 def _candidates(text: bytes) -> Iterator[LogFormat]:
     yield from _FORMATS
-    for prefix, remove in PREFIXES.items():
-        if remove(text).strip():
+    for prefix, removals in PREFIXES.items():
+        if any(remove(text).strip() for remove in removals):
             yield from (PrefixedFormat(prefix, format) for format in _FORMATS)
 
 
 def _read(format: LogFormat, text: bytes) -> int:
     """How many lines of a text are in this format."""
-    reader = format.readers(frozenset(), "second", utc=False)[-1]
-    return sum(map(reader.reads, reader.rows(text)))
+    readers = [reader for reader in format.readers(frozenset(), "second", utc=False) if not reader.quick]
+    return max(sum(map(reader.reads, reader.rows(text))) for reader in readers)

@@ -1,7 +1,7 @@
 """Patterns for the parts of a line, and formats that one regular expression describes.
 
 Matching takes time in proportion to the length of the line, for any content: loops are possessive, or can end in one
-place only. In the loop of a request the lookahead comes first: when an iteration of a possessive loop fails, Python
+place only. In the loop of a text the lookahead comes first: when an iteration of a possessive loop fails, Python
 before 3.11.5 does not give back what that iteration had matched until then.
 """
 
@@ -24,24 +24,41 @@ OTHER_CLIENTS = rb"(?:, ?%b(?=[ ,]))*+" % CLIENT
 
 VHOST = rb"(?:[^\s:,]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])"
 
+ADDRESS = rb"(?:\d{1,3}(?:\.\d{1,3}){3}|\[?(?:[0-9A-Fa-f]{0,4}:){2,8}[0-9A-Fa-f.]*\]?)(?::\d{1,5})?"
+"""An address, with a port or without. Names do not match. `is_host` checks it more closely."""
+
 USER = rb'(?:-|""|(?!- )(?:(?! - )(?:[^"\n]|(?<=\\)"))+?(?<! -))'
 """Usually a hyphen. A name may contain spaces and brackets, and quotes written as \\". Where it contains a hyphen
 between spaces, the line most likely has more fields before it than the format, and its client would be wrong."""
 
-STATUS = rb"\d{3}"
-SIZE = rb"(?:\d{1,18}|-)"
+STATUS = rb"(?:\d{3}|-)"
+"""A hyphen where the client left before the server had a status."""
+
+SIZE = rb"(?:\d{1,15}|[0-8]\d{15}|-)"
+"""Below 2**53: the tables of an aggregate hold no larger number exactly."""
 
 QUOTED_TEXT = rb'[^"\\\n]*+(?:(?:\\[^\n]|"(?!\r?[ \n]))[^"\\\n]*+)*+'
 """The text between two quotes. Servers write a quote inside it as \\", and some write it unescaped. An unescaped quote
 ends the text only if the field ends there."""
 
-
-def request_pattern(end: bytes) -> bytes:
-    """A request may contain anything, even quotes. It ends at the first quote that is followed by `end`."""
-    return rb'[^"\n]*+(?:(?!"%b)"[^"\n]*+)*+' % end
+HTTP_VERSION = rb"(?:(?<=HTTP/\d\.\d)|(?<=HTTP/\d))"
+"""Behind the version of HTTP, with which every request ends that is not malformed."""
 
 
-AFTER_REQUEST = rb" \d{3} (?:\d{1,18}|-)(?=[ \r\n])"
+def text_until(end: bytes, quote: bytes = b'"') -> bytes:
+    """A text that ends at the first `quote` that `end` matches, and which has no backslash before it."""
+    return rb"[^%b\\\n]*+(?:(?:(?!%b)%b|\\[^\n])[^%b\\\n]*+)*+" % (quote, end, quote, quote)
+
+
+def request_pattern(rest: bytes, quote: bytes = b'"') -> bytes:
+    """A request may contain anything, even the quote or separator that ends it, with a backslash before it or without.
+    It ends at the first quote behind a version of HTTP that is followed by `rest`; in a line without one, at the first
+    quote that is followed by `rest`. So a client cannot write its own status into the request."""
+    end = quote + rest
+    return b"(?>%b%b(?=%b)|%b)" % (text_until(HTTP_VERSION + end, quote), HTTP_VERSION, quote, text_until(end, quote))
+
+
+AFTER_REQUEST = rb" %b %b(?=[ \r\n])" % (STATUS, SIZE)
 
 
 # --- formats ---
@@ -144,14 +161,26 @@ _TIME = (Field("stamp", stamp="clf"), rb'\] "')
 _STATUS_AND_SIZE = (b'" ', Field("status", STATUS), b" ", Field("size", SIZE))
 
 _USUAL_START = (
-    Field("client", rb"[^ ]++"), rb' - (?:-|[^\s\["-][^\s"]*+) \[', *_TIME, Field("request", rb'[^"]*+'),
-    *_STATUS_AND_SIZE,
+    Field("client", rb"[^ ]++"), rb' - (?:-|[^\s\[":\d-][^\s":]*+) \[', *_TIME, Field("request", rb'[^"]*+'),
+    rb'(?<=HTTP/\d\.\d)" ', Field("status", rb"\d{3}"), b" ", Field("size", rb"(?:\d{1,15}|-)"),
 )  # fmt: skip
+
+# A line may begin with its virtual host instead of its client if its first word is a name, and the next one an address
+# or a name with a dot.
+_NOT_A_HOST_AND_A_CLIENT = rb'(?!(?!%b[ ,])[^\s,]{1,255} (?:- %b[ ,]|[^\s\["]{0,255}\.[^\s\["]{0,255} ))' % (
+    ADDRESS,
+    ADDRESS,
+)
+_IDENT = rb"(?!- |%b[ ,])[^\s\[]\S*+" % ADDRESS
 _START = (
-    Field("client", CLIENT), OTHER_CLIENTS, rb" (?:- %b|(?!- )[^\s\[]\S*+ [^\s\[]\S*+) \[" % USER, *_TIME,
+    _NOT_A_HOST_AND_A_CLIENT, Field("client", CLIENT), OTHER_CLIENTS,
+    rb" (?:- %b|%b [^\s\[]\S*+) \[" % (USER, _IDENT), *_TIME,
     Field("request", request_pattern(AFTER_REQUEST)), *_STATUS_AND_SIZE,
 )  # fmt: skip
-_VHOST = (Field("vhost", VHOST), rb":\d{1,5} ")
+_NAME_OF_VHOST = rb"(?!%b )(?:[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})++\.?|localhost|_|-)" % ADDRESS
+_VHOST = (
+    rb"(?=%b:\d{1,5} (?!- )|%b %b[ ,])" % (VHOST, _NAME_OF_VHOST, ADDRESS), Field("vhost", VHOST), rb"(?::\d{1,5})? ",
+)  # fmt: skip
 
 # Some logs cut long agents off, and then the last quote is missing.
 _REFERER_AND_AGENT = (
@@ -163,6 +192,7 @@ _COMBINED_TAIL = Tail(_REFERER_AND_AGENT, rb' "[^\n]*+')
 
 COMMON = PatternFormat("common", _START, Tail((), _NO_REFERER), _USUAL_START)
 COMBINED = PatternFormat("combined", _START, _COMBINED_TAIL, _USUAL_START)
+VHOST_COMMON = PatternFormat("vhost_common", (*_VHOST, *_START), Tail((), _NO_REFERER))
 VHOST_COMBINED = PatternFormat("vhost_combined", (*_VHOST, *_START), _COMBINED_TAIL)
 COMMON_OR_COMBINED = PatternFormat(
     "common, combined or vhost_combined",

@@ -16,6 +16,10 @@ Precision = Literal["day", "hour", "second"]
 """How much of a time is needed. Less of it means fewer different times to count."""
 
 
+LONGEST = 64 * 1024
+"""Bytes of the longest line that is accepted; servers cut a request at about 8 KiB."""
+
+
 class Request(NamedTuple):
     """One line of a log. `client` is an address or a host name, `day` and `time` are those in the line, such as
     2026-03-02 and 10:05:03. A text that the line lacks is empty, and a number is 0."""
@@ -47,6 +51,32 @@ def is_host(client: bytes) -> bool:
     """Whether this is an address, a host name, or `-`. A number or a part of an address is refused, so the
     rest of a line that lost its beginning is not taken for a line."""
     return _HOST.match(client) is not None
+
+
+_WITH_PORT = re.compile(rb"(?:\[([^\]]+)\]|(%b))(?::\d{1,5})?\Z" % _IPV4)
+
+
+def without_port(client: bytes) -> bytes:
+    """A client without its port and without the brackets of IPv6: one client has many ports."""
+    found = _WITH_PORT.match(client)
+    return found[1] or found[2] if found else client
+
+
+_MARK = re.compile(rb"^\xef\xbb\xbf", re.MULTILINE)
+
+
+def without_marks(text: bytes) -> bytes:
+    """A text without byte order marks before its lines: some programs write one at the beginning of a file."""
+    return text if text.isascii() else _MARK.sub(b"", text)
+
+
+_VERSION = re.compile(r" HTTP/\d(?:\.\d)?\Z")
+
+
+def method_and_url(request: str) -> tuple[str, str]:
+    """The method of a request and its URL, which may contain blanks."""
+    method, _, rest = request.partition(" ")
+    return method, _VERSION.sub("", rest)
 
 
 class LineReader(NamedTuple):

@@ -64,13 +64,13 @@ def w3c_format(fields: str) -> PatternFormat:
 def layouts(text: bytes, first_line: int = 1) -> list[tuple[int, str]]:
     """The `#Fields:` directives of a text: number of the line, and names of the fields."""
     found = []
-    for match in re.finditer(rb"^#Fields:([^\n]*)", text, re.MULTILINE):
+    for match in re.finditer(rb"^(?:\xef\xbb\xbf)?#Fields:([^\n]*)", text, re.MULTILINE):
         found.append((first_line + text.count(b"\n", 0, match.start()), match[1].decode(errors="replace").strip()))
     return found
 
 
 def is_directive(line: bytes) -> bool:
-    return line.startswith(b"#")
+    return line.startswith((b"#", b"\xef\xbb\xbf#"))
 
 
 def layout_at(known: Sequence[tuple[int, str]], line: int) -> str | None:

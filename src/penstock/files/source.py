@@ -40,7 +40,8 @@ def find_sources(
     """The files to send, in the order given. A folder stands for its regular files in the order of their names, hidden
     ones too.
 
-    Folders inside a folder are left out, and so is a link to a file of the same folder. The name of a source is the
+    Folders inside a folder are left out. A file that has several names in a folder, by hard links or symbolic ones, is
+    sent once. The name of a source is the
     file's own name. If several files have the same name, the names begin with as many parent folders as it takes to
     distinguish them.
 
@@ -98,8 +99,10 @@ def _files_at(path: AnyPath) -> list[Path]:
     if not folder.is_dir():
         return [folder]
     files = [file for file in sorted(folder.iterdir()) if file.is_file()]
-    inodes = {inode_of(file.stat()) for file in files if not file.is_symlink()}
-    return [file for file in files if not file.is_symlink() or inode_of(file.stat()) not in inodes]
+    first: dict[str, Path] = {}
+    for file in sorted(files, key=Path.is_symlink):  # a link after the file itself
+        first.setdefault(inode_of(file.stat()), file)
+    return sorted(first.values())
 
 
 def _add(by_inode: dict[str, Path], file: Path) -> None:

@@ -17,7 +17,8 @@ import msgspec
 from penstock.app import Penstock
 from penstock.cli.logs.file_counter import FileCounter
 from penstock.cli.logs.log_files import LogSearch
-from penstock.counting.access_log import By
+from penstock.counting.access_log import By, tables_of_bytes
+from penstock.counting.aggregate import Aggregate
 from penstock.counting.formats import ANY
 from penstock.counting.tally import Tally
 from penstock.errors import ChannelError, FilesError, PenstockError
@@ -110,11 +111,16 @@ class Work(msgspec.Struct, frozen=True):
         return report
 
     def count(self, app: Penstock) -> None:
-        app.aggregate(self.channel, receiver=RECEIVER)(self.function()).run(share=True)
+        self.aggregate(app).run(share=True)
+
+    def aggregate(self, app: Penstock) -> Aggregate:
+        """The counts of all processes."""
+        tables = tables_of_bytes(self.by)
+        return app.aggregate(self.channel, receiver=RECEIVER, tables=tables)(self.function())
 
 
 class SenderReport(msgspec.Struct, frozen=True):
-    """What the sender writes to stdout at its end, behind its progress; the fields are those of CountReport."""
+    """The result that the sender writes to stdout behind its progress. CountReport has the same fields."""
 
     copies: dict[str, str] = {}
     held_back: dict[str, int] = {}

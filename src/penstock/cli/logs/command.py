@@ -66,9 +66,9 @@ def count(
     top
         How many countries, hosts, URLs and agents to show, most requests first.
     format
-        The format of all logs: common, combined, vhost_combined, caddy, traefik, nginx-json, alb, w3c, any; behind a
-        prefix as in syslog+combined, cri+…, docker+…; or as in the configuration of nginx ($remote_addr …) or Apache
-        (%h …).
+        The format of all logs: common, combined, vhost_common, vhost_combined, caddy, traefik, envoy, nginx-json, alb,
+        w3c, any; behind a prefix as in syslog+combined, cri+…, docker+…, kubectl+…, compose+…; or as in the
+        configuration of nginx ($remote_addr …) or Apache (%h …).
     recursive
         Count the files in subfolders too.
     include
@@ -127,6 +127,8 @@ def count(
         _refuse_to_follow(found.logs)
     for name, reason in found.skipped.items():
         note(f"{name} skipped: {reason}")
+    for name, other in found.same.items():
+        note(f"{name} is the same file as {other}: counted once")
     if found.folders:
         some = f"{', '.join(map(str, found.folders[:3]))}{', …' if len(found.folders) > 3 else ''}"
         note(f"{many(len(found.folders), 'subfolder')} skipped: {some}")

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from penstock.counting.access_log import By, RequestCounter
+from penstock.counting.access_log import DIRECTIVES, By, RequestCounter
 from penstock.counting.countries import mmdb
 from penstock.counting.tally import Tally
-from penstock.counting.w3c import FEWEST, layout_at
+from penstock.counting.w3c import FEWEST, is_directive, layout_at
+from penstock.errors import ConfigurationError
 
 Layouts = Sequence[tuple[int, str]]
 """Of a W3C log: the lines at which the columns change, with the names of the columns."""
@@ -39,11 +40,22 @@ class FileCounter:
         rejected: dict[int, str] = {}
         changes = [line - first for line, _ in layouts if 0 < line - first < len(lines)]
         for start, end in pairwise([0, *changes, len(lines)]):
-            tally = self._counter(f"w3c {layout_at(layouts, first + start) or FEWEST}").count(lines[start:end])
+            fields = layout_at(layouts, first + start)
+            tally = self._count_w3c(FEWEST if fields is None else fields, lines[start:end])
             for name, counts in tally.tables.items():
                 tables.setdefault(name, Counter()).update(counts)
             rejected |= {start + index: reason for index, reason in tally.rejected.items()}
         return Tally(tables, rejected)
+
+    def _count_w3c(self, fields: str, lines: Sequence[bytes]) -> Tally:
+        """Count lines below `#Fields:`. If it does not name enough columns, they are rejected, and the next `#Fields:`
+        may name more."""
+        try:
+            return self._counter(f"w3c {fields}").count(lines)
+        except ConfigurationError as error:
+            directives = sum(map(is_directive, lines))
+            rejected = {index: str(error) for index, line in enumerate(lines) if not is_directive(line)}
+            return Tally({DIRECTIVES: Counter({"#": directives})} if directives else {}, rejected)
 
     def _counter(self, format: str) -> RequestCounter:
         if format not in self._counters:

@@ -76,6 +76,8 @@ def _facts(report: CountReport) -> str:
     days = sorted(report.tables.get("days", {}))
     if report.directives:
         facts["directives"] = f"{report.directives:,}"
+    if report.joined:
+        facts["joined pieces"] = f"{report.joined:,}"
     facts["counted in"] = age(report.seconds)
     if days:
         facts["days"] = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
@@ -84,7 +86,7 @@ def _facts(report: CountReport) -> str:
 
 
 def _notes(report: CountReport) -> str:
-    """What the command prints on stderr, so that the page can be read without it."""
+    """The notes that the command prints on stderr."""
     failures, remarks = list(report.failures()), list(report.remarks())
     if report.deaths:
         died = many(report.deaths, "process", "processes")

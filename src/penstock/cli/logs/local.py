@@ -14,7 +14,9 @@ from typing import IO
 from penstock.cli.logs.file_counter import FileCounter
 from penstock.cli.logs.log_files import LogFile, format_of_sample
 from penstock.cli.logs.report import FIRST_REJECTED, CountOptions, CountProgress, CountReport
-from penstock.counting.access_log import DIRECTIVES, LONGEST
+from penstock.counting.access_log import DIRECTIVES, JOINED
+from penstock.counting.pieces import may_be_split, open_from
+from penstock.counting.request import LONGEST
 from penstock.counting.w3c import layouts
 from penstock.errors import ConfigurationError, FilesError
 from penstock.files.source_reader import SourceReader
@@ -24,6 +26,9 @@ from penstock.terminal.signals import interrupted_by
 
 _PIECE = MiB
 """Bytes of text that are counted at a time. More would need more memory, and fewer would count less per call."""
+
+_HELD_PIECES = MiB // 4
+"""Most bytes of the pieces of a split line that wait for its last piece."""
 
 _LONG_LINE = b"x" * (LONGEST + 1) + b"\n"
 """Stands for a line that is longer than a piece."""
@@ -77,12 +82,13 @@ class _LocalCount:
             read += log.size
             if self._lines - lines == self._rejected - rejected > 0:
                 all_rejected[log.name] = self._lines - lines
-        directives = self._tables.pop(DIRECTIVES, Counter())
+        directives, joined = (self._tables.pop(name, Counter()).total() for name in (DIRECTIVES, JOINED))
         return CountReport(
             self._options.with_formats(formats),
             self._lines,
             self._rejected,
-            directives.total(),
+            directives,
+            joined,
             self._tables,
             self._rejected_lines,
             all_rejected,
@@ -119,7 +125,12 @@ class _LocalCount:
 def _pieces(log: LogFile) -> Iterator[tuple[bytes, int, str]]:
     """Text of whole lines, position in the file, and format, for each piece of a log."""
     format = log.format
-    for text, position in _whole_lines(_stream_texts(log) if log.streamed else _file_texts(log)):
+    texts = _stream_texts(log) if log.streamed else _file_texts(log)
+
+    def pieces_may_follow() -> bool:
+        return may_be_split(format)
+
+    for text, position in _whole_lines(texts, pieces_may_follow):
         if not format:
             format = format_of_sample(text)
         yield text, position, format
@@ -150,9 +161,11 @@ def _stream_texts(log: LogFile) -> Iterator[tuple[bytes, int]]:
             unpacker.finish()
 
 
-def _whole_lines(texts: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
-    """Pieces of about a megabyte that end at a line end. Each line ends in LF, also the last one. If the texts end in
-    an error, the lines before it are returned first."""
+def _whole_lines(
+    texts: Iterator[tuple[bytes, int]], pieces_may_follow: Callable[[], bool]
+) -> Iterator[tuple[bytes, int]]:
+    """Pieces of about a megabyte that end at a line end, and not inside a line that a container runtime may have split.
+    Each line ends in LF, also the last one. If the texts end in an error, the lines before it are returned first."""
     held: list[bytes] = []
     size = position = 0
     error: FilesError | None = None
@@ -168,14 +181,15 @@ def _whole_lines(texts: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, in
             if size < _PIECE:
                 continue
         piece = b"".join(held)
-        end = piece.rfind(b"\n") + 1
-        whole, rest = (piece[:end], piece[end:]) if text else (piece, b"")
-        if whole and not whole.endswith(b"\n"):
-            whole += b"\n"
+        if text:
+            end = _end_of_lines(piece, may_be_split=pieces_may_follow())
+            whole, rest = piece[:end], piece[end:]
+        else:
+            whole, rest = piece + b"\n" * (piece[-1:] not in {b"", b"\n"}), b""
         if in_long_line and whole:
             whole = _LONG_LINE + whole[whole.index(b"\n") + 1 :]
             in_long_line = False
-        if text and not end:  # a line that fills the whole piece
+        if text and not whole and len(rest) >= _PIECE:  # a line that fills the whole piece
             in_long_line, rest = True, b""
         if whole:
             yield whole, position
@@ -186,3 +200,11 @@ def _whole_lines(texts: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, in
         yield _LONG_LINE, position
     if error:
         raise error
+
+
+def _end_of_lines(piece: bytes, *, may_be_split: bool) -> int:
+    """Where the last whole line of a piece ends."""
+    end = piece.rfind(b"\n") + 1
+    if may_be_split and len(piece) - (first_open := open_from(piece[:end])) <= _HELD_PIECES:
+        return first_open
+    return end

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.counting.access_log import LONGEST
-from penstock.counting.formats import guess_format, log_format
+from penstock.counting.formats import SAMPLE_LINES, guess_format, log_format
+from penstock.counting.request import LONGEST
 from penstock.counting.w3c import layouts
 from penstock.errors import ConfigurationError, FilesError
-from penstock.files.regular_file import printable, reason_of
+from penstock.files.regular_file import inode_of, printable, reason_of
 from penstock.files.source import Source, find_sources
 from penstock.files.source_reader import SourceReader
 
@@ -47,11 +47,12 @@ class LogFile:
 
 @dataclass(frozen=True)
 class Selection:
-    """The logs to count. `skipped`: files that cannot be read -> the reason; `folders`: subfolders that were left
-    out."""
+    """The logs to count. `skipped`: files that cannot be read -> the reason; `same`: other names of a log -> the name
+    by which it is counted; `folders`: subfolders that were left out."""
 
     logs: tuple[LogFile, ...]
     skipped: dict[str, str]
+    same: dict[str, str]
     folders: tuple[Path, ...]
 
 
@@ -99,13 +100,15 @@ def select(
         else:
             named.append(path)
     readable = [path for path in found if _is_readable(path, skipped)]
-    logs = [LogFile(source.path, source.name, source.path.stat().st_size) for source in _sources([*named, *readable])]
+    same: dict[str, str] = {}
+    sources = _sources(_once([*named, *readable], same))
+    logs = [LogFile(source.path, source.name, source.path.stat().st_size) for source in sources]
     with_formats = list(_with_formats([*streams, *logs], format, skipped))
     if not with_formats:
         why = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
         wanted = " that is wanted" if include or exclude else ""
         raise ConfigurationError(f"nothing was counted: {why or f'{_all(paths)} contains no file{wanted}'}")
-    return Selection(tuple(with_formats), skipped, tuple(folders))
+    return Selection(tuple(with_formats), skipped, same, tuple(folders))
 
 
 def _all(paths: Iterable[Path]) -> str:
@@ -155,6 +158,20 @@ def _is_readable(path: Path, skipped: dict[str, str]) -> bool:
     return True
 
 
+def _once(paths: Iterable[Path], same: dict[str, str]) -> list[Path]:
+    """The paths without those that lead to a file again: hard links, such as rotatelogs makes to the log of today, and
+    several links to one file."""
+    found: dict[object, Path] = {}
+    for path in paths:
+        try:
+            inode: object = inode_of(path.stat())
+        except OSError:  # reported when it is opened
+            inode = path
+        if (other := found.setdefault(inode, path)) is not path:
+            same[printable(path)] = printable(other)
+    return list(found.values())
+
+
 def _sources(paths: list[Path]) -> list[Source]:
     if not paths:
         return []
@@ -169,6 +186,7 @@ def _sources(paths: list[Path]) -> list[Source]:
 # --- formats ---
 
 _ZIP = b"PK\x03\x04"
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def _with_formats(logs: Sequence[LogFile], format: str | None, skipped: dict[str, str]) -> Iterator[LogFile]:
@@ -192,8 +210,11 @@ def _with_format(log: LogFile, format: str | None) -> LogFile:
     """The log with its format: the given one, or as guessed from its first lines."""
     assert log.path is not None
     with log.path.open("rb") as file:
-        if file.read(len(_ZIP)) == _ZIP:
-            raise _Unreadable("it is compressed with zip, which cannot be read: decompress it first")
+        head = file.read(len(_ZIP))
+    if head == _ZIP:
+        raise _Unreadable("it is compressed with zip, which cannot be read: decompress it first")
+    if head.startswith(_UTF_16):
+        raise _Unreadable("it is UTF-16 text, which cannot be read: convert it to UTF-8 first")
     if format is not None and format != "w3c":
         return replace(log, format=format, guessed=False)
     name = format_of_sample(_first_text(log))
@@ -205,9 +226,10 @@ def _with_format(log: LogFile, format: str | None) -> LogFile:
 def format_of_sample(text: bytes) -> str:
     """The name of the format of the first lines of a log; "any" if they are in none."""
     lines = text.split(b"\n")
+    if layouts(b"\n".join(lines[:SAMPLE_LINES])):
+        return "w3c"
     found = guess_format([line for line in (lines[:-1] if len(lines) > 1 else lines) if len(line) <= LONGEST])
-    name = "any" if found is None else found.name
-    return "w3c" if name.startswith("w3c ") else name
+    return "any" if found is None else found.name
 
 
 def _first_text(log: LogFile) -> bytes:

@@ -93,6 +93,8 @@ class CountReport:
     rejected: int = 0
     directives: int = 0
     """Lines of W3C logs that begin with #."""
+    joined: int = 0
+    """Pieces of split lines, without the last piece of each."""
     tables: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     rejected_lines: Sequence[tuple[str, int, str]] = ()
     """File, line number and reason of the first rejected lines."""
@@ -108,7 +110,7 @@ class CountReport:
 
     @property
     def counted(self) -> int:
-        return self.lines - self.rejected - self.directives
+        return self.lines - self.rejected - self.directives - self.joined
 
     @cached_property
     def formats(self) -> dict[str, list[str]]:
@@ -157,7 +159,7 @@ class CountReport:
             yield "no line is in a format that is known: see --format"
 
     def remarks(self) -> Iterator[str]:
-        """What a reader of the result should know about single files."""
+        """Notes about single files."""
         if self.counted:
             for file, number in sorted(self.rejected_files.items()):
                 yield f"{file}: all {many(number, 'line')} rejected"

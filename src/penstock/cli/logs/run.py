@@ -17,7 +17,7 @@ from penstock.cli.logs.child import LINES, PREFIX, RECEIVER, REJECTED, Work
 from penstock.cli.logs.processes import counting_processes
 from penstock.cli.logs.report import FIRST_REJECTED, CountOptions, CountProgress, CountReport
 from penstock.core.ids import mint_id
-from penstock.counting.access_log import DIRECTIVES
+from penstock.counting.access_log import DIRECTIVES, JOINED
 from penstock.counting.aggregate import Aggregate
 from penstock.counting.formats import ANY
 from penstock.ops.raw_client import delete_keys, disable_persistence
@@ -79,7 +79,7 @@ class _CountRun:
 
     def run(self, watch: Callable[[CountProgress], None], go_on: Callable[[], bool]) -> CountReport:
         began = time.monotonic()
-        counting = self.app.aggregate(self._channel.name, receiver=RECEIVER)(self._work.function())
+        counting = self._work.aggregate(self.app)
         with counting_processes(self._work, self._options.receivers) as processes:
             sender, closed = processes[0], False
             while True:
@@ -114,10 +114,10 @@ class _CountRun:
     def _report(self, counting: Aggregate, size: int, seconds: float) -> CountReport:
         totals = counting.totals()
         tables = {name: counting.table(name) for name in totals.tables}
-        directives = sum(tables.pop(DIRECTIVES, {}).values())
+        directives, joined = (sum(tables.pop(name, {}).values()) for name in (DIRECTIVES, JOINED))
         of_file = tables.pop(LINES, {})
         all_rejected = {file: n for file, n in tables.pop(REJECTED, {}).items() if n == of_file[file]}
         lines = [row for row in counting.rejected(2 * FIRST_REJECTED) if row[1]]
         return CountReport(
-            self._options, totals.lines, totals.rejected, directives, tables, lines, all_rejected, size, seconds
+            self._options, totals.lines, totals.rejected, directives, joined, tables, lines, all_rejected, size, seconds
         )

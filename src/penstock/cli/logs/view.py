@@ -73,9 +73,10 @@ def show_report(report: CountReport) -> None:
     for format, files in report.formats.items():
         _show_format(report, format, files)
     directives = f", {many(report.directives, 'directive')}" if report.directives else ""
+    joined = f", {many(report.joined, 'piece')} of split lines joined" if report.joined else ""
     show(
         f"{many(report.lines, 'line')} in {many(len(report.options.logs), 'file')}: {report.counted:,} counted, "
-        f"{report.rejected:,} rejected{directives}."
+        f"{report.rejected:,} rejected{directives}{joined}."
     )
     if report.bytes is not None:
         show(f"{report.bytes:,} bytes ({size(report.bytes)}).")
