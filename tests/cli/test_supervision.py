@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Status
+from penstock import JobFailed, Status
 from penstock.cli.exits import Exit
 from tests.cli.worker_shop import gone, opened_shop
 from tests.command_line import SOURCE
@@ -322,3 +322,76 @@ def test_a_suspect_of_a_module_with_a_port_is_tried_while_no_other_process_has_t
     assert job.result(timeout=scaled(90))
     assert other.result(timeout=scaled(90))
     assert shop.queue.count().dead == 0
+
+
+# --- jobs that end the event loop of their process ---
+
+
+@pytest.mark.parametrize("how", ["sys.exit", "KeyboardInterrupt", "loop.stop", "cancel"])
+def test_a_job_that_ends_the_loop_from_a_sub_task_fails_alone(start, shop, how: str):
+    innocents = [shop.innocent.enqueue(1.5) for _ in range(3)]
+    killer = shop.end_the_loop.enqueue(how)
+    start("worker", "tasks:app", **shop.where)
+    with pytest.raises(JobFailed):
+        killer.result(timeout=scaled(60))
+    for job in innocents:
+        job.result(timeout=scaled(60))
+    assert shop.app.queue("other").count().dead == 0
+
+
+@pytest.mark.parametrize("processes", ["0", "1"])
+@pytest.mark.parametrize("how", ["second SIGTERM", "sys.exit"])
+def test_a_coroutine_that_ignores_its_cancellation_does_not_keep_its_process(
+    start, shop, begun, processes: str, how: str
+):
+    shop.swallow.enqueue()
+    patience = "1" if how == "sys.exit" else "30"
+    supervisor = start("worker", "tasks:app", "--processes", processes, "--stop-timeout", patience, **shop.where)
+    eventually(lambda: begun(1))
+    if how == "sys.exit":
+        shop.end_the_loop.enqueue("sys.exit")
+        if processes == "0":
+            supervisor.wait(scaled(10))
+        else:
+            eventually(lambda: begun(2))
+    else:
+        supervisor.terminate()
+        assert supervisor.stderr is not None
+        assert any("stop again to hand them back now" in line for line in supervisor.stderr)
+        supervisor.terminate()
+        assert supervisor.wait(scaled(10)) == Exit.OK
+
+
+# --- signals to a whole group ---
+
+
+@pytest.mark.parametrize("processes", ["0", "1", "2"])
+def test_a_signal_to_every_process_at_once_is_one_stop(start, shop, begun, processes: str):
+    """As systemd sends it, and `docker stop` with some inits: to the supervisor and to its processes."""
+    jobs = [shop.nap.enqueue(2.0) for _ in range(2)]
+    supervisor = start("worker", "tasks:app", "--processes", processes, **shop.where)
+    eventually(lambda: begun(2))
+    processes_of = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children")
+    everyone = [supervisor.pid, *map(int, processes_of.read_text().split())]
+    for pid in [*everyone, *everyone[1:]]:
+        os.kill(pid, signal.SIGTERM)
+    assert supervisor.wait(scaled(30)) == Exit.OK
+    assert [job.status() for job in jobs] == [Status.COMPLETED] * 2
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_signal_to_the_process_group_is_one_stop(shop, begun, tmp_path: Path, processes: str):
+    """A shell in a group of its own starts the command, and a second process of the group passes the signal on."""
+    jobs = [shop.nap.enqueue(2.0) for _ in range(2)]
+    words = [sys.executable, "-m", "penstock", "worker", "tasks:app", "--processes", processes]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), **shop.where}
+    with default_signals():
+        group = subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL, process_group=0)
+    try:
+        eventually(lambda: begun(2))
+        os.killpg(group.pid, signal.SIGTERM)
+        assert group.wait(scaled(30)) == Exit.OK
+        assert [job.status() for job in jobs] == [Status.COMPLETED] * 2
+    finally:
+        group.kill()
+        group.wait()

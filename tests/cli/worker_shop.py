@@ -35,6 +35,30 @@ async def leave(code: int) -> None:
     os._exit(code)
 
 @app.task(queue="q")
+async def end_the_loop(how: str) -> None:
+    async def sub_task() -> None:
+        await asyncio.sleep(0.05)
+        if how == "sys.exit":
+            raise SystemExit(3)
+        if how == "KeyboardInterrupt":
+            raise KeyboardInterrupt
+        if how == "loop.stop":
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(60)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+    await asyncio.create_task(sub_task())
+
+@app.task(queue="q")
+async def swallow() -> None:
+    record_start()
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+
+@app.task(queue="q")
 async def block(seconds: float) -> None:
     record_start()
     time.sleep(seconds)
@@ -81,6 +105,7 @@ class Shop:
         declare = self.app.task(queue="q")
         self.nap, self.die, self.hold_the_lock = declare(nap), declare(die), declare(hold_the_lock)
         self.leave, self.block, self.leak = declare(leave), declare(block), declare(leak)
+        self.end_the_loop, self.swallow = declare(end_the_loop), declare(swallow)
         self.print_apart, self.leave_an_orphan = declare(print_apart), declare(leave_an_orphan)
         self.innocent = self.app.task(queue="other")(innocent)
 
@@ -97,6 +122,12 @@ async def die(name: str) -> None: ...
 
 
 async def leave(code: int) -> None: ...
+
+
+async def end_the_loop(how: str) -> None: ...
+
+
+async def swallow() -> None: ...
 
 
 async def block(seconds: float) -> None: ...

@@ -125,9 +125,26 @@ class WithoutText(Exception):
         raise RuntimeError("no text")
 
 
+class ExitsWhenRead(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(1)
+
+
+class NamelessType(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise AttributeError("no name")
+
+
+class Nameless(Exception, metaclass=NamelessType):
+    pass
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
+        (ExitsWhenRead(), "ExitsWhenRead: (its text cannot be read)"),
+        (Nameless("x"), "Nameless: x"),
         (SystemExit(3), "the task called sys.exit(3); raise an exception instead"),
         (KeyboardInterrupt(), "KeyboardInterrupt"),
         (asyncio.CancelledError(), "CancelledError"),
@@ -138,7 +155,7 @@ class WithoutText(Exception):
         (ValueError("\ud800"), "ValueError: \\ud800"),
         (ExceptionGroup("two", [ValueError("a"), KeyError("b")]), "ExceptionGroup: two (2 sub-exceptions)"),
     ],
-    ids=lambda part: type(part).__name__ if isinstance(part, BaseException) else None,
+    ids=lambda part: type(part).__qualname__ if isinstance(part, BaseException) else None,
 )
 @BOTH_KINDS
 async def test_no_exception_of_a_task_stops_the_worker(app: Penstock, kind: str, error: BaseException, reason: str):
@@ -402,6 +419,49 @@ async def test_a_task_that_cancels_itself_is_a_dead_letter(app: Penstock):
     await give_up.enqueue.aio()
     await run_burst(app)
     assert (await only_dead_letter(app)).reason == "CancelledError: the task cancelled itself"
+
+
+@pytest.mark.parametrize("error", [WithoutText(), ExitsWhenRead(), Nameless("x")], ids=["no text", "exits", "no name"])
+async def test_an_odd_exception_is_retried_as_any_other(app: Penstock, error: Exception):
+    runs: list[int] = []
+
+    @app.task(queue="q", retry=Retry(1, base=0))
+    async def odd() -> None:
+        runs.append(1)
+        await asyncio.sleep(0)
+        raise error
+
+    await odd.enqueue.aio()
+    await run_burst(app)
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize("where", ["awaited", "in a group", "alone in its asyncio task"])
+async def test_a_sub_task_that_ends_with_generator_exit_stops_nothing(app: Penstock, where: str):
+    async def leave() -> None:
+        await asyncio.sleep(0)
+        raise GeneratorExit
+
+    @app.task(queue="q")
+    async def bad() -> None:
+        if where == "alone in its asyncio task":
+            await asyncio.sleep(0)  # from the second job on it does not begin in a streak
+        if where == "in a group":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(leave())
+        else:
+            await asyncio.create_task(leave())
+
+    @app.task(queue="q")
+    async def good() -> int:
+        return 7
+
+    await app.enqueue_many.aio(bad.call() for _ in range(3))
+    job = await good.enqueue.aio()
+    await run_burst(app, concurrency=1)
+    assert await job.result.aio(0) == 7
+    counts = await app.queue("q").count.aio()
+    assert (counts.dead, counts.running) == (3, 0)
 
 
 # --- timeouts ---

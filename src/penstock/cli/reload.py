@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from penstock.terminal.signals import not_ignored
-from penstock.worker.parent_pipe import ParentPipe, stop_with_parent
+from penstock.worker.parent_pipe import ParentPipe, StopRequests
 
 log = logging.getLogger("penstock.reload")
 
@@ -40,15 +40,23 @@ class _Reloader:
         self._folder = Path.cwd()
         self._stopping = asyncio.Event()
         self._code: int | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: _Process | None = None
+        self._signal = signal.SIGTERM
+        self._stops = 0
 
     async def run(self) -> int:
+        requests = StopRequests(self._stop)
+
+        def signalled(number: signal.Signals) -> None:
+            self._signal = number
+            requests.signalled()
+
         for number in not_ignored(signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
-        stop_with_parent(partial(self._stop, signal.SIGTERM), 3 * STOP_TIMEOUT)
+            asyncio.get_running_loop().add_signal_handler(number, signalled, number)
+        requests.follow_parent(3 * STOP_TIMEOUT)
         while True:
             before = now = dict(_files(self._folder))
-            process, pipe = await self._start()
+            process = await self._start()
             while now == before:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), CHECK_INTERVAL)
@@ -57,50 +65,66 @@ class _Reloader:
                 now = dict(_files(self._folder))
             changed = sorted({name for name, _ in before.items() ^ now.items()})
             log.info("%s changed: restarting", ", ".join(changed[:3]))
-            await _end(process)
-            pipe.close()
+            await process.end()
+            process.pipe.close()
             if self._stopping.is_set():
                 return await self._final_code(process)
 
-    async def _start(self) -> tuple[asyncio.subprocess.Process, ParentPipe]:
-        with ParentPipe() as pipe:
-            self._process = await asyncio.create_subprocess_exec(
+    async def _start(self) -> _Process:
+        with ParentPipe(passes_stops=True) as pipe:
+            process = await asyncio.create_subprocess_exec(
                 *self._command,
                 start_new_session=True,
                 pass_fds=(pipe.child_end,),
                 env={**os.environ, **pipe.environment, RELOADED: "1"},
             )
-        if self._stopping.is_set():  # the signal came while it started
-            _send(self._process, signal.SIGTERM)
-        return self._process, pipe
+        self._process = _Process(process, pipe)
+        if self._stops:  # the signal came while it started
+            self._process.stop(self._stops)
+        return self._process
 
-    def _stop(self, number: signal.Signals) -> None:
-        """Called for each signal, and when the parent ends."""
-        running = self._process is not None and self._process.returncode is None
+    def _stop(self) -> None:
+        """Called for each request to stop, and when the parent ends."""
+        running = self._process is not None and self._process.is_running
         if not running and not self._stopping.is_set():
-            self._code = 128 + number
+            self._code = 128 + self._signal
+        self._stops += 1
         self._stopping.set()
         if self._process:
-            _send(self._process, signal.SIGTERM)
+            self._process.stop(self._stops)
 
-    async def _final_code(self, process: asyncio.subprocess.Process) -> int:
+    async def _final_code(self, process: _Process) -> int:
         """The exit code of the process, or of the signal if no process ran."""
         code = await process.wait()
         return self._code or (code if code >= 0 else 128 - code)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Stop the process: gracefully, then with jobs handed back, then by force."""
-    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
-        _send(process, number)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), STOP_TIMEOUT)
-            return
+class _Process:
+    """A process that the reloader has started."""
 
+    def __init__(self, process: asyncio.subprocess.Process, pipe: ParentPipe) -> None:
+        self._process = process
+        self.pipe = pipe
+        self.wait = process.wait
 
-def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(number)
+    @property
+    def is_running(self) -> bool:
+        return self._process.returncode is None
+
+    def stop(self, number: int) -> None:
+        """Pass on the first stop (1), or a further one."""
+        self.pipe.pass_stop(number)
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+
+    async def end(self) -> None:
+        """Stop the process: gracefully, then with jobs handed back, then by force."""
+        for stop in (partial(self.stop, 1), partial(self.stop, 2), self._process.kill):
+            with contextlib.suppress(ProcessLookupError):
+                stop()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.wait(), STOP_TIMEOUT)
+                return
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int]]:

@@ -27,7 +27,7 @@ from penstock.worker.app import named_queues
 from penstock.worker.forkserver import loop_factory
 from penstock.worker.init_process import continue_in_child
 from penstock.worker.logs import LogFormat, start_logging
-from penstock.worker.parent_pipe import stop_with_parent
+from penstock.worker.parent_pipe import StopRequests
 from penstock.worker.shared_status import VARIABLE as STATUS_VARIABLE
 from penstock.worker.shared_status import SharedStatus
 from penstock.worker.supervisor import Supervisor
@@ -224,6 +224,7 @@ class _Command:
                 return await self._run_as_child(status)
             if processes == 0:
                 worker = self._worker()
+                worker._owns_process = True
                 return await self._run_until_stopped(worker.run(), worker.stop, "")
             supervisor = Supervisor(self.app, (*_THIS, *sys.argv[1:]), processes, self.settings)
             where = f" in each of {processes} processes" if processes > 1 else ""
@@ -244,6 +245,7 @@ class _Command:
         else:
             worker = self._worker()
             worker._share_status(status)
+        worker._owns_process = True
         self._stop_on(worker.stop, signal.SIGTERM)
         await worker.run()
         return Exit.OK
@@ -265,15 +267,12 @@ class _Command:
 
     def _stop_on(self, stop: Callable[[], None], *signals: signal.Signals) -> None:
         """Call `stop` on these signals, and when the parent process ends."""
-        loop = asyncio.get_running_loop()
+        requests, loop = StopRequests(stop), asyncio.get_running_loop()
         for number in not_ignored(*signals):
-            loop.add_signal_handler(number, stop)
-
-        def orphaned() -> None:
-            log.warning("the parent process ended: stopping")
-            stop()
-
-        stop_with_parent(orphaned, self.settings.stop_timeout + 5)
+            loop.add_signal_handler(number, requests.signalled)
+        requests.follow_parent(
+            self.settings.stop_timeout + 5, lambda: log.warning("the parent process ended: stopping")
+        )
 
     def _announce(self, where: str) -> None:
         """Log or print the server, the queues with their tasks, and how to stop the worker."""

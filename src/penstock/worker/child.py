@@ -60,7 +60,7 @@ class WorkerProcess:
         status, child_end = SharedStatus.create(
             len(shards), runners, begins_slowly=begins_slowly, is_sole_trial=is_sole_trial
         )
-        with contextlib.ExitStack() as on_error, ParentPipe() as pipe:
+        with contextlib.ExitStack() as on_error, ParentPipe(passes_stops=True) as pipe:
             on_error.callback(status.close)
             on_error.callback(pipe.close)
             try:
@@ -93,7 +93,17 @@ class WorkerProcess:
         """Send heartbeats for the process when its own are late (see `_send_heartbeats`), until it is closed."""
         self._heartbeats = asyncio.create_task(self._send_heartbeats(lease))
 
-    def send(self, number: signal.Signals) -> None:
+    def stop(self, number: int) -> None:
+        """Pass on the first stop (1), or a further one."""
+        self._pipe.pass_stop(number)
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it because it has not stopped in time. Its jobs are not charged."""
+        self.killed_by_supervisor = True
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
 

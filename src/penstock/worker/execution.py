@@ -29,6 +29,7 @@ from penstock.jobs.retry import Drop, HeldSuspension, Retry, RetryLater
 from penstock.jobs.stage import Stage
 from penstock.settings import WorkerSettings
 from penstock.worker.batches import BatchRun
+from penstock.worker.job_task import cancelled_by_others
 from penstock.worker.run import JobRun
 from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp, run_cancellable
 
@@ -139,7 +140,7 @@ class Execution:
     async def finish(self, run: JobRun, rest: Awaitable[Any], timeout: float | None) -> Settlement:
         """Wait for the rest of an `async def` task, for at most `timeout` seconds.
 
-        Raises CancelledError if this asyncio task was cancelled.
+        Raises CancelledError if the run ended in whatever error after other code than the job's had cancelled it.
         """
         limit = asyncio.timeout(timeout) if timeout is not None else None
         try:
@@ -148,15 +149,13 @@ class Execution:
             else:
                 async with limit:
                     result = await rest
-        except asyncio.CancelledError as error:
-            if _is_cancelled():
-                raise
-            return self.failed(run, error)
-        except TimeoutError as error:
-            if limit is not None and limit.expired():
-                return self.timed_out(run)
-            return self.failed(run, error)
         except BaseException as error:
+            if cancelled_by_others(run):
+                raise asyncio.CancelledError from error
+            if isinstance(error, TimeoutError) and limit is not None and limit.expired():
+                return self.timed_out(run)
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                return self.cancelled_itself(run)
             return self.failed(run, error)
         return self.completed(run, result)
 
@@ -188,13 +187,11 @@ class Execution:
                 result, error = await _call_in_thread(submit, lambda: self._call(run, timeout))
                 if error is not None:
                     raise error
-        except asyncio.CancelledError as error:
-            if _is_cancelled():
-                raise
-            return self.failed(run, error)
         except TimeIsUp as error:
             return self.timed_out(run, error)
         except BaseException as error:
+            if cancelled_by_others(run):
+                raise asyncio.CancelledError from error
             return self.failed(run, error)
         return self.completed(run, result)
 
@@ -298,7 +295,7 @@ class Execution:
     # --- runs that did not complete ---
 
     def cancelled_itself(self, run: JobRun) -> Settlement:
-        """The task raised CancelledError, and the worker had not cancelled it."""
+        """The task raised CancelledError after its own code had cancelled it."""
         return self.failed(run, asyncio.CancelledError("the task cancelled itself"))
 
     def cancelled(self, run: JobRun) -> Settlement:
@@ -325,6 +322,10 @@ class Execution:
         """The run's process died with another one, through no fault of the job."""
         return Settlement(run.claim.token, self._reason(cause), "loss")
 
+    def interrupted(self, run: JobRun, cause: str, *, in_trial: bool) -> Settlement:
+        """The run was ended from outside, perhaps because of the job, perhaps not: a loss or, in a trial, a crash."""
+        return self.crashed(run, cause) if in_trial else self.lost(run, cause)
+
     def could_not_start(self, run: JobRun, error: OSError) -> Settlement:
         """The run could not start for lack of memory or file descriptors. The job is handed back and not charged."""
         log.error("job %s (%s) is handed back: %s", run.context.id, run.definition.name, error)
@@ -333,7 +334,8 @@ class Execution:
     def failed(self, run: JobRun, error: BaseException) -> Settlement:
         """The run raised `error`. Decides whether the job is retried, postponed, dropped or made a dead letter.
 
-        If the decision itself fails, for example because the error's `__str__` raises, the job becomes a dead letter.
+        If the decision itself fails, for example because a condition of its retry policy raises, the job becomes a dead
+        letter.
         """
         if isinstance(run, BatchRun):
             run.outcomes = [self.failed(one, error) for one in run.members]
@@ -345,8 +347,8 @@ class Execution:
                 step, signal, seconds = run.steps.suspension
                 return Settlement(run.claim.token, suspension(step, signal), "suspend", seconds)
             return self._decide(run, error)
-        except Exception as own:
-            return self._dead_letter(run.claim, f"{type(error).__name__}, which cannot be handled: {_describe(own)}")
+        except BaseException as own:
+            return self._dead_letter(run.claim, f"{_class_name(error)}, which cannot be handled: {_describe(own)}")
 
     def _decide(self, run: JobRun, error: BaseException) -> Settlement:
         claim = run.claim
@@ -358,8 +360,7 @@ class Execution:
                 return Settlement(claim.token, self._reason(str(error)), "until", error.date)
             return Settlement(claim.token, self._reason(str(error)), "later", error.seconds or 0.0)
         if isinstance(error, StepError):
-            text = "".join(traceback.format_exception(error))[-_MAX_TRACEBACK:]
-            return self._dead_letter(claim, _describe(error), text)
+            return self._dead_letter(claim, _describe(error), _traceback(error))
         policy = run.definition.retry
         attempt = claim.record.attempts + 1
         if isinstance(error, Retry):
@@ -368,7 +369,7 @@ class Execution:
         else:
             retry = policy.applies(error)
         reason = _describe(error)
-        text = "" if isinstance(error, Retry) else "".join(traceback.format_exception(error))[-_MAX_TRACEBACK:]
+        text = "" if isinstance(error, Retry) else _traceback(error)
         if retry and policy.left(attempt):
             delay = policy.delay(attempt)
             return Settlement(claim.token, self._reason(reason, text), "retry", delay)
@@ -382,7 +383,7 @@ class Execution:
 
 
 def _is_cancelled() -> bool:
-    """Whether the current asyncio task was cancelled. If not, the code of the job raised CancelledError."""
+    """Whether the current asyncio task was cancelled. If not, the job waited for something that was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -422,10 +423,24 @@ def _encodable(text: str) -> str:
 
 def _describe(error: BaseException) -> str:
     """One line that says what happened."""
-    if isinstance(error, SystemExit):
-        return f"the task called sys.exit({error.code!r}); raise an exception instead"
+    name = _class_name(error)
     try:
+        if isinstance(error, SystemExit):
+            return f"the task called sys.exit({error.code!r}); raise an exception instead"
         text = str(error)
-    except Exception:
+    except BaseException:
         text = "(its text cannot be read)"
-    return f"{type(error).__name__}: {_encodable(text)}" if text else type(error).__name__
+    return f"{name}: {_encodable(text)}" if text else name
+
+
+def _class_name(error: BaseException) -> str:
+    """The name of the error's class. A metaclass may hide it from `__name__`."""
+    return str(type.__dict__["__name__"].__get__(type(error)))
+
+
+def _traceback(error: BaseException) -> str:
+    """The end of the traceback. Empty if the error cannot be formatted."""
+    try:
+        return "".join(traceback.format_exception(error))[-_MAX_TRACEBACK:]
+    except BaseException:
+        return ""

@@ -379,10 +379,19 @@ def _run(request: RunRequest, loaded: LoadedModules, notes: ChannelNotes) -> Set
             return execution.failed(run, error)
         try:
             if definition.is_async:
-                return runner.run(execution.run_async(run, enforce_timeout=False))
+                return _run_async(runner, execution, run)
             return _run_blocking(execution, run)
         finally:
             runner.run(scope.__aexit__())
+
+
+def _run_async(runner: asyncio.Runner, execution: Execution, run: JobRun) -> Settlement:
+    try:
+        return runner.run(execution.run_async(run, enforce_timeout=False))
+    except asyncio.CancelledError:  # no other code than the job's runs in this process
+        return execution.cancelled_itself(run)
+    except BaseException as error:  # such as SystemExit of an asyncio task that the job has made
+        return execution.failed(run, error)
 
 
 def _run_blocking(execution: Execution, run: JobRun) -> Settlement:

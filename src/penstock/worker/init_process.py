@@ -18,6 +18,8 @@ import signal
 import sys
 from typing import NoReturn
 
+from penstock.worker.parent_pipe import ParentPipe
+
 _PR_SET_PDEATHSIG = 1
 _PR_GET_CHILD_SUBREAPER = 37
 _FORWARDED = (
@@ -49,20 +51,23 @@ def continue_in_child() -> None:
     # with ignored stays ignored, also in the child.
     waited_for = {signal.SIGCHLD, *(number for number in _FORWARDED if signal.getsignal(number) != signal.SIG_IGN)}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
-    parent = os.getpid()
+    parent, pipe = os.getpid(), ParentPipe(passes_stops=True)
     program = os.fork()
     if program == 0:
+        os.environ.update(pipe.environment)
+        pipe.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
         return
-    _serve(program, waited_for)
+    _serve(program, pipe, waited_for)
 
 
-def _serve(program: int, waited_for: set[signal.Signals]) -> NoReturn:
+def _serve(program: int, pipe: ParentPipe, waited_for: set[signal.Signals]) -> NoReturn:
     """Reap every child, and end with the exit code of the program."""
+    stops = 0
     while True:
         # SIGCHLD is blocked, not handled: signals of several children that end at once are merged, so reap them all.
         ended = _reap()
@@ -70,6 +75,9 @@ def _serve(program: int, waited_for: set[signal.Signals]) -> NoReturn:
             code = os.waitstatus_to_exitcode(ended[program])
             os._exit(code if code >= 0 else 128 - code)
         number = signal.sigwait(waited_for)
+        if number in (signal.SIGTERM, signal.SIGINT):
+            stops += 1
+            pipe.pass_stop(stops)
         if number != signal.SIGCHLD:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(program, number)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
 from typing import Any
 
@@ -19,10 +19,14 @@ from penstock.jobs.current import running
 from penstock.settings import WorkerSettings
 from penstock.worker.execution import Execution
 from penstock.worker.isolation import Isolation
+from penstock.worker.job_task import create_job_task
 from penstock.worker.run import JobRun
 from penstock.worker.runs import Runs
 from penstock.worker.streak import LONGEST, MOST_JOBS, StreakHabits, rest_of, traces
 from penstock.worker.threads import Threads
+
+_CANCELLED_END_WITHIN = 3.0
+"""Seconds that cancelled jobs have to end, before a worker that ends leaves them behind."""
 
 
 class Places:
@@ -78,7 +82,7 @@ class Places:
 
     def _create_task(self, run: JobRun, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         # Start in the worker's own context. The caller may be the asyncio task of a job that has just ended.
-        task = self._loop.create_task(work, context=self._context.copy())
+        task = create_job_task(self._loop, work, self._context.copy())
         run.asyncio_task = task
         self._tasks.add(task)
         task.add_done_callback(partial(self._task_done, run))
@@ -87,13 +91,16 @@ class Places:
     def _task_done(self, first: JobRun, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            if (error := task.exception()) is not None and not self.broken.done():
+            error = task.exception()
+            # asyncio throws a GeneratorExit, with which something ended that the job waited for, into each coroutine.
+            if error is not None and not isinstance(error, GeneratorExit) and not self.broken.done():
                 self.broken.set_exception(error)
             return
         # Only a task that is cancelled before its first step ends as cancelled.
         if self._streak is task:
             self._streak = None
-        self._runs.end([(first, self._execution.cancelled_itself(first))])
+        first.asyncio_task = None
+        self._runs.interrupted(first)
 
     # --- running ---
 
@@ -144,12 +151,18 @@ class Places:
         try:
             settlement = await how(run)
         except asyncio.CancelledError:
-            settlement = self._execution.cancelled_itself(run)
+            run.asyncio_task = None
+            self._runs.interrupted(run)
+            return
+        except BaseException as error:
+            if asyncio._get_running_loop() is None:  # the loop has ended before this task
+                raise
+            settlement = self._execution.failed(run, error)
         run.asyncio_task = None  # its context refers to the run
         self._runs.end([(run, settlement)])
 
     def _failed(self, run: JobRun, error: BaseException) -> Settlement:
-        """A job ended without having suspended, so the worker has not cancelled it."""
+        """A job ended without having suspended, so no other code has cancelled it."""
         if isinstance(error, asyncio.CancelledError) and _current_task().cancelling():
             return self._execution.cancelled_itself(run)
         return self._execution.failed(run, error)
@@ -177,13 +190,20 @@ class Places:
         for task in list(self._tasks):
             task.cancel(why)
 
-    async def close(self) -> None:
-        """Cancel all jobs, and wait for their ends; but not for those in threads, which run on."""
-        tasks = list(self._tasks)
-        for task in tasks:
+    async def close(self) -> Collection[str]:
+        """Cancel all jobs, and wait for their ends; but not for those in threads, which run on.
+
+        Returns the names of those that still run on the loop after some seconds, because their code ignores that it was
+        cancelled.
+        """
+        for task in list(self._tasks):
             task.cancel()
         self._isolation.close()
-        await asyncio.gather(*tasks, self._threads.close(), return_exceptions=True)
+        await self._threads.close()
+        names = {task: self.name_of(task) for task in self._tasks}
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_CANCELLED_END_WITHIN)
+        return [names[task] for task in names if not task.done()]
 
 
 def _current_task() -> asyncio.Task[Any]:

@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.middleware import JobContext
@@ -66,6 +67,8 @@ class Runs:
         self._doubling: asyncio.TimerHandle | None = None
         self.status: SharedStatus | None = None
         """Shows the supervisor, if there is one, which jobs run in this process."""
+        self._worker_task: asyncio.Task[Any] | None = None
+        self._cancelled_before = 0
         self.started = 0
         """How many jobs have started."""
         self.is_closed = False
@@ -78,6 +81,10 @@ class Runs:
         self.lost_in_threads: set[JobRun] = set()
         """Jobs whose lease was lost while they run in threads. A thread cannot be stopped, so its runner stays occupied
         until the job ends."""
+
+    def begin(self, worker_task: asyncio.Task[Any]) -> None:
+        """Call it once, with the asyncio task in which the worker runs."""
+        self._worker_task, self._cancelled_before = worker_task, worker_task.cancelling()
 
     # --- how many more ---
 
@@ -190,9 +197,9 @@ class Runs:
         self._wake()
 
     def end_streak(self, jobs: int, seconds: float) -> None:
-        """So many jobs have run one after another on the event loop, in `seconds` together.
+        """The streak has ended after `jobs` jobs, which took `seconds` together.
 
-        While one of them ran, all other runners had to wait. So each counts as if it had occupied them all.
+        All other runners had to wait for these jobs. So each job counts as if it had occupied all runners.
         """
         if jobs:
             self._note_durations(jobs, seconds / jobs * self._concurrency)
@@ -252,6 +259,27 @@ class Runs:
         while self._batches:
             feed, claims = self._batches.popleft()
             feed.hand_back(claims)
+
+    def interrupted(self, run: JobRun) -> None:
+        """Other code than the job's has cancelled a run.
+
+        That was the worker, which has given up the run or received the cancellation of the job, or any code of the
+        program. If the worker was cancelled as well, the program ends. Then the run stays among the running ones, and
+        the worker decides about all of them.
+        """
+        if self._worker_task is None or self._worker_task.cancelling() == self._cancelled_before:
+            why = "its asyncio task was cancelled, and not by the job's own code"
+            in_trial = run.feed is not None and run.feed.trial
+            self.end([(run, self._execution.interrupted(run, why, in_trial=in_trial))])
+
+    def lose_running(self, cause: str) -> None:
+        """Hand back all running jobs as lost."""
+        running, self.running = self.running, {}
+        for run in running:
+            assert run.feed is not None
+            run.feed.settle(
+                *(self._execution.interrupted(one, cause, in_trial=run.feed.trial) for one in run.members or (run,))
+            )
 
     def hand_back_running(self) -> int:
         """Hand back all running jobs, and return their number. They may still run, and have no effect."""

@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 from collections.abc import Sequence
 
 from penstock.settings import WorkerSettings
@@ -48,7 +47,7 @@ _LOOK_AGAIN = 0.05
 """Seconds between two looks whether all processes have ended that make room for a trial."""
 
 _KILL_AFTER = 5.0
-"""Seconds beyond `stop_timeout` after which a process that has not stopped is killed."""
+"""Seconds beyond `stop_timeout`, or after the second stop, in which a process must have stopped. Then it is killed."""
 
 
 class Supervisor:
@@ -88,23 +87,23 @@ class Supervisor:
         """The first call lets running jobs finish; the second one hands them back at once."""
         self._stop_calls += 1
         self._stopping.set()
-        if self._stop_calls == 1:
-            asyncio.get_running_loop().call_later(self._settings.stop_timeout + _KILL_AFTER, self._kill)
+        if self._stop_calls <= 2:
+            patience = self._settings.stop_timeout if self._stop_calls == 1 else 0.0
+            asyncio.get_running_loop().call_later(patience + _KILL_AFTER, self._kill)
         for worker in self._running:
-            worker.send(signal.SIGTERM)
+            worker.stop(self._stop_calls)
         self._trials.stop()
 
     def _make_room(self) -> None:
         """Let the worker processes finish their jobs and end. They are started again after the trials."""
         log.warning("trial processes cannot start beside the worker processes: those end for the time of the trials")
         for worker in self._running:
-            worker.send(signal.SIGTERM)
+            worker.stop(1)
 
     def _kill(self) -> None:
         self._trials.kill()
         for worker in self._running:
-            worker.killed_by_supervisor = True
-            worker.send(signal.SIGKILL)
+            worker.kill()
 
     async def _keep_running(self, group: asyncio.TaskGroup) -> None:
         """Run one process, and replace it each time it dies or retires."""
@@ -152,7 +151,7 @@ class Supervisor:
         )
         self._running.append(worker)
         if self._stop_calls:  # stop() was called while the process started
-            worker.send(signal.SIGTERM)
+            worker.stop(self._stop_calls)
         worker.keep_alive(self._app.settings.lease)
         return worker
 

@@ -41,8 +41,12 @@ class Threads:
             self._pool.submit(lambda: (run, self._execution.run_blocking(run, timeout)))
 
     async def _run_in_async_hooks(self, run: JobRun) -> None:
-        settlement = await self._execution.run_in_async_hooks(run, self._hooked_pool.submit, self._start_timeout)
-        self._ended([(run, settlement)])
+        try:
+            settlement = await self._execution.run_in_async_hooks(run, self._hooked_pool.submit, self._start_timeout)
+        except asyncio.CancelledError:  # its thread runs on
+            self._runs.interrupted(run)
+        else:
+            self._ended([(run, settlement)])
 
     def _start_timeout(self, run: JobRun) -> ThreadTimeout | None:
         if (timeout := run.definition.timeout) is not None:

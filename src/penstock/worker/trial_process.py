@@ -13,7 +13,7 @@ from collections.abc import Callable
 from penstock.settings import WorkerSettings
 from penstock.worker.app import App
 from penstock.worker.forkserver import loop_factory
-from penstock.worker.parent_pipe import stop_with_parent
+from penstock.worker.parent_pipe import StopRequests
 from penstock.worker.shared_status import SharedStatus
 from penstock.worker.standard_streams import open_closed_streams
 from penstock.worker.trials import VARIABLE, load, trial_settings
@@ -39,8 +39,10 @@ async def _run(app: App, settings: WorkerSettings, start_logging: Callable[[], N
     status = SharedStatus.from_environment()
     assert status is not None
     worker = trial_worker(app, settings, status, start_logging)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
-    stop_with_parent(worker.stop, settings.stop_timeout + _GRACE)
+    worker._owns_process = True
+    requests = StopRequests(worker.stop)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, requests.signalled)
+    requests.follow_parent(settings.stop_timeout + _GRACE)
     await worker.run()
     await app._driver.aio.aclose()
 

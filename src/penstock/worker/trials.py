@@ -18,7 +18,6 @@ import logging
 import math
 import os
 import pickle
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -120,7 +119,7 @@ class Trials:
         self._asked_again = False
         self._next_is_sole = self._has_sole = False
         self._pause = 0.0
-        self._stopping = False
+        self._stop_calls = 0
 
     @property
     def are_running(self) -> bool:
@@ -128,7 +127,7 @@ class Trials:
 
     def suspects_wait(self) -> None:
         """Start a process, unless `trials` of them run, or one of them is about to claim its first suspect."""
-        if self._stopping or (self.needs_room and not self._is_alone):
+        if self._stop_calls or (self.needs_room and not self._is_alone):
             return
         is_starting = len(self._tasks) > len(self._running) or not all(one.took_a_turn() for one in self._running)
         has_one_only = self._is_alone or self._has_sole or self._next_is_sole
@@ -163,8 +162,8 @@ class Trials:
             self._asked_again = True
             return
         self._running.append(process)
-        if self._stopping:
-            process.send(signal.SIGTERM)
+        if self._stop_calls:
+            process.stop(self._stop_calls)
         process.keep_alive(self._lease)
         began = time.monotonic()
         code = await process.process.wait()
@@ -172,9 +171,9 @@ class Trials:
         self._running.remove(process)
         self._asked_again = await process.hand_back_jobs(within=self._lease)
         process.close()
-        if took_a_turn or self._stopping:
+        if took_a_turn or self._stop_calls:
             self._pause = 0.0
-            if code and not self._stopping:
+            if code and not self._stop_calls:
                 log.warning("trial process %d %s", process.process.pid, process.exit_description)
         else:
             self._pause_longer()
@@ -210,14 +209,13 @@ class Trials:
 
     def stop(self) -> None:
         """Start no more processes. The first call lets running jobs finish, the second hands them back."""
-        self._stopping = True
+        self._stop_calls += 1
         for process in self._running:
-            process.send(signal.SIGTERM)
+            process.stop(self._stop_calls)
 
     def kill(self) -> None:
         for process in self._running:
-            process.killed_by_supervisor = True
-            process.send(signal.SIGKILL)
+            process.kill()
 
     async def wait(self, deadline: float = math.inf) -> None:
         """Wait until no process is left. Those left at `deadline`, by `time.monotonic()`, are killed."""

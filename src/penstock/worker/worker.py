@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from penstock.jobs.claims import Claim, Registration
 from penstock.jobs.dependencies import ProcessScope
@@ -43,6 +45,8 @@ from penstock.worker.turn_order import TurnOrder
 
 log = logging.getLogger("penstock.worker")
 
+T = TypeVar("T")
+
 _SLOW_TURN = 0.5
 """Seconds that a round waits for the turn of one queue. Then it continues with the other queues."""
 
@@ -50,6 +54,9 @@ _NEXT_SLOW_TURN = 0.05
 """The wait for each further queue of a round in which a turn was slow: several queues may be on the silent node."""
 
 _LONGEST_SLEEP = 3600.0
+
+_MOST_CANCELLATIONS = 3
+"""How often a step of a worker's end is tried."""
 
 _LEAVING = 2.0
 """Seconds that a cancelled worker has to end its incarnations."""
@@ -121,6 +128,8 @@ class Worker:
         self._settle_timer: asyncio.TimerHandle | None = None
         self._rechecked_after = -1
         self._has_left = False
+        self._owns_process = False
+        """Whether the process has no other purpose than this worker, so that the worker may end it."""
         self._is_sole = True
         self._retiring = False
         self._stop_calls = 0
@@ -177,6 +186,9 @@ class Worker:
 
     async def _work(self) -> None:
         self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        self._runs.begin(task)
         self._places = Places(self._runs, self._execution, self._isolation, self.settings)
         self._cancelling = Cancelling(self._driver, self._runs, self._places)
         await self._driver.aio.run(self._feeds[0].shard.bindings.counts())
@@ -187,13 +199,14 @@ class Worker:
         for feed in self._feeds:
             opened.open(feed)
         watch = self._turn_order.watch_shards(opened.open)
-        work = map(asyncio.create_task, (self._serve(), self._ticks.renew(), watch))
+        work = [asyncio.create_task(one) for one in (self._serve(), self._ticks.renew(), watch)]
         parts: list[asyncio.Future[None]] = [self._places.broken, opened.broken, *work]
         threads: list[PeriodicThread] = [Watchdog(self._loop, self.settings.blocked_warning, self._runs, self._places)]
         if self.settings.max_memory is not None:
             threads.append(MemoryLimit(self._loop, self.settings.max_memory, self._retire))
         for thread in threads:
             thread.start()
+        leaves_jobs_running = program_ends = False
         try:
             # All but `_serve` end only with an error that a retry would not fix, such as a missing permission.
             ended, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -201,20 +214,43 @@ class Worker:
                 part.result()
             await self._suspects.close(self._stop_deadline)
             self._has_left = True
+        except asyncio.CancelledError as error:
+            # Only a job cancels the worker in a process of a supervisor, which hands back the jobs that run at its end.
+            leaves_jobs_running = self._shared_status is not None
+            program_ends = all(task.cancelling() for task in work)
+            if not leaves_jobs_running and _may_be_by_a_job(error.__context__):
+                self._runs.lose_running("the program ended, perhaps because of a job")
+            raise
         finally:
             self._suspects.kill()
             for thread in (*threads, *opened.heartbeats):
                 thread.stop()
             self._stop_calls, self._stop_deadline = 2, 0.0  # what follows hands back and never retries
             self._runs.close()
-            self._runs.hand_back_running()
-            remaining = [*parts, *opened.tasks, *self._slow_turns.values(), *self._cancelling.tasks]
-            for task in remaining:
-                task.cancel()
-            await asyncio.gather(*remaining, self._places.close(), self._ticks.close(), return_exceptions=True)
-            if not self._has_left:
-                await asyncio.gather(*map(self._leave, self._feeds))
+            if not leaves_jobs_running:
+                self._runs.hand_back_running()
+            await self._end([*parts, *opened.tasks, *self._slow_turns.values(), *self._cancelling.tasks])
             opened.close_listeners()
+            if program_ends:  # this worker opened connections after the program had cancelled all tasks
+                await self._driver.aio.aclose()
+
+    async def _end(self, remaining: Sequence[asyncio.Future[None]]) -> None:
+        for part in remaining:
+            part.cancel()
+        await _despite_cancellation(lambda: asyncio.gather(*remaining, self._ticks.close(), return_exceptions=True))
+        jobs = await _despite_cancellation(self._places.close) or ()
+        if not self._has_left:
+            leaving = [_despite_cancellation(partial(self._leave, feed)) for feed in self._feeds]
+            with contextlib.suppress(asyncio.CancelledError):  # raised when all have left
+                await asyncio.gather(*leaving)
+        if jobs:
+            log.warning(
+                "%s ignored the cancellation and still runs, though it was handed back: let CancelledError pass",
+                ", ".join(itertools.islice(jobs, 3)),
+            )
+            if self._owns_process:  # the end of the event loop would wait for these jobs
+                logging.shutdown()
+                os._exit(0 if self._has_left else 1)
 
     async def _leave(self, feed: Feed) -> None:
         """End the incarnation after an error or a cancellation: settle finished jobs, hand back the others, deregister.
@@ -392,3 +428,22 @@ class Worker:
             log.warning("handing back %d jobs that still run", handed_back)
             self._round_due.set()
         self._places.cancel_all("the worker stops")
+
+
+async def _despite_cancellation(step: Callable[[], Awaitable[T]]) -> T | None:
+    """Run a step of the end again if it is cancelled: a program that ends may cancel all its asyncio tasks twice."""
+    for _ in range(_MOST_CANCELLATIONS):
+        with contextlib.suppress(asyncio.CancelledError):
+            return await step()
+    return None
+
+
+def _may_be_by_a_job(error: BaseException | None) -> bool:
+    """Whether the error that ends the program may come from a job.
+
+    asyncio lets SystemExit and KeyboardInterrupt of any asyncio task end the loop at once, and so does `loop.stop()`.
+    After Ctrl-C `asyncio.run` raises KeyboardInterrupt only when the main coroutine has been cancelled.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return not isinstance(error.__context__, asyncio.CancelledError)
+    return isinstance(error, SystemExit) or (isinstance(error, RuntimeError) and "loop stopped" in str(error))
