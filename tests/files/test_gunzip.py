@@ -5,6 +5,7 @@ import random
 import time
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -12,8 +13,18 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from penstock.errors import FileDamaged
+from penstock.files import gunzip
 from penstock.files.gunzip import Gunzip
 from tests.speed import scaled
+
+
+@pytest.fixture(params=["zlib", "isal.isal_zlib"], scope="module", autouse=True)
+def library(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each test runs with both libraries."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gunzip, "library", lambda: pytest.importorskip(request.param))
+        yield request.param
+
 
 TEXT = b"".join(b"%d %s\n" % (n, b"x" * (n % 61)) for n in range(400))
 
@@ -118,10 +129,21 @@ def test_other_bytes_after_a_member_are_damage(junk, zeros, cuts):
         (CHECKED[:10] + b"\0\0", "member 1 (from byte 0) is broken before byte 12: header crc mismatch"),
     ],
 )
-def test_the_error_names_place_and_reason_of_the_damage(packed, reason):
+def test_the_error_names_place_and_reason_of_the_damage(packed, reason, library):
     with pytest.raises(FileDamaged) as caught:
         text(packed)
-    assert str(caught.value) == f"a.gz is damaged: {reason}"
+    found = str(caught.value)
+    if (
+        library != "zlib" and packed[3:4] == b"\0" and "broken before" in reason
+    ):  # each has words of its own for the reason
+        found, reason = (one[: one.rindex(": ")] for one in (found, reason))
+    assert found == f"a.gz is damaged: {reason}"
+
+
+def test_a_header_with_several_fields_may_come_in_any_two_pieces():
+    packed = member(TEXT, flags=28)
+    for cut in range(len(packed)):
+        assert b"".join(pieces(packed, [cut])) == TEXT
 
 
 def test_a_bomb_is_inflated_in_pieces_and_takes_no_memory():

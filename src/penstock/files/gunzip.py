@@ -1,23 +1,54 @@
 """Inflates gzip (RFC 1952) in bounded pieces, and accepts nothing that could hide a lost line.
 
-A file is one member or several, and zero bytes may follow each member (tapes pad with them). zlib verifies checksum and
-length of each member. Everything else is damage and raises FileDamaged: other bytes after a member, a file that ends
-inside a member, an empty file.
+A file is one member or several, and zero bytes may follow each member (tapes pad with them). isal, where it is
+installed, or else zlib verifies checksum and length of each member. Everything else is damage and raises FileDamaged:
+other bytes after a member, a file that ends inside a member, an empty file.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator
+from functools import cache
+from typing import Any, Protocol
 
 from penstock.errors import FileDamaged
 
 MAGIC = b"\x1f\x8b"
 
-_GZIP_FORMAT = 31  # zlib's `wbits`: 15 for 32 KiB of history, and 16 for a gzip header
+_FLAGS = 3  # the place of the flags in the header of a member
+_COMMON_HEADERS = (b"\x00", b"\x08")  # no optional field, or the name of the file alone
 
-# Each call of zlib copies the input that it did not consume, and whatever follows a member. Small chunks bound both.
+_GZIP_FORMAT = 31  # `wbits`: 15 for 32 KiB of history, and 16 for a gzip header
+
+# Each call copies the input that it did not consume, and whatever follows a member. Small chunks bound both.
 _CHUNK = 16 * 1024
+
+
+_ERROR_NUMBER = re.compile(r"^Error -?\d+ (?:while decompressing data: )?")
+
+
+class Member(Protocol):
+    """What `decompressobj` returns, in zlib and in isal."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+@cache
+def library() -> Any:
+    """isal, which inflates a log at 2.7 GB/s where zlib reaches 0.8, or zlib. Both have the same interface."""
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return zlib
+    return isal_zlib
 
 
 class Gunzip:
@@ -33,7 +64,7 @@ class Gunzip:
         self._members = 0
         self._member_start = 0  # where in the file the current member begins
         self._consumed = 0  # bytes of the file that were inflated or skipped
-        self._member: zlib._Decompress | None = None  # None between two members
+        self._member: Member | None = None  # None between two members
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The text in these bytes of the file. Exhaust the iterator before the next call. Raises FileDamaged."""
@@ -64,8 +95,8 @@ class Gunzip:
         member = self._member = self._member or self._begin(data)
         try:
             text = member.decompress(data, self._max_piece)
-        except zlib.error as error:
-            reason = str(error).rpartition(": ")[2]
+        except (zlib.error, library().error) as error:
+            reason = _ERROR_NUMBER.sub("", str(error))
             raise self._damaged(
                 f"{self._where} is broken before byte {self._consumed + len(data):,}: {reason}"
             ) from None
@@ -75,7 +106,7 @@ class Gunzip:
         self._consumed += len(data) - len(rest)
         return text, rest
 
-    def _begin(self, data: bytes) -> zlib._Decompress:
+    def _begin(self, data: bytes) -> Member:
         if not MAGIC.startswith(found := data[:2]):
             what = f"{found.hex(' ')} at byte {self._consumed:,}"
             if self._members:
@@ -83,7 +114,15 @@ class Gunzip:
             raise self._damaged(f"{what} is no beginning of a gzip member, which is {MAGIC.hex(' ')}")
         self._members += 1
         self._member_start = self._consumed
-        return zlib.decompressobj(_GZIP_FORMAT)
+        member: Member = self._library_for(data).decompressobj(_GZIP_FORMAT)
+        return member
+
+    def _library_for(self, data: bytes) -> Any:
+        """zlib for a header with rare fields, and for one whose flags are not here yet.
+
+        Where a header with several optional fields comes in two pieces, isal 1.9 takes a part of it for text.
+        """
+        return library() if data[_FLAGS : _FLAGS + 1] in _COMMON_HEADERS else zlib
 
     @property
     def _where(self) -> str:
