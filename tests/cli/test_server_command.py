@@ -56,6 +56,34 @@ def test_a_started_server_outlives_the_command_and_its_users_until_it_is_stopped
         assert app.queue("mail").count().ready == 1
 
 
+def test_a_server_is_forgotten_only_on_request_and_whole(folder, penstock, monkeypatch, tmp_path_factory):
+    runtime = tmp_path_factory.mktemp("run")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    assert penstock("server", "forget")[:2] == (Exit.OK, f"There is no {folder / embedded.HOME}.\n")
+    penstock("server", "start")
+    with Penstock() as app:
+        app.queue("mail").put(1)
+        code, _, err = penstock("server", "forget")
+        assert code == Exit.USAGE
+        assert "nothing was done: add --yes" in err
+        assert app.queue("mail").count().ready == 1
+    _, report = status(penstock)
+    os.kill(report["keeper"], signal.SIGKILL)  # which leaves its sockets
+    eventually(lambda: not lives(report["pid"]))
+    assert list(runtime.rglob("*.keeper"))
+    assert penstock("server", "forget", "--yes")[:2] == (Exit.OK, f"Deleted {folder / embedded.HOME}.\n")
+    assert not (folder / embedded.HOME).exists()
+    assert list(runtime.iterdir()) == []
+
+
+def test_files_that_are_not_penstocks_stay(folder, penstock):
+    penstock("server", "start")
+    (folder / embedded.HOME / "notes.txt").write_text("mine")
+    code, out, _ = penstock("server", "forget", "--yes")
+    assert (code, "notes.txt" in out) == (Exit.FAILED, True)
+    assert [file.name for file in (folder / embedded.HOME).iterdir()] == ["notes.txt"]
+
+
 def test_starting_twice_keeps_the_same_server(folder, penstock):
     penstock("server", "start")
     before = status(penstock)[1]

@@ -8,7 +8,7 @@ import pytest
 from penstock import Penstock
 from penstock.errors import DurabilityUnavailable
 from tests.conftest import Do
-from tests.servers import Server
+from tests.servers import Server, needs_waitaof
 
 
 @pytest.fixture
@@ -16,6 +16,7 @@ def place() -> str:
     return "valkey"
 
 
+@needs_waitaof
 async def test_a_durable_job_is_on_the_disk(do: Do, start: Callable[..., Server]):
     server = start("--appendonly", "yes", "--appendfsync", "always")
     app = Penstock(server.address)

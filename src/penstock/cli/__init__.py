@@ -103,6 +103,7 @@ COMMANDS = (
     Command("server start", "penstock.cli.server:start", "start this folder's own server and keep it running"),
     Command("server stop", "penstock.cli.server:stop", "stop this folder's own server"),
     Command("server status", "penstock.cli.server:status", "show this folder's own server"),
+    Command("server forget", "penstock.cli.server:forget", "delete this folder's own server with its data"),
     Command("doctor", "penstock.cli.doctor:doctor", "check the server's health"),
 )
 

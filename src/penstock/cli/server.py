@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.app import Penstock
 from penstock.cli.exits import Exit
-from penstock.cli.where import REPLY_TIMEOUT, AsJson
+from penstock.cli.where import REPLY_TIMEOUT, AsJson, Yes, confirm
 from penstock.config import Configuration
 from penstock.embedded import client as embedded
 from penstock.embedded import keeper
@@ -74,6 +74,31 @@ def stop() -> None:
     )
 
 
+def forget(*, yes: Yes = False) -> Exit:
+    """Delete this folder's own server with all its data, and the sockets that it left behind.
+
+    Nothing of Penstock is left in this folder then. Exit code 1 if it has files that are not Penstock's, which stay.
+
+    Parameters
+    ----------
+    yes
+        Do not ask for confirmation.
+    """
+    home = embedded.find_home()
+    if not home.is_dir():
+        show(f"There is no {home}.")
+        return Exit.OK
+    found = embedded.status(home)
+    users = f", which {many(found.users, 'program')} use now" if found and found.users else ""
+    confirm(f"This deletes {home} with {size(_data_bytes(home))} of data{users}.", yes=yes)
+    if others := embedded.forget(home):
+        names = ", ".join(file.name for file in others[:3])
+        show(f"Deleted the data; {home} has files that Penstock did not write: {names}.")
+        return Exit.FAILED
+    show(f"Deleted {home}.")
+    return Exit.OK
+
+
 def status(*, as_json: AsJson = False) -> Exit:
     """Show this folder's own server. Exit code 3 if it does not run.
 
@@ -98,9 +123,13 @@ def _check_allowed() -> None:
         )
 
 
+def _data_bytes(home: Path) -> int:
+    return sum(file.stat().st_size for file in (home / keeper.DATA).rglob("*") if file.is_file())
+
+
 def _status(home: Path) -> ServerStatus:
     data = home / keeper.DATA
-    octets = sum(file.stat().st_size for file in data.rglob("*") if file.is_file())
+    octets = _data_bytes(home)
     found = embedded.status(home)
     if found is None:
         return ServerStatus(False, "stopped", str(data), octets)

@@ -19,6 +19,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import socket
 import stat
 import subprocess
@@ -31,7 +32,7 @@ from urllib.parse import quote
 
 from penstock.embedded import keeper
 from penstock.embedded.program import find_program
-from penstock.embedded.writer import claim_data
+from penstock.embedded.writer import RELEASE, claim_data
 from penstock.errors import ConfigurationError, PenstockError, ServerUnavailable
 
 HOME = ".penstock"
@@ -229,6 +230,37 @@ def stop(home: Path, timeout: float = 10.0) -> bool:
             ran = True
             time.sleep(_START_CHECK_INTERVAL)
     raise ServerUnavailable(f"the server in {home} did not end within {timeout:g} s: see {home / keeper.LOG}")
+
+
+def forget(home: Path) -> list[Path]:
+    """Stop the home's server, and delete the home with all its data.
+
+    Returns the files in it that are not Penstock's, which stay. Raises ServerUnavailable if the server does not end, or
+    if a program starts it again meanwhile.
+    """
+    stop(home)
+    home = home.resolve()
+    if not home.is_dir():
+        return []
+    lock = keeper.take_lock(str(home))
+    if lock is None:
+        raise ServerUnavailable(f"a program uses the server in {home} again: end it first")
+    try:
+        sockets = Path(os.pread(lock, 4096, 0).decode().strip())
+        shutil.rmtree(home / keeper.DATA, ignore_errors=True)
+        for name in (keeper.LOG, f"{keeper.LOG}.1", keeper.PIDFILE, RELEASE, ".gitignore", keeper.LOCK):
+            keeper.remove(str(home / name))
+        if sockets.name and _is_private(sockets.parent):
+            # A killed keeper has left its sockets behind.
+            for path in (sockets, sockets.with_suffix(".server")):
+                keeper.remove(str(path))
+            with contextlib.suppress(OSError):
+                sockets.parent.rmdir()
+        with contextlib.suppress(OSError):
+            home.rmdir()
+    finally:
+        os.close(lock)
+    return sorted(home.iterdir()) if home.is_dir() else []
 
 
 def _connect_to_keeper(home: Path) -> socket.socket | None:
