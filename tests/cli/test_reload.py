@@ -46,11 +46,16 @@ async def nothing() -> None: ...
 """
 
 
-@pytest.fixture
-def reloader(tmp_path: Path):
+@pytest.fixture(params=["with watchfiles", "without watchfiles"])
+def reloader(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest):
     """A process that runs STUBBORN and restarts it when a file changes."""
     (tmp_path / "stubborn").write_text(STUBBORN)
-    process = subprocess.Popen(RELOADER, cwd=tmp_path, env={**os.environ, "PYTHONPATH": PATH})
+    path = PATH
+    if request.param == "without watchfiles":
+        hidden = tmp_path_factory.mktemp("hidden")
+        (hidden / "watchfiles.py").write_text("raise ImportError")
+        path = f"{hidden}{os.pathsep}{PATH}"
+    process = subprocess.Popen(RELOADER, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
     eventually((tmp_path / "started").exists)
     yield process
     process.kill()
@@ -86,6 +91,17 @@ def test_the_processes_of_a_supervisor_do_not_reload(start, server, tmp_path):
     assert supervisor not in {reloader.pid, *workers}
     reloader.kill()
     eventually(lambda: not any(map(runs, (supervisor, *workers))))
+
+
+def test_a_changed_file_restarts_the_process(reloader, tmp_path):
+    (tmp_path / "notes.txt").write_text("no source")
+    (tmp_path / "code.py").write_text("a = 1")
+    eventually(lambda: (tmp_path / "started").read_text() == "x\nx\n", within=15)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "code.py").write_text("a = 2")
+    eventually(lambda: (tmp_path / "started").read_text() == "x\nx\nx\n", within=15)
+    reloader.send_signal(signal.SIGTERM)
+    assert reloader.wait(scaled(10)) == 0
 
 
 def test_a_signal_while_the_old_process_ends_starts_no_new_one(reloader, tmp_path):
