@@ -29,7 +29,7 @@ _CHUNK = 16 * 1024
 _ERROR_NUMBER = re.compile(r"^Error -?\d+ (?:while decompressing data: )?")
 
 
-class Member(Protocol):
+class Inflater(Protocol):
     """What `decompressobj` returns, in zlib and in isal."""
 
     @property
@@ -64,7 +64,7 @@ class Gunzip:
         self._members = 0
         self._member_start = 0  # where in the file the current member begins
         self._consumed = 0  # bytes of the file that were inflated or skipped
-        self._member: Member | None = None  # None between two members
+        self._member: Inflater | None = None  # None between two members
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The text in these bytes of the file. Exhaust the iterator before the next call. Raises FileDamaged."""
@@ -106,7 +106,7 @@ class Gunzip:
         self._consumed += len(data) - len(rest)
         return text, rest
 
-    def _begin(self, data: bytes) -> Member:
+    def _begin(self, data: bytes) -> Inflater:
         if not MAGIC.startswith(found := data[:2]):
             what = f"{found.hex(' ')} at byte {self._consumed:,}"
             if self._members:
@@ -114,7 +114,7 @@ class Gunzip:
             raise self._damaged(f"{what} is no beginning of a gzip member, which is {MAGIC.hex(' ')}")
         self._members += 1
         self._member_start = self._consumed
-        member: Member = self._library_for(data).decompressobj(_GZIP_FORMAT)
+        member: Inflater = self._library_for(data).decompressobj(_GZIP_FORMAT)
         return member
 
     def _library_for(self, data: bytes) -> Any:
