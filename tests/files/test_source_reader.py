@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import os
 import tracemalloc
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import FileChanged, FileDamaged, FilesError
 from penstock.files import source_reader
+from penstock.files.gunzip import library
 from penstock.files.lines import LineCutter
 from penstock.files.records import START_DIGEST, chain_digest
 from penstock.files.regular_file import inode_at
@@ -190,7 +190,7 @@ def test_a_truncated_packed_file_raises_after_its_whole_lines(tmp_path: Path, cu
         SourceReader(source(path), lines=True) as reader,
     ):
         found.extend(reader.blocks())
-    sound = zlib.decompressobj(31).decompress(packed)
+    sound = library().decompressobj(31).decompress(packed)  # of the last bytes isal may return one less than zlib
     assert b"".join(block.data for block in found) == sound[: sound.rfind(b"\n") + 1]
     assert sum(block.lines for block in found) == sound.count(b"\n")
 
