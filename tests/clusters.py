@@ -65,6 +65,10 @@ class FailoverServers(ABC):
         names = (f"{stem}{number or ''}" for number in itertools.count())
         return next(name for name in names if self.is_on_victim(key_of(name)))
 
+    @abstractmethod
+    def plan_fail_over(self) -> None:
+        """Begin a planned fail-over: nothing has failed."""
+
     @property
     @abstractmethod
     def survivors(self) -> list[Server]:
@@ -144,6 +148,9 @@ class ReplicatedCluster(FailoverServers):
     def is_on_victim(self, key: str) -> bool:
         return slot(key) >= SLOTS * 2 // 3
 
+    def plan_fail_over(self) -> None:
+        self.replicas[-1].ask("CLUSTER", "FAILOVER")
+
     def has_failed_over(self) -> bool:
         heir = self.replicas[-1].port
         others = [*self.primaries[:-1], self.replicas[-1]]
@@ -198,6 +205,9 @@ class SentinelServers(FailoverServers):
     def freeze_machine(self) -> None:
         super().freeze_machine()
         self.sentinels[0].freeze()
+
+    def plan_fail_over(self) -> None:
+        eventually(self.sentinels[0].fail_over)
 
     def has_failed_over(self) -> bool:
         ports = {one.primary_port() for one in self.sentinels if not one.is_frozen}

@@ -59,8 +59,15 @@ def kill(servers: FailoverServers) -> None:
     servers.victim.kill()
 
 
+def plan_fail_over(servers: FailoverServers) -> None:
+    """Nothing fails: an operator orders it."""
+    servers.plan_fail_over()
+
+
 @pytest.mark.parametrize(
-    ("fail", "is_thawed"), [(freeze_machine, False), (kill, False), (freeze, True)], ids=["freeze", "kill", "thaw"]
+    ("fail", "is_thawed"),
+    [(freeze_machine, False), (kill, False), (freeze, True), (plan_fail_over, False)],
+    ids=["freeze", "kill", "thaw", "planned"],
 )
 def test_every_wait_survives_a_fail_over(servers: FailoverServers, fail: Callable[..., Any], is_thawed: bool):
     """`make storm` has several fail-overs, one after the other."""

@@ -43,6 +43,7 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from weakref import WeakMethod
 
 import msgspec
 
@@ -304,6 +305,9 @@ class Driver(Protocol):
     @property
     def aio(self) -> AioFace: ...
     def add_to_pipeline(self, pipeline: Any, round_trip: RoundTrip[Any]) -> None: ...
+    def on_takeover(self, notify: WeakMethod[Callable[[], None]]) -> None:
+        """Call a method, in any thread, when another node has taken over from one that this process used."""
+        ...
 
 
 class HasDriver(Protocol):

@@ -149,6 +149,7 @@ class Renewer:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        driver.on_takeover(weakref.WeakMethod(self.check_all))
         self._lock = threading.Lock()
         self._pid = 0
         self._reset()
@@ -184,6 +185,20 @@ class Renewer:
         self.start()  # before: the first start in a process forgets what was scheduled
         self._schedule(held, held.renew_at)
         self.start()  # and after: the thread may have ended in between, because nothing was held
+
+    def check_all(self) -> None:
+        """Renew all leases now: another node has taken over, which may not have them. Any thread may call it."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            at = now()
+            for _, _, reference in self._due:
+                if (held := reference()) is not None and held.renewing:
+                    held.renew_at = min(held.renew_at, at)
+            self._due = [(min(due, at), number, reference) for due, number, reference in self._due]
+            heapq.heapify(self._due)
+            self._wakes_at = at
+            self._wake()
 
     def kept(self) -> list[Renewable]:
         """The leases that this process holds through this app."""

@@ -360,6 +360,20 @@ class AioEngine(Engine[AioConnection, AioListener]):
             connection = await asyncio.shield(self._open_once(node))
         return await connection.exchange(*commands)
 
+    async def exchange_each(self, nodes: Sequence[Node], command: Command) -> dict[Node, Any]:
+        sent: dict[Node, asyncio.Future[Any]] = {}
+        for node in nodes:
+            connection = self._shared.get(node)
+            reply = None if connection is None else connection.send_now(command)
+            sent[node] = asyncio.create_task(self._exchange_one(node, command)) if reply is None else reply
+        return {node: await reply for node, reply in sent.items()}
+
+    async def _exchange_one(self, node: Node, command: Command) -> Any:
+        try:
+            return (await self.exchange(node, command))[0]
+        except Exception as error:
+            return error
+
     def _open_once(self, node: Node) -> asyncio.Task[AioConnection]:
         """The task that opens the shared connection. All callers share it, and cancelling one does not cancel it."""
         opening = self._opening.get(node)
@@ -431,12 +445,12 @@ class AioEngine(Engine[AioConnection, AioListener]):
 
     async def share(self, what: object, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         running = self._running.get(what)
-        if running is None:
+        if running is None or running.done():  # its callbacks run a little later
             running = self._running[what] = asyncio.create_task(work())
             self._background.add(running)
             running.add_done_callback(self._background.discard)
             running.add_done_callback(lambda done: done.cancelled() or done.exception())  # its callers may be gone
-            running.add_done_callback(lambda _: self._running.pop(what))
+            running.add_done_callback(lambda done: self._running.get(what) is done and self._running.pop(what))
         try:
             await asyncio.shield(running)  # cancelling one caller does not cancel it for the others
         except asyncio.CancelledError:

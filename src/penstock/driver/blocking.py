@@ -320,6 +320,27 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
     async def exchange(self, node: Node, *commands: Command, own_connection: bool = False) -> list[Any]:
         return self._exchange_on(self._take_idle(node) or await self.connect(node), node, commands)
 
+    async def exchange_each(self, nodes: Sequence[Node], command: Command) -> dict[Node, Any]:
+        replies: dict[Node, Any] = {}
+        sent: dict[Node, BlockingConnection] = {}
+        for node in nodes:
+            try:
+                connection = sent[node] = self._take_idle(node) or await self.connect(node)
+                connection.start((command,))
+            except Exception as error:
+                replies[node] = error
+        for node, connection in sent.items():
+            try:
+                if node not in replies:
+                    replies[node] = connection.replies(1)[0]
+                    self._idle.setdefault(node, []).append(connection)
+            except Exception as error:
+                replies[node] = error
+            finally:
+                if isinstance(replies.get(node), Exception):
+                    self._drop(connection, node, replies[node])
+        return replies
+
     def _take_idle(self, node: Node) -> BlockingConnection | None:
         idle = self._idle.get(node)
         try:

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakMethod, WeakValueDictionary
 
 from penstock.config import Configuration
 from penstock.core.keys import WAKE_CHANNELS
@@ -84,6 +84,10 @@ class Connector:
         self._attachment: Attachment | None = None
         self._home: Path | None = None
         self._pinged: dict[Node, float] = {}
+        self.follow_sentinels: Callable[[], None] = lambda: None
+        """Called behind Sentinel whenever a primary was looked up."""
+        self.on_takeover: list[WeakMethod[Callable[[], None]]] = []
+        """Called when another node has taken over from one that this process used."""
         self._lock = threading.RLock()
         self._pid = 0
         self._faces: WeakValueDictionary[int, ConnectionHolder] = WeakValueDictionary()
@@ -205,10 +209,21 @@ class Connector:
         The calls on these connections fail at once and look for the node again, instead of waiting for a reply each.
         """
         if self.route is not None and self.route.note_hang_up(node):
-            for reference in self._faces.valuerefs():
-                # A forked child must not touch the connections that it has inherited.
-                if (face := reference()) is not None and face.pid == os.getpid():
-                    face.hang_up(node)
+            self._hang_up_faces(node)
+
+    def _hang_up_faces(self, node: Node) -> None:
+        for reference in self._faces.valuerefs():
+            # A forked child must not touch the connections that it has inherited.
+            if (face := reference()) is not None and face.pid == os.getpid():
+                face.hang_up(node)
+
+    def took_over(self, left: Node) -> None:
+        """Another node has taken over from this one: leave it, and have every lease checked at its successor."""
+        if self.route is not None and self.route.uses_sentinels:
+            self._hang_up_faces(left)
+        for reference in self.on_takeover:
+            if (notify := reference()) is not None:
+                notify()
 
     def _connection_options(self, timeout: float | None) -> dict[str, Any]:
         """Options that override those of the user's client. The library never retries: `retrying.py` does."""

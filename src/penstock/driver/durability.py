@@ -7,7 +7,7 @@ import time
 from typing import Any, Protocol
 
 from penstock.core.slots import Node
-from penstock.driver.connector import Command
+from penstock.driver.connector import Command, Connector
 from penstock.errors import DurabilityUnavailable, NotDurable
 from penstock.settings import Settings
 
@@ -25,17 +25,17 @@ class DurabilityFace(Protocol):
     def settings(self) -> Settings: ...
     @property
     def address(self) -> str: ...
-    @property
-    def has_waitaof(self) -> bool: ...
     async def exchange(self, node: Node, *commands: Command) -> list[Any]: ...
     async def sleep(self, seconds: float) -> None: ...
+    async def is_still_primary(self, node: Node) -> bool: ...
 
 
 class Durability:
     """The confirmations that each node of one server can give."""
 
-    def __init__(self, face: DurabilityFace) -> None:
+    def __init__(self, face: DurabilityFace, connector: Connector) -> None:
         self._face = face
+        self._connector = connector
         # Node -> (when to ask again, the command that confirms a durable write).
         self._commands: dict[Node, tuple[float, Command]] = {}
 
@@ -74,7 +74,7 @@ class Durability:
 
     def _choose_command(self, config: Any, info: Any) -> Command:
         milliseconds = max(1, int(self._face.settings.durable_timeout * 1000))
-        if _syncs_always(config) and self._face.has_waitaof:
+        if _syncs_always(config) and self._connector.has_waitaof:
             return ("WAITAOF", 1, 0, milliseconds)
         if not isinstance(info, Exception) and b"state=online" in info:
             return ("WAIT", 1, milliseconds)
@@ -82,7 +82,7 @@ class Durability:
 
     def _unavailable(self, config: Any, why: str) -> DurabilityUnavailable:
         reason = f" ({config})" if isinstance(config, Exception) else ""
-        if _syncs_always(config) and not self._face.has_waitaof:
+        if _syncs_always(config) and not self._connector.has_waitaof:
             return DurabilityUnavailable(
                 f"{self._face.address} writes to its disk at once, but cannot say so: WAITAOF came with Redis 7.2; "
                 "this call was not sent. Give it a replica, or a newer server"
@@ -122,6 +122,14 @@ class Durability:
                 raise self._not_durable("a replica", f"none has reached {wanted}")
             await self._face.sleep(_REPLICA_CHECK_INTERVAL)
 
+    async def check_primary(self, node: Node) -> None:
+        """Raise NotDurable if the node may have a successor: only it and its own replicas may have the write then."""
+        if not await self._face.is_still_primary(node):
+            raise NotDurable(
+                f"accepted by {node[0]}:{node[1]}, but a fail-over is under way, or no Sentinel says that there is "
+                "none: the new primary may not have it"
+            )
+
     def _not_durable(self, where: str, reply: object) -> NotDurable:
         return NotDurable(
             f"accepted, but not confirmed by {where} within {self._face.settings.durable_timeout} s: {reply}"
@@ -160,6 +168,7 @@ class DurableCall:
             await self._durability.wait_for_replica(node)
         else:
             self._durability.check_confirmed(node, self._command, reply)
+        await self._durability.check_primary(node)
 
 
 def _syncs_always(config: Any) -> bool:

@@ -52,7 +52,7 @@ from penstock.driver.retrying import (
     penstock_error,
 )
 from penstock.driver.route import Route
-from penstock.driver.sentinels import check_primary
+from penstock.driver.sentinels import SENTINEL_TIMEOUT, PrimaryChecks, check_primary
 from penstock.driver.subscriber import Connection, Subscriber, Subscriptions
 from penstock.errors import PenstockError
 from penstock.settings import Settings
@@ -68,7 +68,6 @@ _CLEANUP_GIVE_UP_AFTER = 3.0
 
 # How many seconds an operation waits for its subscription before it begins.
 _CONFIRM_TIMEOUT = 1.0
-
 _NO_REPLY = ConnectionError("no reply")
 
 
@@ -81,7 +80,8 @@ class Engine(Generic[C, L]):
         self._connector = connector
         self.settings: Settings = connector.settings
         self._idempotency_keys = KeyPool()
-        self._durability = Durability(self)
+        self._durability = Durability(self, connector)
+        self._primary_checks = PrimaryChecks(self)
         self._subscriptions = Subscriptions(self, secrets.token_urlsafe(9), self.listener_class)
         self.pid = os.getpid()
         connector.add_face(self)
@@ -131,7 +131,8 @@ class Engine(Generic[C, L]):
             except Exception as error:
                 attempts = attempts or self._connector.attempts(give_up_after)
                 try:
-                    pause = attempts.pause_after(await self._explain(error, node, round_trip), self.address, round_trip)
+                    named = await name_wrong_key(self, node, round_trip, error)
+                    pause = attempts.pause_after(named, self.address, round_trip)
                 except Exception:
                     if numbered is not None and error_code(error) not in UNANSWERED:
                         self._idempotency_keys.release(numbered)
@@ -146,14 +147,6 @@ class Engine(Generic[C, L]):
         if attempts is not None and round_trip.read_after_retry is not None:
             read = round_trip.read_after_retry
         return read_reply(round_trip, read, reply)
-
-    async def _explain(self, error: Exception, node: Node | None, round_trip: RoundTrip[Any]) -> Exception:
-        """The error itself, or, if a key has a wrong type, one that names the key."""
-        if node is None or error_code(error) != "WRONGTYPE":
-            return error
-        with contextlib.suppress(Exception):
-            return await name_wrong_key(self, node, round_trip, error)
-        return error
 
     async def _load(self, script: Script, node: Node, words: Command) -> Any:
         """Call a script by its text, which loads it. Returns its reply, or the error."""
@@ -251,6 +244,7 @@ class Engine(Generic[C, L]):
         """Find the node for a place. Callers that look for the same node share one look-up."""
         suspect = route.suspect(place)
         await self.share((suspect or place) if route.primaries() else None, partial(look_up, self, route, place))
+        self._connector.follow_sentinels()
         node = route.node_at(place)
         if node is None:
             raise ConnectionError(f"no server at {self.address} knows which node serves this key")
@@ -258,8 +252,11 @@ class Engine(Generic[C, L]):
 
     async def connect(self, node: Node) -> C:
         """Open a connection to the node. The first one checks the server's version and may raise ServerTooOld."""
-        connection = await self.open_connection(node)
-        if self._connector.version is None:
+        is_sentinel = node in (await self.find_route()).sentinels
+        connection = await self.open_connection(node, sentinel=is_sentinel)
+        if is_sentinel:
+            connection.set_reply_timeout(SENTINEL_TIMEOUT)
+        elif self._connector.version is None:
             try:
                 info, *tried = await connection.exchange(("INFO", "server"), *TRY_CHANNELS)
                 if isinstance(info, Exception) and error_code(info) != "NOPERM":
@@ -416,17 +413,22 @@ class Engine(Generic[C, L]):
         if (route := self._connector.route) is not None:
             route.forget_slot(key)
 
-    @property
-    def has_waitaof(self) -> bool:
-        return self._connector.has_waitaof
-
     def may_ping(self, node: Node) -> bool:
         return self._connector.may_ping(node)
 
     def check_primary(self, node: Node) -> None:
         """Behind Sentinel: ask in the background whether the node is still the primary, and hang up if it is not."""
-        if self._connector.route is not None and self._connector.route.uses_sentinels:
+        if (route := self._connector.route) is not None and route.uses_sentinels:
+            self._connector.follow_sentinels()
             self.start(check_primary(self, self._connector, node))
+
+    def took_over(self, left: Node) -> None:
+        self._connector.took_over(left)
+
+    async def is_still_primary(self, node: Node) -> bool:
+        """Whether no other node can have taken over from this one; False in doubt. Asks all Sentinels."""
+        route = await self.find_route()
+        return not route.uses_sentinels or await self._primary_checks.confirm(route, node)
 
     # --- what a face supplies ---
 
@@ -435,6 +437,10 @@ class Engine(Generic[C, L]):
 
         `own_connection`: use one that no other caller shares meanwhile, for a command that may block it.
         """
+        raise NotImplementedError
+
+    async def exchange_each(self, nodes: Sequence[Node], command: Command) -> dict[Node, Any]:
+        """Send a command to several nodes, before the first reply is read. Returns each reply, or the error."""
         raise NotImplementedError
 
     async def send_ahead(self, round_trip: RoundTrip[Any], give_up_after: float) -> Unanswered:

@@ -168,8 +168,10 @@ class AskingFace(Protocol):
     async def exchange(self, node: Node, *commands: tuple[str, ...]) -> list[Any]: ...
 
 
-async def name_wrong_key(face: AskingFace, node: Node, call: RoundTrip[Any], error: Exception) -> Exception:
-    """The error for a key of a wrong type, with the name of the key if it is one of the component's fixed keys."""
+async def name_wrong_key(face: AskingFace, node: Node | None, call: RoundTrip[Any], error: Exception) -> Exception:
+    """The error itself, or, for a key of a wrong type, one with the name of the key if it is one of the fixed keys."""
+    if node is None or not str(error).startswith("WRONGTYPE"):
+        return error
     wanted: dict[str, str] = {}
     for base, key in zip(call.keys, (*call.keys[1:], ""), strict=True):
         component = component_of(base)
@@ -177,7 +179,10 @@ async def name_wrong_key(face: AskingFace, node: Node, call: RoundTrip[Any], err
             wanted |= {base + rest: row[0] for rest, row in TABLES[component.kind].items() if not rest.endswith(":")}
             if component.kind == "lock" and key:
                 wanted[key] = "STRING"
-    types = await face.exchange(node, *(("TYPE", key) for key in wanted))
+    try:
+        types = await face.exchange(node, *(("TYPE", key) for key in wanted))
+    except Exception:
+        return error
     for (key, kind), found in zip(wanted.items(), types, strict=True):
         if not isinstance(found, Exception) and found.decode() not in {"none", kind.lower()}:
             return state_damaged(call, error, key)

@@ -23,6 +23,9 @@ from penstock.driver.route import Answer, Route
 # same node again is used.
 _GRACE = 0.5
 
+# While calls are held at the promotion of a replica, they look after so many seconds again.
+_HOLD_INTERVAL = 0.01
+
 Outcome: TypeAlias = Answer | Exception
 
 
@@ -54,15 +57,19 @@ class LookupFace(Protocol):
         ...
 
     async def open_connection(self, node: Node, *, sentinel: bool = False) -> CandidateConnection: ...
+    def took_over(self, left: Node) -> None: ...
+    async def sleep(self, seconds: float) -> None: ...
 
 
 async def look_up(face: LookupFace, route: Route, place: int) -> None:
     """Find the node for a place, and store the answer in the route. Raises if no candidate names one."""
+    while route.is_held:
+        await face.sleep(_HOLD_INTERVAL)
     if route.node_at(place) is not None:  # another caller has just found it
         return
     arrived, stops, asked = face.outcome_queue(), list[Callable[[], object]](), 0
-    suspect, patient = route.suspect(place), route.is_patient(route.suspect(place))
-    same: Answer | None = None  # names the suspect again
+    suspect = route.suspect(place)
+    same: Answer | None = None  # names the suspect again, or comes from a Sentinel that missed a fail-over
     incomplete: Answer | None = None  # names no node for the place
     failure: Exception | None = None
     groups = route.candidates()
@@ -82,12 +89,12 @@ async def look_up(face: LookupFace, route: Route, place: int) -> None:
                     failure = outcome
                 elif outcome.table[place] is None:
                     incomplete = outcome
-                elif patient and outcome.table[place] == suspect:
-                    same = outcome
+                elif route.is_doubtful(outcome, place, suspect):
+                    same = outcome if same is None or same.epoch <= outcome.epoch else same
                 else:
-                    return route.store(outcome, place)
+                    return _use(face, route, outcome, place)
             if same is not None:
-                return route.store(same, place)
+                return _use(face, route, same, place)
     finally:
         for stop in stops:
             stop()
@@ -97,15 +104,22 @@ async def look_up(face: LookupFace, route: Route, place: int) -> None:
     raise failure or ConnectionError(f"no server at {face.address} knows which node serves this key")
 
 
+def _use(face: LookupFace, route: Route, answer: Answer, place: int) -> None:
+    suspect = route.suspect(place)
+    route.store(answer, place)
+    if suspect is not None and answer.table[place] != suspect:
+        face.took_over(suspect)
+
+
 async def _ask(face: LookupFace, route: Route, node: Node, arrived: OutcomeQueue) -> None:
     try:
         connection = await face.open_connection(node, sentinel=route.uses_sentinels)
         try:
-            (reply,) = await connection.exchange(route.lookup_command)
+            replies = await connection.exchange(*route.lookup_commands)
         finally:
             connection.close()
-        if isinstance(reply, Exception):
-            raise reply
-        arrived.put(route.read(reply, node))
+        if isinstance(replies[0], Exception):
+            raise replies[0]
+        arrived.put(route.read(replies, node))
     except Exception as error:
         arrived.put(error)

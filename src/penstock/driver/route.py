@@ -45,6 +45,8 @@ class Answer(NamedTuple):
 
     table: Table
     replicas: list[Node]
+    epoch: int = 0
+    """Of a Sentinel: the number of the fail-over that made this node the primary. A later one has a higher number."""
 
 
 class Route:
@@ -65,18 +67,33 @@ class Route:
         # The nodes that a look-up may ask: first those that are given or serve slots, then their replicas.
         self._candidates = list(address.nodes)
         self._replicas: list[Node] = []
+        self._epoch = 0
+        self._held_until = 0.0
 
     @property
     def uses_sentinels(self) -> bool:
         """Whether the candidates are Sentinels, which hold no keys."""
         return self._address.topology == "sentinel"
 
+    def is_service(self, name: str) -> bool:
+        return name == self._address.service
+
     @property
-    def lookup_command(self) -> tuple[str, ...]:
-        """What to send to a candidate."""
+    def sentinels(self) -> tuple[Node, ...]:
+        """The Sentinels that the address names; () if it names none."""
+        return self._address.nodes if self.uses_sentinels else ()
+
+    @property
+    def lookup_commands(self) -> tuple[tuple[str, ...], ...]:
+        """What to send to a candidate. While a Sentinel leads a fail-over, only the first one names the successor."""
         if self.uses_sentinels:
-            return ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._address.service)
-        return ("CLUSTER", "SLOTS")
+            return ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._address.service), self.state_command
+        return (("CLUSTER", "SLOTS"),)
+
+    @property
+    def state_command(self) -> tuple[str, ...]:
+        """Asks a Sentinel for the state of the primary."""
+        return ("SENTINEL", "MASTER", self._address.service)
 
     def place(self, key: str) -> int:
         """The place of the key in a table: its slot on a cluster, else 0."""
@@ -124,20 +141,65 @@ class Route:
         in_doubt = [node for node in order if node in self._in_doubt]
         return [*groups, in_doubt] if in_doubt else groups
 
-    def read(self, reply: Any, asked: Node) -> Answer:
-        """What the lookup reply of `asked` says. A Sentinel that does not know the service sends a nil reply."""
+    def read(self, replies: list[Any], asked: Node) -> Answer:
+        """What the lookup replies of `asked` say. A Sentinel that does not know the service sends a nil reply."""
+        reply = replies[0]
         if self.uses_sentinels:
-            return Answer([(reply[0].decode(), int(reply[1])) if reply else None], [])
+            epoch = int(_fields(replies[1]).get(b"config-epoch", 0))
+            return Answer([self.reachable(reply, asked) if reply else None], [], epoch)
         table: Table = [None] * SLOTS
         replicas: list[Node] = []
         for first, last, primary, *others in reply:
-            table[first : last + 1] = [self._reachable(primary, asked)] * (last + 1 - first)
-            replicas += (self._reachable(one, asked) for one in others)
+            table[first : last + 1] = [self.reachable(primary, asked)] * (last + 1 - first)
+            replicas += (self.reachable(one, asked) for one in others)
         return Answer(table, replicas)
+
+    def hold(self, seconds: float) -> None:
+        """Behind Sentinel: call no node until `take_over`, but at most for so many seconds."""
+        self._held_until = time.monotonic() + seconds
+        for node in self._table:
+            if node is not None:
+                self._in_doubt[node] = True
+
+    @property
+    def is_held(self) -> bool:
+        return time.monotonic() < self._held_until
+
+    def take_over(self, answer: Answer) -> Node | None:
+        """Behind Sentinel: use the primary that the answer names. Returns the one that it replaces, if there is one."""
+        left = next(iter(self._table), None)
+        self.store(answer, 0)
+        self._held_until = 0.0
+        return left if left != answer.table[0] else None
+
+    def promoted(self, node: Node) -> Answer:
+        """The answer for a replica that was promoted, which the Sentinels announce up to a second later."""
+        return Answer([node], [], self._epoch + 1)
+
+    def is_outdated(self, answer: Answer) -> bool:
+        """Whether a Sentinel has missed a fail-over that another one knows."""
+        return answer.epoch < self._epoch
+
+    def is_doubtful(self, answer: Answer, place: int, suspect: Node | None) -> bool:
+        """Whether to wait a little for another answer: this one names the node that failed again, or is outdated."""
+        return self.is_outdated(answer) or (self.is_patient(suspect) and answer.table[place] == suspect)
+
+    def has_primary(self, reply: Any, node: Node) -> bool | None:
+        """Whether a Sentinel's reply to `state_command` says that no fail-over away from this node is under way.
+
+        None if the Sentinel does not know. While it leads a fail-over it names the old primary; since the promotion it
+        has the epoch of the new one.
+        """
+        state = _fields(reply)
+        epoch = int(state.get(b"config-epoch", -1))
+        if epoch < self._epoch:
+            return None
+        is_named = self.reachable((state[b"ip"], state[b"port"]), node) == node
+        return epoch == self._epoch and is_named != (b"failover_in_progress" in state[b"flags"])
 
     def store(self, answer: Answer, place: int) -> None:
         """Use this answer of a look-up for `place` from now on, and trust the node that it names there."""
-        self._table = answer.table
+        self._table, self._epoch = answer.table, answer.epoch
         if self._is_cluster:
             self._candidates = _distinct((*self._address.nodes, *answer.table))
             self._replicas = [node for node in _distinct(answer.replicas) if node not in self._candidates]
@@ -152,7 +214,7 @@ class Route:
         """The node that an error `MOVED slot host:port` (permanent) or `ASK slot host:port` (for one call) names."""
         number, place = message.split()[-2:]
         host, _, port = place.rpartition(":")
-        node = self._reachable((host.encode(), int(port)), asked)
+        node = self.reachable((host.encode(), int(port)), asked)
         if permanent and self._table:
             self._table[int(number)] = node
             if node in self._in_doubt:
@@ -190,11 +252,17 @@ class Route:
         self._confirmed_at[node] = time.monotonic()
         self._in_doubt.pop(node, None)
 
-    def _reachable(self, named: Any, asked: Node) -> Node:
+    def reachable(self, named: Any, asked: Node) -> Node:
+        """The address of a node as seen from here. `named`: its host and port, as `asked` has said them."""
         # A node that does not know its own name sends none, or "?". It means the host that was asked.
         host, port = named[0], int(named[1])
         node = (host.decode() if host and host != b"?" else asked[0]), port
         return self._address.remap(node) if self._address.remap else node
+
+
+def _fields(state: Any) -> dict[bytes, bytes]:
+    """The fields of a Sentinel's reply to `state_command`; {} for an error."""
+    return {} if isinstance(state, Exception) else dict(zip(state[::2], state[1::2], strict=True))
 
 
 def _distinct(nodes: Iterable[Node | None]) -> list[Node]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import MutableMapping
+import weakref
+from collections.abc import Callable, MutableMapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:  # asyncio and the two faces are imported when they are first 
 
     from penstock.driver.aio import AioEngine
     from penstock.driver.blocking import BlockingEngine
+    from penstock.driver.sentinel_watch import SentinelWatch
 
 
 class ServerDriver:
@@ -34,6 +37,8 @@ class ServerDriver:
         self._pid = 0
         self._lock = threading.Lock()
         self._aio: MutableMapping[asyncio.AbstractEventLoop, AioEngine] = WeakKeyDictionary()
+        self._watch: SentinelWatch | None = None
+        self.connector.follow_sentinels = partial(_follow_sentinels, weakref.ref(self))
 
     @property
     def blocking(self) -> BlockingEngine:
@@ -63,6 +68,21 @@ class ServerDriver:
                 engine = self._aio[loop] = AioEngine(self.connector)
         return engine
 
+    def on_takeover(self, notify: weakref.WeakMethod[Callable[[], None]]) -> None:
+        """Call a method, in any thread, when another node has taken over from one that this process used."""
+        self.connector.on_takeover.append(notify)
+
+    def follow_sentinels(self) -> None:
+        """Watch the Sentinels from now on, in this process, if the address names any."""
+        if self.connector.route is None or not self.connector.route.uses_sentinels:
+            return
+        from penstock.driver.sentinel_watch import SentinelWatch
+
+        with self._lock:
+            if self._watch is None or self._watch.pid != os.getpid():
+                self._watch = SentinelWatch(self.connector, self)
+        self._watch.start()
+
     def add_to_pipeline(self, pipeline: Any, round_trip: RoundTrip[Any]) -> None:
         """Add a script call to a pipeline or MULTI of the user's own client (see `pipeline.py`)."""
         from penstock.driver.pipeline import add_to_pipeline
@@ -71,6 +91,9 @@ class ServerDriver:
 
     def close(self) -> None:
         """Close the blocking face, and detach from an embedded server. The next use connects again."""
+        watch, self._watch = self._watch, None
+        if watch is not None and watch.pid == os.getpid():
+            watch.close()
         if self._blocking is not None and self._pid == os.getpid():
             self._blocking.close()
         self.connector.close()
@@ -88,3 +111,9 @@ class ServerDriver:
         """Close the face of the running event loop, then everything that `close` closes."""
         await self.aclose_loop()
         self.close()
+
+
+def _follow_sentinels(driver: weakref.ref[ServerDriver]) -> None:
+    # The connector must not keep its driver: the thread that watches ends with it.
+    if (owner := driver()) is not None:
+        owner.follow_sentinels()

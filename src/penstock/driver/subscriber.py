@@ -55,6 +55,9 @@ class Connection(Protocol):
         """The replies and messages that have arrived; waits for the first one. [] after `timeout` seconds."""
         ...
 
+    def set_reply_timeout(self, seconds: float) -> None:
+        """From now on, a reply has to arrive within so many seconds."""
+
     def hang_up(self) -> None:
         """Make whatever uses the connection fail, and close it then. Any thread may call it."""
 
