@@ -1,6 +1,8 @@
 """`make constants`: what Lua and Python both know is written once, in Lua.
 
-The constants of a folder's .lua files become its constants.py: a text as bytes, as a script's reply has it.
+The constants of a folder's .lua files become its constants.py: a text as bytes, as a script's reply has it. Of a layout
+it has the offset, from 0, and the bytes of each field. A text, and what is left, have 0 bytes there; the offset of a
+text is that of its length. What is behind the first text has no offset.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from penstock.core.sections import constants
+from penstock.core.sections import constants, layouts
 
 SRC = Path(__file__).parents[2] / "src" / "penstock"
 
@@ -33,6 +35,11 @@ def module(texts: Mapping[str, str]) -> str:
                     )
                 line = f"{name}: Final = {_python(value)}"
                 lines += [line] * (line not in lines)
+        for layout in layouts(file, text):
+            if not layout.noun.startswith("_"):
+                offsets = {one.name: (one.at - 1, one.size) for one in layout.fields.values() if one.at}
+                rows = [f'    "{name}": {place},' for name, place in offsets.items()]
+                lines += ["", f"# {layout.noun}, in {file}", f"{layout.noun.upper()}: Final = {{", *rows, "}"]
     if not lines:
         return ""
     head = '"""Constants that the .lua files of this folder share with Python. `make constants` writes this file."""'
@@ -49,7 +56,7 @@ def modules() -> Iterator[tuple[Path, str]]:
     """Each constants.py, and what it has to hold."""
     for folder in sorted({path.parent for path in SRC.rglob("*.lua")}):
         texts = {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.lua"))}
-        if text := module({name: text for name, text in texts.items() if constants(name, text)}):
+        if text := module(texts):
             yield folder / "constants.py", text
 
 

@@ -37,6 +37,18 @@ def test_a_module_has_a_text_as_bytes_and_a_number_as_it_is():
     ]
 
 
+def test_a_layout_has_offset_and_bytes_of_each_field():
+    text = 'claim = layout { number = "I6", flags = "B", tenant = "Bc0", keys = "*" }\n_own = layout { turn = "I6" }\n'
+    assert module({"lease.lua": text}).splitlines()[4:] == [
+        "# claim, in lease.lua",
+        "CLAIM: Final = {",
+        '    "number": (0, 6),',
+        '    "flags": (6, 1),',
+        '    "tenant": (7, 0),',
+        "}",
+    ]
+
+
 def test_constants_of_lua_alone_are_left_out():
     assert "FIRST" not in module({"record.lua": RECORD})
     assert module({"record.lua": "_class = { FIRST = 97 }\n"}) == ""

@@ -30,6 +30,20 @@ MOST_BYTES: Final = 2048
 # claim, in lease.lua
 NUMBER_BYTES: Final = 6
 
+# claim, in lease.lua
+CLAIM: Final = {
+    "number": (0, 6),
+    "flags": (6, 1),
+    "ttl": (7, 5),
+    "tenant": (12, 0),
+}
+
+# token, in lease.lua
+TOKEN: Final = {
+    "number": (0, 6),
+    "id": (6, 0),
+}
+
 # notes, in notes.lua
 LOG_BYTES: Final = 16384
 
@@ -65,6 +79,43 @@ UNIQUE: Final = 128
 UNIQUE_KEY: Final = 1
 LIMITS: Final = 2
 AFTER_OTHERS: Final = 4
+
+# record, in record.lua
+RECORD: Final = {
+    "format": (0, 1),
+    "state": (1, 1),
+    "generation": (2, 6),
+    "enqueued": (8, 6),
+    "since": (14, 6),
+    "expires": (20, 6),
+    "flags": (26, 1),
+    "priority": (27, 1),
+    "attempts": (28, 2),
+    "deliveries": (30, 2),
+    "losses": (32, 1),
+    "crashes": (33, 1),
+    "host_deaths": (34, 1),
+    "powers": (35, 1),
+    "ttl": (36, 5),
+    "tenant": (41, 0),
+}
+
+# draft, in record.lua
+DRAFT: Final = {
+    "format": (0, 1),
+    "how": (1, 1),
+    "generation": (2, 6),
+    "enqueued": (8, 6),
+    "due": (14, 6),
+    "expires": (20, 6),
+}
+
+# entry, in record.lua
+ENTRY: Final = {
+    "generation": (0, 6),
+    "class": (6, 1),
+    "id": (7, 0),
+}
 
 # ending, in results.lua
 COMPLETED: Final = b"c"

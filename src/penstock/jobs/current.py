@@ -14,6 +14,7 @@ from penstock.errors import NoCurrentJob, StepError
 from penstock.jobs.claims import Claim
 from penstock.jobs.definition import Definition
 from penstock.jobs.notes import encode_line, encode_progress
+from penstock.jobs.record import Record, RecordView
 
 if TYPE_CHECKING:
     from penstock.jobs.shard import Shard
@@ -59,7 +60,7 @@ in_step: ContextVar[str] = ContextVar("penstock_step", default="")
 """The durable step whose function runs in this context."""
 
 
-class CurrentJob:
+class CurrentJob(RecordView):
     """The job that the calling code runs in, from `current()`. Its attributes cost no round trip."""
 
     __slots__ = ("_run",)
@@ -85,22 +86,12 @@ class CurrentJob:
         return self._run.queue
 
     @property
-    def tenant(self) -> str:
-        return self._run.claim.record.tenant
+    def _record(self) -> Record:
+        return self._run.claim.record
 
     @property
-    def priority(self) -> int:
-        return self._run.claim.record.priority
-
-    @property
-    def attempt(self) -> int:
-        """1 for the first run, and one more after each failure."""
-        return self._run.claim.record.attempts + 1
-
-    @property
-    def deliveries(self) -> int:
-        """How often the job was handed to a worker, this time included."""
-        return self._run.claim.deliveries
+    def _runs(self) -> bool:
+        return True
 
     @property
     def deadline(self) -> float | None:

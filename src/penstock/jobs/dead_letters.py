@@ -10,7 +10,7 @@ from typing import Any, Final
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.jobs.claims import Failure
 from penstock.jobs.job import info_of
-from penstock.jobs.record import Record, StoredJob
+from penstock.jobs.record import Record, Seen, StoredJob
 from penstock.jobs.shard import Shard
 from penstock.jobs.shards import ShardMap
 
@@ -97,17 +97,13 @@ def dead_letter(shard: Shard, key: str, died: float, record: Record, failure: by
     """A dead letter from what the server has stored about it."""
     info = info_of(f"{shard.name}:{key}", StoredJob(record, failure, None))
     return DeadLetter(
-        info.id,
-        died,
-        info.reason,
-        info.traceback,
-        Failure.read(failure).worker,
-        info.attempts,
-        info.deliveries,
-        info.crashes,
-        info.tenant,
-        info.body,
-        record.task,
+        id=info.id,
+        died=died,
+        reason=info.reason,
+        traceback=info.traceback,
+        worker=Failure.read(failure).worker,
+        body=info.body,
+        **Seen(record).values(DeadLetter),
     )
 
 

@@ -12,6 +12,7 @@ from penstock.core.operations import RoundTrip, verb
 from penstock.errors import LeaseLost
 from penstock.jobs.claims import Claim, Ending, Failure, Settlement
 from penstock.jobs.job import ShardHandle
+from penstock.jobs.record import Record, RecordView
 
 if TYPE_CHECKING:
     from penstock.jobs.shard import Shard
@@ -24,7 +25,7 @@ def checked_lease(lease: float) -> float:
     return lease
 
 
-class Item(ShardHandle):
+class Item(ShardHandle, RecordView):
     """A job that your program has claimed. Settle it before its lease runs out, or another program gets it.
 
     Each of `complete`, `fail`, `retry` and `release` settles it. They raise LeaseLost if the lease ran out before.
@@ -50,22 +51,12 @@ class Item(ShardHandle):
         return [record.task, value] if record.is_call else value
 
     @property
-    def tenant(self) -> str:
-        return self._claim.record.tenant
+    def _record(self) -> Record:
+        return self._claim.record
 
     @property
-    def priority(self) -> int:
-        return self._claim.record.priority
-
-    @property
-    def attempts(self) -> int:
-        """How often the job failed before."""
-        return self._claim.record.attempts
-
-    @property
-    def deliveries(self) -> int:
-        """How often the job was claimed, this time included."""
-        return self._claim.deliveries
+    def _runs(self) -> bool:
+        return True
 
     def __repr__(self) -> str:
         return f"<Item {self.id}>"

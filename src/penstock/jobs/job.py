@@ -31,7 +31,7 @@ from penstock.jobs.claims import Failure
 from penstock.jobs.editing import EncodedCall, edit_job
 from penstock.jobs.notes import JobProgress, LogLine, read_notes, read_progress
 from penstock.jobs.outputs import Output
-from penstock.jobs.record import StoredJob
+from penstock.jobs.record import Seen, StoredJob
 from penstock.jobs.status import Status, status_of
 from penstock.settings import MiB
 
@@ -435,13 +435,19 @@ def info_of(job_id: str, stored: StoredJob) -> JobInfo:
         result = readable_json(done) if status is Status.COMPLETED else None
         reason = done.decode(errors="replace") if status in (Status.DROPPED, Status.CANCELLED) else ""
         return JobInfo(job_id, status, reason=reason, result=result, progress=notes.progress, log=notes.log)
+    body = readable_json(record.payload)
     return JobInfo(
-        job_id, status, record.tenant, record.priority, record.enqueued / 1000, record.since / 1000,
-        record.expires / 1000 or None, record.attempts, record.deliveries + (stored.owner is not None), record.crashes,
-        [record.task, readable_json(record.payload)] if record.is_call else readable_json(record.payload),
-        why.reason, why.traceback, None, notes.progress, notes.log, stored.worker, stored.claimed,
-        record.task,
-    )  # fmt: skip
+        id=job_id,
+        status=status,
+        body=[record.task, body] if record.is_call else body,
+        reason=why.reason,
+        traceback=why.traceback,
+        progress=notes.progress,
+        log=notes.log,
+        worker=stored.worker,
+        claimed=stored.claimed,
+        **Seen(record, stored.owner is not None).values(JobInfo),
+    )
 
 
 def readable_json(data: bytes) -> Any:

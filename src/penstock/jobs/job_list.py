@@ -21,7 +21,7 @@ from penstock.errors import ConfigurationError
 from penstock.jobs.counts import Counts, TenantCounts
 from penstock.jobs.listing import FoundJob, FoundJobs, JobFilter, ListingBindings
 from penstock.jobs.moving import TargetQueue, move_jobs
-from penstock.jobs.record import claimed_at
+from penstock.jobs.record import Seen, claimed_at
 from penstock.jobs.shard import Shard
 from penstock.jobs.status import STATES, Status
 
@@ -145,19 +145,12 @@ class _Cursor(msgspec.Struct, array_like=True, frozen=True):
 
 
 def _summary(queue: str, row: FoundJob) -> JobSummary:
-    record, is_running = row.record, bool(row.owner)
-    return JobSummary(
-        f"{queue}:{row.key}",
-        Status.RUNNING if is_running else STATES.get(record.state, Status.UNKNOWN),
-        record.task,
-        record.tenant,
-        record.priority,
-        record.enqueued / 1000,
-        claimed_at(row.owner) or record.since / 1000,
-        record.attempts,
-        record.deliveries + is_running,
-        row.worker,
-    )
+    is_running = bool(row.owner)
+    values = Seen(row.record, is_running).values(JobSummary)
+    if claimed := claimed_at(row.owner):
+        values["since"] = claimed
+    status = Status.RUNNING if is_running else STATES.get(row.record.state, Status.UNKNOWN)
+    return JobSummary(id=f"{queue}:{row.key}", status=status, worker=row.worker, **values)
 
 
 OnProgress: TypeAlias = Callable[[BulkProgress], object]

@@ -12,7 +12,6 @@ import msgspec
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.jobs.bindings import QueueBindings, worker_name
-from penstock.jobs.constants import NUMBER_BYTES
 from penstock.jobs.record import Record
 from penstock.jobs.status import STATES, Status
 
@@ -105,7 +104,7 @@ class ListingBindings:
 
 
 def _versions(rows: Sequence[FoundJob]) -> list[Arg]:
-    return [part for row in rows for part in (row.key, row.record.body[2 : 2 + NUMBER_BYTES], row.owner)]
+    return [part for row in rows for part in (row.key, row.record.generation_bytes, row.owner)]
 
 
 def _given(value: str | None) -> str:

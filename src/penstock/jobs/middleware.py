@@ -131,7 +131,7 @@ class JobContext:
 
     @classmethod
     def of(cls, claim: Claim, queue: str, task: str) -> JobContext:
-        record = claim.record
+        record = claim.record  # read by hand: a worker makes a context for each job
         return cls(
             f"{queue}:{claim.id}", queue, task, record.tenant, record.priority, record.attempts + 1, claim.deliveries,
             record.enqueued / 1000, record.trace,

@@ -2,35 +2,55 @@
 
 A client drafts a record: options in the header, then tenant, task, trace and payload. When it enqueues the record, the
 server fills in what only the server knows: state, generation, and times by its own clock.
+
+`record.lua` lists the fields of the header. `Record` names those that Python reads, and `RecordView` what a public view
+of a job has of them.
 """
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Any, Final, Self, overload
 
 import msgspec
 
-from penstock.jobs.constants import AFTER_OTHERS, CALL, DEAD, FORMAT, LIMITS, NOTES, REASON, SUSPECT, UNIQUE_KEY
+from penstock.jobs.constants import (
+    AFTER_OTHERS,
+    CALL,
+    DEAD,
+    DRAFT,
+    ENTRY,
+    FORMAT,
+    LIMITS,
+    NOTES,
+    REASON,
+    RECORD,
+    SUSPECT,
+    UNIQUE_KEY,
+)
 
-_HEADER: Final = struct.Struct(">BB HI HI HI HI BB HH BBBB BI B")
-HEADER_SIZE: Final = _HEADER.size
-"""The bytes before the tenant's name."""
+HEADER_SIZE: Final = RECORD["tenant"][0] + 1
+"""The bytes before the tenant's name; the last of them is the length of that."""
 
 _NAMES_SIZE: Final = 3
 """The bytes that hold the lengths of tenant, task and trace; the first of them is part of the header."""
 
-POWERS_AT: Final = 35
+POWERS_AT: Final = RECORD["powers"][0]
 """Where the bits of the powers are."""
 
-_ENTRY_START: Final = 7
+_STATE: Final = slice(RECORD["state"][0], RECORD["state"][0] + 1)
+_GENERATION: Final = slice(RECORD["generation"][0], RECORD["generation"][0] + RECORD["generation"][1])
+_ENTRY_ID: Final = ENTRY["id"][0]
+_ENTRY_CLASS: Final = ENTRY["class"][0]
 _MORE: Final = 128
 
 
-def _split(number: int) -> tuple[int, int]:
-    """The upper and the lower 32 bits: struct has no types of five and of six bytes."""
-    return number >> 32, number & 0xFFFFFFFF
+def _set(header: bytearray, layout: Mapping[str, tuple[int, int]], **values: int) -> None:
+    for name, value in values.items():
+        at, size = layout[name]
+        header[at : at + size] = value.to_bytes(size)
 
 
 def draft(
@@ -52,11 +72,10 @@ def draft(
 
     `how` says how the server reads the times; see `draft` in `record.lua`.
     """
-    header = _HEADER.pack(
-        FORMAT, how, 0, 0, 0, 0, *_split(delay_ms), *_split(expires_ms), flags, priority, 0, 0, 0, 0, 0, powers,
-        *_split(ttl_ms), len(tenant),
-    )  # fmt: skip
-    return b"".join((header, tenant, bytes([len(task)]), task, bytes([len(trace)]), trace))
+    header = bytearray(HEADER_SIZE - 1)
+    _set(header, DRAFT, format=FORMAT, how=how, due=delay_ms, expires=expires_ms)
+    _set(header, RECORD, flags=flags, priority=priority, powers=powers, ttl=ttl_ms)
+    return b"".join((header, bytes([len(tenant)]), tenant, bytes([len(task)]), task, bytes([len(trace)]), trace))
 
 
 def with_trace(record: bytes, trace: bytes) -> bytes:
@@ -77,17 +96,32 @@ def _byte(record: bytes, at: int) -> int:
 
 def redrafted(record: Record, how: int, due: int, expires: int) -> bytes:
     """The record as a draft again, without powers. The job keeps its attempts, unless it is dead."""
-    body = record.body
-    counts = bytes(7) if record.state == DEAD else body[28:35]
-    start = struct.pack(
-        ">BB HI HI HI HI BB", FORMAT, how, 0, 0, 0, 0, *_split(due), *_split(expires), body[26] & CALL, body[27]
-    )
-    return start + counts + bytes(1) + body[36:]
+    body = bytearray(record.body)
+    _set(body, DRAFT, format=FORMAT, how=how, generation=0, enqueued=0, due=due, expires=expires)
+    _set(body, RECORD, flags=record.flags & CALL, powers=0)
+    if record.state == DEAD:
+        _set(body, RECORD, attempts=0, deliveries=0, losses=0, crashes=0, host_deaths=0)
+    return bytes(body)
 
 
 def has_powers(record: bytes) -> bool:
     """Whether the job uses a power, such as a unique key."""
     return record[POWERS_AT] > 0
+
+
+class _Number:
+    """A number in the header, by the name of its field."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        at, size = RECORD[name]
+        self._part = slice(at, at + size)
+
+    @overload
+    def __get__(self, record: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, record: Record, owner: type) -> int: ...
+    def __get__(self, record: Record | None, owner: type) -> Self | int:
+        return self if record is None else int.from_bytes(record.body[self._part])
 
 
 class Record(msgspec.Struct, eq=False, gc=False):
@@ -107,81 +141,55 @@ class Record(msgspec.Struct, eq=False, gc=False):
         trace = task + 1 + body[task] if task < len(body) else len(body)
         return cls(body) if trace < len(body) and trace + 1 + body[trace] <= len(body) else None
 
-    def _number(self, start: int, size: int) -> int:
-        return int.from_bytes(self.body[start : start + size])
-
     @property
     def state(self) -> bytes:
         """One letter; see `state` in `record.lua`. A running job has the state that it was claimed in: ready."""
-        return self.body[1:2]
+        return self.body[_STATE]
+
+    generation = _Number()
+    """The number of its entry in a lane or among the delayed jobs. Each entry has a higher one."""
 
     @property
-    def generation(self) -> int:
-        """The number of its entry in a lane or among the delayed jobs. Each entry has a higher one."""
-        return self._number(2, 6)
+    def generation_bytes(self) -> bytes:
+        return self.body[_GENERATION]
 
-    @property
-    def enqueued(self) -> int:
-        return self._number(8, 6)
-
-    @property
-    def since(self) -> int:
-        """When the job became ready, is due, or died."""
-        return self._number(14, 6)
-
-    @property
-    def expires(self) -> int:
-        """0: never, or it was started in time."""
-        return self._number(20, 6)
+    enqueued = _Number()
+    since = _Number()
+    """When the job became ready, is due, or died."""
+    expires = _Number()
+    """0: never, or it was started in time."""
+    flags = _Number()
+    priority = _Number()
+    attempts = _Number()
+    """Runs that failed."""
+    deliveries = _Number()
+    """How often the job was handed to a worker, before the present run."""
+    crashes = _Number()
+    """Crashes charged to the job; see `recovery.lua`."""
+    host_deaths = _Number()
+    """Trials of the job that ended together with their host."""
+    ttl = _Number()
+    """Milliseconds for which the result is kept."""
 
     @property
     def is_call(self) -> bool:
         """Whether the job is the call of a task, rather than a bare value."""
-        return bool(self.body[26] & CALL)
+        return bool(self.flags & CALL)
 
     @property
     def is_suspect(self) -> bool:
         """Whether the job may have killed its worker."""
-        return bool(self.body[26] & SUSPECT)
+        return bool(self.flags & SUSPECT)
 
     @property
     def has_reason(self) -> bool:
         """Whether the server has stored why the job failed last."""
-        return bool(self.body[26] & REASON)
+        return bool(self.flags & REASON)
 
     @property
     def has_notes(self) -> bool:
         """Whether the server has stored progress or a log of the job. Of a running job, the claim says that."""
-        return bool(self.body[26] & NOTES)
-
-    @property
-    def priority(self) -> int:
-        return self.body[27]
-
-    @property
-    def attempts(self) -> int:
-        """Runs that failed."""
-        return self._number(28, 2)
-
-    @property
-    def deliveries(self) -> int:
-        """How often the job was handed to a worker, before the present run."""
-        return self._number(30, 2)
-
-    @property
-    def crashes(self) -> int:
-        """Crashes charged to the job; see `recovery.lua`."""
-        return self.body[33]
-
-    @property
-    def host_deaths(self) -> int:
-        """Trials of the job that ended together with their host."""
-        return self.body[34]
-
-    @property
-    def ttl(self) -> int:
-        """Milliseconds for which the result is kept."""
-        return self._number(36, 5)
+        return bool(self.flags & NOTES)
 
     @property
     def tenant(self) -> str:
@@ -255,21 +263,109 @@ class Record(msgspec.Struct, eq=False, gc=False):
     @property
     def limits_passed(self) -> int:
         """In how many of its limits the job has a place."""
-        return self.body[26] >> 5 & 3
+        return self.flags >> 5 & 3
+
+
+class RecordView:
+    """What the public views of a job have of its record. Times are seconds since 1970 by the server's clock."""
+
+    __slots__ = ()
+
+    @property
+    def _record(self) -> Record:
+        raise NotImplementedError
+
+    @property
+    def _runs(self) -> bool:
+        """Whether the present run counts as a delivery, which the record does not have yet."""
+        return False
+
+    @property
+    def task(self) -> str:
+        """The name of the task; "" for a bare value."""
+        return self._record.task
+
+    @property
+    def tenant(self) -> str:
+        return self._record.tenant
+
+    @property
+    def priority(self) -> int:
+        return self._record.priority
+
+    @property
+    def attempts(self) -> int:
+        """How often the job failed before."""
+        return self._record.attempts
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run, and one more after each failure."""
+        return self._record.attempts + 1
+
+    @property
+    def deliveries(self) -> int:
+        """How often the job was handed to a worker, this time included."""
+        return self._record.deliveries + self._runs
+
+    @property
+    def crashes(self) -> int:
+        """How often in a row its process died while no other job ran there."""
+        return self._record.crashes
+
+    @property
+    def enqueued(self) -> float:
+        return self._record.enqueued / 1000
+
+    @property
+    def since(self) -> float:
+        """When it became ready, is due, or died."""
+        return self._record.since / 1000
+
+    @property
+    def expires(self) -> float | None:
+        return self._record.expires / 1000 or None
+
+
+class Seen(RecordView):
+    """A view of any record. `runs`: the job is with a worker now."""
+
+    __slots__ = ("_of", "_with_worker")
+
+    def __init__(self, record: Record, runs: bool = False) -> None:
+        self._of = record
+        self._with_worker = runs
+
+    @property
+    def _record(self) -> Record:
+        return self._of
+
+    @property
+    def _runs(self) -> bool:
+        return self._with_worker
+
+    def values(self, kind: Any) -> dict[str, Any]:
+        """The arguments of a dataclass that have the name of something here."""
+        return {name: getattr(self, name) for name in _shared_names(kind)}
+
+
+@cache
+def _shared_names(kind: Any) -> tuple[str, ...]:
+    return tuple(name for name in kind.__dataclass_fields__ if hasattr(RecordView, name))
 
 
 def entry_id(entry: bytes) -> bytes:
     """The job's id, which is the last part of an entry; the generation and a byte for the size precede it."""
-    return entry[_ENTRY_START:]
+    return entry[_ENTRY_ID:]
 
 
 def entry_has_more(entry: bytes) -> bool:
     """Whether the first entry of a lane says that others may follow it."""
-    return entry[_ENTRY_START - 1] >= _MORE
+    return entry[_ENTRY_CLASS] >= _MORE
 
 
 def entry_generation(entry: bytes) -> int:
-    return int.from_bytes(entry[: _ENTRY_START - 1])
+    return int.from_bytes(entry[:_ENTRY_CLASS])
 
 
 def claimed_at(owner: bytes | None) -> float | None:
