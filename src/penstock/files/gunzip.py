@@ -74,6 +74,10 @@ class Gunzip:
                 text, rest = self._inflate(rest)
                 if text:
                     yield text
+                while not rest and self._member and len(text) == self._max_piece:
+                    text, rest = self._inflate(b"")  # what did not fit into the piece
+                    if text:
+                        yield text
 
     def finish(self) -> None:
         """The file has no more bytes. Raises FileDamaged if it should have."""
