@@ -1,4 +1,4 @@
-"""What the dashboard costs with a million queued jobs of 10,000 tenants, and while its overview is open.
+"""Measures what the dashboard costs with a million queued jobs of 10,000 tenants, and while its overview is open.
 
     python benchmarks/dashboard.py [--jobs 1000000] [--tenants 10000] [--seconds 20]
 

@@ -1,4 +1,4 @@
-"""What developers of Penstock measure, with the options of `penstock bench`.
+"""Measures what a change of Penstock may make slower, with the options of `penstock bench`.
 
 python benchmarks/own.py powers --quick     limits, unique keys, flows, batches: their cost beside plain jobs
 python benchmarks/own.py waiting            wake-ups, and thousands that wait

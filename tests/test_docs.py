@@ -30,10 +30,13 @@ MODULES = {
     if path.name != "__init__.py"
 }
 
+FOLDERS_OF_SOURCE = sorted({Path(path).parent for path in MODULES})
+
 FENCE = re.compile(r"^( *)(```+|~~~+) *(\w*)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?[^)]*\)|^\[[^\]]+\]:\s+<?([^\s>]+)", re.MULTILINE)
 ELSEWHERE = re.compile(r"[a-z][a-z+.-]*:|#|//", re.IGNORECASE)
 TEST = re.compile(r"([\w./-]+\.py)::([\w:]+)")
+CATALOGUE = re.compile(r"^ {4}((?:\w+\.(?:py|lua)(?:, )?)+)(?= {2,}|$)", re.MULTILINE)
 MODULE = re.compile(r"`([\w/]+\.(?:py|lua))`")
 
 # The modules that users import from, besides `penstock` itself.
@@ -138,11 +141,22 @@ def promises_made_twice(text: str) -> list[str]:
 
 
 def tour_faults(text: str, modules: set[str]) -> list[str]:
-    """A tour must name each module by its path, and no module that does not exist. Paths of tests are not checked."""
+    """A tour may name a module by its path or, if any module has it, by its name. Paths of tests are not checked."""
+    known = modules | {path.rpartition("/")[2] for path in modules}
     named = {path for path in MODULE.findall(text) if not path.startswith("tests/")}
     return [
-        *(f"{path} is not in the tour" for path in sorted(modules - named)),
-        *(f"the tour names {path}, which does not exist" for path in sorted(named - modules)),
+        f"the tour names {path}, which does not exist"
+        for path in sorted(named - known)
+        if path.rpartition("/")[2] != "__init__.py"
+    ]
+
+
+def catalogue_faults(text: str, modules: set[str]) -> list[str]:
+    """The docstring of a folder must name each of its modules at the start of a line, and no others."""
+    named = {name for line in CATALOGUE.findall(text) for name in line.split(", ")}
+    return [
+        *(f"{name} is not named" for name in sorted(modules - named)),
+        *(f"{name} does not exist" for name in sorted(named - modules)),
     ]
 
 
@@ -218,8 +232,15 @@ def test_every_promise_is_made_once():
     assert promises_made_twice(GUARANTEES.read_text("utf-8")) == []
 
 
-def test_the_tour_names_every_module():
+def test_the_tour_names_only_modules_that_exist():
     assert tour_faults(TOUR.read_text("utf-8"), MODULES) == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS_OF_SOURCE, ids=str)
+def test_the_docstring_of_a_folder_names_its_modules(folder: Path):
+    tree = ast.parse((SOURCE / folder / "__init__.py").read_text("utf-8"))
+    modules = {Path(path).name for path in MODULES if Path(path).parent == folder}
+    assert catalogue_faults(ast.get_docstring(tree, clean=False) or "", modules) == []
 
 
 def test_the_floors_are_drawn_as_they_are_held():
@@ -229,12 +250,15 @@ def test_the_floors_are_drawn_as_they_are_held():
 # --- documents with faults ---
 
 
-def test_a_module_that_the_tour_does_not_name_is_found():
-    tour = "- `app.py`, `jobs/lane.lua`: order\n\n`Queue.draft` (`jobs/queue.py`), and `tests/test_docs.py`"
+def test_a_module_that_a_page_or_a_folder_does_not_name_is_found():
+    tour = "`app.py` and `jobs/lane.lua`, `Queue.draft` (`jobs/queue.py`), `jobs/__init__.py` and `tests/test_docs.py`"
     assert tour_faults(tour, {"app.py", "jobs/lane.lua", "jobs/queue.py"}) == []
-    assert tour_faults(tour, {"app.py", "jobs/queue.py", "locks/lane.lua"}) == [
-        "locks/lane.lua is not in the tour",
-        "the tour names jobs/lane.lua, which does not exist",
+    assert tour_faults(tour, {"app.py", "jobs/queue.py"}) == ["the tour names jobs/lane.lua, which does not exist"]
+    folder = "Jobs.\n\n    lane.lua     order\n    queue.py, job.py\n                 a queue and a job\n"
+    assert catalogue_faults(folder, {"lane.lua", "queue.py", "job.py"}) == []
+    assert catalogue_faults(folder, {"lane.lua", "queue.py", "row.py"}) == [
+        "row.py is not named",
+        "job.py does not exist",
     ]
 
 

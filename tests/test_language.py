@@ -81,6 +81,9 @@ MARKERS = (
 )
 MOST_MARKED = 0.02
 
+CATALOGUE_ROW = re.compile(r"^ {4}(?:\w+\.(?:py|lua)(?:, )?)+(?= {2,}|$)", re.MULTILINE)
+"""The names at the start of a row of a catalogue of modules; each row is a unit."""
+
 
 class Unit(NamedTuple):
     """One piece of prose and where it begins."""
@@ -92,7 +95,8 @@ class Unit(NamedTuple):
 def python_units(path: str, source: str) -> Iterator[Unit]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield Unit(f"{path}:{node.lineno}", _flat(node.value.value))
+            for row in CATALOGUE_ROW.split(node.value.value):
+                yield Unit(f"{path}:{node.lineno}", _flat(row))
     comments = [
         token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT
     ]

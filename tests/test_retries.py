@@ -1,4 +1,4 @@
-"""What failed once runs again, is named, and fails the submission if it recurs."""
+"""A test that failed runs again, is named, and fails the submission if it recurs."""
 
 import os
 import subprocess

@@ -1,1 +1,1 @@
-"""What developers of Penstock measure: see ../own.py."""
+"""Topics of the bench for developers of Penstock: see ../own.py."""

@@ -16,6 +16,19 @@ Here is what a program constructs, calls, annotates or catches every day. The ot
     penstock.counting    aggregates, and what they count
 
 Each name is imported when it is first used (lazy.py). docs/tour.md gives an order in which to read the source.
+
+The modules of this folder, in reading order:
+
+    lazy.py               public names that are imported when they are first used
+    info.py               the answers of methods, each of which is defined beside the methods that return it
+    errors.py             every error that Penstock raises, as one tree
+    settings.py           every setting, its unit, its default and the reason for it
+    models.py             objects with fields, such as those of pydantic: what JSON has of them, and what it would
+                          lose
+    codec.py              values to JSON and back
+    config.py             settings from environment and `pyproject.toml`
+    app.py                the app, one server and one registry, with a factory for every component
+    __main__.py           `python -m penstock`
 """
 
 from penstock.lazy import LazyNames

@@ -24,7 +24,7 @@ _facades: list[LazyNames] = []
 
 
 class LazyNames:
-    """The names of a module that stand in other modules. `names`: its `__all__`, which may still grow."""
+    """Public names of a module that are defined in other modules. `names`: its `__all__`, which may still grow."""
 
     def __init__(self, module: str, names: list[str]) -> None:
         self.module, self._names = module, names

@@ -1,6 +1,42 @@
 """The command line, `penstock noun verb`: a table of commands, each loaded when it runs.
 
 The overview is printed from that table without cyclopts and rich, whose import alone takes 250 ms of CPU.
+
+The modules of this folder, in reading order:
+
+    exits.py              exit codes
+    loading.py            loads the app that a command names
+    where.py              options that most commands share
+    app_outline.py        what a supervisor knows of the app, which it does not import
+    worker.py, reload.py, workers.py
+                          `penstock worker`, its `--reload`, and `worker ls`
+    metrics.py            serves the metrics of a worker
+    limits.py             the limits of a queue
+    top.py, top_screen.py
+                          queues, tenants and workers, live in a terminal
+    history.py            what a queue did in the last hour or day
+    queue.py, job.py, job_tree.py, dead.py
+                          queues, jobs and dead letters
+    job_filter.py, job_list.py, job_actions.py
+                          jobs that match a filter
+    plain_worker.py, parameter.py
+                          `penstock worker` without the extra `cli`
+    dead_messages.py      the dead letters of mailboxes
+    dead_files.py         the same for files that a receiver could not save
+    dead_batches.py       the batches that an aggregate could not count
+    ages.py               ages as people type them
+    job_outcomes.py       what became of jobs that a command acted on
+    schedule.py           schedules
+    lock.py, directory.py, mailbox.py, chat.py
+                          locks, directories, mailboxes and chats
+    coordination.py       read-write locks, elections, latches and barriers, from one table
+    dashboard.py          serves the dashboard
+    owners.py             how commands name the processes that hold something
+    channels.py           the channels of files
+    files.py, upload_view.py, download_view.py
+                          files, and the progress of uploads and downloads
+    server.py, doctor.py  the folder's server, and the doctor
+    demo.py, bench.py     the demo and the benchmark
 """
 
 from __future__ import annotations

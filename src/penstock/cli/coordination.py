@@ -16,14 +16,14 @@ from penstock.terminal.tables import Kind, headings, show, show_facts, show_json
 
 @dataclass(frozen=True)
 class Noun:
-    """What `ls` and `show` ask and print. `row` and `facts` describe one answer."""
+    """Describes what `ls` and `show` ask and print. `row` and `facts` describe one answer."""
 
     summary_of_ls: str
     summary_of_show: str
     name: str
     """Of the argument, for `show --help`."""
     none: str
-    """What `ls` prints for an empty list."""
+    """The answer of `ls` if the list is empty."""
     columns: dict[str, Kind]
     ask_all: Callable[[Inspector], Sequence[Any]]
     ask: Callable[[Inspector, str], Any]

@@ -15,7 +15,7 @@ from penstock.ops.wording import age
 @Parameter(name="*", group=Group("Which jobs", sort_key=1))
 @dataclass(frozen=True)
 class Matching:
-    """What the jobs must be. Several options select the jobs that match all of them.
+    """A filter for jobs. Several options select the jobs that match all of them.
 
     Parameters
     ----------

@@ -1,6 +1,28 @@
 """Exact counts of the lines that come through a channel of files.
 
 from penstock.counting import Aggregate, Count, Sum, Uniques
+
+The modules of this folder, in reading order:
+
+    tally.py              what a counting function returns
+    kinds.py              the kinds of numbers in a table: counts, exact sums, extremes, first and last, uniques,
+                          windows
+    dead_batches.py       batches that an aggregate could not count
+    snapshot.py           tables as of one moment, and their export
+    unsettled.py          counts that the server does not know yet
+    aggregate.py          counts and cursor are committed in one script call
+    request.py            one request of an access log, and how a format reads it
+    stamps.py             the times that logs are written with
+    grammar.py            the parts of a line, and formats that a regular expression describes
+    json_lines.py         formats with one JSON object in each line
+    w3c.py                logs that name their columns, as those of IIS and CloudFront
+    format_strings.py     formats as a web server's configuration writes them
+    prefixes.py           what syslog, Kubernetes and Docker write around each line
+    pieces.py             joins the lines that Kubernetes and Docker have split
+    formats.py            formats by name, and which of them a log is in
+    reasons.py            why a line was rejected, and what reads it
+    access_log.py         parses and counts access logs
+    countries.py          the country of a host
 """
 
 from penstock.lazy import LazyNames

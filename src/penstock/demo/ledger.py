@@ -149,7 +149,7 @@ class Ledger:
         return self._summed(self.clients, self.flooder)
 
     def waits_by_arrival(self) -> dict[str, TenantWaits]:
-        """The same waits for a first-come queue: the same start times, assigned to the jobs by due time."""
+        """These waits for a first-come queue: the same start times, assigned to the jobs by due time."""
         clients = {name: TenantWaits(account.jobs) for name, account in self.clients.items()}
         flooder = TenantWaits(self.flooder.jobs)
         ran = [number for number, start in enumerate(self._starts) if start]

@@ -1,1 +1,26 @@
-"""How a script call reaches the server. Only this folder does its I/O and imports a client library."""
+"""How a script call reaches the server. Only this folder does its I/O and imports a client library.
+
+The modules of this folder, in reading order:
+
+    engine.py             sends a call until it is answered, and drives an operation; for both faces
+    first_attempt.py      the first attempt at a call, which needs no coroutine
+    blocking.py           the blocking face, with a pool of connections
+    aio.py                the asyncio face, with one connection per node
+    retrying.py           which errors are retried, for how long, and what the others become
+    faults.py             why a connection failed, what is damaged, and what to do, for people
+    route.py              which node serves a key, and which nodes are in doubt
+    lookup.py             asks all nodes of a cluster, or all Sentinels, side by side
+    parallel.py           many script calls, in one pipeline to each node
+    durability.py         which nodes can confirm that a write is safe, and how
+    listening.py          listeners, how an operation that waits receives messages
+    subscriber.py         the connection on which the messages of one node arrive
+    connector.py          address, version and new connections
+    address.py            an address as the place of a server
+    sentinels.py          behind Sentinel, whether a node is still the primary
+    sentinel_watch.py     hears from the Sentinels that a replica takes over
+    library.py            what the driver uses of valkey-py and redis-py that they do not document, and how it reads
+                          a client
+    server_driver.py      the driver of one server, which every component holds
+    green.py              refuses processes that gevent or eventlet has patched
+    pipeline.py           a script call inside a pipeline of the user's own
+"""

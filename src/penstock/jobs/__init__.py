@@ -1,1 +1,107 @@
-"""Tasks, jobs and queues: `queue.lua` is the specification, `queue.py`, `task.py` and `job.py` the public objects."""
+"""Tasks, jobs and queues: `queue.lua` is the specification, `queue.py`, `task.py` and `job.py` the public objects.
+
+In the server:
+
+    queue.lua             the drawing of a job's states, the map of a queue's keys, and the scripts that change
+                          them. Start here
+    job.lua               the transitions of a job as functions, which those scripts call
+    record.lua            a job's record, a header of fixed length before the payload
+    row.lua               the numbers that nearly every script needs, in one packed value
+    intake.lua            single calls that were accepted and are in no lane yet
+    lane.lua              order and fairness, which job is next
+    charging.lua          fairness by the time of workers
+    limits.lua            limits, how many jobs with the same key run at a time, or start in a time
+    admitted.lua          the jobs that have a place in a limit and do not run yet
+    limited_runs.lua      what the claim of a limited job takes, and what its end gives back
+    linger.lua            batches, when a lane has enough jobs for one call
+    lease.lua             ownership, which worker holds a job and until when
+    recovery.lua          what follows for a job whose process died
+    results.lua           how jobs ended, kept for the time that each asked for
+    retention.lua         how many results and dead letters are kept
+    notes.lua             the progress and the log that a running job reports
+    settling.lua          how the run of a job ends
+    durable.lua           durable steps, sleeping jobs, and signals
+    effects.lua           what a job has staged, applied in the step that completes it
+    outbox.lua            what a queue has for other queues
+    editing.lua           changes one waiting job
+    cancelling.lua        asks the worker of a running job to end it
+    wake.lua              idle workers, and which of them watch the clock
+    listeners.lua         the processes that wait for the result of a job
+    counters.lua          counts and ages, kept up to date as jobs move
+    slice.lua             how much one script call may touch
+    admission.lua         parked jobs get the places that were freed
+    pauses.lua            jobs of a paused task or tenant are parked
+    limit_settings.lua    the limits for an operator
+    dead_letters.lua      listing, requeueing and removing dead letters
+    listing.lua           pages of the jobs that match a filter
+    unique.lua            unique jobs, and what becomes of their keys
+    schedule.lua          calls that are enqueued again and again
+    flow.lua              jobs that wait until other jobs have ended
+    flow_rows.lua         how such jobs come into a queue
+    inspect.lua           the questions of an operator
+    shards.lua            the table of shards, and which tenants a shard still takes while some are added
+
+In Python:
+
+    history.lua, history.py
+                          what the counts were every 10 s of the last hour, and every minute of the last day
+    keys.py               the keys of a queue
+    constants.py          constants that the Lua files define, written by `make constants`
+    record.py             the header of a record, as Python reads and writes it
+    row.py                the packed numbers of a queue, as an audit reads them
+    claims.py             claims that a worker receives, and settlements that it returns
+    bindings.py           the scripts of a queue as round trips
+    unique.py, key_template.py
+                          unique keys, and templates that make them from arguments
+    timing.py             the ticks of a cron line or an interval, and those that were missed
+    schedule.py, schedule_bindings.py
+                          a schedule as code defines it and as the server stores it; its scripts
+    declared_schedules.py
+                          the schedules of tasks, and the time of their release
+    schedules.py          `app.schedules`
+    decorator.py          what `@app.task` returns, for type checkers
+    signature.py          the parameters of a task: check, encode, decode
+    retry.py              the retry policy, and the exceptions that a task raises
+    dependencies.py       hooks of a worker process, and parameters that a worker fills
+    definition.py         a task's function with its options
+    registry.py           the tasks of an app, by name
+    release.py            when the release was made that defines a task
+    limits.py             the limits of a task
+    retention.py          how much a queue keeps of what has ended
+    batching.py           tasks that take many jobs in one call
+    pauses.py             pauses of a task or tenant
+    options.py            the options of one enqueue
+    middleware.py         the application's code around enqueues and runs
+    reporting.py          errors of jobs for a service, and the fields of the running job for logs
+    task.py               tasks and calls, which users enqueue
+    bulk.py               enqueueing many jobs
+    shard_bindings.py     the scripts of shards as round trips
+    shard_table.py        the table of shards, and the number of a tenant's shard
+    shard.py              one shard: one slot, and the operations that concern it alone
+    shards.py             all shards of a queue, and which of them has a tenant's jobs
+    shard_changes.py      adding shards, and spreading a tenant
+    sharded_enqueue.py    enqueueing in shards
+    claiming.py           claims in a program without a worker
+    tenant.py             one tenant of a queue
+    queue.py              a queue, which works with or without tasks
+    notes.py              progress and log lines, as bytes and as users read them
+    durable.py            `step`, `sleep` and `wait_for`
+    steps.py              the durable steps of one run
+    durable_bindings.py   the scripts of durable steps, and what they have recorded
+    stage.py              the writes and calls that a running job stages
+    current.py            the job that the calling code runs in
+    flow.py               `chain`, `group` and `after=`
+    flow_plan.py          the plan that they become, and the rows that are sent
+    status.py, waits.py   the state of a job, and what it waits for
+    outputs.py            results of other jobs as arguments
+    flow_bindings.py      the scripts of flows, and what a job waits for
+    flow_tree.py          the jobs that a job waits for, to show them and to cancel them
+    editing.py            changing a waiting job
+    job.py                a handle on one enqueued job
+    item.py               a job that a program claimed without a worker
+    dead_letters.py       the dead letters of a queue
+    listing.py            pages of jobs and their changes as round trips
+    moving.py             moving jobs to another queue
+    job_list.py           jobs that match a filter
+    counts.py             counts of jobs and tenants, and the list of workers
+"""

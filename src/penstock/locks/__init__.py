@@ -1,1 +1,37 @@
-"""Locks, semaphores, rate limits and transactions."""
+"""Locks, semaphores, rate limits and transactions.
+
+In the server:
+
+    waiters.lua           the waiters for a lock, a semaphore or a rate limit, in order of arrival
+    lock.lua              one owner at a time, and its fence
+    semaphore.lua         at most so many permits at a time; a read-write lock is one too
+    rate.lua              rate limits, by bucket or window
+    election.lua          one leader at a time, its term, and those that observe
+    latch.lua             a latch, which opens when it was counted down
+    barrier.lua           a barrier, whose parties continue together
+    transaction.lua       conditions, then writes, in one script
+
+In Python:
+
+    keys.py               their keys
+    constants.py          constants of their Lua
+    bindings.py           their scripts as round trips
+    election_bindings.py, meeting_bindings.py
+                          those of elections; those of latches and barriers
+    answers.py            owners, waiters and allowances, as users read them
+    wait_times.py         measures how long requests for locks wait
+    leased.py             acquiring, waiting and releasing, for locks and semaphores
+    decorating.py         locks, permits and rate limits as decorators
+    last_tries.py         when a waiter tries again, and when a process checks without having been notified
+    lease.py              what `acquire` returns, renewed until it is released or lost
+    lock.py               the lock
+    semaphore.py          the semaphore
+    rwlock.py             the read-write lock
+    rate_limit.py         the rate limit
+    watching.py           waiting for a state in the server
+    election.py           the election, the leadership, and the observation of leaders
+    latch.py              the latch
+    barrier.py            the barrier
+    transaction.py        the transaction
+    factory.py            the part of the app that makes all of these
+"""

@@ -26,7 +26,7 @@ SAMPLES = 200
 """Round trips in one measurement."""
 
 _MOST_PROBE_KEYS = 20_000
-"""So many keys are tried to find one in a slot of a certain server: some are in nearly every slot."""
+"""This many keys are tried to find one in a slot of a certain server: some are in nearly every slot."""
 
 _SETTINGS = (
     "maxmemory",

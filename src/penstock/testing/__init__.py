@@ -28,6 +28,19 @@ Several processes, some of which are killed:
     prove                 contends for locks on a server of yours, and judges the history
 
 docs/howto/test.md has examples.
+
+The modules of this folder, in reading order:
+
+    server.py             a temporary server
+    running.py            a worker in the test's own process
+    waiting.py            the calls that were enqueued
+    clock.py              a clock that tests move
+    clearing.py           deletes everything of an app
+    leaks.py              what an app left behind
+    app_under_test.py     all of these for one app in one test
+    history.py            what several processes saw
+    job_checker.py, coordination_checker.py, message_checker.py
+                          check whether a history is possible
 """
 
 from penstock.messages.message import number_of
