@@ -289,6 +289,8 @@ class Penstock(LockFactory):
         words: bool | None = None,
         equivalents: Mapping[str, str] | None = None,
         pinyin: bool | None = None,
+        apostrophes: bool | None = None,
+        initials: bool | None = None,
         shards: int | None = None,
     ) -> Directory:
         """The names of one group, to complete names from. No round trip.
@@ -297,10 +299,12 @@ class Penstock(LockFactory):
         words        True: find a name by the start of any of its words, and by several words
         equivalents  letters to replace, such as {"ü": "ue", "ё": "е"}: then both spellings find each other
         pinyin       True: find Chinese names by their pinyin and its initials; needs `penstock[pinyin]`
+        apostrophes  False: ignore apostrophes, so that `obrien` finds O'Brien
+        initials     True: find Korean names by the first consonants of their syllables, 정보관리 by ㅈㅂㄱㄹ
         shards       number of cluster slots that share the names; the first character of a name decides its slot
 
-        The first name that is added stores all of them for good; the defaults are True, False, {}, False and 1. Leave
-        them out to use the stored values.
+        The first name that is added stores all of them for good; the defaults are True, False, {}, False, True, False
+        and 1. Leave them out to use the stored values.
         """
         from penstock.completion.directory import Directory
 
@@ -312,6 +316,8 @@ class Penstock(LockFactory):
             words=words,
             equivalents=equivalents,
             pinyin=pinyin,
+            apostrophes=apostrophes,
+            initials=initials,
             shards=shards,
         )
 

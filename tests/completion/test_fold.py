@@ -120,7 +120,7 @@ def test_typed_text_finds_the_name(typed: str, name: str):
         assert fold(name).startswith(fold(typed))
 
 
-@pytest.mark.parametrize(("typed", "name"), [("é", "Emile"), ("한", "하나"), ("ma s", "Mary"), ("î", "ısparta")])
+@pytest.mark.parametrize(("typed", "name"), [("é", "Emile"), ("한", "하다"), ("ma s", "Mary"), ("î", "ısparta")])
 def test_typed_accents_are_respected(typed: str, name: str):
     assert not fold(name).startswith(fold(typed))
 
@@ -186,7 +186,7 @@ def test_marks_are_in_canonical_order_whatever_invisible_characters_are_between(
 
 def test_spaces_and_punctuation_separate_words():
     text = fold("Jean-Pierre d’Arc (the 2nd) 👨\u200d👩 ・スミス")
-    assert [text[a:b] for a, b in words(text)] == ["jean", "pierre", "d", "arc", "the", "2nd", "👨👩", "スミス"]
+    assert [text[a:b] for a, b in words(text)] == ["jean", "pierre", "d", "arc", "the", "2nd", "👨👩", "すみす"]
     assert tails("ma smith") == ["ma smith", "smith"]
     assert tails("(ma) smith") == ["(ma) smith", "ma) smith", "smith"]
     assert len(tails("a " * 100)) == 8
@@ -228,7 +228,7 @@ def test_every_apostrophe_of_unicode_is_one(sign: str):
 
 @pytest.mark.parametrize("sign", [chr(n) for n in range(0x110000) if category(chr(n)) == "Pd"] + ["\u2212", "\u2043"])
 def test_every_hyphen_and_dash_of_unicode_is_one(sign: str):
-    assert {fold(normalize(form, f"Jean{sign}Luc")) for form in FORMS} == {"jean-luc"}
+    assert {fold(normalize(form, f"Jean{sign}Luc")) for form in FORMS} == {"jean luc"}
 
 
 @pytest.mark.parametrize("sign", [chr(n) for n in range(0x110000) if category(chr(n)) == "Zs"])
@@ -239,16 +239,16 @@ def test_every_space_of_unicode_is_one_and_none_is_at_an_end(sign: str):
 
 
 def test_letters_that_look_like_signs_stay():
-    assert fold("ラーメン") == "ラーメン"  # the long vowel is no dash
-    assert fold("a·b") == "a·b"
-    assert fold("“x”") == "“x”"
+    assert fold("ラーメン") == "らーめん"  # the long vowel is no dash
+    assert fold("a’b") == "a'b"
+    assert fold("a/b") == "a/b"
 
 
 def test_typed_words_are_separated_by_spaces_only():
-    assert typed_words(fold("O’Br  smi-ja")) == ["o'br", "smi-ja"]
-    assert typed_words(fold("(ma), smith, - ")) == ["ma", "smith"]
-    assert typed_words("") == typed_words("- '") == []
-    assert len(typed_words("a " * 20)) == 8
+    assert typed_words("O’Br  smi-ja", fold) == ["o'br", "smi ja"]
+    assert typed_words("(ma), smith, - ", fold) == ["ma", "smith"]
+    assert typed_words("", fold) == typed_words("- '", fold) == []
+    assert len(typed_words("a " * 20, fold)) == 8
 
 
 def test_the_marks_of_the_last_letter_are_split_off():

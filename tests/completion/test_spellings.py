@@ -166,8 +166,13 @@ async def test_contacts_without_accents_are_found_by_all_spellings(app: Penstock
 
 
 async def test_contacts_that_an_earlier_release_stored_are_still_read(app: Penstock, do: Do, raw: Any):
-    """It did not know the settings for further spellings, and stored no text for them."""
+    """It did not know the settings for further spellings, and stored no text for them; its fold was the first."""
     contacts = app.contacts("u", by="frequency")
     await do(contacts.touch, "Zoë")
-    assert raw.hget(contacts._keys.declared[1], "rules") == b"2 by=frequency accents=1"
-    assert await do(app.contacts("u").complete, "zo") == ["Zoë"]
+    assert raw.hget(contacts._keys.declared[1], "rules") == b"2 by=frequency accents=1 fold=2"
+    raw.hset(contacts._keys.declared[1], "rules", "2 by=frequency accents=1")
+    old = app.contacts("u")
+    assert await do(old.complete, "zo") == ["Zoë"]
+    await do(old.touch, "Jean-Luc")
+    assert await do(old.complete, "jean-l") == ["Jean-Luc"]
+    assert await do(old.complete, "jean l") == []

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -171,7 +172,8 @@ async def test_any_typed_words_find_what_plain_python_finds(app: Penstock, do: D
 
 def has_own_words(name: str, typed: str, *, accents: bool) -> bool:
     """Whether some assignment gives each typed word a tail of its own that begins with it."""
-    starts, texts = tails(fold(name, accents=accents)), typed_words(fold(typed, accents=accents))
+    spell = partial(fold, accents=accents)
+    starts, texts = tails(spell(name)), typed_words(typed, spell)
     return any(
         all(begins(tail, text) for tail, text in zip(chosen, texts, strict=True))
         for chosen in itertools.permutations(starts, len(texts))

@@ -61,6 +61,8 @@ def import_(
     ignore_accents: Switch = None,
     equivalents: Pairs = None,
     pinyin: Switch = None,
+    ignore_apostrophes: Switch = None,
+    initials: Switch = None,
     shards: int | None = None,
     where: Where = HERE,
     as_json: AsJson = False,
@@ -87,6 +89,10 @@ def import_(
         Replace a letter, as in --equivalent ü=ue, so that both spellings find each other. May be repeated.
     pinyin
         Find Chinese names by their pinyin and its initials. Needs penstock[pinyin].
+    ignore_apostrophes
+        Ignore apostrophes.
+    initials
+        Find Korean names by the first consonants of their syllables.
     shards
         Spread the names over this many slots of a cluster.
     as_json
@@ -94,10 +100,18 @@ def import_(
     """
     rejects_path = rejects or file.with_name(f"{file.name}.rejects")
     accents = None if ignore_accents is None else not ignore_accents
+    apostrophes = None if ignore_apostrophes is None else not ignore_apostrophes
     with where.open() as inspector, _Rejects(rejects_path) as rejected, _progress(file, quiet=as_json) as advance:
         table = _table(equivalents) if equivalents else None
         directory = inspector.directory(
-            name, words=words, accents=accents, equivalents=table, pinyin=pinyin, shards=shards
+            name,
+            words=words,
+            accents=accents,
+            equivalents=table,
+            pinyin=pinyin,
+            apostrophes=apostrophes,
+            initials=initials,
+            shards=shards,
         )
         before, began = directory.count(), time.monotonic()
         read = _import(directory, file, rejected, advance)

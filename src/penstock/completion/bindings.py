@@ -93,16 +93,17 @@ def typed_args(texts: Sequence[str], *, words: bool = False) -> list[Arg]:
 
 @dataclass(frozen=True)
 class ContactsRules(NameRules):
-    OPTIONAL = frozenset({"equivalents", "pinyin"})
+    OPTIONAL = frozenset({"equivalents", "pinyin", "fold"})
 
     by: str = "recency"
     accents: bool = True
     equivalents: str = ""
     pinyin: bool = False
+    fold: int = 1
 
     @cached_property
     def spelling(self) -> Spelling:
-        return Spelling(self.accents, self.equivalents, self.pinyin)
+        return Spelling(self.accents, self.equivalents, self.pinyin, version=self.fold)
 
     def card(self, name: str) -> bytes:
         return card(name, self.spelling.texts(name))
@@ -142,7 +143,7 @@ def _contacts_page(reply: Any) -> tuple[int, list[str]]:
 
 
 # A quick test for names whose card is the name alone, as that of most ids.
-_PLAIN = re.compile(r"[0-9A-Za-z_.:-]{1,100}(?: [0-9A-Za-z_.:-]{1,100}){0,3}\Z")
+_PLAIN = re.compile(r"[0-9A-Za-z_:]{1,100}(?: [0-9A-Za-z_:]{1,100}){0,3}\Z")
 _IN_ONE_WORD = re.compile(r"[0-9A-Za-z]{1,256}\Z")
 
 
@@ -150,20 +151,25 @@ _IN_ONE_WORD = re.compile(r"[0-9A-Za-z]{1,256}\Z")
 class DirectoryRules(NameRules):
     """`shards` is the last field: the scripts test whether the encoded rules end with `shards=1`."""
 
+    OPTIONAL = frozenset({"apostrophes", "initials", "fold"})
+
     accents: bool = True
     words: bool = False
     equivalents: str = ""
     pinyin: bool = False
+    apostrophes: bool = True
+    initials: bool = False
+    fold: int = 1
     shards: int = 1
 
     @cached_property
     def spelling(self) -> Spelling:
-        return Spelling(self.accents, self.equivalents, self.pinyin)
+        return Spelling(self.accents, self.equivalents, self.pinyin, self.apostrophes, self.initials, self.fold)
 
     @property
     def has_several_tails(self) -> bool:
         """Whether a name may have several members."""
-        return self.words or self.pinyin or bool(self.equivalents and not self.accents)
+        return self.words or self.pinyin or self.initials or bool(self.equivalents and not self.accents)
 
     def card(self, name: str) -> bytes:
         if not self.equivalents and (_IN_ONE_WORD if self.words else _PLAIN).match(name):

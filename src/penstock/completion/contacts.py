@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias, TypeVar
 
 from penstock.completion.bindings import ContactsBindings, ContactsRules
-from penstock.completion.fold import begins, check_name, check_storable, cut
+from penstock.completion.fold import NEWEST_FOLD, begins, check_name, check_storable, cut
 from penstock.completion.keys import CompletionKeys
 from penstock.completion.name_rules import NameCollection, checked
 from penstock.completion.spelling import encode_equivalents, require_pinyin
@@ -50,7 +50,7 @@ class Contacts(NameCollection[ContactsRules]):
             require_pinyin()
         table = None if equivalents is None else encode_equivalents(equivalents)
         chosen = {"by": by, "accents": accents, "equivalents": table, "pinyin": pinyin}
-        super().__init__(f"contacts {name}", ContactsRules(), chosen)
+        super().__init__(f"contacts {name}", ContactsRules(fold=NEWEST_FOLD), chosen)
         self.limit = limit
         self._driver = driver
         self._keys = CompletionKeys(prefix, "contacts", name)

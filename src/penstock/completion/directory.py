@@ -19,7 +19,7 @@ from penstock.completion.entry import (
     payload_change,
     weight_change,
 )
-from penstock.completion.fold import check_name, check_storable
+from penstock.completion.fold import NEWEST_FOLD, check_name, check_storable
 from penstock.completion.name_rules import NameCollection
 from penstock.completion.search import Search
 from penstock.completion.sharded_storage import open_storage
@@ -52,6 +52,8 @@ class Directory(NameCollection[DirectoryRules]):
         words: bool | None = None,
         equivalents: Mapping[str, str] | None = None,
         pinyin: bool | None = None,
+        apostrophes: bool | None = None,
+        initials: bool | None = None,
         shards: int | None = None,
     ) -> None:
         self.name = check_label("directory", name)
@@ -60,8 +62,16 @@ class Directory(NameCollection[DirectoryRules]):
         if pinyin:
             require_pinyin()
         table = None if equivalents is None else encode_equivalents(equivalents)
-        chosen = {"accents": accents, "words": words, "equivalents": table, "pinyin": pinyin, "shards": shards}
-        super().__init__(f"directory {name}", DirectoryRules(), chosen)
+        chosen = {
+            "accents": accents,
+            "words": words,
+            "equivalents": table,
+            "pinyin": pinyin,
+            "apostrophes": apostrophes,
+            "initials": initials,
+            "shards": shards,
+        }
+        super().__init__(f"directory {name}", DirectoryRules(fold=NEWEST_FOLD), chosen)
         self._driver = driver
         self._prefix = prefix
         self._storage: DirectoryStorage | None = None

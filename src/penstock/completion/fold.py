@@ -1,13 +1,17 @@
 """Names of people and groups in any script: which names are accepted, and when two of them match.
 
 Completion compares the *fold* of a name. The fold is decomposed, so that part of a character is a prefix of it (`e`
-finds `é`, 하 finds 한). It has no case, one kind of apostrophe and of hyphen, and single spaces between words only. It
-is the same for every Unicode form of a name.
+finds `é`, 하 finds 한). It has no case, one kind of apostrophe and of quote, one kana, and single spaces instead of
+hyphens and dots. It is the same for every Unicode form of a name.
+
+A Korean syllable is folded to the letters in the order in which they are typed. So a name is found at every key: 한, on
+the way to 하나, is the beginning of both.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from unicodedata import category, combining, normalize
 
@@ -24,6 +28,10 @@ TAIL_BYTES = 256
 
 A fold may be eleven times as long as its name. Longer queries are cut, and what they find is compared in full.
 """
+
+NEWEST_FOLD = 2
+"""A directory keeps the fold with which it was made. Fold 1 has hyphens, dots, quotes, katakana, Korean syllables and
+the Arabic tatweel as they are."""
 
 # Controls, line separators and halves of surrogate pairs do not belong in a name. 0x00 to 0x03 are our own separators.
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -50,6 +58,40 @@ _APOSTROPHES = (
 _SIGNS = str.maketrans({**dict.fromkeys(_DASHES, "-"), **dict.fromkeys(_APOSTROPHES, "'"), "\u1680": " "})
 _SIGN = re.compile(f"[{_DASHES}{_APOSTROPHES}\u1680]")
 
+# Since fold 2: quotes become one, the tatweel, which only makes a word longer, is dropped, and hyphens, dots and middle
+# dots become spaces.
+_QUOTES = "\u02ba\u05f4\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c\u300d\u300e\u300f\u301d\u301e\u301f"
+_SEPARATORS = "-.\u00b7\u2022\u2027\u2219\u22c5\u30fb"
+_TATWEELS = "\u0640\u07fa"
+
+# Katakana become hiragana. The letters of a Korean syllable become those of the keyboard: first consonants and simple
+# vowels, in the code points of conjoining letters. A doubled consonant is one key; ㄳ and ㅘ are two.
+_KATAKANA = {chr(0x60 + code): chr(code) for code in [*range(0x3041, 0x3097), 0x309D, 0x309E]}
+_FIRST = {name: chr(0x1100 + n) for n, name in enumerate("ㄱㄲㄴㄷㄸㄹㅁㅂㅃㅅㅆㅇㅈㅉㅊㅋㅌㅍㅎ")}
+_LAST = {name: chr(0x11A8 + n) for n, name in enumerate("ㄱㄲㄳㄴㄵㄶㄷㄹㄺㄻㄼㄽㄾㄿㅀㅁㅂㅄㅅㅆㅇㅈㅊㅋㅌㅍㅎ")}
+_VOWELS = {name: chr(0x1161 + n) for n, name in enumerate("ㅏㅐㅑㅒㅓㅔㅕㅖㅗㅘㅙㅚㅛㅜㅝㅞㅟㅠㅡㅢㅣ")}
+_TWO_KEYS = {"ㄳ": "ㄱㅅ", "ㄵ": "ㄴㅈ", "ㄶ": "ㄴㅎ", "ㄺ": "ㄹㄱ", "ㄻ": "ㄹㅁ", "ㄼ": "ㄹㅂ", "ㄽ": "ㄹㅅ"}
+_TWO_KEYS |= {"ㄾ": "ㄹㅌ", "ㄿ": "ㄹㅍ", "ㅀ": "ㄹㅎ", "ㅄ": "ㅂㅅ"}
+_TWO_KEYS |= {"ㅘ": "ㅗㅏ", "ㅙ": "ㅗㅐ", "ㅚ": "ㅗㅣ", "ㅝ": "ㅜㅓ", "ㅞ": "ㅜㅔ", "ㅟ": "ㅜㅣ", "ㅢ": "ㅡㅣ"}
+_KEYS = {
+    "ㄳ": "ㄱㅅ",
+    "ㄵ": "ㄴㅈ",
+    "ㄶ": "ㄴㅎ",
+    "ㄺ": "ㄹㄱ",
+    "ㄻ": "ㄹㅁ",
+    "ㄼ": "ㄹㅂ",
+    "ㄽ": "ㄹㅅ",
+    "ㄾ": "ㄹㅌ",
+}
+_TWO_KEYS |= {"ㄿ": "ㄹㅍ", "ㅀ": "ㄹㅎ", "ㅄ": "ㅂㅅ"}
+_TWO_KEYS |= {"ㅘ": "ㅗㅏ", "ㅙ": "ㅗㅐ", "ㅚ": "ㅗㅣ", "ㅝ": "ㅜㅓ", "ㅞ": "ㅜㅔ", "ㅟ": "ㅜㅣ", "ㅢ": "ㅡㅣ"}
+_KEYS = {
+    letter: "".join((_FIRST | _VOWELS)[key] for key in _TWO_KEYS.get(name, name))
+    for name, letter in [*_LAST.items(), *_VOWELS.items()]
+}
+_LETTERS = str.maketrans({**dict.fromkeys(_QUOTES, '"'), **dict.fromkeys(_TATWEELS), **_KATAKANA, **_KEYS})
+_SPACED = str.maketrans(dict.fromkeys(_SEPARATORS, " "))
+
 # NFKD turns an acute accent that stands alone, as in O´Brien, and the breathings of Greek, into a space and a mark.
 _LONE_ACCENT = re.compile(" [\u0301\u0313\u0314]")
 
@@ -58,13 +100,34 @@ _VISIBLE = re.compile("[!-~]")  # a quick test that most names pass
 _STROKES = str.maketrans({"ø": "o", "đ": "d", "ð": "d", "ħ": "h", "ł": "l", "ŧ": "t", "æ": "ae", "œ": "oe", "þ": "th"})
 
 
-def fold(text: str, *, accents: bool = True, equivalents: Equivalents | None = None) -> str:
+def fold(
+    text: str,
+    *,
+    accents: bool = True,
+    apostrophes: bool = True,
+    equivalents: Equivalents | None = None,
+    version: int = NEWEST_FOLD,
+) -> str:
     """NFKD, full case folding, NFKD (Unicode 3.13, D146), without invisible characters, with one letter i, and with one
-    kind of apostrophe, hyphen and space.
+    kind of apostrophe, quote, kana and space.
 
     With `accents=False` it also drops accents, vowel points, and the strokes of letters such as ø and ł. It keeps signs
-    that turn a letter into another one: Indic vowels, Thai tones, the voicing of kana. `equivalents` replaces letters.
+    that turn a letter into another one: Indic vowels, Thai tones, the voicing of kana. With `apostrophes=False` it
+    drops apostrophes. `equivalents` replaces letters. A text that has only hyphens, dots or apostrophes keeps them.
     """
+    folded = _fold(text, accents=accents, equivalents=equivalents, version=version)
+    found = folded if apostrophes else folded.replace("'", "")
+    if version > 1:
+        found = found.translate(_SPACED)
+    return " ".join(found.split()) or folded
+
+
+def is_separator(char: str) -> bool:
+    """Whether a character is folded to a space."""
+    return bool(normalize("NFKD", char).translate(_SIGNS).translate(_SPACED) == " ")
+
+
+def _fold(text: str, *, accents: bool, equivalents: Equivalents | None, version: int) -> str:
     if text.isascii():
         folded = " ".join(text.lower().split()).replace("`", "'")
         return equivalents.replace(folded) if equivalents else folded
@@ -74,6 +137,8 @@ def fold(text: str, *, accents: bool = True, equivalents: Equivalents | None = N
     folded = normalize("NFKD", cased)
     if _SIGN.search(folded):
         folded = folded.translate(_SIGNS)
+    if version > 1:
+        folded = folded.translate(_LETTERS)
     if " " in folded:
         folded = _LONE_ACCENT.sub("'", folded)
     if equivalents:
@@ -106,7 +171,10 @@ def _is_accent(char: str) -> bool:
 
 
 def is_attached(char: str) -> bool:
-    """Whether a character belongs to the one before it: a mark, also in its half-width form, or an invisible one."""
+    """Whether a character belongs to the one before it: a mark, also in its half-width form, a tatweel, or an invisible
+    character."""
+    if char in _TATWEELS:
+        return True
     decomposed = char if char.isascii() else _INVISIBLE.sub("", normalize("NFKD", char))
     return not decomposed or combining(decomposed[0]) > 0
 
@@ -160,10 +228,10 @@ def cut(text: str, size: int = TAIL_BYTES) -> str:
     return text if len(text) <= size // 4 else text.encode()[:size].decode(errors="ignore")
 
 
-def typed_words(folded: str) -> list[str]:
-    """The first `MAX_WORDS` words of a folded query. Only spaces separate them: `o'br` is one word."""
+def typed_words(text: str, fold: Callable[[str], str]) -> list[str]:
+    """The folds of the first `MAX_WORDS` words of a query. Only spaces separate them: `o'br` and `jean-l` are one."""
     found = []
-    for piece in folded.split(" "):
+    for piece in map(fold, text.split()):
         if spans := words(piece):
             # Punctuation around a word is no part of it; the last span may be the eighth of many.
             end = spans[-1][1] if len(spans) < MAX_WORDS else len(piece)

@@ -8,11 +8,12 @@ remembers its piece: a character with its marks, and with invisible characters. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 from unicodedata import combining
 
 from penstock.completion.entry import Spans
-from penstock.completion.fold import is_attached, split_marks, stackable_marks, words
+from penstock.completion.fold import is_attached, is_separator, split_marks, stackable_marks, words
 from penstock.completion.spelling import Spelling, is_han, pinyin_syllables
 
 
@@ -40,9 +41,9 @@ def find_spans(name: str, typed: Sequence[str], spelling: Spelling, *, in_words:
 
 def _spelled(name: str, spelling: Spelling, *, in_words: bool) -> Iterator[tuple[list[Letter], list[int]]]:
     """Each text of a name as letters, and the positions where a typed text may match."""
-    plain = Spelling(accents=spelling.accents)
+    plain = replace(spelling, equivalents="")
     for fold in (spelling.fold, plain.fold) if spelling.equivalents else (spelling.fold,):
-        letters = _letters((fold(name[start:end]), start, end) for start, end in _pieces(name))
+        letters = _letters(_folded_pieces(name, spelling, fold))
         text = "".join(letter.char for letter in letters)
         yield letters, [0, *(start for start, _ in words(text) if start and in_words)]
     if spelling.pinyin and any(map(is_han, name)):
@@ -51,6 +52,18 @@ def _spelled(name: str, spelling: Spelling, *, in_words: bool) -> Iterator[tuple
                 pieces = ((s[:length] if is_han(name[n]) else spelling.fold(s), n) for n, s in enumerate(syllables))
                 letters = [Letter(char, n, n + 1) for piece, n in pieces for char in piece]
                 yield letters, [n for n, letter in enumerate(letters) if not n or letter.start > letters[n - 1].start]
+
+
+def _folded_pieces(name: str, spelling: Spelling, fold: Callable[[str], str]) -> Iterator[tuple[str, int, int]]:
+    """The fold of each piece, with where the piece starts and ends; "" for a piece that is folded to a space."""
+    has_letters = any(map(str.isalnum, name))  # else its signs are its fold
+    for start, end in _pieces(name):
+        piece = name[start:end]
+        folded = fold(piece)
+        if has_letters and spelling.version > 1 and is_separator(piece[0]):
+            folded = ""
+        if not has_letters or spelling.apostrophes or folded != "'":
+            yield folded, start, end
 
 
 def _pieces(name: str) -> Iterator[tuple[int, int]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from penstock.completion.fold import NEWEST_FOLD
 from penstock.core.arguments import check_flag
 from penstock.core.operations import Operation, RoundTrip
 from penstock.errors import ConfigurationError, FormatTooNew, ServerError
@@ -44,6 +45,10 @@ class NameRules:
         known = {field.name: field.default for field in fields(self)}
         if number != str(FORMAT) or not known.keys() - self.OPTIONAL <= settings.keys() <= known.keys():
             raise FormatTooNew(f"{what} is stored in format {number}, this Penstock reads {FORMAT}: update it")
+        if int(settings.get("fold", "1")) > NEWEST_FOLD:
+            raise FormatTooNew(
+                f"{what} is stored with fold {settings['fold']}, this Penstock knows {NEWEST_FOLD}: update it"
+            )
         values: dict[str, Any] = {
             name: type(getattr(self, name))(_decode_value(text)) for name, text in settings.items()
         }

@@ -33,9 +33,9 @@ class Search:
     def __init__(self, storage: DirectoryStorage, text: str) -> None:
         self._storage = storage
         self._rules = storage.rules
-        self._folded = storage.rules.spelling.fold(text)
-        several = typed_words(self._folded) if self._rules.words else []
-        self._texts = several if len(several) > 1 else [self._folded]
+        fold = storage.rules.spelling.fold
+        self._folded = fold(text)
+        self._texts = (typed_words(text, fold) if self._rules.words else []) or [self._folded]
         self._long_texts = [text for text in self._texts if cut(text) != text]
         self._find_spans = partial(
             find_spans, typed=self._texts, spelling=self._rules.spelling, in_words=self._rules.words
@@ -83,7 +83,8 @@ class Search:
     def count(self) -> Operation[int]:
         """How many members begin with the text; for an empty text, how many names there are."""
         if not self._long_texts:
-            return (yield from self._storage.counts([self._folded]))[0]
+            counted = self._texts if len(self._texts) == 1 else [self._folded]
+            return (yield from self._storage.counts(counted))[0]
         page = yield from self.first(1000)
         count = len(page)
         while page.cursor:

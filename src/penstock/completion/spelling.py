@@ -2,6 +2,7 @@
 
 - Without accents, a name with a letter of the table of equivalents is found by both: `Müller` by `mueller` and by
   `muller`. With accents, the fold with replaced letters is enough, because `mü` is replaced in the query too.
+- With initials, a Korean name is found by the first consonants of its syllables: 정보관리 by ㅈㅂㄱㄹ.
 - A Chinese name is found by its pinyin (`zhangwei`, `zhang wei`) and by its initials (`zw`).
 """
 
@@ -9,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 from unicodedata import category, normalize
 
-from penstock.completion.fold import Equivalents, fold
+from penstock.completion.fold import NEWEST_FOLD, Equivalents, fold
 from penstock.core.arguments import shown
 from penstock.errors import BadName, ConfigurationError
 
@@ -35,18 +36,29 @@ class Spelling:
     accents: bool = True
     equivalents: str = ""
     pinyin: bool = False
+    apostrophes: bool = True
+    initials: bool = False
+    version: int = NEWEST_FOLD
 
     def fold(self, text: str) -> str:
         """The fold of a name or of a query."""
-        return fold(text, accents=self.accents, equivalents=_table(self.equivalents) if self.equivalents else None)
+        return fold(
+            text,
+            accents=self.accents,
+            apostrophes=self.apostrophes,
+            equivalents=_table(self.equivalents) if self.equivalents else None,
+            version=self.version,
+        )
 
     def texts(self, name: str) -> list[str]:
         """All texts by which a name is found, the fold first, each once."""
         texts = [self.fold(name)]
-        if not (self.equivalents or self.pinyin):
+        if not (self.equivalents or self.pinyin or self.initials):
             return texts
         if self.equivalents and not self.accents:
-            texts.append(fold(name, accents=False))
+            texts.append(replace(self, equivalents="").fold(name))
+        if self.initials and (initials := initial_consonants(name)):
+            texts.append(self.fold(initials))
         if self.pinyin and any(map(is_han, name)):
             texts += (self.fold(text) for text in pinyin_texts(name))
         return list(dict.fromkeys(texts))
@@ -89,6 +101,16 @@ def _is_word(text: object) -> bool:
 
 def decode_equivalents(encoded: str) -> dict[str, str]:
     return dict(_pairs(encoded)) if encoded else {}
+
+
+_SYLLABLES = re.compile("[\uac00-\ud7a3]")
+
+
+def initial_consonants(name: str) -> str:
+    """A name with the first consonant instead of each Korean syllable; "" if it has none."""
+    composed = normalize("NFC", name)
+    found = _SYLLABLES.sub(lambda syllable: normalize("NFD", syllable[0])[0], composed)
+    return found if found != composed else ""
 
 
 def is_han(char: str) -> bool:

@@ -212,11 +212,20 @@ class Inspector(QueueInspector, ScheduleInspector):
         words: bool | None = None,
         equivalents: Mapping[str, str] | None = None,
         pinyin: bool | None = None,
+        apostrophes: bool | None = None,
+        initials: bool | None = None,
         shards: int | None = None,
     ) -> Directory:
         """One directory, to complete names and to change them, as `app.directory` returns it. No round trip."""
         return self._app.directory(
-            name, accents=accents, words=words, equivalents=equivalents, pinyin=pinyin, shards=shards
+            name,
+            accents=accents,
+            words=words,
+            equivalents=equivalents,
+            pinyin=pinyin,
+            apostrophes=apostrophes,
+            initials=initials,
+            shards=shards,
         )
 
     # --- jobs ---
