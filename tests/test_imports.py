@@ -9,8 +9,8 @@ import pytest
 ROOMS = {"penstock", "penstock.core", "penstock.driver", "penstock.jobs"}
 _ALLOWED = """
     app codec config errors lazy models settings locks
-    core.arguments core.cached core.clock core.idempotency core.ids core.keys core.operations core.scripts
-    core.server_release core.slots
+    core.arguments core.cached core.clock core.idempotency core.ids core.keys core.layouts core.operations core.scripts
+    core.sections core.server_release core.slots
     driver.address driver.connector driver.green driver.library driver.route driver.server_driver
     jobs.bindings jobs.claims jobs.constants jobs.counts jobs.dead_letters jobs.decorator jobs.definition
     jobs.dependencies jobs.editing jobs.item jobs.job jobs.keys jobs.middleware jobs.notes

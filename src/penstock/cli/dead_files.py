@@ -90,9 +90,17 @@ def rm(ids: Sequence[str], all_of: str | None, where: Where, *, yes: bool) -> Ex
 
 
 def _act(
-    ids: Sequence[str], all_of: str | None, where: Where, what: str, done: str, refused: str,
-    act: Callable[[DeadFiles], Callable[..., int]], *, yes: bool, ask: bool = False,
-) -> Exit:  # fmt: skip
+    ids: Sequence[str],
+    all_of: str | None,
+    where: Where,
+    what: str,
+    done: str,
+    refused: str,
+    act: Callable[[DeadFiles], Callable[..., int]],
+    *,
+    yes: bool,
+    ask: bool = False,
+) -> Exit:
     """Apply `act` to these dead files, or to all of a receiver after a confirmation. `ask`: confirm ids, too."""
     with where.open() as inspector:
         if all_of is not None:
