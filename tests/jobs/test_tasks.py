@@ -1,8 +1,12 @@
 """Tasks: register them, call them directly, enqueue them with options, one at a time and in bulk."""
 
 import asyncio
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial, wraps
+from importlib import import_module, reload
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -13,6 +17,9 @@ from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions
 from tests.conftest import Do, Time, commands
 
 NOWHERE = "unix:///nowhere"
+
+shared = Penstock(NOWHERE)
+"""The app of a module that a test executes twice."""
 
 
 async def bodies(do: Do, app: Penstock, *queues: str) -> list[Any]:
@@ -69,6 +76,77 @@ def test_two_tasks_of_one_name_are_refused():
 
         @app.task(name="a")
         def other() -> None: ...
+
+
+def timed(function: Callable[[int], str]) -> Callable[[int], str]:
+    def wrapper(n: int) -> str:
+        return function(n)
+
+    return wrapper
+
+
+def made_by_a_factory(app: Penstock, word: str, **options: Any) -> None:
+    @app.task(**options)
+    def act(n: int) -> str:
+        return f"{word} {n}"
+
+
+class Bot:
+    def act(self, n: int) -> str:
+        return f"{self} {n}"
+
+
+MAKERS: dict[str, Callable[[Penstock, str], object]] = {
+    "a factory": made_by_a_factory,
+    "a factory with one name": partial(made_by_a_factory, name="act"),
+    "a decorator without functools.wraps": lambda app, word: app.task(timed(lambda n: f"{word} {n}")),
+    "a decorator with functools.wraps": lambda app, word: app.task(wraps(timed)(timed(lambda n: f"{word} {n}"))),
+    "lambdas": lambda app, word: app.task(lambda n: f"{word} {n}"),
+    "bound methods": lambda app, word: app.task(Bot().act),
+    "partial functions": lambda app, word: app.task(name="act")(partial(made_by_a_factory, app)),
+}
+
+
+@pytest.mark.parametrize("how", MAKERS)
+def test_two_functions_made_at_one_place_of_the_source_need_two_names(how: str):
+    app = Penstock(NOWHERE)
+    MAKERS[how](app, "charge")
+    with pytest.raises(ConfigurationError, match=r"two tasks are named .*both made at .*give one a name="):
+        MAKERS[how](app, "refund")
+
+
+def test_two_lambdas_of_one_line_need_two_names():
+    app = Penstock(NOWHERE)
+    charge, refund = lambda n: n, lambda n: -n
+    app.task(charge)
+    with pytest.raises(ConfigurationError, match="two tasks are named '<lambda>'"):
+        app.task(refund)
+
+
+def test_one_method_may_be_registered_twice():
+    app, bot = Penstock(NOWHERE), Bot()
+    app.task(bot.act)
+    app.task(bot.act)
+
+
+@pytest.mark.parametrize("how", ["reload", "second import", "executed again as a script"])
+def test_a_module_that_is_executed_again_replaces_its_tasks(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    source = "from tests.jobs.test_tasks import shared\n\n@shared.task\ndef act(n: int) -> int:\n    return n\n"
+    (tmp_path / "executed_again.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    if how == "executed again as a script":
+        script: dict[str, Any] = {"__name__": "script"}
+        for _ in range(2):
+            exec(compile(source, "script.py", "exec"), script)
+        last = script["act"]
+    else:
+        module = import_module("executed_again")
+        if how == "second import":
+            del sys.modules["executed_again"]
+        last = (import_module("executed_again") if how == "second import" else reload(module)).act
+    assert shared.registry.find("act") is last.definition
+    sys.modules.pop("executed_again", None)
+    shared.registry._tasks.clear()
 
 
 def generator() -> Iterator[int]:

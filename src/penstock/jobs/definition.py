@@ -155,9 +155,38 @@ class Definition:
         return self.function.__module__, name
 
     @property
+    def _source(self) -> Callable[..., Any]:
+        """The function as it is written, without decorators that name it."""
+        source: Callable[..., Any] = inspect.unwrap(getattr(self.function, "func", self.function))
+        return source
+
+    @property
+    def _own_function(self) -> Callable[..., Any]:
+        """The function that was given; of a Task that is registered again, the function of that."""
+        known = getattr(self.function, "definition", None)
+        return known._own_function if isinstance(known, Definition) else self.function
+
+    @cached_property
+    def _execution(self) -> tuple[object, object]:
+        """What is made anew when the function's module is executed again: its globals, or its spec or code."""
+        function = self._source if hasattr(self._source, "__globals__") else type(self._source).__call__
+        module: dict[str, Any] = getattr(function, "__globals__", {})
+        return module, module.get("__spec__") or getattr(function, "__code__", None)
+
+    def is_replaced_by(self, other: Definition) -> bool:
+        """Whether `other` is the same function, or the same `def` of a module that was executed again (a reload).
+
+        A `def` in a function or in a loop makes a different function each time, at the same place in the source.
+        """
+        if self._own_function == other._own_function:
+            return True
+        (module, spec), (other_module, other_spec) = self._execution, other._execution
+        return self.location == other.location and (module is not other_module or spec is not other_spec)
+
+    @property
     def location(self) -> str:
         """The function's module, name and line. Reloading an unchanged module gives the same location."""
-        function = inspect.unwrap(getattr(self.function, "func", self.function))
+        function = self._source
         code = getattr(function, "__code__", None)
         line = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
         return f"{function.__module__}.{getattr(function, '__qualname__', function)}{line}"

@@ -24,11 +24,12 @@ class Registry:
     def add(self, definition: Definition) -> None:
         """Register a task. Raises ConfigurationError if another function has this name."""
         known = self._tasks.get(definition.name)
-        if known is not None and known.location != definition.location:
-            raise ConfigurationError(
-                f"two tasks are named {definition.name!r} ({known.location} and {definition.location}): "
-                "give one a name=…"
-            )
+        _ = definition._execution  # now: a later reload changes the module
+        if known is not None and not known.is_replaced_by(definition):
+            where = f"{known.location} and {definition.location}"
+            if known.location == definition.location:
+                where = f"both made at {known.location}; a decorator needs functools.wraps"
+            raise ConfigurationError(f"two tasks are named {definition.name!r} ({where}): give one a name=…")
         self._check_queue(definition)
         encoded = definition.name.encode(errors="backslashreplace")
         self._tasks[definition.name] = self._encoded[encoded] = definition
