@@ -155,12 +155,14 @@ class Penstock(LockFactory):
         unique: Unique | None = None,
         limit: Limit | Sequence[Limit] | None = None,
         batch: Batch | None = None,
+        **unknown: Any,
     ) -> Any:
         """Register a function as a task. Calling it still runs it here; `enqueue` makes a job that a worker runs.
 
         queue       the queue of its jobs
         name        its name in the server; None: the name of the function
-        retry       a policy, or a number of retries; None: the first failure makes a dead letter
+        retry       a policy, or a number of retries; None: the first failure makes a dead letter, unless the task
+                    raises Retry; 0: then, too
         timeout     seconds that one run may take; None: no limit. A `def` task runs in a thread and is interrupted at
                     its next line of Python; C code cannot be interrupted
         result_ttl  seconds that its result is kept; None: as the app's settings say, 0: not at all
@@ -178,9 +180,14 @@ class Penstock(LockFactory):
 
         Raises ConfigurationError for a function or an option that cannot work, and for a name that another task has.
         """
+        if unknown:
+            from penstock.jobs.other_words import unknown_option
+
+            raise unknown_option("@app.task", unknown)
         policy = retry if isinstance(retry, Retry) else Retry(0 if retry is None else retry)
         timing = timing_of(schedule, timezone, every, missed)
-        rest: Any = {"timing": timing, "unique": unique, "limit": limit, "batch": batch}
+        never_retries = retry is not None and policy.times == 0
+        rest: Any = {"timing": timing, "unique": unique, "limit": limit, "batch": batch, "never_retries": never_retries}
 
         def register(chosen: Callable[..., Any]) -> Task[..., Any]:
             label = str(getattr(chosen, "__name__", chosen)) if name is None else name
@@ -231,7 +238,7 @@ class Penstock(LockFactory):
 
     def job(self, job_id: str) -> Job[Any]:
         """The job with this id (`queue:key`), which may not exist. No round trip. ConfigurationError for a bad id."""
-        queue, colon, key = job_id.partition(":")
+        queue, colon, key = job_id.partition(":") if isinstance(job_id, str) else ("", "", "")
         if not colon or not key:
             raise ConfigurationError(f"job id {job_id!r}: it must have the form queue:key")
         return Job(self.queue(queue).first, key)

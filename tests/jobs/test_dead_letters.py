@@ -65,7 +65,7 @@ async def test_a_requeued_dead_letter_starts_afresh(queue: Queue, do: Do):
     info = await do(queue.job(letter.id).info)
     assert (info.status, info.attempts, info.reason) == (Status.READY, 0, "")
     (again,) = await do(queue.claim)
-    assert (again.body, again.attempts, again.deliveries) == ("x", 0, 1)
+    assert (again.body, again.attempt, again.deliveries) == ("x", 1, 1)
     await do(again.complete)
     assert await do(queue.dead.requeue, letter.id) == 0
 

@@ -155,6 +155,17 @@ async def test_each_job_of_a_group_waits_for_each_job_of_the_one_before(app: Pen
     assert [await do(job.result, 5) for job in jobs] == ["A+B+C"] * 4
 
 
+async def test_a_map_of_nothing_is_an_empty_result(app: Penstock, do: Do):
+    shop = Shop(app)
+    assert await do(shop.part.map([]).enqueue) == []
+    at_once = await do(shop.part.map([]).then(shop.total.call(RESULT, note="none")).enqueue)
+    behind = await do(chain(shop.part.call("a"), chain(shop.part.map([])), shop.total.call(RESULT)).enqueue)
+    beside = await do(group(shop.part.map([]), shop.part.call("b")).then(shop.total.call(RESULT)).enqueue)
+    await run_burst(app)
+    assert [await do(job.result, 0) for job in (at_once, behind, beside)] == ["none", "", "B"]
+    assert shop.log.index("a") < len(shop.log) - 1 - shop.log[::-1].index("total")
+
+
 async def test_a_dead_letter_blocks_until_it_is_requeued(app: Penstock, do: Do):
     shop = Shop(app)
     shop.fails = {"b"}

@@ -6,7 +6,7 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from penstock import BadCall, LeaseLost, Options, Penstock, Queue, Status
+from penstock import BadCall, ConfigurationError, LeaseLost, Options, Penstock, Queue, Status
 from penstock.errors import PayloadTooLarge
 from penstock.jobs.claims import Settlement
 from tests.conftest import Do, MakeApp, Time
@@ -33,7 +33,7 @@ async def test_a_value_is_claimed_as_it_was_put(queue: Queue, do: Do, value: Any
     job = await do(queue.put, value)
     (item,) = await do(queue.claim)
     assert (item.id, item.body, item.tenant, item.priority) == (job.id, value, "", 5)
-    assert (item.attempts, item.deliveries) == (0, 1)
+    assert (item.attempt, item.deliveries) == (1, 1)
     await do(item.complete)
     assert await do(queue.claim) == []
 
@@ -56,7 +56,7 @@ async def test_many_values_cannot_have_one_id(queue: Queue, do: Do):
 
 
 async def test_an_option_that_does_not_exist_is_refused(queue: Queue, do: Do):
-    with pytest.raises(TypeError, match="colour"):
+    with pytest.raises(ConfigurationError, match="colour"):
         await do(queue.put, 1, colour="red")
     assert (await do(queue.count)).waiting == 0
 
@@ -185,7 +185,7 @@ async def test_a_retried_job_is_claimed_again_after_its_delay(queue: Queue, do: 
     assert await do(queue.claim) == []
     clock.advance(0.1)
     (again,) = await do(queue.claim)
-    assert (again.body, again.attempts, again.deliveries) == ("x", 1, 2)
+    assert (again.body, again.attempt, again.deliveries) == ("x", 2, 2)
     await do(again.complete)
 
 
@@ -210,7 +210,7 @@ async def test_a_released_job_is_first_again_and_not_charged(queue: Queue, do: D
     await do(first.release)
     await do(second.release)
     items = await do(queue.claim, 3)
-    assert [(item.body, item.attempts, item.deliveries) for item in items] == [(1, 0, 1), (2, 0, 1), (3, 0, 1)]
+    assert [(item.body, item.attempt, item.deliveries) for item in items] == [(1, 1, 1), (2, 1, 1), (3, 1, 1)]
     for item in items:
         await do(item.complete)
 
@@ -241,7 +241,7 @@ async def test_a_job_whose_lease_ran_out_is_claimed_again(queue: Queue, do: Do, 
     assert [item.body for item in await do(queue.claim, 5, lease=1)] == [2]
     clock.advance(0.1)
     (again,) = await do(queue.claim, 1, lease=30)
-    assert (again.id, again.deliveries, again.attempts) == (lost[0].id, 2, 0)
+    assert (again.id, again.deliveries, again.attempt) == (lost[0].id, 2, 1)
     assert (await do(queue.count)).lost == 1
 
 

@@ -293,3 +293,56 @@ async def test_a_round_trip_of_a_bulk_enqueue_has_few_tenants(
     assert len(jobs) == 1000
     assert sum(commands(node) for node in nodes) - before == round_trips
     await do(app.queue("bulk").purge)
+
+
+# --- the words of other libraries ---
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (
+            lambda app, task: task.using(countdown=5),
+            r"f\.using has no option 'countdown': write using\(delay=",
+        ),
+        (lambda app, task: task.using(prio=1), r"no option 'prio': write using\(priority=…\)"),
+        (lambda app, task: task.using(priorty=1), "did you mean 'priority'"),
+        (lambda app, task: app.task(max_retries=3)(print), r"no option 'max_retries': write @app\.task\(retry=…\)"),
+        (lambda app, task: app.task(nothing_like_it=3)(print), "no option 'nothing_like_it': see its documentation"),
+        (lambda app, task: app.queue("q").put(1, prio=1), r"put\(\) to queue q has no option 'prio'"),
+        (lambda app, task: app.job(None), "it must have the form queue:key"),
+    ],
+)
+def test_an_option_of_another_library_is_refused_with_the_word_for_it(use: Callable[[Any, Any], Any], said: str):
+    app = Penstock(NOWHERE)
+
+    @app.task
+    def f(n: int) -> int:
+        return n
+
+    with pytest.raises(ConfigurationError, match=said):
+        use(app, f)
+
+
+def test_a_method_of_another_library_is_refused_with_the_word_for_it():
+    app = Penstock(NOWHERE)
+
+    @app.task
+    def f(n: int) -> int:
+        return n
+
+    task: Any = f
+    with pytest.raises(AttributeError, match=r"task f has no attribute 'delay': write enqueue\(…\)"):
+        task.delay(1)
+    assert not hasattr(task, "nothing_like_it")
+
+
+def test_a_parameter_whose_name_python_mangles_is_refused_where_it_is_written():
+    app = Penstock(NOWHERE)
+
+    @app.task
+    def f(__n: int) -> int:
+        return __n
+
+    with pytest.raises(ConfigurationError, match="task f: the parameter __n begins with two underscores"):
+        f.enqueue(1)

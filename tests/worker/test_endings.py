@@ -270,6 +270,33 @@ async def test_a_task_can_ask_for_its_retry(app: Penstock, clock: Time):
     assert letters == {"with": 2, "without": 4, "own": 2}
 
 
+@pytest.mark.parametrize("how", ["from", "inside except", "from None"])
+async def test_a_retry_keeps_the_error_that_is_its_cause(app: Penstock, how: str):
+    def body() -> None:
+        try:
+            raise ConnectionError("the shop is closed")
+        except ConnectionError as error:
+            if how == "from":
+                raise Retry from error
+            if how == "from None":
+                raise Retry from None
+            raise Retry(0)  # noqa: B904
+
+    await task_of(app, "def", body, retry=0).enqueue.aio()
+    await run_burst(app)
+    letter = await only_dead_letter(app)
+    assert letter.reason.startswith("Retry" if how == "from None" else "ConnectionError: the shop is closed")
+    assert ("the shop is closed" in letter.traceback) == (how != "from None")
+
+
+async def test_a_retry_of_a_task_that_never_retries_says_why_it_failed(app: Penstock):
+    job = await task_of(app, "def", raising(Retry), retry=0).enqueue.aio()
+    await run_burst(app)
+    letter = await only_dead_letter(app)
+    assert (letter.id, letter.attempts) == (job.id, 1)
+    assert "retry=0, so it is not retried" in letter.reason
+
+
 async def test_retry_later_uses_up_no_retry(app: Penstock, clock: Time):
     runs = []
 

@@ -101,7 +101,7 @@ async def test_prefetched_jobs_behind_a_blocked_runner_are_handed_back(app: Pens
             await asyncio.sleep(0.01)
         assert counts.running == 1
         (item,) = await queue.claim.aio()
-        assert (item.attempts, item.deliveries, item.body[0]) == (0, 1, "quick")
+        assert (item.attempt, item.deliveries, item.body[0]) == (1, 1, "quick")
         await item.complete.aio()
         release.set()
         await completed(app, 350)

@@ -101,7 +101,7 @@ async def test_prefetched_jobs_are_handed_back_in_order_and_uncharged(app: Penst
     await started.wait_stopped()
     items = await app.queue("q").claim.aio(100)
     assert [item.body[1]["n"] for item in items] == list(range(30))
-    assert {(item.attempts, item.deliveries) for item in items} == {(0, 1)}
+    assert {(item.attempt, item.deliveries) for item in items} == {(1, 1)}
     assert await app.queue("q").claim.aio() == []
 
 
@@ -133,7 +133,7 @@ async def test_a_second_stop_hands_everything_back_now(app: Penstock, started: S
     assert await states(jobs) == [Status.READY] * 4
     await until(lambda: sorted(started.stopped) == [0, 1])
     items = await app.queue("q").claim.aio(10)
-    assert [(item.body[1]["n"], item.attempts, item.deliveries) for item in items] == [(n, 0, 1) for n in range(4)]
+    assert [(item.body[1]["n"], item.attempt, item.deliveries) for item in items] == [(n, 1, 1) for n in range(4)]
 
 
 async def test_a_graceful_stop_waits_no_longer_than_its_stop_timeout(app: Penstock, caplog: pytest.LogCaptureFixture):

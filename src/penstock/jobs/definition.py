@@ -47,6 +47,8 @@ class Definition:
     unique: Unique | None = None
     limit: Limit | Sequence[Limit] | None = None
     batch: Batch | None = None
+    never_retries: bool = False
+    """It was defined with retry=0, which is more than without a policy: `raise Retry` does not run it again, either."""
 
     def __post_init__(self) -> None:
         if not is_text(self.name, 1, _LONGEST_NAME):

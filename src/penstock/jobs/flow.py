@@ -6,12 +6,12 @@ job knows the jobs that it waits for, and the plan becomes rows, which are sent 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar, overload
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from penstock.core.operations import Driver, Operation, verb
 from penstock.errors import BadCall
-from penstock.jobs.flow_plan import FlowCall, FlowJob, OnFailure, Plan, is_call
+from penstock.jobs.flow_plan import FlowCall, FlowJob, OnFailure, Plan, is_call, with_empty_result
 from penstock.jobs.job import Job
 from penstock.jobs.options import EnqueueOptions
 
@@ -36,11 +36,12 @@ class Flow(Generic[J]):
     Each use of a call, here or in another flow, is a job of its own.
     """
 
-    __slots__ = ("_is_group", "_steps")
+    __slots__ = ("_driver", "_is_group", "_steps")
 
-    def __init__(self, steps: Sequence[Step], *, is_group: bool) -> None:
+    def __init__(self, steps: Sequence[Step], *, is_group: bool, driver: Driver) -> None:
         self._steps = tuple(steps)
         self._is_group = is_group
+        self._driver = driver
 
     def __repr__(self) -> str:
         return f"<{'group' if self._is_group else 'chain'} of {len(self._steps)}>"
@@ -52,11 +53,6 @@ class Flow(Generic[J]):
     def then(self, step: Any, /) -> Flow[Any]:
         """This flow, and then a call or another flow, which waits for all last jobs of this one. No round trip."""
         return chain(self, step)
-
-    @property
-    def _driver(self) -> Driver:
-        driver: Driver = next(_calls(self)).task.queue._driver
-        return driver
 
     @verb
     def enqueue(self) -> Operation[J]:
@@ -74,15 +70,11 @@ class Flow(Generic[J]):
         jobs, or 1 MiB; with several queues three for each of them.
         """
         plan = Plan()
-        exits = _add(plan, self, (), is_list=False)
-        yield from plan.enqueue()
-        jobs = [node.call.job(node.key) for node in exits]
-        return jobs if self._is_list else jobs[0]  # type: ignore[return-value]
-
-    @property
-    def _is_list(self) -> bool:
-        last = self._steps[-1]
-        return self._is_group or (isinstance(last, Flow) and last._is_list)
+        ends = _add(plan, self, _Ends((), ()))
+        if plan.nodes:
+            yield from plan.enqueue()
+        jobs = [node.call.job(node.key) for node in ends.jobs]
+        return jobs if ends.is_list else jobs[0]  # type: ignore[return-value]
 
 
 Step: TypeAlias = FlowCall[Any] | Flow[Any]
@@ -129,27 +121,34 @@ def _checked(name: str, steps: Sequence[Any], *, is_group: bool) -> Flow[Any]:
     for step in steps:
         if not (isinstance(step, Flow) or is_call(step)):
             raise BadCall(f"{name}() takes calls, as in task.call(…), and other flows, not {type(step).__name__}")
-    return Flow(steps, is_group=is_group)
+    first = steps[0]
+    driver: Driver = first._driver if isinstance(first, Flow) else first.task.queue._driver
+    return Flow(steps, is_group=is_group, driver=driver)
 
 
-def _calls(flow: Step) -> Iterator[FlowCall[Any]]:
-    if isinstance(flow, Flow):
-        for step in flow._steps:
-            yield from _calls(step)
-    else:
-        yield flow
+class _Ends(NamedTuple):
+    """The last jobs of a step, whose results the next step may get, and the jobs that the next step waits for.
+
+    A group without jobs has no last ones, and the step behind it waits for those before it.
+    """
+
+    jobs: Sequence[FlowJob]
+    to_wait_for: Sequence[FlowJob]
+    is_list: bool = False
 
 
-def _add(plan: Plan, step: Step, predecessors: Sequence[FlowJob], *, is_list: bool) -> Sequence[FlowJob]:
-    """Add a part of a flow, which waits for `predecessors`. Returns its last jobs."""
+def _add(plan: Plan, step: Step, start: _Ends) -> _Ends:
+    """Add a step of a flow, which begins when `start` has ended."""
     if not isinstance(step, Flow):
-        return [plan.add(step, predecessors, is_list=is_list)]
-    if step._is_group:
-        return [last for one in step._steps for last in _add(plan, one, predecessors, is_list=is_list)]
-    for part in step._steps:
-        predecessors = _add(plan, part, predecessors, is_list=is_list)
-        is_list = isinstance(part, Flow) and part._is_list
-    return predecessors
+        call = step if start.jobs or not start.is_list else with_empty_result(step)
+        return _Ends([node := plan.add(call, start.to_wait_for, is_list=start.is_list)], [node])
+    if not step._is_group:
+        for one in step._steps:
+            start = _add(plan, one, start)
+        return start
+    ends = [_add(plan, one, start) for one in step._steps]
+    jobs = [job for one in ends for job in one.jobs]
+    return _Ends(jobs, jobs or [job for one in ends for job in one.to_wait_for] or start.to_wait_for, is_list=True)
 
 
 def enqueue_waiting(call: FlowCall[R]) -> Operation[Job[R]]:

@@ -18,7 +18,7 @@ from penstock.jobs.constants import AFTER_OTHERS, CONTINUE, INSTEAD, STOP
 from penstock.jobs.flow_bindings import ROWS, FirstRows, FlowBindings, FlowRow, far_edge
 from penstock.jobs.job import Job
 from penstock.jobs.middleware import EnqueueContext, JobDraft
-from penstock.jobs.outputs import Output
+from penstock.jobs.outputs import RESULT, Output
 from penstock.jobs.record import POWERS_AT, Record
 from penstock.jobs.shard import Shard
 from penstock.jobs.shard_bindings import Elsewhere
@@ -49,6 +49,18 @@ class FlowCall(Protocol[R_co]):
     def wanted(self) -> tuple[tuple[str, Any], ...]: ...
     def draft(self) -> tuple[str, bytes]: ...
     def job(self, key: str) -> Job[R_co]: ...
+
+
+def with_empty_result(call: FlowCall[Any]) -> FlowCall[Any]:
+    """The call with the empty list in place of `RESULT`."""
+    names = [name for name, value in call.wanted if value is RESULT]
+    if not names:
+        return call
+    arguments = msgspec.json.decode(call.payload, type=dict[str, msgspec.Raw])
+    arguments |= dict.fromkeys(names, msgspec.Raw(b"[]"))
+    rest = tuple(pair for pair in call.wanted if pair[0] not in names)
+    filled: Any = msgspec.structs.replace(call, payload=msgspec.json.encode(arguments), wanted=rest)  # type: ignore[type-var]
+    return filled  # type: ignore[no-any-return]
 
 
 OnFailure: TypeAlias = Literal["stop", "continue"] | FlowCall[Any]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from penstock.core.arguments import check_flag, is_number, is_whole, shown
 from penstock.core.clock import milliseconds
@@ -106,6 +107,19 @@ class Options:
     def is_plain(self) -> bool:
         """Whether the job is ready at once, for good, under an id of the library's."""
         return not self.delay and self.at is None and self.expires is None and self.id is None and not self.durable
+
+
+def options_of(where: str, chosen: Mapping[str, Any]) -> Options:
+    """The options of one job. Raises ConfigurationError for one that does not exist, ValueError for a bad value."""
+    try:
+        return Options(**chosen)
+    except TypeError:
+        known = [one.name for one in fields(Options)]
+        if unknown := [name for name in chosen if name not in known]:
+            from penstock.jobs.other_words import unknown_option
+
+            raise unknown_option(where, unknown, known) from None
+        raise
 
 
 def _check_date(name: str, date: datetime) -> None:

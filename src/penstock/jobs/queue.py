@@ -20,7 +20,7 @@ from penstock.jobs.item import Item, checked_lease
 from penstock.jobs.job import Job, becomes_double_of
 from penstock.jobs.keys import check_queue_name
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
-from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, job_start
+from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, job_start, options_of
 from penstock.jobs.record import Record, has_powers
 from penstock.jobs.shard import Shard
 from penstock.jobs.shards import ShardMap, ask_all, set_all
@@ -142,7 +142,7 @@ class Queue:
         cannot hold, PayloadTooLarge, and ServerFull when the server is out of memory; then nothing was enqueued. With
         `durable` it also raises DurabilityUnavailable and NotDurable. One round trip.
         """
-        chosen = Options(**options)
+        chosen = options_of(f"put() to queue {self.name}", options)
         ((key, record),) = self._draft_values([value], chosen)
         if self.shards.named is not None and chosen.unique is not None:
             from penstock.jobs.sharded_enqueue import check_unique_key
@@ -159,7 +159,7 @@ class Queue:
         """
         if "id" in options or "unique" in options:
             raise TypeError("put_many() takes no id, and no unique key: its jobs would all have the same one")
-        chosen = Options(**options)
+        chosen = options_of(f"put() to queue {self.name}", options)
         drafts = self._draft_values(values, chosen)
         shard = self.shard_for(chosen.tenant)
         jobs: list[Job[Any]] = [Job(shard, key, ttl=chosen.result_ttl) for key, _ in drafts]
@@ -251,7 +251,7 @@ class Queue:
         `queue.key`, which are in the queue's slot. The pipeline also carries the script, because on a
         server without it the enqueue would fail while the rest of the MULTI is executed. `durable` has no effect here.
         """
-        chosen = Options(**options)
+        chosen = options_of(f"put() to queue {self.name}", options)
         ((key, record),) = self._draft_values([value], chosen)
         shard = self.shard_for(chosen.tenant)
         self.add_to_pipeline(pipeline, shard, key, record)

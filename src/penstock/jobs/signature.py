@@ -38,6 +38,12 @@ class Signature:
         self.dependencies = dependencies_of(function)
         """The parameters that a worker fills. They are no arguments of a call."""
         self._parameters = [p for p in parameters if p.name not in self.dependencies]
+        for p in self._parameters:
+            if p.name.startswith("__") and not p.name.endswith("__"):
+                raise ConfigurationError(
+                    f"task {name}: the parameter {p.name} begins with two underscores, and Python changes such names "
+                    "in classes: rename it"
+                )
         if self.dependencies:
             self._check_order(parameters)
         positional = (_Parameter.POSITIONAL_ONLY, _Parameter.POSITIONAL_OR_KEYWORD)

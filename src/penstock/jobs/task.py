@@ -17,7 +17,7 @@ from penstock.errors import BadCall
 from penstock.jobs.constants import CALL, LIMITED, LIMITS, UNIQUE, UNIQUE_KEY
 from penstock.jobs.definition import Definition
 from penstock.jobs.job import Job
-from penstock.jobs.options import Options, job_start
+from penstock.jobs.options import Options, job_start, options_of
 from penstock.jobs.queue import Queue
 from penstock.jobs.shard import Shard
 
@@ -153,13 +153,24 @@ class Task(Generic[P, R]):
             from penstock.jobs.flow_plan import Waiting
 
             waiting = Waiting.of(chosen.pop("after", None), chosen.pop("on_failure", "stop"))
-        made: Task[P, R] = Task(self._function, self.definition, self.queue, Options(**chosen), waiting)
+        made: Task[P, R] = Task(
+            self._function, self.definition, self.queue, options_of(f"{self.name}.using", chosen), waiting
+        )
         if made.options.unique is not None:
             from penstock.jobs.unique import check_unique
 
             check_unique(self.name, made.options.unique, limited=bool(self.definition.limit))
             _ = made._task_key  # checks the template here
         return made
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_") or "definition" not in self.__dict__:
+                raise AttributeError(name)
+            from penstock.jobs.other_words import unknown_method
+
+            raise unknown_method(self.name, name)
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Check and encode the arguments, for `app.enqueue_many`. Raises BadCall if they do not fit. No round trip."""
@@ -187,13 +198,13 @@ class Task(Generic[P, R]):
     def map(self, items: Iterable[Any]) -> Flow[list[Job[R]]]:
         """A flow with one call for each item, side by side: `resize.map(paths).then(publish.call(RESULT))`.
 
-        See `group`. No round trip.
+        Without items its result is the empty list. See `group`. No round trip.
         """
-        from penstock.jobs.flow import group
+        from penstock.jobs.flow import Flow, group
 
         check_many(f"{self.name}.map", "items", items, letters=True)
-        call: Callable[..., Call[R]] = self.call
-        return group(map(call, items))
+        calls = [self.call(item) for item in items]  # type: ignore[call-arg]
+        return group(calls) if calls else Flow((), is_group=True, driver=self.queue._driver)
 
     @verb
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> RoundTrip[Job[R]] | Operation[Job[R]]:

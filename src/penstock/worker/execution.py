@@ -362,17 +362,23 @@ class Execution:
         if isinstance(error, StepError):
             return self._dead_letter(claim, _describe(error), _traceback(error))
         policy = run.definition.retry
+        cause: BaseException = error
         attempt = claim.record.attempts + 1
         if isinstance(error, Retry):
-            policy = error if error.times is not None else policy if policy.times else Retry()
+            if error.times is not None:
+                policy = error
+            elif not policy.times and not run.definition.never_retries:
+                policy = Retry()
+            cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__) or error
             retry = True
         else:
             retry = policy.applies(error)
-        reason = _describe(error)
-        text = "" if isinstance(error, Retry) else _traceback(error)
+        reason, text = _describe(cause), "" if isinstance(cause, Retry) else _traceback(cause)
         if retry and policy.left(attempt):
             delay = policy.delay(attempt)
             return Settlement(claim.token, self._reason(reason, text), "retry", delay)
+        if isinstance(error, Retry) and run.definition.never_retries and policy is not error:
+            reason = f"{reason} (the task raised Retry and is defined with retry=0, so it is not retried)"
         return self._dead_letter(claim, reason, text)
 
     def _dead_letter(self, claim: Claim, reason: str, text: str = "") -> Settlement:
