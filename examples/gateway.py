@@ -9,7 +9,9 @@ python gateway.py serve [PORT]    serve; start as many processes as you like beh
 
 `?user=` names the user, in place of your authentication. A position is the id of a message: the browser keeps it, and
 the chat reports if it began again since. All connections of a process share one connection to the server. Messages are
-stored; presence and typing are not: they are published to the clients that are connected.
+stored; presence and typing are not: they are published to the clients that are connected. A user is present while any
+of its connections is open, in whatever process. Each tab reads after its own last id, also below what another tab has
+acknowledged: create a chat with a history, so that this is still stored.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import json
 import os
 import socket
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -33,7 +35,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from valkey.asyncio import Valkey
 from valkey.exceptions import ValkeyError
 
-from penstock import BadCall, Message, Penstock, PenstockError, ServerError
+from penstock import BadCall, History, Message, Penstock, PenstockError, ServerError
 from penstock.errors import ChatGone, MessageError, NewBeginning, NotAMember
 
 PREFIX = "example"
@@ -55,6 +57,8 @@ class Live:
         url = os.environ.get("PENSTOCK_URL", "")
         self._client = Valkey.from_url(url) if "://" in url else None
         self._reading: asyncio.Task[None] | None = None
+        self._here: Counter[tuple[str, str]] = Counter()
+        """Chat and user -> connections of this process."""
         self._few = asyncio.Semaphore(4)
         """The client opens a connection for each command that runs: thousands, when thousands of users reconnect."""
 
@@ -65,6 +69,19 @@ class Live:
         with contextlib.suppress(ValkeyError, OSError):  # an event is worth no error
             async with self._few:
                 await self._client.publish(f"{PREFIX}:live:{chat}", json.dumps(event))
+
+    @contextlib.asynccontextmanager
+    async def present(self, chat: str, user: str) -> AsyncIterator[None]:
+        """Publish that the user is there, and at the end of its last connection that it is not."""
+        self._here[chat, user] += 1
+        try:
+            await self.publish(chat, {"type": "presence", "user": user, "on": True})
+            yield
+        finally:
+            self._here[chat, user] -= 1
+            if not self._here[chat, user]:
+                del self._here[chat, user]
+                await self.publish(chat, {"type": "presence", "user": user, "on": False})
 
     def _deliver(self, chat: str, event: dict[str, Any]) -> None:
         for queue in self._queues.get(chat, ()):
@@ -103,7 +120,11 @@ class Live:
                     async for message in channel.listen():
                         if message["type"] == "pmessage":
                             chat = message["channel"].decode().removeprefix(f"{PREFIX}:live:")
-                            self._deliver(chat, json.loads(message["data"]))
+                            event = json.loads(message["data"])
+                            self._deliver(chat, event)
+                            if event["type"] == "presence" and not event["on"] and self._here[chat, event["user"]]:
+                                # Its connection to another process has ended, and one to this process is open.
+                                await self.publish(chat, {**event, "on": True})
             await asyncio.sleep(1)
 
 
@@ -253,14 +274,13 @@ class Gateway:
                 asyncio.create_task(self._follow(chat, user, last, incoming)),
                 asyncio.create_task(self._forward(events, incoming)),
             ]
-            await self.live.publish(chat, {"type": "presence", "user": user, "on": True})
             try:
-                yield incoming
+                async with self.live.present(chat, user):
+                    yield incoming
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
-                await self.live.publish(chat, {"type": "presence", "user": user, "on": False})
 
     async def _follow(self, chat: str, user: str, last: str | None, incoming: asyncio.Queue[Any]) -> None:
         try:
@@ -291,7 +311,7 @@ async def demonstrate() -> None:
     running = server(port)
     serving = asyncio.create_task(running.serve([listening]))
     async with Penstock(prefix=PREFIX) as app, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-        chat = await app.chats.create.aio(["ada", "bo"])
+        chat = await app.chats.create.aio(["ada", "bo"], history=History(messages=1000))
         path = f"/chats/{chat.id}"
         for n in (1, 2, 2):  # the second POST is repeated, as after a lost answer
             await client.post(f"{path}/messages?user=bo", json={"body": f"message {n}", "id": str(n)})

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import uuid
 from typing import Any
 
 import msgspec
@@ -71,3 +72,33 @@ async def test_no_component_writes_null_for_a_number(app: Penstock, do: Do):
             await do(verb, *args)
     assert await do(app.mailbox("b").pull) == []
     assert (await do(app.queue("q").count)).ready == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "fix"),
+    [
+        (b"x", "base64.b64encode"), ({"a": [b"x"]}, "base64.b64encode"), ({1: 2}, "send str"), ([{1.5: 2}], "send str"),
+        ({1: "a", "1": "b"}, "send str"),
+    ],
+)  # fmt: skip
+async def test_a_value_that_would_be_read_as_another_one_is_refused(app: Penstock, do: Do, value: Any, fix: str):
+    chat = await do(app.chats.create, ["ada"])
+    for verb, args in [
+        (app.mailbox("m").post, (value,)),
+        (app.mailbox("m").post_many, ([value],)),
+        (chat.send, ("ada", value)),
+        (app.queue("raw").put_many, ([value],)),
+    ]:
+        with pytest.raises(BadCall, match=fix):
+            await do(verb, *args)
+    await do(chat.delete)
+
+
+@pytest.mark.parametrize("value", [{1: "a", "1": "b"}, {"deep": [{uuid.UUID(int=1): 1, str(uuid.UUID(int=1)): 2}]}])
+def test_two_keys_that_json_writes_alike_are_refused_in_arguments(value: Any):
+    @Penstock("redis://nowhere").task
+    def work(rows: Any) -> None: ...
+
+    with pytest.raises(BadCall, match="one key in JSON"):
+        work.call(value)
+    work.call({1: "a", "2": "b"})

@@ -19,7 +19,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from penstock import Chat, Penstock, Settings
+from penstock import Chat, History, Penstock, Settings
 from tests.conftest import commands
 from tests.servers import Server
 from tests.speed import scaled
@@ -151,6 +151,34 @@ async def test_presence_and_typing_reach_the_clients_of_every_gateway(gateways: 
             assert (await receive(ada, "typing")) == {"type": "typing", "user": "bo", "on": True}
         assert (await receive(ada, "presence")) == {"type": "presence", "user": "bo", "on": False}
     assert (await chat.info.aio()).last == 0
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_a_user_with_two_tabs_is_present_until_both_are_closed(gateways: Gateways, chat: Chat, processes: int):
+    ports = [await gateways.start() for _ in range(processes)]
+    async with socket_of(ports[0], chat, "bo") as bo:
+        assert (await receive(bo, "presence"))["user"] == "bo"
+        async with socket_of(ports[0], chat, "ada") as first:
+            assert (await receive(bo, "presence"))["on"]
+            async with socket_of(ports[-1], chat, "ada"):
+                assert (await receive(bo, "presence"))["on"]
+            if processes == 2:
+                assert not (await receive(bo, "presence"))["on"]
+                assert (await receive(bo, "presence"))["on"]  # the other process has a connection of hers
+            await first.send(json.dumps({"typing": True}))
+            assert (await receive(bo, "typing"))["user"] == "ada"
+        assert not (await receive(bo, "presence"))["on"]
+
+
+async def test_a_tab_reads_after_its_own_id_what_another_tab_has_acknowledged(gateways: Gateways, chat: Chat):
+    await chat.keep.aio(history=History(messages=100))
+    port = await gateways.start()
+    await chat.send_many.aio("bo", range(8))
+    seen = await read_stream(port, chat, "ada", 8)
+    await read_stream(port, chat, "ada", 1, seen[6]["last"])  # one tab has everything up to the seventh
+    again = await read_stream(port, chat, "ada", 6, seen[1]["last"])
+    assert [one["body"] for one in again] == [2, 3, 4, 5, 6, 7]
+    assert await chat.reader("ada").unread.aio() == 1
 
 
 async def test_an_id_of_a_chat_that_began_again_skips_nothing(gateways: Gateways, chat: Chat, server: Server):

@@ -51,12 +51,45 @@ def _refuse_non_finite(value: Any) -> None:
             pending += one
 
 
-def encode(value: Any, *, limit: int, what: str) -> bytes:
+def _refuse_other_keys(value: Any, *, untyped: bool) -> None:
+    """Raise ValueError for a dict with two keys that JSON writes as one text. `untyped`: the value is read without an
+    annotation, so refuse also keys and bytes that would be read as text."""
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, dict):
+            others = [key for key in one if not isinstance(key, str)]
+            if others and untyped:
+                raise ValueError(f"the key {others[0]!r:.100} would be read as a text: send str(key)")
+            texts = [*one.keys() - others, *map(_text_of, others)] if others else []
+            if len(texts) > len(set(texts)):
+                raise ValueError(f"two of the keys {[*one]!r:.100} are one key in JSON: keep one of them")
+            pending += one.values()
+        elif isinstance(one, list | tuple | set | frozenset):
+            pending += one
+        elif untyped and isinstance(one, bytes | bytearray | memoryview):
+            raise ValueError(
+                "bytes would be read as a text: send base64.b64encode(…).decode(), or an address of the data"
+            )
+
+
+def _text_of(key: Any) -> str:
+    """A key as JSON writes it."""
+    return str(msgspec.to_builtins(key, str_keys=True, enc_hook=_encode_other))
+
+
+def encode(value: Any, *, limit: int, what: str, untyped: bool = False) -> bytes:
     """`value` as JSON. Raises BadCall for a value that JSON cannot hold, PayloadTooLarge above `limit` bytes.
 
-    `what`: what the value is, for the message.
+    what     what the value is, for the message
+    untyped  it is read without an annotation: bytes, and keys that are no texts, are refused
     """
     data = _encoded(_encoder, value, what)
+    if untyped or b'":' in data:
+        try:
+            _refuse_other_keys(value, untyped=untyped)
+        except ValueError as error:
+            raise BadCall(f"{what}: {error}") from None
     if len(data) > limit:
         raise PayloadTooLarge(
             f"{what} is {len(data):,} bytes, the limit is {limit:,}: store the data elsewhere and pass its address"

@@ -132,7 +132,7 @@ class Queue:
 
     def _draft_values(self, values: Iterable[Any], options: Options) -> list[tuple[str, bytes]]:
         limit = self.settings.max_payload
-        return [self.draft(codec.encode(v, limit=limit, what="the value"), options) for v in values]
+        return [self.draft(codec.encode(v, limit=limit, what="the value", untyped=True), options) for v in values]
 
     @verb
     def put(self, value: Any, **options: Unpack[EnqueueOptions]) -> RoundTrip[Job[Any]] | Operation[Job[Any]]:

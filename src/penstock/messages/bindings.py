@@ -30,7 +30,7 @@ from penstock.errors import (
     StateLost,
     TooManyIds,
 )
-from penstock.messages.constants import KEPT_MS, MAX_DEVICES, OVERDUE, PER_LOG, PER_SENDER
+from penstock.messages.constants import KEPT_MS, MAX_DEVICES, MOST_EVENTS, OVERDUE, PER_LOG, PER_SENDER
 from penstock.messages.keys import LogKeys
 from penstock.messages.message import DeadMessage, Gap, History, Keep, Mail, Message, number_of
 from penstock.messages.replies import ClaimReply, LogStatus, PostReply, PullReply, WakeReply
@@ -155,7 +155,7 @@ class LogBindings:
         return NotAMember(f"{who!r} is no member of {self.label}: never joined, left, or was kicked")
 
     def encode(self, value: Any) -> bytes:
-        return codec.encode(value, limit=self.settings.max_payload, what=f"the message to {self.label}")
+        return codec.encode(value, limit=self.settings.max_payload, what=f"the message to {self.label}", untyped=True)
 
     # --- send ---
 
@@ -198,8 +198,8 @@ class LogBindings:
         self, member: str, device: str = "", *, limit: int, acked: str = "", after: str = "",
         max_bytes: int = PULL_BYTES, address: str = "", ttl: float = 0.0, watch: bool = False,
     ) -> RoundTrip[PullReply]:  # fmt: skip
-        """Acknowledge up to the position `acked`, then return up to `limit` messages: those after the cursor, or after
-        the position `after` if that is higher. "" is no position."""
+        """Acknowledge up to the position `acked`, then return up to `limit` messages: those after the position `after`,
+        or with "" after the cursor."""
         args = (
             self.clock.now_ms, member, device, acked, after, limit, max_bytes, address, int(ttl * 1000), int(watch),
         )  # fmt: skip
@@ -214,6 +214,23 @@ class LogBindings:
             return PullReply(last, cursor, bool(more), decode_names(to_notify), mail, bool(restarted), skipped_to)
 
         return self._call("pull", args, read, member)
+
+    def mark_unread(self, member: str, device: str, position: str) -> RoundTrip[None]:
+        def read(reply: Sequence[Any]) -> None:
+            number = number_of(position)
+            match reply[0]:
+                case b"RESTARTED":
+                    raise new_beginning(self, position, "marked as unread")
+                case b"FREED":
+                    raise MessageError(
+                        f"message {number} of {self.label} is not stored any more, the oldest one is {reply[1]}: "
+                        "history=History(…) keeps what all have read"
+                    )
+                case b"SHARED":
+                    raise MessageError(f"workers claim the messages of {self.label}: requeue a dead letter instead")
+
+        args = (self.clock.now_ms, member, device, position)
+        return self._call("mark_unread", args, read, member, also=b"RESTARTED FREED SHARED")
 
     def _messages(self, rows: Sequence[Any], before: int, *, new_beginning: bool = False) -> list[Message]:
         """Make messages of rows of number, ms, sender, body, note. `before`: the number before the first requested one.
@@ -259,11 +276,15 @@ class LogBindings:
                         f"{action} in {self.label}: message {number} is an event about another message: {action} that "
                         "one, whose id is its `about`"
                     )
+                case b"EVENTS":
+                    raise NoSpace(
+                        f"{self.label} keeps {MOST_EVENTS:,} edits and redactions for its slow readers: edit later"
+                    )
                 case b"REDACTED":
                     raise MessageError(f"message {number} of {self.label} was redacted: it cannot be edited")
             return reply[1].decode(), _wake_reply(*reply[2:])
 
-        return self._call("change", args, read, by, also=b"RESTARTED EVENT REDACTED")
+        return self._call("change", args, read, by, also=b"RESTARTED EVENT EVENTS REDACTED")
 
     def stop_waiting(self, address: str, shared_reader: str | None = None) -> RoundTrip[int]:
         """Deregister an address. `shared_reader`: it is that of a worker of this reader."""

@@ -12,6 +12,9 @@ OVERDUE: Final = b"overdue"
 CHUNK: Final = 256
 BYTES: Final = 6
 
+# events, in own.lua
+MOST_EVENTS: Final = 10000
+
 # ids, in post.lua
 KEPT_MS: Final = 600000
 PER_SENDER: Final = 10000

@@ -19,7 +19,7 @@ _history = { SLICE = 1000, STEPS = 20 }
 --- uses: base
 --- seldom
 function history.floor(l, now, upto)
-  if l.history_messages > 0 then upto = math.min(upto, l.top - l.history_messages) end
+  if l.history_messages > 0 then upto = math.min(upto, events.floor(l, l.history_messages)) end
   if l.history_age == 0 or upto < l.first then return upto, 0 end
   local to = l.first - 1
   while to < upto and to < l.first + _history.SLICE do
@@ -121,8 +121,8 @@ end
 -- Removes the body of a message, or replaces it, and posts an event about that. `kind`: "redact" or "edit".
 -- Returns { "OK", position of the event, how many are left to wake, { reader to notify, … } }; { "RESTARTED" } if the
 -- log began again since; { "EVENT" } if this is an event; { "REDACTED" } if the message was redacted and cannot be
--- edited; or { "GONE" | "VANISHED" | "NOT_A_MEMBER" }. A message that was redacted is not redacted again: the position
--- is that of the earlier event.
+-- edited; { "EVENTS" } if there are too many events for one more edit; or { "GONE" | "VANISHED" | "NOT_A_MEMBER" }. A
+-- message that was redacted is not redacted again: the position is that of the earlier event.
 --- keys: base state
 --- args: caller: str, number: int, given: int, by: str, position: str, kind: str, body: str
 --- flags: allow-oom
@@ -142,6 +142,8 @@ function script.change(base, state, caller, number, given, by, position, kind, b
   local earlier = string.match(note, "^redacted (.*)$")
   if earlier and kind == "redact" then return idempotency.keep(caller, number, { "OK", earlier, 0, {} }) end
   if earlier then return { "REDACTED" } end
+  local drops = l.messages > 0 and not l.refuse
+  if kind == "edit" and not drops and events.overflow(l) >= l.first then return { "EVENTS" } end
   local now = clock.now(given)
   local event = log.append(l, now, by, body, "event", kind .. " " .. position)
   if not event then return { "VANISHED", "log" } end
@@ -155,7 +157,7 @@ function script.change(base, state, caller, number, given, by, position, kind, b
       history.remove_body(l, entry, 0, "redacted " .. event)
     end
   end
-  own.add(by, l.top, l.top)
+  events.add(l)
   l.entry_number = nil
   log.save(l, now)
   local left, to_notify = log.report(l, now)

@@ -172,7 +172,7 @@ function log.trim(l, now)
     to, rest = history.floor(l, now, to)
     to, more = math.max(last, to), rest
   end
-  if l.messages > 0 and not l.refuse then to = math.max(to, l.top - l.messages) end
+  if l.messages > 0 and not l.refuse then to = math.max(to, events.floor(l, l.messages), events.overflow(l)) end
   if to > last + 2000 then
     to, more = last + 2000, 1
   elseif to < l.top and (l.age > 0 or (l.bytes > 0 and not l.refuse)) then
@@ -334,9 +334,9 @@ function script.create(base, state, caller, number, given, messages, bytes, age_
   return idempotency.keep(caller, number, { "OK", first })
 end
 
--- Acknowledges everything up to the position `acked`. Then returns up to `limit` messages after the cursor, or after
--- the position `after` if that is higher; with `limit` 0 it only acknowledges. A position of a log that began again
--- since is ignored and reported.
+-- Acknowledges everything up to the position `acked`. Then returns up to `limit` messages after the position `after`,
+-- or after the cursor if that is ""; with `limit` 0 it only acknowledges. A position of a log that began again since is
+-- ignored and reported.
 --
 --   address, wait_ms  if there is no message, the address is registered for `wait_ms`, and notified of the next one
 --   watch             1: if there is no message, the next sender is asked to notify the reader's member (`watching`)
@@ -372,19 +372,17 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
     cursor = acked_number
     if l.has_shared then cursor = shared_reader.drop_below(name, cursor) end
     redis.call("ZADD", base .. "readers", cursor, name)
-    if member ~= "" then own.drop(member) end
     more = log.trim(l, now)
+    if member ~= "" then own.drop(member, l.first - 1) end
   else
     if l.restarted and limit > 0 then redis.call("ZADD", base .. "readers", cursor, name) end
     if l.age + l.history_age > 0 or acked ~= "" then more = log.trim(l, now) end
   end
   local left, to_notify = 0, {}
   if limit > 0 then left, to_notify = log.wake_rest(l, now) end
-  position = math.max(cursor, position or 0)
+  position = after ~= "" and position or cursor
   local unread = l.top - math.max(cursor, l.first - 1)
-  if limit > 0 and unread > 0 and member ~= "" then
-    unread = math.max(0, unread - own.above(member, l.top - unread))
-  end
+  if limit > 0 and unread > 0 and member ~= "" then unread = unread - log.uncounted(l, member, l.top - unread) end
   local answer = { "OK", l.top, l.first, cursor, position, restarted, more, left, to_notify, unread }
   local head = #answer
   l.now = now

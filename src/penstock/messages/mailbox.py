@@ -118,11 +118,19 @@ class Claimed:
         return self._mailbox._settle("release", [self], check_seconds("release(delay=…)", delay, 0.0))
 
     @verb
+    def reject(self, reason: str = "") -> Operation[None]:
+        """End the message without success: it becomes a dead letter of the mailbox, with this reason. Raises LeaseLost.
+        One round trip."""
+        return self._bury("reject", reason)
+
+    @verb
     def fail(self, reason: str = "") -> Operation[None]:
-        """Give the message up: it becomes a dead letter of the mailbox, with this reason. Raises LeaseLost. One round
-        trip."""
+        """The same as `reject`, by the name that it has for jobs."""
+        return self._bury("fail", reason)
+
+    def _bury(self, verb: str, reason: str) -> Operation[None]:
         if not isinstance(reason, str):
-            raise BadCall(f"fail(reason={reason!r:.100}): give a text")
+            raise BadCall(f"{verb}(reason={reason!r:.100}): give a text")
         shown = reason.encode(errors="replace")[:MAX_REASON].decode(errors="ignore")
         return self._mailbox._settle("bury", [self], reason=shown)
 

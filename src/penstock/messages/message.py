@@ -21,8 +21,8 @@ class Keep:
 
     None means no limit: `Keep()` keeps each message until every reader has acknowledged it.
 
-    messages  how many messages
-    bytes     how many bytes: senders and bodies, plus 32 bytes for each message
+    messages  how many messages, not counting edits and redactions, of which 10,000 are kept beside the messages
+    bytes     how many bytes: senders and bodies, plus 32 bytes for each message, and for each edit
     age       how many seconds; checked on each send and each read
     full      what happens at the limit of messages or bytes: "drop" drops the oldest messages and reports a gap to each
               reader that had not read them; "refuse" refuses new ones
@@ -46,8 +46,8 @@ class Keep:
 class History:
     """How much is kept of what every reader has acknowledged, so that it can be read again.
 
-    A message is kept while it is one of the last `messages`, or younger than `age` seconds. Messages that `Keep` drops
-    are no history either. None means: none for this reason.
+    A message is kept while it is one of the last `messages`, not counting edits and redactions, or younger than `age`
+    seconds. Messages that `Keep` drops are no history either. None means: none for this reason.
     """
 
     messages: int | None = None
@@ -66,10 +66,10 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Messages that were dropped before this reader had read them.
+    """Messages that are not stored any more, though this reader had not acknowledged them, or has asked for them.
 
     first   number of the oldest message that is still there
-    missed  how many were dropped
+    missed  how many are missing
     """
 
     first: int

@@ -1,13 +1,18 @@
--- The numbers of the messages that a member sent itself, so that they do not count as unread.
+-- Numbers that do not count as unread: those of the messages that a member sent itself, and those of events, which are
+-- also no messages to a limit of messages.
 --
 --   own  HASH  member          -> "<lo> <hi>:" and chunk <hi>, its last one; <lo>: the first one that is there
 --              member NUL <n>  -> chunk <n>
+--              NUL             -> as of a member, of all events
 --
--- A chunk has 256 numbers in ascending order, six bytes each; the last one may have fewer. A chunk is deleted when all
--- readers of the member have acknowledged its numbers. So a message costs six bytes from its send until its sender has
--- acknowledged it.
+-- A chunk has 256 numbers in ascending order, six bytes each; the last one may have fewer. When its numbers were freed,
+-- the next call of its member that acknowledges something, or begins another chunk, deletes it. So a message costs six
+-- bytes while it is there.
 
 own = { CHUNK = 256, BYTES = 6 }
+
+events = { MOST_EVENTS = 10000 }
+_events = { OF = "\0" }
 
 _own_slice = { DROPPED = 500, FORGOTTEN = 3000 } -- chunks that one call deletes
 
@@ -40,8 +45,8 @@ function own.at(chunk, place)
   return (struct.unpack(">I6", chunk, (place - 1) * own.BYTES + 1))
 end
 
--- Notes messages `first` to `last` of a member.
---- (member: str, first: int, last: int)
+-- Notes messages `first` to `last` of a member. Returns whether they began another chunk.
+--- (member: str, first: int, last: int) -> bool
 --- uses: base
 function own.add(member, first, last)
   local lo, hi, chunk = own.last(member)
@@ -50,8 +55,10 @@ function own.add(member, first, last)
     own.forget(member)
     lo, hi, chunk = hi + 1, hi + 1, ""
   end
+  local has_new_chunk = false
   while first <= last do
     if #chunk >= own.CHUNK * own.BYTES then
+      has_new_chunk = true
       redis.call("HSET", base .. "own", own.field(member, hi), chunk)
       chunk, hi = "", hi + 1
     end
@@ -62,6 +69,7 @@ function own.add(member, first, last)
     first, chunk = first + #added - 1, table.concat(added)
   end
   own.store(member, lo, hi, chunk)
+  return has_new_chunk
 end
 
 -- Returns how many messages of a member have numbers above `after`.
@@ -72,7 +80,6 @@ function own.above(member, after)
   if not lo then return 0 end
   local chunk, found = last, 0
   if own.at(last, 1) > after and lo < hi then
-    -- All chunks below the lowest cursor of the member are gone. So that of its only device is in the first one.
     local from, to = lo, hi - 1
     chunk = redis.call("HGET", base .. "own", own.field(member, lo))
     if own.at(chunk, #chunk / own.BYTES) <= after then
@@ -97,14 +104,12 @@ function own.above(member, after)
   return found + #chunk / own.BYTES - low
 end
 
--- Deletes chunks whose numbers all readers of the member have acknowledged: some hundreds of them. Later calls delete
--- the others.
---- (member: str)
+-- Deletes chunks whose numbers are not above `upto`: some hundreds of them. Later calls delete the others.
+--- (member: str, upto: int)
 --- uses: base
-function own.drop(member)
+function own.drop(member, upto)
   local lo, hi, last = own.last(member)
   if not lo then return end
-  local upto = log.lowest_cursor(member)
   local fields, from = {}, lo
   while lo < hi and #fields < _own_slice.DROPPED do
     local chunk = redis.call("HGET", base .. "own", own.field(member, lo))
@@ -135,4 +140,61 @@ function own.forget(member)
     redis.call("HDEL", base .. "own", unpack(fields))
   end
   return to < hi - 1
+end
+
+-- Notes that the last message is an event.
+--- (l: table)
+--- uses: base
+--- seldom
+function events.add(l)
+  l.has_removed = true
+  if own.add(_events.OF, l.top, l.top) then own.drop(_events.OF, l.first - 1) end
+end
+
+-- Returns how many events have numbers above `after`.
+--- (l: table, after: int) -> int
+--- uses: base
+function events.above(l, after)
+  if not l.has_removed then return 0 end
+  return math.min(own.above(_events.OF, after), l.top - after)
+end
+
+-- Returns the lowest number above which there are at most `most` messages that are no events, or at most `most` events.
+--- (l: table, most: int, of_events: bool) -> int
+--- uses: base
+--- seldom
+function events.lowest(l, most, of_events)
+  local low, high = l.first - 1, l.top
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local found = events.above(l, middle)
+    if not of_events then found = l.top - middle - found end
+    if found <= most then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+-- Returns the number above which there are the last `n` messages that are no events.
+--- (l: table, n: int) -> int
+--- uses: base
+function events.floor(l, n)
+  local to = l.top - n
+  if to < l.first or not l.has_removed then return to end
+  return events.lowest(l, n, false)
+end
+
+-- Returns the number up to which messages exceed the bound of events, or `first` - 1.
+--- (l: table) -> int
+--- uses: base
+function events.overflow(l)
+  if not l.has_removed or l.top - l.first < events.MOST_EVENTS then return l.first - 1 end
+  if events.above(l, l.first - 1) <= events.MOST_EVENTS then return l.first - 1 end
+  return events.lowest(l, events.MOST_EVENTS, true)
+end
+
+-- Returns how many messages above `after` do not count as unread for a member: its own, and events.
+--- (l: table, member: str, after: int) -> int
+--- uses: base
+function log.uncounted(l, member, after)
+  return math.min(own.above(member, after) + events.above(l, after), l.top - after)
 end

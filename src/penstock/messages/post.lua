@@ -210,8 +210,9 @@ function script.post(base, state, caller, number, given, create, by, ttl_ms, add
   if fresh_ids > 0 then ids.keep(l, by, added, now) end
   local left, to_notify = 0, {}
   if fresh > 0 then
-    if create == 0 then own.add(by, l.top - fresh + 1, l.top) end
+    local has_new_chunk = create == 0 and own.add(by, l.top - fresh + 1, l.top)
     log.save(l, now)
+    if has_new_chunk then own.drop(by, l.first - 1) end
     left, to_notify = log.report(l, now)
   end
   if address ~= "" then

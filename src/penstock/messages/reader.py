@@ -37,7 +37,8 @@ class LogReader:
         each pull returns the same messages again.
 
         limit  1 to 1000; fewer are returned when they make up a megabyte
-        after  a message, or its id: return only messages after it. If the log began again since, this is ignored, and
+        after  a message, or its id: return the messages after it, also those that were acknowledged and are still
+               stored; those that are not are a gap. If the log began again since, this is ignored, and
                `mail.new_beginning` is set
         wait   seconds to wait for the first message; 0 answers at once, None waits for ever
 
@@ -109,9 +110,20 @@ class LogReader:
         return bool(reply.new_beginning)
 
     @verb
+    def mark_unread(self, first: Message | str) -> RoundTrip[None]:
+        """Mark this message, and all after it, as not acknowledged: they are unread, and pulled again. `first`: the
+        message, or its id.
+
+        A message that was not acknowledged changes nothing. Raises MessageError for one that is not stored any more,
+        and for a mailbox whose messages workers claim; NewBeginning if the log began again since. One round trip.
+        """
+        position = check_position("mark_unread(first=…)", first, self._log.keys.name)
+        return self._log.mark_unread(self._member, self._device, position)
+
+    @verb
     def unread(self) -> RoundTrip[int]:
-        """How many messages this reader has not acknowledged, without those that its own member sent. One round trip,
-        O(1)."""
+        """How many messages this reader has not acknowledged, without those that its own member sent, and without edits
+        and redactions. One round trip, O(log n)."""
         call = self._log.status(self._member, self._device)
         return default_on(self._reads_as_empty, call.then(self._unread_of), 0)
 
@@ -151,7 +163,8 @@ class LogReader:
         batch of up to `limit`, so after a crash that many are delivered again. `with follow() as messages:`
         acknowledges them also when the `with` block ends. With `ack=False` only your own `ack` acknowledges.
 
-        after  a message, or its id: begin after it, for instance where a client's last connection ended
+        after  a message, or its id: begin after it, for instance where a client's last connection ended, also below
+               what another connection of this reader has acknowledged since; as in `pull`
 
         If the log begins again, the loop continues with the first message that was not acknowledged, and that message
         has `new_beginning` set.

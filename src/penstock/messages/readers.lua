@@ -103,7 +103,7 @@ function script.join(base, state, caller, number, member, last)
     return idempotency.keep(caller, number, { "OK", cursor, 0 })
   end
   local cursor = l.first - 1
-  if last >= 0 then cursor = math.max(cursor, l.top - last) end
+  if last >= 0 then cursor = math.max(cursor, events.floor(l, last)) end
   redis.call("ZADD", base .. "readers", cursor, member)
   return idempotency.keep(caller, number, { "OK", cursor, 1 })
 end
@@ -160,9 +160,34 @@ function script.drop_device(base, state, given, member, device)
   return { "OK", 1, log.trim(l, clock.now(given)) }
 end
 
+-- Moves the cursor of a reader back, so that the message at `position` and all after it are unread. Returns { "OK" };
+-- { "RESTARTED" } if the log began again since; { "FREED", number of the oldest message } if the message was freed;
+-- { "SHARED" } if workers share the reader; or { "GONE" | "VANISHED" | "NOT_A_MEMBER" | "MANY" }.
+--- keys: base state
+--- args: given: int, member: str, device: str, position: str
+--- flags: allow-oom
+function script.mark_unread(base, state, given, member, device, position)
+  local fault, l = log.open()
+  if fault then return fault end
+  if not l then return log.refuse_gone() end
+  l.is_messages = true
+  local name, cursor, devices = log.reader(l, member, device)
+  if not cursor then return log.refuse() end
+  if devices and #devices > log.MAX_DEVICES then return { "MANY" } end
+  local number = log.locate(l, position)
+  if l.lost then return { "VANISHED", l.lost } end
+  if not number then return { "RESTARTED" } end
+  if number < l.first then return { "FREED", l.first } end
+  if l.has_shared and redis.call("HEXISTS", base .. "next", name) == 1 then return { "SHARED" } end
+  if devices then log.add_device(member, name, cursor, devices) end
+  redis.call("HSET", base .. "seen", name, string.format("%d", clock.now(given)))
+  if number - 1 < cursor then redis.call("ZADD", base .. "readers", number - 1, name) end
+  return { "OK" }
+end
+
 -- Returns the state of the log and of one reader: { "OK", now, top, first, bytes, number of readers, number of
 -- message ids that are kept, ms of the oldest or 0, cursor or -1, seen or 0, first unclaimed number or 0, number of
--- claims, number of dead letters, number of unread messages that the reader's member sent itself } or { "GONE" |
+-- claims, number of dead letters, number of unread messages that do not count as such } or { "GONE" |
 -- "VANISHED" }. A device that has never pulled has the cursor with which it would start. `watch` 1: if the reader has
 -- acknowledged everything, the next sender is asked to notify its member (`watching` in log.lua).
 --- keys: base state
@@ -185,14 +210,14 @@ function script.status(base, state, given, member, device, watch)
   local claimed = unclaimed > 0 and redis.call("ZCARD", base .. "claimed:" .. name) or 0
   local dead = redis.call("ZCARD", base .. "dead")
   local read_to = math.max(cursor, l.first - 1)
-  local mine = member ~= "" and math.min(own.above(member, read_to), l.top - read_to) or 0
+  local mine = member ~= "" and log.uncounted(l, member, read_to) or 0
   return {
     "OK", now, l.top, l.first, l.ended - l.begun, readers, kept, oldest, cursor, seen, unclaimed, claimed, dead, mine,
   }
 end
 
 -- Returns a page of the readers, beginning with those that are furthest behind: { "OK", top, first, reader, cursor,
--- seen or 0, number of unread messages that its member sent itself, … } or { "GONE" }.
+-- seen or 0, number of unread messages that do not count as such, … } or { "GONE" }.
 --- keys: base state
 --- args: offset: int, n: int
 --- flags: no-writes
@@ -208,7 +233,7 @@ function script.readers(base, state, offset, n)
     answer[#answer + 1] = cursor
     answer[#answer + 1] = tonumber(redis.call("HGET", base .. "seen", rows[i]) or 0)
     local read_to = math.max(cursor, l.first - 1)
-    answer[#answer + 1] = math.min(own.above(string.match(rows[i], "^%Z*"), read_to), l.top - read_to)
+    answer[#answer + 1] = log.uncounted(l, string.match(rows[i], "^%Z*"), read_to)
   end
   return answer
 end
