@@ -272,7 +272,7 @@ async def test_a_user_who_lacks_a_right_gets_an_error_at_once(face: str, server:
 async def test_a_right_that_a_script_lacks_gives_the_same_error(face: str, server: Server):
     server.client.execute_command("ACL", "SETUSER", "few", "on", ">x", "~*", "&*", "+@all", "-incr")
     driver = ServerDriver(f"unix://few:x@{server.socket}")
-    with pytest.raises(ServerRefused, match=r"'incr'.*lacks a right"):
+    with pytest.raises(ServerRefused, match=r"('incr'|this command).*lacks a right"):
         await run(driver, face, count("acl"))
     await driver.aclose()
 

@@ -11,7 +11,7 @@ from penstock.errors import DurabilityUnavailable, NotDurable
 from tests.conftest import until
 from tests.driver.operations import QUICK, FaceDriver, append, script, shown
 from tests.driver.proxy import Proxy
-from tests.servers import Server, free_port
+from tests.servers import Server, free_port, needs_waitaof
 
 
 async def test_a_server_that_cannot_confirm_a_write_is_sent_nothing(driver: FaceDriver, key: str, server: Server):
@@ -20,6 +20,7 @@ async def test_a_server_that_cannot_confirm_a_write_is_sent_nothing(driver: Face
     assert await driver.run(shown(key)) == []
 
 
+@needs_waitaof
 async def test_a_write_to_the_disk_is_confirmed(face: str, key: str, start: Callable[..., Server]):
     started = start("--appendonly", "yes", "--appendfsync", "always")
     driver = FaceDriver(face, started.address)
@@ -42,6 +43,7 @@ async def test_a_write_to_the_disk_is_confirmed(face: str, key: str, start: Call
     await driver.aclose()
 
 
+@needs_waitaof
 async def test_a_server_that_was_lost_is_asked_again_what_it_keeps(face: str, key: str, start: Callable[..., Server]):
     started = start("--appendonly", "yes", "--appendfsync", "always")
     driver = FaceDriver(face, started.address)
