@@ -38,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     everywhere.add_pairs_option(parser)
+    parser.addoption("--eager-tasks", action="store_true", help="run the tests of asyncio with eager tasks")
     retries.add_option(parser)
 
 
@@ -78,8 +79,16 @@ def nothing_is_left_behind() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
+def anyio_backend(request: pytest.FixtureRequest) -> str | tuple[str, dict[str, Any]]:
+    return ("asyncio", {"loop_factory": eager_loop}) if request.config.getoption("eager_tasks") else "asyncio"
+
+
+def eager_loop() -> asyncio.AbstractEventLoop:
+    """An event loop that starts each task before it returns it, for `--eager-tasks`; from Python 3.12 on."""
+    loop = asyncio.new_event_loop()
+    factory: Any = asyncio.eager_task_factory  # type: ignore[attr-defined,unused-ignore]
+    loop.set_task_factory(factory)
+    return loop
 
 
 # --- servers ---

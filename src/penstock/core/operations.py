@@ -146,6 +146,9 @@ class Listener(Protocol):
         """Where a script sends a message, which ends a `Wait`; see `core/notify.lua`."""
         ...
 
+    def wake(self) -> None:
+        """End its wait, or the next one, as an empty message does. Any thread may call it."""
+
     def close(self) -> bool:
         """Stop listening; sends nothing to the server. Returns whether no other listener has this address.
 

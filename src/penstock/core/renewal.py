@@ -49,6 +49,9 @@ _SHORTEST_RETRY = 0.02
 # The clocks of two hosts differ in speed by less than this.
 _MAX_DRIFT = 0.005
 
+# After an unexpected error the thread begins again after so many seconds.
+_RESTART_PAUSE = 0.2
+
 # The thread ends after this many seconds in which nothing was held.
 _THREAD_IDLE_TIMEOUT = 10.0
 
@@ -177,7 +180,11 @@ class Renewer:
                 if self._thread is None:
                     self._wakes_at, self._idle_since, self._stopped = 0.0, now(), False
                     self._thread = threading.Thread(target=self._run, name="penstock renews", daemon=True)
-                    self._thread.start()
+                    try:
+                        self._thread.start()
+                    except BaseException:  # no more threads: the caller gets no lease, and the next one tries again
+                        self._thread = None
+                        raise
 
     def keep(self, held: Renewable) -> None:
         """Renew the lease, first at its `renew_at`, until its `renewing` is False, it ends, or it is lost."""
@@ -242,10 +249,22 @@ class Renewer:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._serve())
+            while True:
+                try:
+                    return asyncio.run(self._serve())
+                except Exception:  # such as too many open files
+                    log.exception("leases are not renewed for a moment")
+                    self._report_losses()
+                    time.sleep(_RESTART_PAUSE)
         finally:
             with self._lock:
                 self._forget_thread()
+
+    def _report_losses(self) -> None:
+        """Mark as lost what has ended while no renewal was possible."""
+        for held in self.kept():
+            if now() >= held.valid_until:
+                held.mark_lost("this process could not renew it")
 
     def _forget_thread(self) -> None:
         """Forget this thread, which is about to end, so that the next `start` begins another."""

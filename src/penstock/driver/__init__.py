@@ -8,6 +8,7 @@ The modules of this folder, in reading order:
     aio.py                the asyncio face, with one connection per node
     retrying.py           which errors are retried, for how long, and what the others become
     faults.py             why a connection failed, what is damaged, and what to do, for people
+    interruption.py       exceptions of signal handlers, which pass through the driver
     route.py              which node serves a key, and which nodes are in doubt
     lookup.py             asks all nodes of a cluster, or all Sentinels, side by side
     parallel.py           many script calls, in one pipeline to each node

@@ -24,6 +24,7 @@ from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector, packer
 from penstock.driver.engine import Engine
 from penstock.driver.first_attempt import FirstAttempt
+from penstock.driver.interruption import Interruption, raise_if_interrupted
 from penstock.driver.library import open_socket
 from penstock.driver.listening import BlockingListener
 from penstock.driver.lookup import Outcome
@@ -70,8 +71,9 @@ class BlockingConnection:
             self._connection.connect()
             if self._closed:
                 raise ConnectionError("the connection was closed")
-        except BaseException:
+        except BaseException as error:
             self.close()
+            raise_if_interrupted(error)
             raise
         self.set_reply_timeout(timeout)
 
@@ -86,8 +88,12 @@ class BlockingConnection:
         """Send commands, and do not wait for the replies."""
         if self._closed:
             raise ConnectionError("the connection was closed")
-        pack = self._pack
-        self._connection.send_packed_command([pack(command) for command in commands], check_health=False)
+        packed = [self._pack(command) for command in commands]
+        try:
+            self._connection.send_packed_command(packed, check_health=False)
+        except Exception as error:
+            raise_if_interrupted(error)
+            raise
 
     def replies(self, number: int) -> list[Any]:
         return [self._reply() for _ in range(number)]
@@ -117,6 +123,7 @@ class BlockingConnection:
         except Exception as error:
             if is_error_reply(error):
                 return error
+            raise_if_interrupted(error)
             raise
 
     def set_reply_timeout(self, seconds: float) -> None:
@@ -153,6 +160,9 @@ class BlockingOutcomeQueue:
             return self._outcomes.get(timeout=timeout if timeout is None else max(0.0, timeout))
         except Empty:
             return None
+        except Exception as error:
+            raise_if_interrupted(error)
+            raise
 
 
 class BlockingUnanswered:
@@ -289,6 +299,12 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
 
     def run(self, work: RoundTrip[R] | Operation[R]) -> R:
         """Run one script call or an operation, and return its result."""
+        try:
+            return self._run(work)
+        except Interruption as stop:
+            raise stop.error  # noqa: B904 - what the signal handler raised, as if nothing had been between
+
+    def _run(self, work: RoundTrip[R] | Operation[R]) -> R:
         if not isinstance(work, RoundTrip):
             unfinished = _Unfinished(self, work)
             try:
@@ -451,7 +467,11 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
         name = f"penstock listens to {subscriber.node}"
         thread = threading.Thread(target=self._subscribe, args=(subscriber,), name=name, daemon=True)
         self._subscriber_threads[subscriber] = thread
-        thread.start()
+        try:
+            thread.start()
+        except BaseException:  # no more threads
+            del self._subscriber_threads[subscriber]
+            raise
 
     def _subscribe(self, subscriber: Subscriber) -> None:
         try:

@@ -11,6 +11,7 @@ a job.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from functools import cache
 from queue import Empty, SimpleQueue
@@ -109,6 +110,9 @@ class FaceListener:
         """Add a message to those that the next wait returns."""
         raise NotImplementedError
 
+    def wake(self) -> None:
+        self.put("")
+
 
 class BlockingListener(FaceListener):
     """A listener on which one thread waits."""
@@ -137,6 +141,7 @@ class AioListener(FaceListener):
     def __init__(self, registry: ListenerRegistry, channel: WakeChannel, number: int, shared_key: str) -> None:
         self._messages: list[Message] = []
         self._sleeping: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         super().__init__(registry, channel, number, shared_key)
 
     def put(self, message: Message) -> None:
@@ -146,7 +151,7 @@ class AioListener(FaceListener):
     async def wait(self, timeout: float | None) -> list[str]:
         """Sleep until a message arrives, and return all that are there; [] after `timeout` seconds."""
         if not self._messages:
-            loop = asyncio.get_running_loop()
+            loop = self._loop = asyncio.get_running_loop()
             self._sleeping = loop.create_future()
             timer = None if timeout is None else loop.call_later(timeout, self._wake)
             try:
@@ -157,6 +162,12 @@ class AioListener(FaceListener):
                     timer.cancel()
         messages, self._messages = self._messages, []
         return _texts(messages)
+
+    def wake(self) -> None:
+        self._messages.append("")
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         if self._sleeping is not None and not self._sleeping.done():

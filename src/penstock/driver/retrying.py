@@ -21,6 +21,7 @@ from typing import Any
 
 from penstock.core.operations import RoundTrip
 from penstock.driver.faults import advice, describe, final_error, is_closed, script_error
+from penstock.driver.interruption import raise_if_interrupted
 from penstock.errors import (
     ConfigurationError,
     FormatTooNew,
@@ -203,6 +204,7 @@ class Attempts:
         have passed since the first failure. An error that is not from the server or the network is raised unchanged.
         `call`: what was attempted, for the message.
         """
+        raise_if_interrupted(error)
         code = error_code(error)
         if not code:
             raise error

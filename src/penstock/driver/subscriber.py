@@ -34,6 +34,9 @@ L = TypeVar("L", bound=FaceListener)
 # A node has to answer a PING within this part of the setting `ping_interval`.
 _PING_TIMEOUT = 0.4
 
+# The channel on which a server says that it has deleted all keys.
+_INVALIDATED = b"__redis__:invalidate"
+
 # A connection without listeners is kept for so many of these intervals.
 _KEEP_UNUSED = 2.0
 
@@ -116,7 +119,11 @@ class Subscriptions(Generic[L]):
             channel.listeners.setdefault(number, []).append(listener)
             channel.was_unused = False
             if is_new:
-                self.place(channel)
+                try:
+                    self.place(channel)
+                except BaseException:
+                    self.remove(listener)
+                    raise
             return listener
 
     def remove(self, listener: FaceListener) -> bool:
@@ -134,16 +141,24 @@ class Subscriptions(Generic[L]):
             return True
 
     def place(self, channel: WakeChannel) -> None:
-        """Give a channel to the subscriber of its node; if the node is not known, to one that looks for it."""
+        """Give a channel to the subscriber of its node; if the node is not known, to one that looks for it.
+
+        If no subscriber can be started, the channel is forgotten, and its listeners get the error.
+        """
         with self.lock:
             node = self._face.known_node(channel.key)
             subscriber = self._subscribers.get(node)
-            if subscriber is None:
-                subscriber = self._subscribers[node] = Subscriber(self, self._face, node)
+            if subscriber is not None:
                 subscriber.add(channel)
+                return
+            subscriber = self._subscribers[node] = Subscriber(self, self._face, node)
+            subscriber.add(channel)
+            try:
                 self._face.start_subscriber(subscriber)
-            else:
-                subscriber.add(channel)
+            except Exception as error:
+                del self._subscribers[node], self._channels[channel.name]
+                channel.notify_all(error)
+                raise
 
     def drop(self, channel: WakeChannel) -> bool:
         """Forget a channel, unless it has listeners."""
@@ -266,6 +281,10 @@ class Subscriber:
 
     async def _connect(self, node: Node) -> None:
         connection = await self._face.connect(node)
+        (number,) = await connection.exchange(("CLIENT", "ID"))
+        if not isinstance(number, Exception):
+            # It reads no keys, so the only news that it gets is that all were deleted. Not every user may do this.
+            await connection.exchange(("CLIENT", "TRACKING", "ON", "REDIRECT", number))
         with self._subscriptions.lock:
             self._connection, self._pinged_at = connection, 0.0
             connection.push(*(("SSUBSCRIBE", name) for name in self.channels))
@@ -284,6 +303,9 @@ class Subscriber:
                 self._move(one)
             return
         kind, name, *rest = message
+        if name == _INVALIDATED:
+            self._notify_all("")
+            return
         channel = self.channels.get(name.decode(errors="replace"))
         if channel is None:
             return

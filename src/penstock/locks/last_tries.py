@@ -1,8 +1,9 @@
 """The last tries of a process: for each lock or semaphore that it waits for, or has waited for in the last seconds.
 
 The server asks two waiters of different processes to try again when a lease may end. If both died together with the
-owner, nobody would try. So each process tries on its own: when none of its waiters has tried for ten seconds, one does.
-A process that waits for several locks tries one of them every ten seconds, in turn.
+owner, nobody would try. So each process tries on its own: every five seconds (with leases below eight seconds: after
+part of the shortest lease) it tries one of the locks that it waits for, in turn. If a waiter gets a lock that nobody
+handed over, somebody has died: then all waiters of the process try at once.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ from weakref import WeakKeyDictionary
 
 from penstock.core.operations import Driver, Listener, Operation, Wait, recheck_delay
 
-INTERVAL = 10.0
+INTERVAL = 5.0
 """Seconds between two tries of an idle process."""
+
+# With short leases, the part of the lease, and the least number of seconds. A live owner has renewed its lease after a
+# third of it, so a try in the rest of the lease shows that it has not (`waiters.lua`).
+_PART_OF_LEASE = 0.6
+_SHORTEST_INTERVAL = 2.0
 
 # A process that has waited for the same keys in so many seconds joins the waiters in its first attempt. For so long it
 # keeps its subscription, without which the first attempt would need a second round trip too.
@@ -36,7 +42,10 @@ class LastTries:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._waiters: Counter[tuple[str, ...]] = Counter()
+        self._listeners: set[Listener] = set()
         self._tried: dict[tuple[str, ...], float] = {}
+        self._intervals: dict[tuple[str, ...], float] = {}
+        self._next_at = 0.0
         self._waited: dict[tuple[str, ...], float] = {}
 
     @classmethod
@@ -48,17 +57,23 @@ class LastTries:
         return found
 
     @contextmanager
-    def waiting(self, keys: tuple[str, ...]) -> Iterator[None]:
-        """Count a waiter for the length of a block."""
+    def waiting(self, keys: tuple[str, ...], listener: Listener, lease: float = math.inf) -> Iterator[None]:
+        """Count a waiter for the length of a block. `lease`: the seconds that it asks for."""
+        interval = min(INTERVAL, max(_SHORTEST_INTERVAL, _PART_OF_LEASE * lease))
         with self._lock:
+            if not self._waiters:
+                self._next_at = time.monotonic() + interval
             self._waiters[keys] += 1
+            self._listeners.add(listener)
+            self._intervals[keys] = min(interval, self._intervals.get(keys, interval))
         try:
             yield
         finally:
             with self._lock:
                 self._waiters[keys] -= 1
+                self._listeners.discard(listener)
                 if not self._waiters[keys]:
-                    del self._waiters[keys]
+                    del self._waiters[keys], self._intervals[keys]
                     self._tried.pop(keys, None)
                 if len(self._waited) >= _MOST_REMEMBERED:
                     self._waited.clear()
@@ -74,7 +89,16 @@ class LastTries:
 
     def next(self, keys: tuple[str, ...]) -> float:
         """The `time.monotonic()` at which some waiter for these keys should try again."""
-        return self._tried[keys] + INTERVAL * len(self._tried)
+        tried, interval = self._tried[keys], min(self._intervals.values())
+        earlier = sum(other < tried for other in list(self._tried.values()))
+        return max(self._next_at + interval * earlier, tried + interval)
+
+    def wake_others(self, listener: Listener) -> None:
+        """Have all other waiters of this process try now: the owner of a lock, and those that were to check, died."""
+        with self._lock:
+            others = self._listeners - {listener}
+        for other in others:
+            other.wake()
 
     def sleep(
         self, keys: tuple[str, ...], listener: Listener, retry_in: float, deadline: float | None
@@ -92,6 +116,8 @@ class LastTries:
             messages = yield Wait(listener, left)
             for message in messages:
                 asked = min(asked, time.monotonic() + recheck_delay(message))
+        if asked > time.monotonic():  # it was the turn of these keys
+            self._next_at = time.monotonic() + min(self._intervals.values())
         return messages
 
 

@@ -2,8 +2,8 @@
 
 Each call of `acquire` makes a request with its own token, which may be sent any number of times. A request that has to
 wait joins the waiters in the server (see `waiters.lua`): in its first attempt, if this process has waited for the same
-keys in the last seconds, else in its second. Its caller sleeps until a message arrives, until the time at
-which the server asked it to try again, or until nobody in this process has tried for ten seconds. A cancelled wait
+keys in the last seconds, else in its second. Its caller sleeps until a message arrives, until the time at which the
+server asked it to try again, or until it is the one of this process that tries (`last_tries.py`). A cancelled wait
 gives up its place among the waiters, or releases the lock if that was handed over in the meantime.
 
 A message that hands a lock over contains the grant (`Grant.from_messages`), so the waiter starts without asking, and
@@ -163,15 +163,17 @@ class LeasedResource(Generic[L, B]):
     def _wait_until_granted(self, token: str, deadline: float | None) -> Operation[L | None]:
         """Join the waiters. None if the request was not granted before the deadline."""
         listener = yield Listen(self.bindings.declared[0])
-        packed, ticket = self.bindings.request.pack(token, listener.address), 0
+        packed, ticket, messages = self.bindings.request.pack(token, listener.address), 0, list[str]()
         tries = LastTries.of(self._driver)
         try:
-            with tries.waiting(self.bindings.declared):
+            with tries.waiting(self.bindings.declared, listener, self.lease):
                 while True:
                     in_time, sent_at = deadline is None or time.monotonic() < deadline, now()
                     tries.note(self.bindings.declared)
                     reply = yield self.bindings.acquire(packed, ticket, join=in_time)
                     if reply.granted:
+                        if ticket and not messages:
+                            tries.wake_others(listener)
                         return self._start_lease(token, packed, reply, sent_at)
                     if reply.refused:
                         raise self._refused_error(reply.refused)

@@ -212,7 +212,7 @@ function script.acquire(base, stored, caller, number, request, ticket, join, max
   if is_new then redis.call("INCRBY", base .. "units", n) end
   redis.call("PEXPIRE", base .. "units", 86400000)
   local ms, till = line.announce(view, us, request)
-  if ms < 0 then ms = waiters.schedule_check(view, base, request, r, till) end
+  if ms < 0 then ms = waiters.schedule_check(view, base, request, r, till, false) end
   return { 2, ms * 1000, ticket }
 end
 

@@ -140,7 +140,7 @@ class RateLimit:
         self, packed: bytes, key: IdempotencyKey, listener: Listener, deadline: float | None
     ) -> Operation[RateReply]:
         tries, ticket, declared = LastTries.of(self._driver), 0, self.bindings.declared
-        with tries.waiting(declared):
+        with tries.waiting(declared, listener):
             while True:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 tries.note(declared)

@@ -21,8 +21,8 @@
 --
 -- Waiters do not poll. When a lease or an offer may expire, one waiter tries again at that time, and a waiter of
 -- another process a third of a second later. After an offer to one process, a waiter of another process checks whether
--- the offer was taken. If those that were to check have died, some waiter of each process tries again within 10 s
--- (`last_tries.py`).
+-- the offer was taken. If those that were to check have died, some waiter of each process tries again within seconds
+-- (`last_tries.py`). If it finds that the owner has not renewed its lease, it tries once more when that ends.
 
 _request = { TOKEN = 1, LEASE_MS = 2, ADDRESS = 3, KEYS = 4, PERMITS = 5, LIMIT = 6, KIND = 7, PER = 8, INTERVAL = 9 }
 _most = { DROPPED = 300, ASKED = 8 } -- waiters that one call drops; waiters that it asks for a check
@@ -196,9 +196,9 @@ function waiters.join(view, request, r, ticket, us)
 end
 
 -- Schedules the next check of a waiter. Returns the ms until then. `due`: when a lease or an offer may expire. Two
--- waiters of different processes check at that time, and the others in an hour.
---- (view: table, base: str, request: str, r: table, due: int) -> int
-function waiters.schedule_check(view, base, request, r, due)
+-- waiters of different processes check at that time, and the others in an hour, unless the owner `is_late`.
+--- (view: table, base: str, request: str, r: table, due: int, is_late: bool) -> int
+function waiters.schedule_check(view, base, request, r, due, is_late)
   local checks = redis.call("ZRANGE", base .. "checks", "(" .. view.now, due + 300, "BYSCORE", "LIMIT", 0, 4)
   local others, seen = 0, {}
   for i = 1, #checks do
@@ -210,7 +210,7 @@ function waiters.schedule_check(view, base, request, r, due)
     end
   end
   local ms = 3600000
-  if others < 2 then ms = math.min(ms, math.max(1, due - view.now + 300 * others)) end
+  if others < 2 or is_late then ms = math.min(ms, math.max(1, due - view.now + 300 * math.min(others, 2))) end
   redis.call("ZADD", base .. "checks", view.now + ms, request)
   redis.call("PEXPIRE", base .. "checks", 86400000)
   return ms
@@ -220,11 +220,13 @@ end
 -- the check. `due`: when a lease may expire.
 --- (view: table, request: str, r: table, ticket: int, us: int, due: int) -> int, int
 function waiters.wait(view, request, r, ticket, us, due)
+  -- An owner that is alive has renewed its lease after a third of it.
+  local is_late = ticket > 0 and not r[_request.KIND] and due - view.now < 0.6 * r[_request.LEASE_MS]
   -- A new waiter tries again in 2 s, in case an offer that is open now is not taken.
   if ticket == 0 then due = math.min(due, view.now + 2000) end
   ticket = waiters.join(view, request, r, ticket, us)
   local keys, ms = r[_request.KEYS], math.huge
-  for i = 1, #keys, 2 do ms = math.min(ms, waiters.schedule_check(view, keys[i], request, r, due)) end
+  for i = 1, #keys, 2 do ms = math.min(ms, waiters.schedule_check(view, keys[i], request, r, due, is_late)) end
   return ticket, ms
 end
 

@@ -29,8 +29,12 @@ class JobTask(asyncio.Task[None]):
 def create_job_task(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
 ) -> asyncio.Task[None]:
-    """A JobTask, or what the task factory of the loop makes, if it has one."""
-    if loop.get_task_factory() is not None:
+    """A JobTask, or what the task factory of the loop makes, if it has one.
+
+    It never starts before this function has returned: a worker notes the task first. An eager factory would start it.
+    """
+    factory = loop.get_task_factory()
+    if factory is not None and not getattr(factory, "__qualname__", "").startswith("create_eager_task_factory"):
         return loop.create_task(work, context=context)
     task = JobTask(work, loop=loop, context=context)
     task.cancellers = ()

@@ -1,0 +1,46 @@
+"""Exceptions of signal handlers: they end the call that they interrupt, and count as no fault of the network.
+
+A handler runs between any two lines, also while a reply is awaited, and may raise what a lost connection raises: an
+`alarm` that raises TimeoutError is common. The client libraries then wrap it in an error of theirs.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import FrameType, TracebackType
+
+from penstock.driver.faults import causes
+
+
+class Interruption(BaseException):
+    """Carries the exception of a signal handler out of the driver, past everything that handles errors."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def raise_if_interrupted(error: BaseException) -> None:
+    """Raise Interruption if a signal handler has raised the error, or the one that it was made from."""
+    if threading.current_thread() is not threading.main_thread():  # handlers run there
+        return
+    for one in causes(error):
+        if _is_of_handler(one.__traceback__):
+            raise Interruption(one) from None
+
+
+def _is_of_handler(traceback: TracebackType | None) -> bool:
+    while traceback is not None:
+        if _is_handler(traceback.tb_frame):
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+def _is_handler(frame: FrameType) -> bool:
+    """Whether it is the call of a signal handler, which gets the frame that it interrupts."""
+    for value in list(frame.f_locals.values()):
+        if isinstance(value, FrameType) and value is frame.f_back:
+            return True
+        if isinstance(value, tuple) and any(one is frame.f_back for one in value if isinstance(one, FrameType)):
+            return True
+    return False
