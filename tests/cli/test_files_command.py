@@ -133,7 +133,7 @@ def test_a_send_that_is_broken_off_goes_on_with_the_same_command(
     words = ("files", "send", "logs", "--channel", "access", "--to", "me", "--limit-mb", "2", "--close")
     sending = penstock_at(shop, start, *words)
     channel = shop.files("access")
-    eventually(lambda: any(one.bytes > 1_000_000 for one in Inspector(shop).channels()))
+    eventually(lambda: any(one.bytes > 1_000_000 for one in Inspector(shop).files.channels()))
     sending.send_signal(number)
     _, errors = sending.communicate(timeout=scaled(30))
     assert was_interrupted(sending)
@@ -260,7 +260,7 @@ def test_a_receiver_that_joined_and_has_everything_prints_no_note(shop: Penstock
     receiving = penstock_at(
         shop, start, "files", "receive", "--channel", "access", "--as", "late", "--wait", "30", "--join"
     )
-    eventually(lambda: Inspector(shop).channels())
+    eventually(Inspector(shop).files.channels)
     shop.files("access").send(logs, close=True)
     out, err = receiving.communicate(timeout=scaled(40))
     assert (out.splitlines()[-1], err) == ("3 files saved in access.", "")
@@ -273,7 +273,7 @@ def test_the_receiver_that_holds_up_the_upload_is_named(shop: Penstock, start: S
         shop, start, "files", "send", "logs/d.bin", "--channel", "access", "--to", "ada,bo", "--limit-mb", "2", *words
     )
     channel = shop.files("access")
-    eventually(lambda: any(one.bytes > 1_500_000 for one in Inspector(shop).channels()))
+    eventually(lambda: any(one.bytes > 1_500_000 for one in Inspector(shop).files.channels()))
     assert sending.stderr is not None
     with channel.receiver("ada").blocks(wait=0) as blocks:
         list(blocks)

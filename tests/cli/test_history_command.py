@@ -49,7 +49,7 @@ def test_what_a_queue_did_is_listed(shop: Penstock, penstock: Command):
 def test_another_interval_is_refused(shop: Penstock):
     wrong: Any = 30
     with pytest.raises(ConfigurationError, match="interval=30: use 10"):
-        Inspector(shop).history("mail", interval=wrong)
+        Inspector(shop).history.moments("mail", interval=wrong)
 
 
 def test_points_fill_what_is_missing():

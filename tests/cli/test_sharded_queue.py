@@ -184,7 +184,7 @@ def test_the_history_of_a_queue_is_that_of_all_its_shards(filled: Queue, shop: P
     shop.clock.now_ms = 0
     moments = json.loads(ran(penstock, "queue", "history", "mail", "--json"))
     assert [(moment["ready"], moment["entered"]) for moment in moments][-1] == (24 + 24, 12)
-    usage = Inspector(shop).usage("mail")
+    usage = Inspector(shop).history.usage("mail")
     assert (usage.tenants, usage.largest.ready) == (12, 5)
 
 
@@ -193,7 +193,7 @@ def test_a_worker_of_all_shards_is_one_worker(shop: Penstock, penstock: Command)
 
     @shop.task(queue="mail")
     async def slow() -> None:
-        seen.append((await Inspector(shop).usage.aio("mail")).workers)
+        seen.append((await Inspector(shop).history.usage.aio("mail")).workers)
 
     seen = list[int]()
     job = slow.using(tenant="t1").enqueue()

@@ -151,10 +151,12 @@ async def test_the_inspector_pauses_and_purges_all_shards(app: Penstock, make_ap
     for tenant in TENANTS:
         await do(queue.put, 1, tenant=tenant)
     operator = Inspector(make_app(app.settings.prefix))
-    assert (await do(operator.pause, "mail")).ready == 30
+    opened = await do(operator.queues.open, "mail")
+    await do(opened.pause)
+    assert (await do(opened.count)).ready == 30
     assert [(await do(app.queue(shard.name).count)).paused for shard in queue.shards.current.known] == [True] * 3
-    assert await do(operator.waiting, "mail") == 30
-    assert await do(operator.purge, "mail", most=25) == 25
+    assert await do(operator.queues.waiting, "mail") == 30
+    assert await do(operator.queues.purge, "mail", most=25) == 25
     assert (await do(queue.count)).ready == 5
 
 
@@ -216,7 +218,7 @@ async def test_limits_unique_jobs_schedules_and_edits_use_the_shards(app: Pensto
     assert schedule.queue == queue.shard_for(TENANTS[0]).name
     assert (await do(app.schedules.get, "mail:daily")).queue == schedule.queue
     assert [one.name for one in await do(app.schedules.list)] == ["daily"]
-    assert [one.name for one in await do(Inspector(app).schedules, "mail")] == ["daily"]
+    assert [one.name for one in await do(Inspector(app).schedules.all, "mail")] == ["daily"]
 
     later = await do(plain.using(tenant=TENANTS[7], delay=60).enqueue)
     assert await do(later.promote)
@@ -233,24 +235,25 @@ async def test_an_operator_sees_one_queue(app: Penstock, make_app: MakeApp, queu
     for item in (held := await do(queue.claim, 12)):
         await do(item.fail, "no")
     operator = Inspector(make_app(app.settings.prefix))
-    (view,) = await do(operator.queues)
+    (view,) = await do(operator.queues.all)
     assert (view.name, view.counts.ready, view.counts.dead) == ("mail", 48, 12)
-    assert [one.counts.ready for one in await do(operator.queues, ["mail"])] == [48]
-    detail = await do(operator.queue, "mail", tenants=40)
+    assert [one.counts.ready for one in await do(operator.queues.all, ["mail"])] == [48]
+    detail = await do(operator.queues.show, "mail", tenants=40)
     assert (detail.shards, detail.tenants, len(detail.largest)) == (3, 30, 30)
-    assert (await do(operator.queue, "mail~1")).shards == 1
-    page = await do(operator.list_dead, "mail", 5, 5)
+    assert (await do(operator.queues.show, "mail~1")).shards == 1
+    page = await do(operator.queues.list_dead, "mail", 5, 5)
     assert (page.total, len(page.letters)) == (12, 5)
-    assert (await do(operator.count_dead, "mail")).count == 12
-    assert (await do(operator.show_dead, held[0].id)).reason == "no"
-    assert [one.done for one in await do(operator.requeue_dead, held[0].id)] == [True]
-    assert await do(operator.requeue_all_dead, "mail") == 11
-    assert len(await do(operator.limits, "mail")) == 1
-    await do(operator.set_limit, "mail", "one", Concurrency(4))
+    assert (await do(operator.queues.count_dead, "mail")).count == 12
+    assert (await do(operator.jobs.show_dead, held[0].id)).reason == "no"
+    assert [one.done for one in await do(operator.jobs.requeue_dead, held[0].id)] == [True]
+    assert await do(operator.queues.requeue_all_dead, "mail") == 11
+    opened = await do(operator.queues.open, "mail")
+    assert len(await do(opened.limits)) == 1
+    await do(opened.set_limit, "one", Concurrency(4))
     assert (await do(queue.limits))[0].most == 4
-    assert not await do(operator.split, "mail", 4)
-    assert (await do(operator.queue, "mail")).growing_from == 3
-    assert await do(operator.purge, "mail") == 60
+    assert not await do(operator.queues.split, "mail", 4)
+    assert (await do(operator.queues.show, "mail")).growing_from == 3
+    assert await do(operator.queues.purge, "mail") == 60
 
 
 @pytest.mark.parametrize("text", ["mail=3,raw=2", " mail = 3 "])

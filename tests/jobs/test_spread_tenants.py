@@ -61,7 +61,7 @@ async def test_operators_reach_all_jobs_of_a_spread_tenant(app: Penstock, queue:
     assert await do(queue.jobs(tenant="acme").count) == 40
     assert [await do(app.job(job.id).status) for job in jobs] == [Status.READY] * 40
     inspector = Inspector(app)
-    assert await do(inspector.purge, "mail", "acme") == 40
+    assert await do(inspector.queues.purge, "mail", "acme") == 40
     assert (await do(queue.count)).ready == 1
 
 

@@ -66,13 +66,13 @@ def queue(app: Penstock) -> Verbs:
         ("result", lambda: q.job(first.id).result(0)),
         ("cancel", job.cancel),
         ("dead", q.dead.list),
-        ("letter", lambda: inspector.show_dead(second.id)),
+        ("letter", lambda: inspector.jobs.show_dead(second.id)),
         ("requeue", lambda: q.dead.requeue(second.id)),
         ("remove", lambda: q.dead.remove(second.id)),
         ("pause", q.pause),
         ("resume", q.resume),
-        ("inspect", lambda: inspector.queue("mail")),
-        ("job", lambda: inspector.job(job.id)),
+        ("inspect", lambda: inspector.queues.show("mail")),
+        ("job", lambda: inspector.jobs.show(job.id)),
         ("tenant purge", q.tenant("bo").purge),
         ("purge", q.purge),
     ]
@@ -89,7 +89,7 @@ def lock(app: Penstock) -> Verbs:
         ("release", held.release),
         ("again", lambda: free.acquire().release()),
         ("break", lambda: free.break_("test")),
-        ("all", lambda: Inspector(app).locks()),
+        ("all", Inspector(app).coordination.locks),
     ]
 
 
@@ -234,7 +234,7 @@ def chat(app: Penstock) -> Verbs:
         ("ack mine", lambda: mine.ack(mine.pull())),
         ("forget", reader.forget),
         ("leave", lambda: one.leave("bo")),
-        ("inspect", lambda: Inspector(app).chats()),
+        ("inspect", Inspector(app).messages.chats),
         ("delete", one.delete),
     ]
 

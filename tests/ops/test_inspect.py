@@ -10,6 +10,7 @@ from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.status import Status
 from penstock.ops.answers import DirectoryView
 from penstock.ops.inspect import Inspector
+from penstock.ops.queues import QueueQuestioner
 from penstock.settings import WorkerSettings
 from penstock.worker.worker import Worker
 from tests.speed import scaled
@@ -43,20 +44,20 @@ async def test_every_queue_of_the_app_is_found_with_its_counts(do, app, inspecto
         await do(app.queue(name).put_many, range(3))
     other = make_app(f"{app.settings.prefix}x")
     await do(other.queue("theirs").put, 1)
-    found = await do(inspector.queues)
+    found = await do(inspector.queues.all)
     assert [(view.name, view.counts.ready) for view in found] == [("Z", 3), ("a.b-c_d", 3), ("mail", 3), ("raw", 3)]
-    assert [view.name for view in await do(Inspector(other).queues)] == ["theirs"]
+    assert [view.name for view in await do(Inspector(other).queues.all)] == ["theirs"]
 
 
 async def test_a_prefix_that_looks_like_a_pattern_matches_only_itself(do, make_app):
     odd, plain = make_app("a*[b]?"), make_app("axb1")
     await do(odd.queue("mail").put, 1)
     await do(plain.queue("raw").put, 1)
-    assert [view.name for view in await do(Inspector(odd).queues)] == ["mail"]
+    assert [view.name for view in await do(Inspector(odd).queues.all)] == ["mail"]
 
 
 async def test_an_unused_server_has_no_queues(do, inspector):
-    assert await do(inspector.queues) == []
+    assert await do(inspector.queues.all) == []
 
 
 async def test_a_queue_shows_its_largest_tenants(do, app, inspector):
@@ -64,7 +65,7 @@ async def test_a_queue_shows_its_largest_tenants(do, app, inspector):
     for number, tenant in enumerate(("a", "b", "Zoë 名前", ""), 1):
         await do(queue.put_many, range(number), tenant=tenant)
     await do(queue.put, 1, tenant="later", delay=60)
-    detail = await do(inspector.queue, "mail", tenants=2)
+    detail = await do(inspector.queues.show, "mail", tenants=2)
     assert (detail.tenants, detail.tenants_examined) == (5, 5)
     assert [(tenant.name, tenant.counts.ready) for tenant in detail.largest] == [("", 4), ("Zoë 名前", 3)]
     assert detail.due_in == pytest.approx(60, abs=5)
@@ -76,7 +77,7 @@ async def test_more_tenants_than_are_examined_are_counted(do, app, inspector, mo
     calls = [app.queue("mail").tenant(f"t{n}") for n in range(700)]
     for tenant in calls:
         await do(app.queue("mail").put, "x", tenant=tenant.name)
-    detail = await do(inspector.queue, "mail")
+    detail = await do(inspector.queues.show, "mail")
     assert detail.tenants == 700
     assert 200 <= detail.tenants_examined < 700
 
@@ -87,7 +88,7 @@ async def test_jobs_that_no_worker_knows_are_shown_with_the_reason(do, app, insp
     (item,) = await do(app.queue("mail").claim)
     await do(item.retry, 60, 'it said {"unknown_since":5}')
     await Worker(app, WorkerSettings(queues=("mail",), burst=True)).run()
-    detail = await do(inspector.queue, "mail")
+    detail = await do(inspector.queues.show, "mail")
     assert [(unknown.id, unknown.reason) for unknown in detail.unknown_task_jobs] == [
         (bare.id, "a bare value, not a call of a task")
     ]
@@ -98,14 +99,14 @@ async def test_jobs_that_no_worker_knows_are_shown_with_the_reason(do, app, insp
 async def test_an_unused_queue_is_refused_with_the_names_of_others(do, app, inspector):
     await do(app.queue("mail").put, 1)
     for verb in (
-        inspector.queue,
-        inspector.pause,
-        inspector.waiting,
-        inspector.count_dead,
-        inspector.list_dead,
-        inspector.requeue_all_dead,
-        inspector.remove_all_dead,
-        inspector.workers,
+        inspector.queues.show,
+        inspector.queues.open,
+        inspector.queues.waiting,
+        inspector.queues.count_dead,
+        inspector.queues.list_dead,
+        inspector.queues.requeue_all_dead,
+        inspector.queues.remove_all_dead,
+        inspector.workers.all,
     ):
         with pytest.raises(PenstockError, match=r"no queue 'mial'.*there is mail"):
             await do(verb, "mial")
@@ -113,9 +114,12 @@ async def test_an_unused_queue_is_refused_with_the_names_of_others(do, app, insp
 
 async def test_a_queue_is_paused_and_resumed(do, app, inspector):
     await do(app.queue("mail").put, 1)
-    assert (await do(inspector.pause, "mail")).paused
+    queue = await do(inspector.queues.open, "mail")
+    await do(queue.pause)
+    assert (await do(queue.count)).paused
     assert await do(app.queue("mail").claim) == []
-    assert not (await do(inspector.pause, "mail", on=False)).paused
+    await do(queue.resume)
+    assert not (await do(queue.count)).paused
     assert len(await do(app.queue("mail").claim)) == 1
 
 
@@ -123,18 +127,18 @@ async def test_a_purge_cancels_as_many_as_wait(do, app, inspector):
     queue = app.queue("mail")
     await do(queue.put_many, range(7), tenant="acme")
     await do(queue.put_many, range(5), tenant="other", delay=60)
-    assert (await do(inspector.waiting, "mail"), await do(inspector.waiting, "mail", "acme")) == (12, 7)
-    assert await do(inspector.purge, "mail", "acme") == 7
-    assert await do(inspector.purge, "mail") == 5
+    assert (await do(inspector.queues.waiting, "mail"), await do(inspector.queues.waiting, "mail", "acme")) == (12, 7)
+    assert await do(inspector.queues.purge, "mail", "acme") == 7
+    assert await do(inspector.queues.purge, "mail") == 5
 
 
 async def test_a_purge_cancels_no_more_than_was_agreed_to(do, app, inspector):
     queue = app.queue("mail")
     await do(queue.put_many, range(3))
-    waiting = await do(inspector.waiting, "mail")
+    waiting = await do(inspector.queues.waiting, "mail")
     await do(queue.put_many, range(300))
     await do(queue.put_many, range(300), delay=60)
-    assert await do(inspector.purge, "mail", most=waiting) == 3
+    assert await do(inspector.queues.purge, "mail", most=waiting) == 3
     assert (await do(queue.count)).waiting == 600
 
 
@@ -143,7 +147,7 @@ async def test_cancelling_returns_the_outcome_of_each(do, app, inspector):
     running = await do(queue.put, 1)
     (item,) = await do(queue.claim)
     waiting = await do(queue.put, 2)
-    outcomes = await do(inspector.cancel, waiting.id, running.id, "mail:nobody")
+    outcomes = await do(inspector.jobs.cancel, waiting.id, running.id, "mail:nobody")
     assert [(one.done, one.status) for one in outcomes] == [
         (True, Status.READY),
         (False, Status.RUNNING),
@@ -154,34 +158,34 @@ async def test_cancelling_returns_the_outcome_of_each(do, app, inspector):
 
 async def test_a_job_is_shown_and_an_unknown_one_raises(do, app, inspector):
     job = await do(app.queue("mail").put, {"to": "ada"}, tenant="acme")
-    assert (await do(inspector.job, job.id)).body == {"to": "ada"}
+    assert (await do(inspector.jobs.show, job.id)).body == {"to": "ada"}
     with pytest.raises(JobNotFound, match="mail:nobody"):
-        await do(inspector.job, "mail:nobody")
+        await do(inspector.jobs.show, "mail:nobody")
 
 
 async def test_dead_letters_come_in_pages(do, app, inspector):
     ids = await make_dead_letters(do, app.queue("mail"), 5)
-    page = await do(inspector.list_dead, "mail", 2, 1)
+    page = await do(inspector.queues.list_dead, "mail", 2, 1)
     assert (page.total, page.offset, len(page.letters)) == (5, 1, 2)
     assert {letter.id for letter in page.letters} < set(ids)
-    assert (await do(inspector.show_dead, ids[0])).reason == "it broke"
+    assert (await do(inspector.jobs.show_dead, ids[0])).reason == "it broke"
 
 
 async def test_only_a_dead_letter_is_requeued_or_removed(do, app, inspector):
     dead = await make_dead_letters(do, app.queue("mail"), 2)
     ready = await do(app.queue("mail").put, 1)
-    outcomes = await do(inspector.requeue_dead, dead[0], ready.id)
+    outcomes = await do(inspector.jobs.requeue_dead, dead[0], ready.id)
     assert [(one.done, one.status) for one in outcomes] == [(True, Status.DEAD), (False, Status.READY)]
-    assert [one.done for one in await do(inspector.remove_dead, dead[1], ready.id)] == [True, False]
+    assert [one.done for one in await do(inspector.jobs.remove_dead, dead[1], ready.id)] == [True, False]
     with pytest.raises(PenstockError, match="is not a dead letter: it is ready"):
-        await do(inspector.show_dead, ready.id)
+        await do(inspector.jobs.show_dead, ready.id)
 
 
 @pytest.mark.parametrize(("verb", "left"), [("requeue_all_dead", 7), ("remove_all_dead", 0)])
 async def test_all_dead_letters_go_in_slices(do, app, inspector, verb, left, monkeypatch):
     monkeypatch.setattr("penstock.ops.queues._CHANGED_TOGETHER", 3)
     await make_dead_letters(do, app.queue("mail"), 7)
-    assert await do(getattr(inspector, verb), "mail") == 7
+    assert await do(getattr(inspector.queues, verb), "mail") == 7
     counts = await do(app.queue("mail").count)
     assert (counts.dead, counts.ready) == (0, left)
 
@@ -189,11 +193,11 @@ async def test_all_dead_letters_go_in_slices(do, app, inspector, verb, left, mon
 @pytest.mark.parametrize("verb", ["requeue_all_dead", "remove_all_dead"])
 async def test_a_job_that_died_after_the_count_stays_dead(do, app, inspector, verb):
     await make_dead_letters(do, app.queue("mail"), 3)
-    dead = await do(inspector.count_dead, "mail")
+    dead = await do(inspector.queues.count_dead, "mail")
     await asyncio.sleep(0.01)
     later = await make_dead_letters(do, app.queue("mail"), 2)
-    assert (dead.count, await do(getattr(inspector, verb), "mail", dead.until)) == (3, 3)
-    assert {letter.id for letter in (await do(inspector.list_dead, "mail")).letters} == set(later)
+    assert (dead.count, await do(getattr(inspector.queues, verb), "mail", dead.until)) == (3, 3)
+    assert {letter.id for letter in (await do(inspector.queues.list_dead, "mail")).letters} == set(later)
 
 
 @pytest.mark.damages
@@ -206,7 +210,7 @@ async def test_ids_that_are_not_text_are_removed_with_the_others(do, app, inspec
     key = app.queue("mail").first.bindings.keys.base + "dead"
     raw.zadd(key, {b"\xff%d" % n: 1 for n in range(5)})
     with anyio.fail_after(scaled(10)):
-        assert await do(getattr(inspector, verb), "mail") == 3
+        assert await do(getattr(inspector.queues, verb), "mail") == 3
     assert raw.exists(key) == 0
 
 
@@ -216,14 +220,14 @@ async def test_dead_letters_that_cannot_be_removed_are_tried_once(do, app, inspe
     await make_dead_letters(do, app.queue("mail"), 3)
     monkeypatch.setattr(QueueBindings, "remove_dead", lambda self, keys: self.requeue([]))
     with anyio.fail_after(scaled(10)):
-        assert await do(inspector.remove_all_dead, "mail") == 0
+        assert await do(inspector.queues.remove_all_dead, "mail") == 0
 
 
 @pytest.mark.parametrize("verb", ["requeue_all_dead", "remove_all_dead"])
 async def test_an_interrupted_action_leaves_the_rest_dead_and_can_be_repeated(do, app, inspector, verb, monkeypatch):
     monkeypatch.setattr("penstock.ops.queues._CHANGED_TOGETHER", 3)
     await make_dead_letters(do, app.queue("mail"), 7)
-    operation = getattr(Inspector, verb).operation(inspector, "mail")
+    operation = getattr(QueueQuestioner, verb).operation(inspector.queues, "mail")
 
     def perform(effect):
         return (yield effect)
@@ -233,7 +237,7 @@ async def test_an_interrupted_action_leaves_the_rest_dead_and_can_be_repeated(do
         answer = await app._driver.aio.run(perform(operation.send(answer)))
     operation.close()
     assert (await do(app.queue("mail").count)).dead == 4
-    assert await do(getattr(inspector, verb), "mail") == 4
+    assert await do(getattr(inspector.queues, verb), "mail") == 4
 
 
 @pytest.mark.damages
@@ -242,19 +246,19 @@ async def test_a_damaged_dead_letter_can_be_removed(do, app, inspector, raw):
     keys = app.queue("mail").first.bindings.keys
     ids = await make_dead_letters(do, app.queue("mail"), 3)
     raw.hset(keys.base + "jobs", ids[1].partition(":")[2], b"cut")
-    assert await do(inspector.remove_all_dead, "mail") == 2
+    assert await do(inspector.queues.remove_all_dead, "mail") == 2
     assert raw.exists(keys.base + "dead", keys.base + "jobs", keys.base + "reasons") == 0
     assert (await do(app.queue("mail").count)).dead == 0
 
 
 async def test_every_directory_of_the_app_is_found_with_its_names(do, app, inspector, make_app):
-    assert await do(inspector.directories) == []
-    await do(inspector.directory("guild:9").add_many, ["Ann", "名前"])
-    await do(inspector.directory("guild:10", shards=3, words=True).add_many, ["Bo Lee", "Cy", "Dee"])
+    assert await do(inspector.directories.all) == []
+    await do(inspector.directories.open("guild:9").add_many, ["Ann", "名前"])
+    await do(inspector.directories.open("guild:10", shards=3, words=True).add_many, ["Bo Lee", "Cy", "Dee"])
     await do(app.contacts("guild:11").touch, "Ann")
     other = make_app(f"{app.settings.prefix}x")
     await do(other.directory("theirs").add, "Ann")
-    assert await do(inspector.directories) == [DirectoryView("guild:10", 3), DirectoryView("guild:9", 2)]
+    assert await do(inspector.directories.all) == [DirectoryView("guild:10", 3), DirectoryView("guild:9", 2)]
     for guild in (app.directory("guild:10"), other.directory("theirs")):
         await do(guild.clear)
 
@@ -270,11 +274,11 @@ async def test_every_channel_of_files_of_the_app_is_found(do, app, inspector, ma
     for name in ("b", "a}%/名"):
         await do(app.files(name).send, tmp_path / "a", receivers=["me"])
     await do(make_app().files("theirs").open, ["me"])
-    found = await do(inspector.channels)
+    found = await do(inspector.files.channels)
     assert [(info.name, info.bytes > 1000, info.receivers[0].behind) for info in found] == [
         ("a}%/名", True, 3),
         ("b", True, 3),
     ]
-    assert await do(inspector.channel, "b") == found[1]
+    assert await do(inspector.files.channel, "b") == found[1]
     with pytest.raises(PenstockError, match=r"no channel 'theirs' with prefix .*; there is "):
-        await do(inspector.channel, "theirs")
+        await do(inspector.files.channel, "theirs")

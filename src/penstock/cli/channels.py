@@ -27,9 +27,9 @@ def ls(channel: str | None = None, /, *, where: Where = HERE, as_json: AsJson = 
     """
     with where.open() as inspector:
         if channel is None:
-            found = inspector.channels()
+            found = inspector.files.channels()
             return show_list(found, _CHANNELS, map(_row, found), none="There are no channels.", as_json=as_json)
-        one, now = inspector.channel(channel), inspector.now()
+        one, now = inspector.files.channel(channel), inspector.now()
     if as_json:
         show_json(one)
     else:
@@ -101,8 +101,8 @@ def close(channel: str, /, *, where: Where = HERE) -> None:
         The channel.
     """
     with where.open() as inspector:
-        inspector.channel(channel)
-        was_open = inspector.files(channel).close()
+        inspector.files.channel(channel)
+        was_open = inspector.files.open(channel).close()
     show(f"{channel} is closed." if was_open else f"{channel} was closed before.")
 
 
@@ -121,7 +121,7 @@ def rm(channel: str, /, *receivers: str, yes: Yes = False, where: Where = HERE) 
         Do not ask; required unless at a terminal.
     """
     with where.open() as inspector:
-        found, target = inspector.channel(channel), inspector.files(channel)
+        found, target = inspector.files.channel(channel), inspector.files.open(channel)
         if receivers:
             behind = sum(one.behind for one in found.receivers if one.name in receivers)
             names = ", ".join(receivers)

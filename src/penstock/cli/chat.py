@@ -21,7 +21,7 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
         Print one JSON document.
     """
     with where.open() as inspector:
-        chats, now = inspector.chats(), inspector.now()
+        chats, now = inspector.messages.chats(), inspector.now()
     show_list(chats, _COLUMNS, (_row(one, now) for one in chats), none="There are no chats.", as_json=as_json)
 
 

@@ -46,7 +46,7 @@ def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = H
         other.list_page(queue, limit, offset, where, as_json=as_json)
         return
     with where.open() as inspector:
-        page, now = inspector.list_dead(queue, limit, offset), inspector.now()
+        page, now = inspector.queues.list_dead(queue, limit, offset), inspector.now()
     if as_json:
         return show_json(page)
     if not page.letters:
@@ -71,7 +71,7 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
         other.show_one(id, where, as_json=as_json)
         return
     with where.open() as inspector:
-        letter, now = inspector.show_dead(id), inspector.now()
+        letter, now = inspector.jobs.show_dead(id), inspector.now()
     if as_json:
         return show_json(letter)
     show_facts(
@@ -111,7 +111,7 @@ def retry(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE
     with where.open() as inspector:
         if queue is None:
             return job_actions.requeue(inspector, ids)
-        done = _do_to_all(inspector, queue, "runs {} again", inspector.requeue_all_dead, yes=yes)
+        done = _do_to_all(inspector, queue, "runs {} again", inspector.queues.requeue_all_dead, yes=yes)
         show(f"Requeued {many(done, 'job')} of {queue}.")
         return Exit.OK
 
@@ -138,7 +138,9 @@ def rm(*ids: str, all_of: AllOf = None, older: Age | None = None, yes: Yes = Fal
     with where.open() as inspector:
         if queue is None:
             return job_actions.remove(inspector, ids, yes=yes)
-        done = _do_to_all(inspector, queue, "deletes {} for good", inspector.remove_all_dead, older or 0.0, yes=yes)
+        done = _do_to_all(
+            inspector, queue, "deletes {} for good", inspector.queues.remove_all_dead, older or 0.0, yes=yes
+        )
         show(f"Removed {many(done, 'dead letter')} of {queue}.")
         return Exit.OK
 
@@ -147,7 +149,7 @@ def _do_to_all(
     inspector: Inspector, queue: str, what: str, act: Callable[[str, int], int], older: float = 0.0, *, yes: bool
 ) -> int:
     """Apply `act` to the dead letters of a queue that are older than this, after a confirmation. Returns how many."""
-    dead = inspector.count_dead(queue, older)
+    dead = inspector.queues.count_dead(queue, older)
     letters = f"{many(dead.count, 'dead letter')} of queue {queue}"
     letters += f" that died more than {age(older)} ago" if older else ""
     confirm(f"This {what.format(letters)}, at {inspector.location}.", yes=yes)

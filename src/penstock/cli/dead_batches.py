@@ -27,8 +27,8 @@ def _of(inspector: Inspector, name: str) -> DeadBatches:
     channel, _, receiver = name.removeprefix(PREFIX).rpartition(":")
     if not channel:
         raise ConfigurationError(f"{name}: name the dead batches of an aggregate as counts:CHANNEL:RECEIVER")
-    inspector.channel(channel)
-    return inspector.dead_batches(channel, receiver)
+    inspector.files.channel(channel)
+    return inspector.files.dead_batches(channel, receiver)
 
 
 def _split(id: str) -> tuple[str, str]:

@@ -23,8 +23,8 @@ def _of(inspector: Inspector, name: str) -> DeadFiles:
     channel, _, receiver = name.removeprefix(PREFIX).rpartition(":")
     if not channel:
         raise ConfigurationError(f"{name}: name the dead files of a receiver as files:CHANNEL:RECEIVER")
-    inspector.channel(channel)
-    return inspector.files(channel).receiver(receiver).dead
+    inspector.files.channel(channel)
+    return inspector.files.open(channel).receiver(receiver).dead
 
 
 def _split(id: str) -> tuple[str, str]:

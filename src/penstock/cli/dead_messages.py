@@ -33,7 +33,7 @@ def _as_printed(letter: DeadMessage) -> str:
 
 def list_page(name: str, limit: int, offset: int, where: Where, *, as_json: bool) -> None:
     with where.open() as inspector:
-        dead, now = inspector.dead_messages(name.removeprefix(PREFIX)), inspector.now()
+        dead, now = inspector.messages.dead_messages(name.removeprefix(PREFIX)), inspector.now()
         letters, total = dead.list(limit, offset), dead.count()
     if as_json:
         page = [_as_json(letter) for letter in letters]
@@ -60,7 +60,7 @@ def _as_json(letter: DeadMessage) -> dict[str, object]:
 def show_one(id: str, where: Where, *, as_json: bool) -> None:
     name, position = _split(id)
     with where.open() as inspector:
-        dead, now = inspector.dead_messages(name), inspector.now()
+        dead, now = inspector.messages.dead_messages(name), inspector.now()
         letter = next((letter for letter in _all(dead) if letter.id == position), None)
     if letter is None:
         raise PenstockError(f"{id} is not a dead letter")
@@ -109,7 +109,7 @@ def _act(
     """Apply `act` to these dead letters, or to all of a mailbox after a confirmation. `ask`: confirm ids, too."""
     with where.open() as inspector:
         if all_of is not None:
-            dead = inspector.dead_messages(all_of.removeprefix(PREFIX))
+            dead = inspector.messages.dead_messages(all_of.removeprefix(PREFIX))
             present = [letter.id for letter in _all(dead)]
             letters = f"{many(len(present), 'dead letter')} of {all_of}"
             confirm(f"This {what.format(letters)}, at {inspector.location}.", yes=yes)
@@ -120,7 +120,7 @@ def _act(
         failed = False
         for id in ids:
             name, position = _split(id)
-            if act(inspector.dead_messages(name))(position):
+            if act(inspector.messages.dead_messages(name))(position):
                 show(f"{id} {'removed' if ask else 'requeued'}")
             else:
                 failed = True

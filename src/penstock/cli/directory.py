@@ -45,7 +45,7 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
         Print one JSON document.
     """
     with where.open() as inspector:
-        found = inspector.directories()
+        found = inspector.directories.all()
     columns = headings("directory:name", "names")
     lines = [(one.name, f"{one.names:,}") for one in found]
     show_list(found, columns, lines, none="There are no directories.", as_json=as_json)
@@ -103,7 +103,7 @@ def import_(
     apostrophes = None if ignore_apostrophes is None else not ignore_apostrophes
     with where.open() as inspector, _Rejects(rejects_path) as rejected, _progress(file, quiet=as_json) as advance:
         table = _table(equivalents) if equivalents else None
-        directory = inspector.directory(
+        directory = inspector.directories.open(
             name,
             words=words,
             accents=accents,
@@ -233,7 +233,7 @@ def add(
         A text of at most 1 KiB that belongs to the id.
     """
     with where.open() as inspector:
-        inspector.directory(name).add(text, id, weight=weight, payload=payload)
+        inspector.directories.open(name).add(text, id, weight=weight, payload=payload)
     show(f"{text} is in {name}.")
 
 
@@ -250,7 +250,7 @@ def rename(name: str, id: str, text: str, /, *, where: Where = HERE) -> int:
         The new name.
     """
     with where.open() as inspector:
-        known = inspector.directory(name).rename(id, text)
+        known = inspector.directories.open(name).rename(id, text)
     return _report(known, f"{id} is now {text}.", f"no id {id} in {name}")
 
 
@@ -267,7 +267,7 @@ def bump(name: str, id: str, by: float = 1, /, *, where: Where = HERE) -> int:
         How much to add.
     """
     with where.open() as inspector:
-        weight = inspector.directory(name).bump(id, by)
+        weight = inspector.directories.open(name).bump(id, by)
     return _report(weight is not None, f"{id} has the weight {weight or 0:g}.", f"no id {id} in {name}")
 
 
@@ -295,7 +295,7 @@ def rm(
     if everything == bool(ids):
         raise ConfigurationError("name the ids to remove, or use --all")
     with where.open() as inspector:
-        directory = inspector.directory(name)
+        directory = inspector.directories.open(name)
         if everything:
             confirm(
                 f"This removes all {many(directory.count(), 'name')} from {name}, at {inspector.location}.", yes=yes
@@ -339,7 +339,7 @@ def complete(
         Print one JSON document.
     """
     with where.open() as inspector:
-        entries = inspector.directory(name).complete(prefix, limit, by=by, after=after, typos=typos)
+        entries = inspector.directories.open(name).complete(prefix, limit, by=by, after=after, typos=typos)
     _list(entries, as_json=as_json)
 
 
@@ -358,7 +358,7 @@ def top(name: str, prefix: str = "", /, *, limit: Limit = 10, where: Where = HER
         Print one JSON document.
     """
     with where.open() as inspector:
-        entries = inspector.directory(name).top(prefix, limit)
+        entries = inspector.directories.open(name).top(prefix, limit)
     _list(entries, as_json=as_json)
 
 
@@ -375,7 +375,7 @@ def get(name: str, id: str, /, *, where: Where = HERE, as_json: AsJson = False) 
         Print one JSON document.
     """
     with where.open() as inspector:
-        entry = inspector.directory(name).get(id)
+        entry = inspector.directories.open(name).get(id)
     if as_json:
         show_json(None if entry is None else _as_json(entry))
         return Exit.FAILED if entry is None else Exit.OK
@@ -395,7 +395,7 @@ def count(name: str, prefix: str = "", /, *, where: Where = HERE, as_json: AsJso
         Print one JSON document.
     """
     with where.open() as inspector:
-        found = inspector.directory(name).count(prefix)
+        found = inspector.directories.open(name).count(prefix)
     if as_json:
         show_json({"directory": name, "prefix": prefix, "count": found})
     else:

@@ -116,7 +116,7 @@ def send(
         until_stopped(follow) as go_on,
         showing_upload(inspector, channel) as watch,
     ):
-        target = inspector.files(channel)
+        target = inspector.files.open(channel)
         send_lines = partial(target.send_lines, settle=settle, final=final or close, follow=go_on if follow else False)
         send_verb = send_lines if lines else target.send
         try:
@@ -239,7 +239,7 @@ def receive(
     if lines and (into or as_json):
         raise ConfigurationError("--lines prints lines: leave out --into and --json")
     with where.open(patient=True) as inspector, _resumable():
-        target = inspector.files(channel)
+        target = inspector.files.open(channel)
         if join:
             target.open([as_])
         _explain_waiting(inspector, channel, as_)
@@ -269,9 +269,9 @@ def _checked_layout(layout: str) -> str:
 
 def _explain_waiting(inspector: Inspector, channel: str, as_: str) -> None:
     try:
-        info = inspector.files(channel).info()
+        info = inspector.files.open(channel).info()
     except ChannelError:
-        names = ", ".join(inspector.channel_names()) or "none"
+        names = ", ".join(inspector.files.names()) or "none"
         note(f"no channel {channel!r} yet: waiting for it (channels here: {names})")
         return
     for one in info.receivers:

@@ -29,9 +29,9 @@ def history(
         Print one JSON document.
     """
     with where.open() as inspector:
-        moments = inspector.history(name, interval=60 if minutes else 10, moments=limit)
+        moments = inspector.history.moments(name, interval=60 if minutes else 10, moments=limit)
         if not moments:
-            inspector.queue(name, tenants=1)  # raises for a queue that was never used
+            inspector.queues.show(name, tenants=1)  # raises for a queue that was never used
     columns = headings(
         "time:name", "ready", "oldest", "delayed", "running", "in/s", "out/s", "failed/s", "dead", "workers"
     )

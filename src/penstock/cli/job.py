@@ -30,7 +30,7 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
         Print one JSON document.
     """
     with where.open() as inspector:
-        job, steps, now = inspector.job(id), inspector.steps(id), inspector.now()
+        job, steps, now = inspector.jobs.show(id), inspector.jobs.open(id).steps(), inspector.now()
     if as_json:
         return show_json(msgspec.to_builtins(job) | {"steps": steps} if steps else job)
     show_facts(facts(job, now))
@@ -115,7 +115,7 @@ def signal(id: str, name: str, payload: str = "null", /, *, where: Where = HERE)
             f"payload {payload[:60]!r} is not JSON ({error}): write a text as {json.dumps(payload[:60])!r}"
         ) from None
     with where.open() as inspector:
-        inspector.signal(id, name, value)
+        inspector.jobs.open(id).signal(name, value)
         show(f"{id} has got signal {name}")
 
 
@@ -131,7 +131,7 @@ def promote(*ids: str, where: Where = HERE) -> Exit:
         Ids as they were printed: queue:key.
     """
     with where.open() as inspector:
-        return report_outcomes(inspector.promote(*ids), "promoted", _WAITING)
+        return report_outcomes(inspector.jobs.promote(*ids), "promoted", _WAITING)
 
 
 def edit(
@@ -155,7 +155,7 @@ def edit(
     with where.open() as inspector:
         if priority is not None:
             check_bounds("--priority", priority, 0, 9)
-            outcomes = inspector.prioritize(*ids, priority=priority)
+            outcomes = inspector.jobs.prioritize(*ids, priority=priority)
         else:
-            outcomes = inspector.reschedule(*ids, due=at.astimezone() if at is not None else delay or 0.0)
+            outcomes = inspector.jobs.reschedule(*ids, due=at.astimezone() if at is not None else delay or 0.0)
         return report_outcomes(outcomes, "changed", _WAITING)

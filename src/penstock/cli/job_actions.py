@@ -61,7 +61,7 @@ def cancel(
             )
         if len(ids) > 1:
             confirm(f"This cancels {many(len(ids), 'job')}, at {inspector.location}.", yes=yes)
-        outcomes = inspector.cancel(*ids, wait=wait)
+        outcomes = inspector.jobs.cancel(*ids, wait=wait)
     rule = "only a waiting or a running job can be cancelled"
     if any(outcome.status is Status.RUNNING for outcome in outcomes):
         rule = (
@@ -128,13 +128,13 @@ def rm(
 
 def requeue(inspector: Inspector, ids: Sequence[str]) -> Exit:
     """Run dead letters again, for `job retry` and `dead retry`."""
-    return report_outcomes(inspector.requeue_dead(*ids), "requeued", "only a dead letter can be retried")
+    return report_outcomes(inspector.jobs.requeue_dead(*ids), "requeued", "only a dead letter can be retried")
 
 
 def remove(inspector: Inspector, ids: Sequence[str], *, yes: bool) -> Exit:
     """Delete dead letters after a confirmation, for `job rm` and `dead rm`."""
     confirm(f"This deletes {many(len(ids), 'dead letter')} for good, at {inspector.location}.", yes=yes)
-    return report_outcomes(inspector.remove_dead(*ids), "removed", "only a dead letter can be removed")
+    return report_outcomes(inspector.jobs.remove_dead(*ids), "removed", "only a dead letter can be removed")
 
 
 def move(
@@ -163,8 +163,8 @@ def move(
     with where.open() as inspector:
         if not _is_bulk(ids, matching):
             rule = "only waiting jobs and dead letters without unique keys and limits can be moved"
-            return report_outcomes(inspector.move(*ids, to=to), f"moved to {to}", rule)
-        target = inspector.queue_to_move_to(to)
+            return report_outcomes(inspector.jobs.move(*ids, to=to), f"moved to {to}", rule)
+        target = inspector.queues.open(to, must_exist=False)
         return _do_to_matching(
             inspector,
             matching,
@@ -191,7 +191,7 @@ def _dead(matching: Matching) -> Matching:
 def _do_to_matching(inspector: Inspector, matching: Matching, what: str, done: str, act: _Act, *, yes: bool) -> Exit:
     """Count the jobs that match, ask, and act on those that still do."""
     queue, words = matching.needed_queue(), matching.words()
-    jobs = inspector.jobs(queue, **matching.wanted())
+    jobs = inspector.queues.open(queue).jobs(**matching.wanted())
     with progress_display(_searched, _searched) as display:
         found = jobs.count(on_progress=display)
     if not found:

@@ -35,7 +35,7 @@ def ls(
         Print one JSON document.
     """
     with where.open() as inspector:
-        found = inspector.find_jobs(matching.queue, limit=limit, cursor=cursor, **matching.wanted())
+        found = inspector.jobs.find(matching.queue, limit=limit, cursor=cursor, **matching.wanted())
         now = inspector.now()
     if as_json:
         return show_json(found)
@@ -83,7 +83,7 @@ def show_worker(
         Print one JSON document.
     """
     with where.open() as inspector:
-        detail, now = inspector.worker(name, queue, limit=limit), inspector.now()
+        detail, now = inspector.workers.show(name, queue, limit=limit), inspector.now()
     if as_json:
         return show_json(detail)
     for one in detail.registrations:

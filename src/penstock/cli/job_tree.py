@@ -24,7 +24,7 @@ def tree(id: str, /, *, limit: int = 100, where: Where = HERE, as_json: AsJson =
     """
     check_bounds("--limit", limit, 1, 100_000)
     with where.open() as inspector:
-        root = inspector.tree(id, limit)
+        root = inspector.jobs.open(id).tree(limit)
     if as_json:
         return show_json(root)
     show(*_lines(root))
@@ -59,10 +59,10 @@ def cancel_tree(id: str, /, *, yes: Yes = False, where: Where = HERE) -> None:
         Do not ask; required unless at a terminal.
     """
     with where.open() as inspector:
-        root = inspector.tree(id, 1)
+        root = inspector.jobs.open(id).tree(1)
         confirm(
             f"This cancels job {root.id} and the {many(root.total, 'job')} it waits for, at {inspector.location}.",
             yes=yes,
         )
-        count = inspector.cancel_tree(id)
+        count = inspector.jobs.open(id).cancel_tree()
     show(f"cancelled {many(count, 'job')}, or asked them to end")

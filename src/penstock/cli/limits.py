@@ -19,7 +19,7 @@ def ls(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
         Print one JSON document.
     """
     with where.open() as inspector:
-        limits = inspector.limits(name)
+        limits = inspector.queues.open(name).limits()
     columns = headings("limit:name", "kind:name", "at most:name", "key:text", "used", "parked")
     lines = []
     for limit in limits:
@@ -56,7 +56,7 @@ def change(
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     with where.open() as inspector:
-        inspector.set_limit(name, limit, numbers)
+        inspector.queues.open(name).set_limit(limit, numbers)
     show(f"{limit} of {name}: {_words(numbers)}.")
 
 

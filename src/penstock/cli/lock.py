@@ -36,7 +36,7 @@ def ls(
         Print one JSON document.
     """
     with where.open() as inspector:
-        locks = inspector.locks()
+        locks = inspector.coordination.locks()
     lines = (row for lock in locks for row in _rows(lock, waiters=waiters))
     show_list(locks, _COLUMNS, lines, none="No lock is held.", as_json=as_json)
 
@@ -70,7 +70,7 @@ def break_(
     if bool(names) == by_search:
         raise ConfigurationError("name locks, or select them with --name-prefix or --host, but not both")
     with where.open() as inspector:
-        locks = inspector.held_locks(names, name_prefix=name_prefix, host=host)
+        locks = inspector.coordination.held_locks(names, name_prefix=name_prefix, host=host)
         if not locks:
             show("No such lock is held.")
             return Exit.FAILED
@@ -78,7 +78,7 @@ def break_(
         more = f" and {len(locks) - 10:,} more" if len(locks) > 10 else ""
         what = many(len(locks), "lock")
         confirm(f"This takes {what} from the owner: {owners}{more}, at {inspector.location}.", yes=yes)
-        broken = inspector.break_locks(locks, reason)
+        broken = inspector.coordination.break_locks(locks, reason)
     for lock in broken:
         show(f"{lock.name} taken from {owner_name(lock.holder)}")
     if len(broken) < len(locks):

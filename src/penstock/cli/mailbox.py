@@ -21,7 +21,7 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
         Print one JSON document.
     """
     with where.open() as inspector:
-        boxes, now = inspector.mailboxes(), inspector.now()
+        boxes, now = inspector.messages.mailboxes(), inspector.now()
     show_list(boxes, _COLUMNS, (_row(one, now) for one in boxes), none="There are no mailboxes.", as_json=as_json)
 
 
@@ -45,7 +45,7 @@ def show_one(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> N
         Print one JSON document.
     """
     with where.open() as inspector:
-        one, now = inspector.mailbox(name), inspector.now()
+        one, now = inspector.messages.mailbox(name), inspector.now()
     if as_json:
         return show_json(one)
     ids = f"{one.ids:,}" + (f", the oldest given {_ago(one.ids_since, now)}" if one.ids else "")

@@ -26,7 +26,7 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
         Print one JSON document.
     """
     with where.open() as inspector:
-        queues = inspector.queues()
+        queues = inspector.queues.all()
     columns = headings("queue:name", "ready", "oldest", "delayed", "parked", "running", "dead", ":name")
     lines = [
         (q.name, f"{c.ready:,}", _oldest(c), f"{c.delayed:,}", f"{c.parked:,}", f"{c.running:,}", _dead(c), _state(c))
@@ -62,7 +62,7 @@ def show_one(name: str, /, *, tenants: int = 10, where: Where = HERE, as_json: A
         Print one JSON document.
     """
     with where.open() as inspector:
-        queue = inspector.queue(name, tenants=tenants)
+        queue = inspector.queues.show(name, tenants=tenants)
     if as_json:
         return show_json(queue)
     return _describe(queue)
@@ -182,7 +182,7 @@ def keep(
     """
     kept = Retention(dead_letters=dead_letters, dead_age=dead_age, results=results)
     with where.open() as inspector:
-        inspector.keep(name, kept)
+        inspector.queues.open(name).keep(dead_letters=dead_letters, dead_age=dead_age, results=results)
     show(f"{name} keeps {_kept(kept)}.")
 
 
@@ -201,7 +201,12 @@ def order(name: str, /, *, by_time: bool | None = None, due_first: bool | None =
     if by_time is None and due_first is None:
         raise ConfigurationError("name an order: --by-time, --due-first, --no-by-time or --no-due-first")
     with where.open() as inspector:
-        counts = inspector.order(name, by_time=by_time, due_first=due_first)
+        queue = inspector.queues.open(name)
+        if by_time is not None:
+            queue.fair_by_time(by_time)
+        if due_first is not None:
+            queue.due_first(due_first)
+        counts = queue.count()
     shared = "the time of the workers" if counts.by_time else "the number of jobs"
     due = "go before other jobs" if counts.due_first else "wait behind other jobs"
     show(f"{name}: tenants share {shared} equally; jobs that become due {due}.")
@@ -220,7 +225,9 @@ def pause(name: str, /, *, task: str | None = None, tenant: str | None = None, w
         Only the jobs of this tenant.
     """
     with where.open() as inspector:
-        counts = inspector.pause(name, task=task, tenant=tenant)
+        queue = inspector.queues.open(name)
+        queue.pause(task=task, tenant=tenant)
+        counts = queue.count()
     running = many(counts.running, "running job continues", "running jobs continue")
     show(f"{_whole_or_part(name, task, tenant)} is paused; {running}, {counts.waiting:,} wait.")
 
@@ -238,7 +245,9 @@ def resume(name: str, /, *, task: str | None = None, tenant: str | None = None, 
         The jobs of this tenant, which was paused.
     """
     with where.open() as inspector:
-        counts = inspector.pause(name, on=False, task=task, tenant=tenant)
+        queue = inspector.queues.open(name)
+        queue.resume(task=task, tenant=tenant)
+        counts = queue.count()
     show(f"{_whole_or_part(name, task, tenant)} is open; {many(counts.waiting, 'job waits', 'jobs wait')}.")
 
 
@@ -266,7 +275,7 @@ def split(name: str, /, *, shards: int, where: Where = HERE) -> None:
         How many it has then, up to 32.
     """
     with where.open() as inspector:
-        is_closed = inspector.split(name, shards)
+        is_closed = inspector.queues.split(name, shards)
     rest = "" if is_closed else " Tenants with jobs move when these are done; penstock queue show says when all have."
     show(f"{name} has {shards} shards.{rest}")
 
@@ -286,7 +295,7 @@ def weigh(name: str, /, *, tenant: str, weight: float, where: Where = HERE) -> N
     if not 0.001 <= weight <= 1000:
         raise ConfigurationError(f"--weight {weight:g}: a weight is from 0.001 to 1000")
     with where.open() as inspector:
-        inspector.weigh(name, tenant, weight)
+        inspector.queues.open(name).tenant(tenant).weigh(weight)
     show(f"{tenant} of {name} has the weight {weight:g}.")
 
 
@@ -306,7 +315,7 @@ def spread(name: str, /, *, tenant: str, shards: int, where: Where = HERE) -> No
         How many shards it uses. 1 ends it for new jobs.
     """
     with where.open() as inspector:
-        inspector.spread(name, tenant, shards)
+        inspector.queues.open(name).tenant(tenant).spread(shards)
     show(f"New jobs of {tenant or '(no tenant)'} go to {many(shards, 'shard', 'shards')} of {name}.")
 
 
@@ -323,8 +332,8 @@ def purge(name: str, /, *, tenant: str | None = None, yes: Yes = False, where: W
         Do not ask; required unless at a terminal.
     """
     with where.open() as inspector:
-        waiting = inspector.waiting(name, tenant)
+        waiting = inspector.queues.waiting(name, tenant)
         whose = f"queue {name}" + (f", tenant {tenant!r}" if tenant is not None else "")
         confirm(f"This cancels {many(waiting, 'waiting job')} of {whose}, at {inspector.location}.", yes=yes)
-        cancelled = inspector.purge(name, tenant, most=waiting)
+        cancelled = inspector.queues.purge(name, tenant, most=waiting)
     show(f"Cancelled {many(cancelled, 'job')} of {whose}.")

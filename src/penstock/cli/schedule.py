@@ -30,7 +30,7 @@ def ls(queue: str | None = None, /, *, where: Where = HERE, as_json: AsJson = Fa
         Print one JSON document.
     """
     with where.open() as inspector:
-        schedules = inspector.schedules(queue)
+        schedules = inspector.schedules.all(queue)
         now = inspector.now() if schedules else 0.0
     rows = (_row(one, now) for one in schedules)
     show_list(schedules, _COLUMNS, rows, none="There are no schedules.", as_json=as_json)
@@ -74,7 +74,7 @@ def add(
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"--arguments {arguments!r}: not a JSON object: {error}") from error
     with where.open() as inspector:
-        one = inspector.add_schedule(name, task, values, schedule=cron, timezone=timezone, every=every, missed=missed)
+        one = inspector.schedules.add(name, task, values, schedule=cron, timezone=timezone, every=every, missed=missed)
     show(f"Added {one.id}, {times_text(one)}; next {time_text(one.next)}.")
 
 
@@ -87,7 +87,7 @@ def run(name: str, /, *, where: Where = HERE) -> None:
         The name of the schedule, or queue:name.
     """
     with where.open() as inspector:
-        job = inspector.trigger_schedule(name)
+        job = inspector.schedules.trigger(name)
     show(f"Enqueued {job.id}.")
 
 
@@ -100,7 +100,7 @@ def pause(name: str, /, *, where: Where = HERE) -> None:
         The name of the schedule, or queue:name.
     """
     with where.open() as inspector:
-        one = inspector.pause_schedule(name)
+        one = inspector.schedules.pause(name)
     show(f"Paused {one.id}.")
 
 
@@ -113,7 +113,7 @@ def resume(name: str, /, *, where: Where = HERE) -> None:
         The name of the schedule, or queue:name.
     """
     with where.open() as inspector:
-        one = inspector.resume_schedule(name)
+        one = inspector.schedules.resume(name)
     show(f"Resumed {one.id}; next {time_text(one.next)}.")
 
 
@@ -131,7 +131,7 @@ def rm(*names: str, where: Where = HERE) -> None:
         raise ConfigurationError("name the schedules to remove; penstock schedule ls lists them")
     with where.open() as inspector:
         for name in names:
-            one = inspector.remove_schedule(name)
+            one = inspector.schedules.remove(name)
             show(f"Removed {one.id}.")
             if one.declared and one.state != "orphaned":
                 show("  The code of an app declares it: the next worker with that code brings it back.")

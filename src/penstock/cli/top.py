@@ -126,7 +126,7 @@ class Watch:
     def rows(self, screen: Screen) -> list[Row]:
         """The rows of the view: one round trip for each queue, or those of `queue show` or `worker ls`."""
         if screen.view == "tenants":
-            found = self._inspector.queue(screen.queue, tenants=TENANTS).largest
+            found = self._inspector.queues.show(screen.queue, tenants=TENANTS).largest
             names = ("ready", "delayed", "parked", "running", "dead")
             return [
                 {
@@ -145,19 +145,19 @@ class Watch:
                     "at once": one.concurrency,
                     "lease": one.lease,
                 }
-                for one in self._inspector.workers(screen.queue)
+                for one in self._inspector.workers.all(screen.queue)
             ]
         if time.monotonic() - self._searched_at >= NAMES_KEPT:
-            self._names = self._inspector.queue_names()
+            self._names = self._inspector.queues.names()
             self._searched_at = time.monotonic()
-        self._queues = [self._queue(view.name, view.counts) for view in self._inspector.queues(self._names)]
+        self._queues = [self._queue(view.name, view.counts) for view in self._inspector.queues.all(self._names)]
         return self._queues
 
     def _queue(self, name: str, counts: Counts) -> Row:
         now, before = time.monotonic(), self._last.get(name)
         self._last[name] = (now, counts)
         if before is None:
-            latest = self._inspector.history(name, moments=1)
+            latest = self._inspector.history.moments(name, moments=1)
             entered, left, failed = (
                 (
                     latest[0].per_second("entered"),

@@ -67,7 +67,7 @@ class _UploadView:
 
     def find_slowest(self) -> None:
         with contextlib.suppress(PenstockError):  # the sender reports it
-            self._slowest = describe_slowest(self._inspector.channel(self._channel), self._inspector.now())
+            self._slowest = describe_slowest(self._inspector.files.channel(self._channel), self._inspector.now())
 
     def line(self, progress: Progress) -> str:
         done = f"{progress.name}: {size(progress.sent)} of {size(progress.total)}, {self._speed(progress)}"

@@ -175,7 +175,7 @@ def check_health(app: Penstock, queues: Iterable[str]) -> bool:
 
     inspector = Inspector(app)
     with app:
-        workers = {queue: inspector.workers_here(queue) for queue in queues}
+        workers = {queue: inspector.workers.here(queue) for queue in queues}
     for queue, names in workers.items():
         print(f"queue {queue}: {', '.join(names) or 'no worker of this machine is alive'}", file=sys.stderr)
     return all(workers.values())

@@ -21,7 +21,7 @@ def ls(*, queue: str | None = None, where: Where = HERE, as_json: AsJson = False
         Print one JSON document.
     """
     with where.open() as inspector:
-        workers, now = inspector.workers(queue), inspector.now()
+        workers, now = inspector.workers.all(queue), inspector.now()
     columns = headings("worker:name", "queue:name", "jobs", "at once", "since", "state:name")
     lines = ((*_row(one, now), _state(one)) for one in workers)
     show_list(workers, columns, lines, none="There are no workers.", as_json=as_json)

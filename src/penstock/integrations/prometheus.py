@@ -121,7 +121,7 @@ class QueueMetrics:
         if self._given is not None:
             return self._given
         if time.monotonic() - self._searched_at >= NAMES_KEPT:
-            self._names = self._inspector.queue_names()
+            self._names = self._inspector.queues.names()
             self._searched_at = time.monotonic()
         return self._names
 
@@ -137,7 +137,7 @@ class QueueMetrics:
         largest = gauge("largest_tenant_jobs", "Jobs of the tenant that waits most", "state")
         entered = CounterMetricFamily("penstock_queue_entered_jobs", "Jobs that entered the queue", labels=("queue",))
         ended = CounterMetricFamily("penstock_queue_ended_runs", "Ended runs", labels=("queue", "ending"))
-        for view in self._inspector.queues(self._queues()):
+        for view in self._inspector.queues.all(self._queues()):
             name, counts = view.name, view.counts
             for state in ("ready", "delayed", "running", "dead", "parked"):
                 jobs.add_metric((name, state), getattr(counts, state))
@@ -146,7 +146,7 @@ class QueueMetrics:
             oldest.add_metric((name,), counts.oldest)
             paused.add_metric((name,), counts.paused)
             entered.add_metric((name,), counts.entered)
-            usage = self._inspector.usage(name)
+            usage = self._inspector.history.usage(name)
             workers.add_metric((name,), usage.workers)
             tenants.add_metric((name,), usage.tenants)
             largest.add_metric((name, "waiting"), usage.largest.waiting)

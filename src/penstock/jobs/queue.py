@@ -416,10 +416,7 @@ class Queue:
         """
         from penstock.jobs.retention import Retention
 
-        return self.retain(Retention(dead_letters=dead_letters, dead_age=dead_age, results=results))
-
-    def retain(self, kept: Retention) -> Operation[None]:
-        """See `keep`."""
+        kept = Retention(dead_letters=dead_letters, dead_age=dead_age, results=results)
         yield from set_all(self.shards, lambda shard: kept.store(shard.bindings))
 
     @verb

@@ -2,14 +2,16 @@
 
 The modules of this folder, in reading order:
 
-    inspect.py            the only questions that the command line, the dashboard and tests ask, and the actions of
-                          operators
-    schedules.py          the questions about schedules
-    history.py            the question about the past of a queue
-    coordination.py       the questions about elections, latches, barriers, semaphores and read-write locks
-    queues.py             queues as a whole, their workers, limits and dead letters
-    waiting_jobs.py       changing jobs that wait
-    job_search.py         finding jobs in one queue or in all
+    inspect.py            the inspector, which the command line, the dashboard and tests ask; a questioner for each noun
+    questioner.py         what each questioner has, and how it opens a queue as the server has it
+    queues.py             queues as a whole, and their dead letters
+    jobs.py               jobs by their ids or by a filter
+    history.py            the past and the use of a queue
+    workers.py            workers, and `penstock worker --check`
+    schedules.py          schedules
+    coordination.py       locks, semaphores, elections, latches and barriers
+    messages.py, files.py, directories.py
+                          mailboxes and chats, channels, directories
     answers.py            the answers to these questions
     probe.py              questions to the server itself, without a script
     raw_client.py         a client for commands that Penstock does not wrap
@@ -17,6 +19,5 @@ The modules of this folder, in reading order:
     key_tables.py         the key tables of all nouns, and the row of a given key
     inventory.py          checks the keys of an app at work
     doctor.py             `penstock doctor`, which runs the checks
-    health.py             `penstock worker --check`
     proof.py              proves that locks exclude, on a given server
 """

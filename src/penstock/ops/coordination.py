@@ -1,31 +1,72 @@
-"""The part of the inspector that is about elections, latches, barriers, semaphores and read-write locks."""
+"""Questions about what processes wait for together: locks, semaphores, elections, latches and barriers."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from penstock.app import Penstock
-from penstock.core.operations import Driver, Operation, RoundTrip, verb
-from penstock.errors import PenstockError
-from penstock.locks.answers import BarrierInfo, ElectionInfo, LatchInfo, ReadWriteLockInfo, SemaphoreInfo
-from penstock.ops.probe import instance_names
+from penstock.core.operations import Operation, RoundTrip, verb
+from penstock.locks.answers import BarrierInfo, ElectionInfo, LatchInfo, LockInfo, ReadWriteLockInfo, SemaphoreInfo
+from penstock.ops.probe import instance_names, lock_names
+from penstock.ops.questioner import Questioner
 
 R = TypeVar("R")
 
 
-class CoordinationInspector:
-    """Inspects what processes wait for together. Each list costs one round trip for each 1000 keys of the server, and
-    one for each entry: too much for a path that serves work. Each query for one name costs one, and raises
-    PenstockError, which names similar ones, for an unknown name."""
+class CoordinationQuestioner(Questioner):
+    """Asks about locks and the like. Each list costs one round trip for each 1000 keys of the server, and one for each
+    entry: too much for a path that serves work. Each question about one name costs one, and raises PenstockError, which
+    names similar ones, for an unknown name."""
 
-    def __init__(self, app: Penstock) -> None:
-        self._app = app
+    @verb
+    def locks(self) -> Operation[list[LockInfo]]:
+        """The locks on this server that are held or waited for, sorted by name, those of other apps included.
 
-    @property
-    def _driver(self) -> Driver:
-        return self._app._driver
+        A lock that was only ever taken by other libraries is not found. One round trip for each 1000 keys of the
+        server, and one for each lock that was held within the last hour: too much for a path that serves work.
+        """
+        found = []
+        for name in (yield from lock_names()):
+            info = yield self._app.lock(name, lease=1).current_info()
+            if info.holder is not None or info.waiting:
+                found.append(info)
+        return found
+
+    @verb
+    def held_locks(
+        self, names: Sequence[str] = (), *, name_prefix: str | None = None, host: str | None = None
+    ) -> Operation[list[LockInfo]]:
+        """The locks that are held now: those of these names, or those with a prefix and of owners on a host.
+
+        With names, one round trip for each; otherwise those of `locks`.
+        """
+        found: list[LockInfo] = []
+        if names:
+            for name in names:
+                found.append((yield self._app.lock(name).current_info()))
+        else:
+            found = yield from self.locks.within()
+        return [
+            lock
+            for lock in found
+            if lock.holder is not None
+            and (name_prefix is None or lock.name.startswith(name_prefix))
+            and (host is None or lock.holder.host == host)
+        ]
+
+    @verb
+    def break_locks(self, locks: Sequence[LockInfo], reason: str) -> Operation[list[LockInfo]]:
+        """Take these locks from the owners that were found. Returns those that these owners still held.
+
+        One round trip for each.
+        """
+        broken: list[LockInfo] = []
+        for lock in locks:
+            if lock.holder is not None and (
+                yield from self._app.lock(lock.name).end_holdings(reason, lock.holder.token)
+            ):
+                broken.append(lock)
+        return broken
 
     @verb
     def elections(self) -> Operation[list[ElectionInfo]]:
@@ -88,17 +129,12 @@ class CoordinationInspector:
     def _all(self, kind: str, rest: str, ask: Callable[[str], RoundTrip[R | None]]) -> Operation[list[R]]:
         """What `ask` finds for each instance of a kind. `rest`: the key that each of them has."""
         found: list[Any] = []
-        for name in (yield from instance_names(self._app.settings.prefix, kind, rest)):
+        for name in (yield from instance_names(self._prefix, kind, rest)):
             found.append((yield ask(name)))
         return [one for one in found if one is not None]
 
     def _one(self, kind: str, rest: str, name: str, ask: Callable[[str], RoundTrip[R | None]]) -> Operation[R]:
         found: R | None = yield ask(name)
         if found is None:
-            raise self._not_found(kind, name, (yield from instance_names(self._app.settings.prefix, kind, rest)))
+            raise self._not_found(kind, name, (yield from instance_names(self._prefix, kind, rest)))
         return found
-
-    def _not_found(self, kind: str, name: str, known: Sequence[str]) -> PenstockError:
-        near = difflib.get_close_matches(name, known, 3) or known[:5]
-        there = f"; there is {', '.join(near)}{', …' if len(near) < len(known) else ''}" if known else ""
-        return PenstockError(f"no {kind} {name!r} with prefix {self._app.settings.prefix!r} on this server{there}")

@@ -1,4 +1,4 @@
-"""The part of the inspector that is about the past of queues."""
+"""Questions about the past and the use of queues."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ from penstock.core.operations import Operation, Parallel, verb
 from penstock.errors import ConfigurationError
 from penstock.jobs.counts import TenantCounts, total_tenant_counts
 from penstock.jobs.history import KEPT, Interval, Moment, joined_moments
-from penstock.jobs.keys import check_queue_name
-from penstock.jobs.queue import Queue
-from penstock.jobs.shard import Shard
 from penstock.jobs.shard_bindings import ShardBindings
-from penstock.jobs.shard_table import whole_name
-from penstock.ops.coordination import CoordinationInspector
+from penstock.ops.questioner import Questioner
 
 TENANTS_COMPARED = 1000
 """How many tenants `usage` compares: one round trip."""
@@ -30,11 +26,11 @@ class QueueUsage:
     largest: TenantCounts
 
 
-class HistoryInspector(CoordinationInspector):
-    """The past of queues; see `Inspector`."""
+class HistoryQuestioner(Questioner):
+    """Asks what queues did in the last hour or the last day, and how much they are used."""
 
     @verb
-    def history(self, name: str, *, interval: Interval = 10, moments: int | None = None) -> Operation[list[Moment]]:
+    def moments(self, name: str, *, interval: Interval = 10, moments: int | None = None) -> Operation[list[Moment]]:
         """The latest `moments` of a queue (all that are kept by default), the oldest first.
 
         A moment is missing where nothing was enqueued and no worker took a turn: then nothing changed. Returns an empty
@@ -46,7 +42,7 @@ class HistoryInspector(CoordinationInspector):
         rows = min(most, most if moments is None else moments + 1)
         first = self._shard(name).bindings
         text, found = yield Parallel((ShardBindings(first).table(0), first.history(interval, rows)))
-        further = self._with_table(name, text).shards.current.known[1:]
+        further = self._queue(name, text).shards.current.known[1:]
         if not further:
             return list(found)
         others = yield Parallel(tuple(shard.bindings.history(interval, rows) for shard in further))
@@ -59,7 +55,7 @@ class HistoryInspector(CoordinationInspector):
         Four round trips, O(1) in jobs and tenants. With shards, most of them to each node; a tenant that has jobs in
         several shards counts once in each.
         """
-        shards = yield from self._shards(name)
+        shards = (yield from self._open_any(name)).shards.current.known
         pages = yield Parallel(tuple(shard.bindings.scan_tenants("0", TENANTS_COMPARED) for shard in shards))
         overviews = yield Parallel(tuple(shard.bindings.overview(1) for shard in shards))
         workers = yield Parallel(tuple(shard.bindings.workers(WORKERS_COUNTED) for shard in shards))
@@ -70,22 +66,3 @@ class HistoryInspector(CoordinationInspector):
         largest = max(totals, key=lambda one: (one.waiting, one.running), default=None)
         alive = {one.name for part in workers for one in part if one.name and one.lease > 0}
         return QueueUsage(len(alive), sum(one.tenants for one in overviews), largest or TenantCounts())
-
-    def _shards(self, name: str) -> Operation[tuple[Shard, ...]]:
-        """The shards of a queue, as the server knows them. One round trip."""
-        return (yield from self._open(name)).shards.current.known
-
-    def _open(self, name: str) -> Operation[Queue]:
-        """A queue with the shards that the server has of it. One round trip."""
-        return self._with_table(name, (yield ShardBindings(self._shard(name).bindings).table(0)))
-
-    def _with_table(self, name: str, table: str) -> Queue:
-        """A queue with the shards of a table that was just read. The name of a shard selects that one alone."""
-        app, text = self._app, table if name == whole_name(name) else ""
-        return Queue(name, app._driver, app.settings, app.clock, app.middleware, table=text)
-
-    def _shard(self, name: str) -> Shard:
-        """A shard by its name; a queue's first one has the name of the queue."""
-        return Shard(
-            check_queue_name(name), self._app._driver, self._app.settings, self._app.clock, self._app.middleware
-        )

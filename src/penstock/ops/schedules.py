@@ -1,4 +1,4 @@
-"""The part of the inspector that is about schedules."""
+"""Questions about schedules, and changes of them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from penstock.jobs.shard import Shard
 from penstock.jobs.shard_table import whole_name
 from penstock.jobs.task import Call, Task
 from penstock.jobs.timing import Missed, Timing
-from penstock.ops.history import HistoryInspector
 from penstock.ops.probe import queue_names
+from penstock.ops.questioner import Questioner
 
 
-class ScheduleInspector(HistoryInspector):
+class ScheduleQuestioner(Questioner):
     """Lists and changes the schedules of all queues. `name` is that of a schedule, or `queue:name`.
 
     A bare name costs one round trip for each 1000 keys of the server, and one for each queue. Each change returns the
@@ -27,16 +27,16 @@ class ScheduleInspector(HistoryInspector):
     """
 
     @verb
-    def schedules(self, queue: str | None = None) -> Operation[list[ScheduleInfo]]:
+    def all(self, queue: str | None = None) -> Operation[list[ScheduleInfo]]:
         """The schedules of one queue, or of every queue, by queue and name."""
         found = []
-        names = yield from queue_names(self._app.settings.prefix)
+        names = yield from queue_names(self._prefix)
         for name in names if queue is None else [one for one in names if queue in (one, whole_name(one))]:
             found += yield from schedules_of(self._shard(name))
         return found
 
     @verb
-    def add_schedule(
+    def add(
         self,
         name: str,
         task: str,
@@ -53,39 +53,39 @@ class ScheduleInspector(HistoryInspector):
         return add_schedule(name, call, Timing(schedule, timezone, every, missed))
 
     @verb
-    def pause_schedule(self, name: str) -> Operation[ScheduleInfo]:
+    def pause(self, name: str) -> Operation[ScheduleInfo]:
         return self._change(name, lambda bindings, one, _: bindings.pause(one.name))
 
     @verb
-    def resume_schedule(self, name: str) -> Operation[ScheduleInfo]:
+    def resume(self, name: str) -> Operation[ScheduleInfo]:
         return self._change(name, lambda bindings, one, now: bindings.resume(one.name, one.timing.following(now)))
 
     @verb
-    def remove_schedule(self, name: str) -> Operation[ScheduleInfo]:
+    def remove(self, name: str) -> Operation[ScheduleInfo]:
         return self._change(name, lambda bindings, one, _: bindings.remove(one.name))
 
     @verb
-    def trigger_schedule(self, name: str) -> Operation[Job[Any]]:
+    def trigger(self, name: str) -> Operation[Job[Any]]:
         """Enqueue the call of a schedule now."""
-        shard, _, stored = yield from self._find_schedule(name)
-        return (yield from trigger((yield from self._open(whole_name(shard.name))), stored))
+        shard, _, stored = yield from self._find(name)
+        return (yield from trigger((yield from self._open_any(whole_name(shard.name))), stored))
 
     def _change(
         self, name: str, change: Callable[[ScheduleBindings, StoredSchedule, int], RoundTrip[bool]]
     ) -> Operation[ScheduleInfo]:
         """Apply a change. Returns the present schedule, or the last one before it was removed."""
-        shard, now, stored = yield from self._find_schedule(name)
+        shard, now, stored = yield from self._find(name)
         bindings = ScheduleBindings(shard.bindings)
         yield change(bindings, stored, now)
         now, changed = yield bindings.show(stored.name)
         return ScheduleInfo.of(shard.name, changed or stored, now)
 
-    def _find_schedule(self, name: str) -> Operation[tuple[Shard, int, StoredSchedule]]:
+    def _find(self, name: str) -> Operation[tuple[Shard, int, StoredSchedule]]:
         queue, colon, _ = name.partition(":")
         if colon:
             return (yield from find_schedule([self._shard(queue)], name))
         found = []
-        names = yield from queue_names(self._app.settings.prefix)
+        names = yield from queue_names(self._prefix)
         known: list[str] = []
         for one in names:
             some = yield from schedules_of(self._shard(one))

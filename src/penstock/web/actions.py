@@ -114,47 +114,47 @@ class Actions:
         return Json({"run": await self.runs.begin(bulk, order.queue, order.filter, order.to, end)})
 
     async def pause(self, order: Order) -> str:
-        await self._ask.pause.aio(order.queue, True)
+        await (await self._ask.queues.open.aio(order.queue)).pause.aio()
         return "paused"
 
     async def resume(self, order: Order) -> str:
-        await self._ask.pause.aio(order.queue, False)
+        await (await self._ask.queues.open.aio(order.queue)).resume.aio()
         return "resumed"
 
     async def purge(self, order: Order) -> str:
-        most = order.most if order.most is not None else await self._ask.waiting.aio(order.queue, order.tenant)
-        return many(await self._ask.purge.aio(order.queue, order.tenant, most=most), "job") + " cancelled"
+        most = order.most if order.most is not None else await self._ask.queues.waiting.aio(order.queue, order.tenant)
+        return many(await self._ask.queues.purge.aio(order.queue, order.tenant, most=most), "job") + " cancelled"
 
     async def cancel(self, order: Order) -> str:
-        return _summary(await self._ask.cancel.aio(*order.ids), "cancelled")
+        return _summary(await self._ask.jobs.cancel.aio(*order.ids), "cancelled")
 
     async def requeue(self, order: Order) -> str:
-        return _summary(await self._ask.requeue_dead.aio(*order.ids), "requeued")
+        return _summary(await self._ask.jobs.requeue_dead.aio(*order.ids), "requeued")
 
     async def requeue_all(self, order: Order) -> str:
-        return many(await self._ask.requeue_all_dead.aio(order.queue, order.until), "job") + " requeued"
+        return many(await self._ask.queues.requeue_all_dead.aio(order.queue, order.until), "job") + " requeued"
 
     async def remove(self, order: Order) -> str:
-        return _summary(await self._ask.remove_dead.aio(*order.ids), "removed")
+        return _summary(await self._ask.jobs.remove_dead.aio(*order.ids), "removed")
 
     async def remove_all(self, order: Order) -> str:
-        return many(await self._ask.remove_all_dead.aio(order.queue, order.until), "job") + " removed"
+        return many(await self._ask.queues.remove_all_dead.aio(order.queue, order.until), "job") + " removed"
 
     async def move(self, order: Order) -> str:
-        return _summary(await self._ask.move.aio(*order.ids, to=order.to), f"moved to {order.to}")
+        return _summary(await self._ask.jobs.move.aio(*order.ids, to=order.to), f"moved to {order.to}")
 
     async def pause_schedule(self, order: Order) -> str:
-        return f"{(await self._ask.pause_schedule.aio(order.names[0])).id} paused"
+        return f"{(await self._ask.schedules.pause.aio(order.names[0])).id} paused"
 
     async def resume_schedule(self, order: Order) -> str:
-        return f"{(await self._ask.resume_schedule.aio(order.names[0])).id} resumed"
+        return f"{(await self._ask.schedules.resume.aio(order.names[0])).id} resumed"
 
     async def run_schedule(self, order: Order) -> str:
-        return f"{(await self._ask.trigger_schedule.aio(order.names[0])).id} enqueued"
+        return f"{(await self._ask.schedules.trigger.aio(order.names[0])).id} enqueued"
 
     async def break_locks(self, order: Order) -> str:
-        held = await self._ask.held_locks.aio(order.names)
-        broken = await self._ask.break_locks.aio(held, order.reason or "broken from the dashboard")
+        held = await self._ask.coordination.held_locks.aio(order.names)
+        broken = await self._ask.coordination.break_locks.aio(held, order.reason or "broken from the dashboard")
         return many(len(broken), "lock") + " broken"
 
 

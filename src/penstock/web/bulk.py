@@ -74,14 +74,14 @@ class BulkRuns:
 
     async def begin(self, action: str, queue: str, chosen: Filter, to: str, end: Callable[[str], object]) -> int:
         """Begin a run, and return its number. `end` is called with its outcome. Raises for a bad queue or filter."""
-        jobs = await self._ask.jobs.aio(queue, **chosen.wanted())
+        jobs = (await self._ask.queues.open.aio(queue)).jobs(**chosen.wanted())
         run, number = BulkRun(), next(self._numbers)
 
         def keep(progress: BulkProgress) -> None:
             run.progress = progress
 
         if action == "move":
-            target = await self._ask.queue_to_move_to.aio(to)
+            target = await self._ask.queues.open.aio(to, must_exist=False)
             work: Awaitable[object] = jobs.move.aio(target, on_progress=keep)
         elif action == "count":
             work = jobs.count.aio(on_progress=keep)

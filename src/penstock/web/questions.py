@@ -79,8 +79,8 @@ class Questions:
         return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
     async def queue(self, request: Request) -> Response:
-        detail = await self._ask.queue.aio(request.path_params["queue"], tenants=MOST_TENANTS)
-        return Json(fields(detail, workers=await self._ask.workers.aio(detail.name)))
+        detail = await self._ask.queues.show.aio(request.path_params["queue"], tenants=MOST_TENANTS)
+        return Json(fields(detail, workers=await self._ask.workers.all.aio(detail.name)))
 
     async def history(self, request: Request) -> Response:
         interval: Interval = 60 if request.query_params.get("interval") == "60" else 10
@@ -88,7 +88,7 @@ class Questions:
 
     async def dead(self, request: Request) -> Response:
         offset = max(0, int(request.query_params.get("offset", "0")))
-        page = await self._ask.list_dead.aio(request.path_params["queue"], PAGE, offset)
+        page = await self._ask.queues.list_dead.aio(request.path_params["queue"], PAGE, offset)
         letters = [self._letter(letter) for letter in page.letters]
         return Json(
             {"total": page.total, "offset": offset, "page": PAGE, "letters": letters, "now": await self._ask.now.aio()}
@@ -99,7 +99,7 @@ class Questions:
         return fields(letter, body=body, traceback=cut_text(letter.traceback))
 
     async def job(self, request: Request) -> Response:
-        info = await self._ask.job.aio(request.path_params["id"])
+        info = await self._ask.jobs.show.aio(request.path_params["id"])
         result = body_text(info.result, self._mask) if info.result is not None else None
         body = body_text(info.body, self._mask) if info.body is not None else None
         shown = fields(
@@ -108,7 +108,7 @@ class Questions:
             result=result,
             traceback=cut_text(info.traceback),
             now=await self._ask.now.aio(),
-            steps=await self._ask.steps.aio(info.id),
+            steps=await self._ask.jobs.open(info.id).steps.aio(),
             flow=await self._flow(info.id),
         )
         return Json(shown)
@@ -116,7 +116,7 @@ class Questions:
     async def _flow(self, job_id: str) -> FlowNode | None:
         """The jobs that a job waits or waited for; None if it never waited for any."""
         try:
-            root = await self._ask.tree.aio(job_id, MOST_OF_FLOW)
+            root = await self._ask.jobs.open(job_id).tree.aio(MOST_OF_FLOW)
         except JobNotFound:  # its result is gone since
             return None
         return root if root.total else None
@@ -126,46 +126,51 @@ class Questions:
         query = dict(request.query_params)
         queue, cursor = query.pop("queue", None), query.pop("cursor", None)
         chosen = read_filter(query)
-        page = await self._ask.find_jobs.aio(queue, limit=PAGE, cursor=cursor, most=MOST_SEARCHED, **chosen.wanted())
+        page = await self._ask.jobs.find.aio(queue, limit=PAGE, cursor=cursor, most=MOST_SEARCHED, **chosen.wanted())
         return Json(fields(page, now=await self._ask.now.aio()))
 
     async def schedules(self, request: Request) -> Response:
-        found = [fields(one, body=body_text(one.body, self._mask)) for one in await self._ask.schedules.aio()]
+        found = [fields(one, body=body_text(one.body, self._mask)) for one in await self._ask.schedules.all.aio()]
         return Json({"schedules": found, "now": await self._ask.now.aio()})
 
     async def limits(self, request: Request) -> Response:
-        return Json({"limits": await self._ask.limits.aio(request.path_params["queue"])})
+        queue = await self._ask.queues.open.aio(request.path_params["queue"])
+        return Json({"limits": await queue.limits.aio()})
 
     async def workers(self, request: Request) -> Response:
-        return Json({"workers": await self._ask.workers.aio(), "now": await self._ask.now.aio()})
+        return Json({"workers": await self._ask.workers.all.aio(), "now": await self._ask.now.aio()})
 
     async def locks(self, request: Request) -> Response:
         ask = self._ask
         return Json(
             {
-                "locks": await ask.locks.aio(),
-                "semaphores": await ask.semaphores.aio(),
-                "rwlocks": await ask.read_write_locks.aio(),
-                "elections": await ask.elections.aio(),
-                "latches": await ask.latches.aio(),
-                "barriers": await ask.barriers.aio(),
+                "locks": await ask.coordination.locks.aio(),
+                "semaphores": await ask.coordination.semaphores.aio(),
+                "rwlocks": await ask.coordination.read_write_locks.aio(),
+                "elections": await ask.coordination.elections.aio(),
+                "latches": await ask.coordination.latches.aio(),
+                "barriers": await ask.coordination.barriers.aio(),
             }
         )
 
     async def messages(self, request: Request) -> Response:
         ask = self._ask
         return Json(
-            {"mailboxes": await ask.mailboxes.aio(), "chats": await ask.chats.aio(), "now": await ask.now.aio()}
+            {
+                "mailboxes": await ask.messages.mailboxes.aio(),
+                "chats": await ask.messages.chats.aio(),
+                "now": await ask.now.aio(),
+            }
         )
 
     async def files(self, request: Request) -> Response:
-        return Json({"channels": await self._ask.channels.aio(), "now": await self._ask.now.aio()})
+        return Json({"channels": await self._ask.files.channels.aio(), "now": await self._ask.now.aio()})
 
     async def directories(self, request: Request) -> Response:
-        return Json({"directories": await self._ask.directories.aio()})
+        return Json({"directories": await self._ask.directories.all.aio()})
 
     async def complete(self, request: Request) -> Response:
-        directory = self._ask.directory(request.path_params["name"])
+        directory = self._ask.directories.open(request.path_params["name"])
         entries = await directory.complete.aio(request.query_params.get("q", ""), limit=COMPLETIONS)
         return Json({"entries": [{"name": entry.name, "id": entry.id} for entry in entries]})
 

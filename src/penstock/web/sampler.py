@@ -64,10 +64,10 @@ class Sampler:
     async def _take(self) -> dict[str, Any]:
         await self._search()
         at = time.time()
-        views = await self._inspector.queues.aio(self._names)
+        views = await self._inspector.queues.all.aio(self._names)
         queues = [self._queue(view, at) for view in views]
         if time.monotonic() - self._history_at >= HISTORY_INTERVAL:
-            found = [await self._inspector.history.aio(name) for name in self._names]
+            found = [await self._inspector.history.moments.aio(name) for name in self._names]
             self._history = summed(points(moments, 10, at) for moments in found)
             self._history_at = time.monotonic()
         now = [sum(queue[name] for queue in queues) for name in ("ready", "running", "in", "out", "failing")]
@@ -84,12 +84,12 @@ class Sampler:
         """Look for new queues and workers, now and then."""
         if time.monotonic() - self._searched_at < NAMES_INTERVAL:
             return
-        self._names = await self._inspector.queue_names.aio()
+        self._names = await self._inspector.queues.names.aio()
         self._workers = {}
         for name in self._names:
             with contextlib.suppress(PenstockError):
                 alive = [
-                    worker for worker in await self._inspector.workers.aio(name) if worker.lease > 0 and worker.name
+                    worker for worker in await self._inspector.workers.all.aio(name) if worker.lease > 0 and worker.name
                 ]
                 self._workers[name] = len(alive)
         self._searched_at = time.monotonic()
@@ -125,7 +125,7 @@ class Sampler:
 
 async def history_of(inspector: Inspector, queue: str, interval: Interval) -> list[Point]:
     """The points of one queue up to now."""
-    moments = await inspector.history.aio(queue, interval=interval)
+    moments = await inspector.history.moments.aio(queue, interval=interval)
     return points(moments, interval, await inspector.now.aio())
 
 

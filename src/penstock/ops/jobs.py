@@ -1,0 +1,206 @@
+"""Questions about jobs by their ids or by a filter, and actions on them."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, Unpack
+
+import msgspec
+
+from penstock.core.operations import Operation, RoundTrip, verb
+from penstock.errors import CancelTimeout, ConfigurationError, JobNotFound, PenstockError
+from penstock.jobs.counts import Counts
+from penstock.jobs.dead_letters import DeadLetter, dead_letter
+from penstock.jobs.job import Job, JobInfo
+from penstock.jobs.job_list import JobPage, Jobs, JobSummary, Wanted, job_filter
+from penstock.jobs.listing import FoundJob
+from penstock.jobs.moving import move_jobs
+from penstock.jobs.options import Options
+from penstock.jobs.record import StoredJob
+from penstock.jobs.status import Status, status_of
+from penstock.ops.answers import ActionOutcome
+from penstock.ops.probe import queue_names
+from penstock.ops.questioner import Questioner
+
+SEARCHED_AT_ONCE = 20_000
+"""How many jobs a search examines before it returns what it has found: twenty round trips."""
+
+
+class _Place(msgspec.Struct, array_like=True, frozen=True):
+    """Where a search continues.
+
+    queue, cursor  behind this page of a queue; None: at its beginning
+    examined       how many jobs the search has examined before
+    of             about how many there were to examine in the queues before this one
+    """
+
+    queue: str = ""
+    cursor: str | None = None
+    examined: int = 0
+    of: int = 0
+
+    def encoded(self) -> str:
+        return urlsafe_b64encode(msgspec.msgpack.encode(self)).decode().rstrip("=")
+
+    @classmethod
+    def decoded(cls, text: str) -> _Place:
+        try:
+            return msgspec.msgpack.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=cls)
+        except (ValueError, msgspec.MsgspecError):
+            raise ConfigurationError(
+                f"cursor {text[:60]!r}: give the cursor that an earlier search has returned"
+            ) from None
+
+
+class JobQuestioner(Questioner):
+    """Asks about jobs in any queue, and acts on them. An action reports for each job whether it was done."""
+
+    def open(self, job_id: str) -> Job[Any]:
+        """A handle on one job, as `app.job` returns it. No round trip."""
+        return self._app.job(job_id)
+
+    @verb
+    def show(self, job_id: str) -> Operation[JobInfo]:
+        """Everything that the server knows about a job. One round trip; the body may be large. Raises JobNotFound."""
+        info = yield from self.open(job_id).info.within()
+        if info.status is Status.UNKNOWN:
+            raise JobNotFound(f"no job {job_id}: never enqueued here, or it finished and its result is gone")
+        return info
+
+    @verb
+    def find(
+        self,
+        queue: str | None = None,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        most: int = SEARCHED_AT_ONCE,
+        **wanted: Unpack[Wanted],
+    ) -> Operation[JobPage]:
+        """Search one queue, or all of them by name, until about `limit` jobs are found or `most` were examined.
+
+        `cursor` is that of an earlier search for the same. `examined` and `of` are about all these searches together.
+
+        One round trip for each 1000 jobs that are examined; without a queue also one for each 1000 keys of the server,
+        and one for each queue that is left, and for each shard. Raises PenstockError for a queue that was never used.
+        """
+        place = _Place() if cursor is None else _Place.decoded(cursor)
+        if queue is None:
+            names = yield from queue_names(self._prefix)
+        else:
+            names = [shard.name for shard in (yield from self._open(queue)).shards.current.known]
+        names = [name for name in sorted(names) if name >= place.queue]
+        found: list[JobSummary] = []
+        chosen = job_filter(**wanted)
+        at, examined, of = place.cursor, place.examined, place.of
+        for position, name in enumerate(names):
+            while True:
+                jobs = Jobs([self._shard(name)], chosen)
+                page: JobPage = yield from jobs.page_operation(max(1, limit - len(found)), at)
+                found, at, examined = found + page.jobs, page.cursor, examined + page.examined
+                later = names[position + 1 :]
+                if (at is not None or later) and (len(found) >= limit or examined - place.examined >= most):
+                    following = _Place(name, at, examined, of) if at else _Place(later[0], None, examined, of + page.of)
+                    left = yield from self._count_jobs(later, wanted.get("state"))
+                    return JobPage(found, following.encoded(), examined, max(examined, of + page.of + left))
+                if at is None:
+                    of += page.of
+                    break
+        return JobPage(found, None, examined, examined)
+
+    def _count_jobs(self, names: list[str], state: Status | str | None) -> Operation[int]:
+        """How many jobs these queues have, in one state or in all."""
+        total = 0
+        for name in names:
+            counts: Counts = yield self._shard(name).bindings.counts()
+            every = counts.waiting + counts.running + counts.dead
+            total += every if state is None else int(getattr(counts, str(state), every))
+        return total
+
+    # --- actions on jobs by their ids ---
+
+    @verb
+    def cancel(self, *ids: str, wait: float = 0.0) -> Operation[list[ActionOutcome]]:
+        """Cancel jobs. Running ones are asked to end; with `wait`, waits so many seconds for the end of each.
+
+        Two round trips for each, and some more for each that it waits for.
+        """
+        outcomes, jobs = [], [*map(self.open, ids)]
+        if wait:  # ask all workers before waiting for the first one
+            for job in jobs:
+                yield job.shard.bindings.cancel([job.key])
+        for job in jobs:
+            status = yield from job.status.within()
+            try:
+                done = yield from job.cancel.within(wait)
+            except CancelTimeout:
+                done = False
+            else:
+                if wait and not done:  # it has ended in another way meanwhile
+                    status = yield from job.status.within()
+            outcomes.append(ActionOutcome(job.id, done, status))
+        return outcomes
+
+    @verb
+    def promote(self, *ids: str) -> Operation[list[ActionOutcome]]:
+        """Make delayed jobs ready now. Two round trips for each."""
+        return self._each(ids, lambda job: job.shard.bindings.edit(job.key, due=0.0).then(_is_edited))
+
+    @verb
+    def reschedule(self, *ids: str, due: float | datetime) -> Operation[list[ActionOutcome]]:
+        """Give waiting jobs another due time: seconds from now, or a date. Two round trips for each."""
+        return self._each(ids, lambda job: job.shard.bindings.edit(job.key, due=due).then(_is_edited))
+
+    @verb
+    def prioritize(self, *ids: str, priority: int) -> Operation[list[ActionOutcome]]:
+        """Give waiting jobs another priority. Two round trips for each."""
+        Options(priority=priority)  # checks it
+        return self._each(ids, lambda job: job.shard.bindings.edit(job.key, priority=priority).then(_is_edited))
+
+    @verb
+    def move(self, *ids: str, to: str) -> Operation[list[ActionOutcome]]:
+        """Move waiting jobs and dead letters to another queue; see `Jobs.move`. Six round trips for each."""
+        outcomes, target = [], (yield from self._open_any(to))
+        for job in [*map(self.open, ids)]:
+            if job.shard.name == target.name:
+                raise ConfigurationError(f"job {job.id} is in queue {to} already")
+            found: StoredJob = yield job.shard.bindings.show(job.key)
+            moved = 0
+            if found.record is not None and found.owner is None:
+                rows = [FoundJob(job.key, b"", found.record, "")]
+                _, moved = yield from move_jobs(job.shard, target.shards, rows)
+            outcomes.append(ActionOutcome(job.id, moved > 0, status_of(found)))
+        return outcomes
+
+    @verb
+    def show_dead(self, job_id: str) -> Operation[DeadLetter]:
+        """One dead letter. One round trip. Raises PenstockError for a job that is not a dead letter."""
+        job = self.open(job_id)
+        found = yield job.shard.bindings.show(job.key)
+        status = status_of(found)
+        if status is not Status.DEAD or found.record is None:
+            raise PenstockError(f"job {job_id} is not a dead letter: it is {status}")
+        return dead_letter(job.shard, job.key, found.record.since / 1000, found.record, found.failure)
+
+    @verb
+    def requeue_dead(self, *ids: str) -> Operation[list[ActionOutcome]]:
+        """Run dead letters again, with their attempts at zero. Two round trips for each."""
+        return self._each(ids, lambda job: job.shard.bindings.requeue([job.key]).then(bool))
+
+    @verb
+    def remove_dead(self, *ids: str) -> Operation[list[ActionOutcome]]:
+        """Delete dead letters for good. Two round trips for each."""
+        return self._each(ids, lambda job: job.shard.bindings.remove_dead([job.key]).then(bool))
+
+    def _each(self, ids: Iterable[str], act: Callable[[Job[Any]], RoundTrip[bool]]) -> Operation[list[ActionOutcome]]:
+        outcomes = []
+        for job in [*map(self.open, ids)]:
+            status = yield from job.status.within()
+            outcomes.append(ActionOutcome(job.id, (yield act(job)), status))
+        return outcomes
+
+
+def _is_edited(word: str) -> bool:
+    return word == "edited"

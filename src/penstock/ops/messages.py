@@ -1,0 +1,62 @@
+"""Questions about mailboxes and chats."""
+
+from __future__ import annotations
+
+import contextlib
+
+from penstock.core.operations import Operation, verb
+from penstock.errors import ChatGone
+from penstock.messages.bindings import default_on
+from penstock.messages.dead_messages import DeadMessages
+from penstock.messages.keys import LogKeys
+from penstock.messages.mailbox import MailboxInfo
+from penstock.ops.answers import ChatView
+from penstock.ops.probe import instance_names
+from penstock.ops.questioner import Questioner
+
+
+class MessageQuestioner(Questioner):
+    """Asks about all mailboxes and chats, and about one of them by its name."""
+
+    @verb
+    def mailboxes(self) -> Operation[list[MailboxInfo]]:
+        """Every mailbox, sorted by name. One round trip for each 1000 keys of the server, and one for each mailbox."""
+        infos: list[MailboxInfo] = []
+        for name in (yield from self._mailbox_names()):
+            infos.append((yield self._app.mailbox(name).read_info()))
+        return infos
+
+    def _mailbox_names(self) -> Operation[list[str]]:
+        found = yield from instance_names(self._prefix, "mailbox", "state")
+        return [LogKeys.read(f"mailbox:{name}")[1] for name in found]
+
+    @verb
+    def mailbox(self, name: str) -> Operation[MailboxInfo]:
+        """One mailbox. One round trip. Raises PenstockError for a mailbox that does not exist."""
+        yield from self._check_mailbox(name)
+        info: MailboxInfo = yield self._app.mailbox(name).read_info()
+        return info
+
+    def _check_mailbox(self, name: str) -> Operation[None]:
+        status = yield default_on(b"GONE", self._app.mailbox(name)._log.status(""), None)
+        if status is None:
+            raise self._not_found("mailbox", name, (yield from self._mailbox_names()))
+
+    @verb
+    def dead_messages(self, name: str) -> Operation[DeadMessages]:
+        """The dead letters of a mailbox, as an object with verbs. Raises PenstockError for a mailbox that does not
+        exist. One round trip."""
+        yield from self._check_mailbox(name)
+        return self._app.mailbox(name).dead
+
+    @verb
+    def chats(self) -> Operation[list[ChatView]]:
+        """Every chat, sorted by id. One round trip for each 1000 keys of the server, and two for each chat."""
+        views = []
+        for name in (yield from instance_names(self._prefix, "chat", "state")):
+            chat = self._app.chats.get(LogKeys.read(f"chat:{name}")[1])
+            with contextlib.suppress(ChatGone):
+                info = yield chat.read_info()
+                readers = yield chat.read_members(1)
+                views.append(ChatView(info, readers[0] if readers else None))
+        return views

@@ -1,0 +1,90 @@
+"""Questions about workers: of one queue or of all, one by its name, and those of this machine."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+
+from penstock.core.ids import is_gone
+from penstock.core.operations import Operation, verb
+from penstock.jobs.counts import WorkerInfo
+from penstock.jobs.job_list import Jobs
+from penstock.jobs.listing import JobFilter
+from penstock.jobs.shard_table import whole_name
+from penstock.ops.answers import WorkerDetail
+from penstock.ops.probe import queue_names
+from penstock.ops.questioner import Questioner
+from penstock.worker.processes import process_state
+
+_PER_QUEUE = 1000
+
+_PER_ROUND_TRIP = 500
+
+
+class WorkerQuestioner(Questioner):
+    """Asks which workers there are, and what one of them does. A worker that serves several shards counts once."""
+
+    @verb
+    def all(self, queue: str | None = None) -> Operation[list[WorkerInfo]]:
+        """The workers of one queue, or of every queue, at most 1000 of each; with shards, each worker once.
+
+        Two round trips for one queue; without `queue`, the cost of `queues.all`.
+
+        Raises PenstockError for a queue that was never used.
+        """
+        workers: list[WorkerInfo] = []
+        for name in [queue] if queue else sorted({*map(whole_name, (yield from queue_names(self._prefix)))}):
+            found: dict[str, WorkerInfo] = {}
+            opened = yield from self._open_any(name) if queue is None else self._open(name)
+            for shard in opened.shards.current.known:
+                for one in (yield shard.bindings.workers(_PER_QUEUE)):
+                    if not one.name:
+                        workers.append(replace(one, queue=name))
+                    elif known := found.get(one.name):
+                        found[one.name] = replace(known, held=known.held + one.held, lease=max(known.lease, one.lease))
+                    else:
+                        found[one.name] = replace(one, queue=name)
+            workers += found.values()
+        return workers
+
+    @verb
+    def show(self, name: str, queue: str | None = None, *, limit: int = 50) -> Operation[WorkerDetail]:
+        """One worker, and about `limit` of the jobs that it runs, in one queue or in all.
+
+        Some round trips for each queue. Raises PenstockError for a worker that is not there.
+        """
+        if queue is not None:
+            shards = (yield from self._open(queue)).shards.current.known
+        else:
+            shards = tuple(map(self._shard, (yield from queue_names(self._prefix))))
+        known: list[WorkerInfo] = []
+        for one in shards:
+            known += yield one.bindings.workers(_PER_QUEUE)
+        registrations = [worker for worker in known if worker.name == name and name]
+        if not registrations:
+            raise self._not_found("worker", name, sorted({worker.name for worker in known if worker.name}))
+        jobs = Jobs([self._shard(one.queue) for one in registrations], JobFilter(worker=name))
+        return WorkerDetail(name, registrations, (yield from jobs.page_operation(limit, None)))
+
+    @verb
+    def here(self, queue: str) -> Operation[list[str]]:
+        """The workers of a queue that run on this machine, as `host:pid`, sorted; for a health check.
+
+        A worker counts if it has a lease and its process can run, so neither a stopped process nor a zombie counts. One
+        round trip for each 500 programs that hold a lease on jobs of the queue.
+        """
+        found: set[str] = set()
+        cursor, bindings = "0", self._shard(queue).bindings
+        while True:
+            cursor, some = yield bindings.scan_workers(cursor, _PER_ROUND_TRIP)
+            found |= {worker.name for worker in some if worker.lease > 0}
+            if cursor == "0":
+                return sorted(name for name in found if _runs_here(name))
+
+
+def _runs_here(worker: str) -> bool:
+    host, _, pid = worker.rpartition(":")
+    if host != socket.gethostname() or is_gone(int(pid)):
+        return False
+    state = process_state(int(pid))
+    return state is None or state.can_run
