@@ -30,6 +30,11 @@ def stage_one(result: int) -> int:
     return result
 
 
+@app.task(isolate=True, queue="q")
+def stage_a_call() -> str:
+    return current().stage.enqueue(stage_one.call(1)).id
+
+
 @app.task(isolate=True, queue="q", retry=Retry(1, base=0))
 def steps_and_failure(address: str) -> list[int]:
     # The app of this module has no server; that of the test has one.

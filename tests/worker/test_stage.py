@@ -1,5 +1,6 @@
 """`current().stage`: effects of a job that are applied in the step that completes it, or not at all."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from penstock import BadCall, JobFailed, Penstock, Retry, Status, current
 from penstock.errors import PayloadTooLarge
 from tests.conftest import Apps
+from tests.speed import scaled
 from tests.worker import isolated_tasks
 from tests.worker.in_process import run_burst, running_worker
 
@@ -107,6 +109,20 @@ async def test_an_isolated_job_stages_as_others_do(apps: Apps, raw: Any):
     await run_burst(app)
     assert (await job.result.aio(0), raw.get(app.queue("q").key("n"))) == (3, b"1")
     raw.delete(app.queue("q").key("n"))
+    await app.aclose()
+
+
+async def test_an_isolated_job_that_was_moved_stages_a_call_to_the_queue_of_its_task(apps: Apps):
+    app = apps.make("nowhere")
+    adopted: Any = isolated_tasks.stage_a_call
+    task = app.task(queue="other", isolate=True, name=adopted.name)(adopted.__wrapped__)
+    async with running_worker(app, queues=("other",)):
+        staged = app.job(await (await task.enqueue.aio()).result.aio(scaled(20)))
+        async with asyncio.timeout(scaled(5)):
+            while await staged.status.aio() is not Status.READY:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    assert staged.id.startswith("q:")
+    assert (await app.queue("other").count.aio()).ready == 0
     await app.aclose()
 
 

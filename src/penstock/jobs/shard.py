@@ -37,6 +37,12 @@ class Shard:
     def __repr__(self) -> str:
         return f"<Shard {self.name}>"
 
+    def beside(self, name: str) -> Shard:
+        """The shard of this name, on the same server and with the same settings."""
+        if name == self.name:
+            return self
+        return Shard(name, self._driver, self.settings, self.bindings.clock, self.middleware)
+
     def key_of(self, job_id: str) -> str:
         """The part of a job's id that identifies the job within this shard."""
         return job_id.removeprefix(f"{self.name}:")

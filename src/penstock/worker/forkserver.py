@@ -369,7 +369,7 @@ def _run(request: RunRequest, loaded: LoadedModules, notes: ChannelNotes) -> Set
     run.own_notes, run.started_at = notes, time.monotonic()
     task = reduce(getattr, request.name.split("."), loaded.modules[request.module])
     run.own_incarnation = request.incarnation
-    run.own_shard = next((one for one in task.queue.shards.possible if one.name == request.queue), task.queue.first)
+    run.own_shard = task.queue.first.beside(request.queue)  # another queue, if the job was moved
     if scope.is_empty and not definition.is_async:
         return _run_blocking(execution, run)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
