@@ -4,6 +4,7 @@ import struct
 
 import pytest
 
+from penstock.errors import FileNotSaved
 from penstock.ops.inspect import Inspector
 from penstock.settings import WorkerSettings
 from penstock.worker.worker import Worker
@@ -133,3 +134,35 @@ async def test_it_only_reads(app, inspector, raw, nodes):
     await inspector.inventory.aio()
     assert written() == before
     await held.complete.aio()
+
+
+async def test_messages_and_files_in_every_state_have_no_problems(app, inspector, tmp_path, raw):
+    """Some of their keys have the names of keys of a queue."""
+    box = app.mailbox("m")
+    await box.post.aio("the last one")
+    (item,) = await box.claim.aio()
+    await item.reject.aio("no use")
+    chat = await app.chats.create.aio(["ada", "bo"], sender="ada", message="a")
+    await chat.edit.aio("ada", (await chat.reader("bo", "phone").pull.aio())[0], "b")
+    await app.chats.of("bo").pull.aio()
+    channel = app.files("logs")
+    (tmp_path / "in" / "a.log").mkdir(parents=True)
+    log = tmp_path / "a.log"
+    log.write_bytes(b"x\n")
+
+    @app.aggregate("logs", receiver="counts", max_attempts=1)
+    def fails(lines):
+        raise ValueError
+
+    await channel.send_lines.aio(log, receivers=["counts", "saves", "waits"])
+    await fails.run.aio(wait=0)
+    async with channel.receiver("waits").blocks(wait=0) as blocks:
+        await anext(blocks)
+        with pytest.raises(FileNotSaved):
+            await anext(channel.receiver("saves").save(tmp_path / "in", wait=0))
+        names = {key.decode().rpartition(":")[2] for key in raw.scan_iter(match="*")}
+        assert {"dead", "letters", "owners", "dead_files"} <= names
+        assert (await inspector.inventory.aio()).problems == []
+    await channel.delete.aio()
+    await box.delete.aio()
+    await chat.delete.aio()

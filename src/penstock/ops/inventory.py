@@ -81,7 +81,7 @@ def _questions(key: bytes) -> tuple[Command, ...]:
     """The commands for a key's type, its time to live, and whether its owner exists."""
     parts = split_key(_text(key))
     tag, _, rest = key.partition(b"}:")
-    owner = owner_of(parts.rest) if parts else None
+    owner = owner_of(parts.instance, parts.rest) if parts else None
     if owner is not None and owner.member:
         exists: Command = ("ZSCORE", tag + b"}:" + _bytes(owner.key), _bytes(owner.member))
     else:
@@ -101,8 +101,9 @@ def _problem(key: bytes, type_: str, ttl: int, owner_exists: bool) -> str:
     if deleted_by == "TTL":
         return "has no TTL" if ttl == -1 else ""
     if deleted_by != "the user" and not owner_exists:
-        owner = owner_of(parts.rest)
-        missing = f"{owner.member!r} is not in {owner.key}" if owner.member else "the queue has no meta"
+        owner = owner_of(parts.instance, parts.rest)
+        kind = kind_of(parts.instance)
+        missing = f"{owner.member!r} is not in {owner.key}" if owner.member else f"the {kind} has no {owner.key}"
         return f"left behind: {missing}"
     return ""
 

@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 from penstock.completion import keys as _completion
 from penstock.core.keys import TABLES as TABLES_OF_NOUNS
-from penstock.files.keys import FILES
+from penstock.files import keys as _files
 from penstock.jobs.keys import QUEUE
 from penstock.locks import keys as _locks
 from penstock.messages import keys as _messages
 
 PROBE = {"probe": ("STRING", "a write that `penstock doctor` times", "TTL")}
 
-# Each of these modules adds its tables when it is imported, as those of `files` and `jobs` do.
-_IMPORTED = (_completion, _locks, _messages)
+# Each of these modules adds its tables when it is imported, as that of `jobs` does.
+_IMPORTED = (_completion, _files, _locks, _messages)
 
 TABLES = {**TABLES_OF_NOUNS, "queue": {**QUEUE, **PROBE}}
 """Kind of component -> its key table. The kind is the first word of an instance; the instance of a queue is its name
@@ -84,9 +84,14 @@ class KeyOwner(NamedTuple):
     member: str
 
 
-def owner_of(rest: str) -> KeyOwner:
+_LOGS = {"mailbox", "chat", "files"}
+
+
+def owner_of(instance: str, rest: str) -> KeyOwner:
     """The owner of a key without a TTL. `rest`: the part of the key's name after the hash tag, which both share."""
     kind, _, name = rest.partition(":")
+    if kind_of(instance) in _LOGS:
+        return KeyOwner("state", "")
     if kind == "held":
         return KeyOwner("leases", name)
     if kind in {"lane", "front"}:
@@ -96,8 +101,7 @@ def owner_of(rest: str) -> KeyOwner:
         return KeyOwner("parking", "")
     if kind == "mine":
         return KeyOwner("mine", "")
-    suffix = _suffix(rest)
-    return KeyOwner("state" if suffix in FILES and suffix not in QUEUE else "meta", "")
+    return KeyOwner("meta", "")
 
 
 def probe_key(prefix: str, number: int) -> str:
