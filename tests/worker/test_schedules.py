@@ -143,6 +143,38 @@ async def test_the_jobs_of_a_declared_schedule_have_what_the_task_declares(app: 
     await app.queue("q").purge.aio()
 
 
+async def test_the_ticks_of_a_task_that_left_the_code_are_skipped(
+    app: Penstock, clock: Time, caplog: pytest.LogCaptureFixture
+):
+    """In the first hour, a live worker of another release may know the task."""
+
+    @app.task(queue="q", every=60)
+    async def sync() -> None: ...
+
+    await app.queue("q").pause.aio()
+    await run_burst(app, queues=("q",))
+    definition = app.registry._tasks.pop("sync")
+    app.registry._encoded.clear()
+    clock.advance(60)
+    await run_burst(app, queues=("q",))
+    assert (await app.queue("q").count.aio()).ready == 1
+    clock.advance(2 * 3600)
+    for _ in range(3):
+        await run_burst(app, queues=("q",))
+        clock.advance(60)
+    assert (await app.queue("q").count.aio()).ready == 1
+    said = [record.getMessage() for record in caplog.records if "its ticks are skipped" in record.getMessage()]
+    assert len(said) == 3  # one for each worker
+    (info,) = await app.schedules.list.aio()
+    assert info.state == "active"
+    app.registry.add(definition)
+    for _ in range(2):
+        await run_burst(app, queues=("q",))
+        clock.advance(60)
+    assert (await app.queue("q").count.aio()).ready >= 2
+    await app.queue("q").purge.aio()
+
+
 async def test_an_unknown_schedule_is_one_clear_error(app: Penstock, do: Do):
     app.queue("q")
     for verb in (app.schedules.get, app.schedules.pause, app.schedules.resume, app.schedules.remove):

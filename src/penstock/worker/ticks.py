@@ -17,6 +17,7 @@ from penstock.jobs.declared_schedules import declared_by
 from penstock.jobs.flow_bindings import FlowBindings
 from penstock.jobs.middleware import EnqueueContext, JobDraft
 from penstock.jobs.queue import Queue
+from penstock.jobs.record import Record
 from penstock.jobs.schedule import ORPHANED_AFTER, ScheduleDefinition, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
 from penstock.jobs.shard import Shard
@@ -27,6 +28,9 @@ log = logging.getLogger("penstock.worker")
 
 RENEWED_EVERY: Final = ORPHANED_AFTER / 24
 """Seconds after which a worker declares its schedules again."""
+
+_UNKNOWN_AFTER: Final = RENEWED_EVERY + 300
+"""Seconds after which no live worker can know the task of a schedule: each would have declared the schedule again."""
 
 _DECLARED_TOGETHER: Final = 50
 
@@ -39,6 +43,9 @@ class TickServer:
 
     def __init__(self, app: App, queues: Sequence[Queue]) -> None:
         self._driver: Driver = app._driver
+        self._registry = app.registry
+        self._skipped: set[str] = set()
+        """The schedules whose ticks this worker has skipped, because their tasks left the code."""
         self._queue = app.queue
         self._declared: dict[Queue, list[ScheduleDefinition]] = {}
         for queue in queues:
@@ -97,17 +104,37 @@ class TickServer:
             try:
                 stored = StoredSchedule.read(name, packed)
                 ticks, following = stored.timing.due(stored.next_tick, now)
+                known = self._is_known(stored, now)
+                if not known:
+                    ticks = []
                 drafts = [JobDraft(shard.name, stored.job_id(tick), stored.draft) for tick in ticks]
                 with shard.middleware.around_enqueue(EnqueueContext(shard.name, drafts)):
                     jobs = [(draft.key, draft.record) for draft in drafts]
                     tick = ScheduleBindings(shard.bindings).tick([Tick(stored, ticks, jobs, following)])
                     (counted,) = await self._driver.aio.run(tick)
-                if counted and len(ticks) != 1:
+                if counted and known and len(ticks) != 1:
                     log.info("schedule %s: %d jobs for the ticks that were missed", stored.name, len(ticks))
             except PenstockError as error:
                 log.warning("schedule %s: its tick failed and is tried again: %s", name.decode(errors="replace"), error)
             except Exception:
                 log.exception("schedule %s: its tick failed and is tried again", name.decode(errors="replace"))
+
+    def _is_known(self, stored: StoredSchedule, now: int) -> bool:
+        """Whether a live worker may know the task of a schedule, of this release of the app or of another one."""
+        record = Record(stored.draft)
+        if not stored.declared or now - stored.declared <= _UNKNOWN_AFTER * 1000 or not record.is_call:
+            return True
+        if self._registry.get(record.task) is not None:
+            return True
+        if stored.name not in self._skipped:
+            self._skipped.add(stored.name)
+            log.warning(
+                "schedule %s: its ticks are skipped, because no live worker has declared it, and this worker has no "
+                "task %r: remove it with `penstock schedule rm`, or start a worker whose code has the task",
+                stored.name,
+                record.task,
+            )
+        return False
 
     async def _give_up_open(self, shard: Shard) -> None:
         """Cancel the jobs of flows whose program died before it had enqueued all of the flow."""
