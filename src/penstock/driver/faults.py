@@ -148,7 +148,12 @@ def state_damaged(call: RoundTrip[Any], error: Exception, key: str = "") -> Stat
     return StateDamaged(text, key=key or base)
 
 
+_TEXT_OF_LUA = re.compile(r"attempt to |bad argument|nil value|(?:number|string|table) expected")
+
+
 def _reason(error: Exception) -> str:
+    if _TEXT_OF_LUA.search(str(error)) and not _FAULT_OF_SCRIPT.search(str(error)):
+        return "it is missing, or of another kind"  # the text is about variables of the script; it is the error's cause
     return shown_name(_PLACE_IN_SCRIPT.sub("", str(error)) or type(error).__name__)
 
 
