@@ -177,10 +177,18 @@ class DirectoryRules(NameRules):
         return card(name, self.spelling.texts(name), words=self.words)
 
 
-class Chosen(NamedTuple):
-    """The words of a query, and the one whose members are read: its position from 1, or 0 for the rarest."""
+class Typed(NamedTuple):
+    """A query as the scripts and the shards need it.
 
-    texts: Sequence[str]
+    args      the texts as arguments, as `typed_args` returns them
+    start     the beginning of all members that match, if they are in one range of the index; else None
+    main      the text whose members are read, and
+    position  its number, from 1; 0 if the script chooses the rarest
+    """
+
+    args: list[Arg]
+    start: bytes | None
+    main: bytes
     position: int = 0
 
 
@@ -190,9 +198,6 @@ class DirectoryBindings(RuledBindings):
     def __init__(self, keys: CompletionKeys, rules: DirectoryRules) -> None:
         super().__init__(keys, rules, directory_scripts)
         self.rules = rules
-
-    def _typed(self, texts: Sequence[str]) -> list[Arg]:
-        return typed_args(texts, words=self.rules.words)
 
     # --- a directory in one slot ---
 
@@ -287,13 +292,13 @@ class DirectoryBindings(RuledBindings):
         # The byte 0xFF is in no UTF-8 text, so it sorts after every name that begins with `prefix`.
         return self._call("page", low, b"(" + prefix + b"\xff", n, read=_found)
 
-    def find(self, query: Chosen, last: bytes, n: int) -> Checked[tuple[bytes, list[FoundMember]]]:
+    def find(self, typed: Typed, last: bytes, n: int) -> Checked[tuple[bytes, list[FoundMember]]]:
         """The next `n` members that match, after `last`, one for each name. Answers as `page`."""
-        return self._call("find", n, last, query.position, *self._typed(query.texts), read=_found)
+        return self._call("find", n, last, typed.position, *typed.args, read=_found)
 
-    def heaviest(self, query: Chosen, offset: int, n: int) -> Checked[tuple[int, list[FoundMember]]]:
+    def heaviest(self, typed: Typed, offset: int, n: int) -> Checked[tuple[int, list[FoundMember]]]:
         """The `n` heaviest members that match and have a weight; and the next offset, -1 at the end."""
-        return self._call("heaviest", n, offset, query.position, *self._typed(query.texts), read=_found)
+        return self._call("heaviest", n, offset, typed.position, *typed.args, read=_found)
 
     def similar(self, text: str, n: int, *, by_weight: bool) -> Checked[list[FoundMember]]:
         """Members whose beginning differs from `text` by one typo, in no order."""
@@ -308,7 +313,7 @@ class DirectoryBindings(RuledBindings):
                 raise ValueError("a count is missing")
             return list(reply)
 
-        return self._call("counts", *self._typed(texts), read=read)
+        return self._call("counts", *typed_args(texts, words=self.rules.words), read=read)
 
 
 @or_other_rules

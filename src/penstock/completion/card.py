@@ -76,7 +76,8 @@ def member_rest(member: bytes) -> bytes:
 
 def name_and_id(member: bytes) -> tuple[str, str]:
     """Never raises, even for stored bytes that a person wrote by hand."""
-    name, _, id = member_rest(member).decode(errors="replace").partition(PART.decode())
+    rest = member.partition(WORD)[0].partition(PART)[2]  # as in `member_rest`; a search does this for each entry
+    name, _, id = rest.decode("utf-8", "replace").partition("\0")
     return name, id or name
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self, TypeAlias
 
-from penstock.completion.card import name_and_id
 from penstock.completion.fold import check_name
 from penstock.core.arguments import is_number, shown
 from penstock.errors import BadName, PayloadTooLarge
@@ -156,11 +155,6 @@ class EntryPage(list[Entry]):
     def __init__(self, entries: Iterable[Entry] = (), cursor: str | None = None) -> None:
         super().__init__(entries)
         self.cursor = cursor
-
-
-def entries(members: Iterable[FoundMember], find_spans: Callable[[str], Spans] | None = None) -> list[Entry]:
-    """The entries of these members of the index."""
-    return [Entry(*name_and_id(member), weight, payload, member, find_spans) for member, weight, payload in members]
 
 
 def encode_cursor(member: bytes) -> str:

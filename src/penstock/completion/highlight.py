@@ -61,7 +61,7 @@ def _folded_pieces(name: str, spelling: Spelling, fold: Callable[[str], str]) ->
         piece = name[start:end]
         folded = fold(piece)
         if has_letters and spelling.version > 1 and is_separator(piece[0]):
-            folded = ""
+            folded = folded if folded and combining(folded[0]) else ""  # a mark stays behind the space
         if not has_letters or spelling.apostrophes or folded != "'":
             yield folded, start, end
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 
-from penstock.completion.bindings import Chosen
+from penstock.completion.bindings import Typed, typed_args
 from penstock.completion.card import name_and_id, parse_member
-from penstock.completion.entry import Entry, EntryPage, FoundMember, encode_cursor, entries, member_of
+from penstock.completion.entry import Entry, EntryPage, FoundMember, Spans, encode_cursor, member_of
 from penstock.completion.fold import begins, cut, split_marks, tails, typed_words
 from penstock.completion.highlight import find_spans
 from penstock.completion.storage import DirectoryStorage
@@ -28,63 +27,84 @@ MAX_ROUND_TRIPS = 50
 
 
 class Search:
-    """Searches for a text in one directory."""
+    """Searches for a text in one directory. The text is folded and prepared once; what follows reads the result."""
 
     def __init__(self, storage: DirectoryStorage, text: str) -> None:
         self._storage = storage
-        self._rules = storage.rules
-        fold = storage.rules.spelling.fold
+        self._rules = rules = storage.rules
+        fold = rules.spelling.fold
         self._folded = fold(text)
-        self._texts = (typed_words(text, fold) if self._rules.words else []) or [self._folded]
+        self._texts = (typed_words(text, fold) if rules.words else []) or [self._folded]
         self._long_texts = [text for text in self._texts if cut(text) != text]
-        self._find_spans = partial(
-            find_spans, typed=self._texts, spelling=self._rules.spelling, in_words=self._rules.words
+        start, marks = split_marks(cut(self._folded))
+        self._typed = Typed(
+            typed_args(self._texts, words=rules.words),
+            None if marks or rules.has_several_tails else start.encode(),
+            self._texts[0].encode(),
         )
 
     def first(self, limit: int, last: bytes = b"") -> Operation[EntryPage]:
         """The first `limit` names that match, in the order of the guide; `last`: the member that they follow."""
-        if last and not self._begins(last):
+        if last and not self._texts_of(last):
             raise BadName(f"complete(after=…): {last!r} is not the cursor of a page of this prefix")
         found, stop = yield from self._members(limit, last)
-        page = entries(found, self._find_spans)
+        page = _entries(found, self._find_spans)
         if stop:
             return EntryPage(page, encode_cursor(stop))
         return EntryPage(page, page[-1].cursor if len(page) == limit else None)
 
-    def _begins(self, member: bytes) -> bool:
-        tail = parse_member(member).tail
-        return any(begins(tail, cut(text)) for text in self._texts)
-
     def _members(self, limit: int, last: bytes) -> Operation[tuple[list[FoundMember], bytes]]:
         """The members that match, and the last member read if the search was given up."""
-        by_prefix = not self._rules.has_several_tails and not split_marks(cut(self._folded))[1]
-        query = Chosen(self._texts) if by_prefix else (yield from self._storage.choose(self._texts, last))
+        start = self._typed.start
+        typed = (yield from self._with_main(last)) if start is None else self._typed
         found: list[FoundMember] = []
         for _ in range(MAX_ROUND_TRIPS):
             wanted = limit - len(found)
-            if by_prefix:
-                stop, more = yield from self._storage.page(cut(self._folded).encode(), last, wanted)
+            if start is not None:
+                stop, more = yield from self._storage.page(start, last, wanted)
             else:
-                stop, more = yield from self._storage.find(query, last, wanted)
-            found += filter(self._matches_in_full, more)
+                stop, more = yield from self._storage.find(typed, last, wanted)
+            found += filter(self._matches_in_full, more) if self._long_texts else more
             if len(found) == limit or not (stop or len(more) == wanted):
                 return found, b""
             last = stop or more[-1].member
         return found, last
 
+    def _with_main(self, last: bytes) -> Operation[Typed]:
+        """The query with the text whose members are read. In one slot, the script chooses it.
+
+        With shards it is the rarest; for a later page, the rarest of those that can have found `last`, because the
+        first page chose one of these.
+        """
+        if self._rules.shards == 1:
+            return self._typed
+        texts = self._texts_of(last) if last else self._texts
+        counts = (yield from self._storage.counts(texts)) if len(texts) > 1 else [0]
+        text = texts[counts.index(min(counts))]
+        return self._typed._replace(main=text.encode(), position=1 + self._texts.index(text))
+
+    def _texts_of(self, member: bytes) -> list[str]:
+        """The texts that can have found this member."""
+        tail = parse_member(member).tail
+        return [text for text in self._texts if begins(tail, cut(text))]
+
     def _matches_in_full(self, found: FoundMember) -> bool:
         """Whether a name matches the texts that are too long for the index."""
-        if not self._long_texts:
-            return True
         texts = self._rules.spelling.texts(name_and_id(found.member)[0])
         starts = [tail for text in texts for tail in (tails(text) if self._rules.words else [text])]
         return all(any(begins(tail, text) for tail in starts) for text in self._long_texts)
 
+    def _find_spans(self, name: str) -> Spans:
+        return find_spans(name, self._texts, self._rules.spelling, in_words=self._rules.words)
+
+    def _find_spans_with_typo(self, name: str) -> Spans:
+        return find_spans(name, [self._folded], self._rules.spelling, in_words=self._rules.words, typo=True)
+
     def count(self) -> Operation[int]:
         """How many members begin with the text; for an empty text, how many names there are."""
         if not self._long_texts:
-            counted = self._texts if len(self._texts) == 1 else [self._folded]
-            return (yield from self._storage.counts(counted))[0]
+            texts = self._texts if len(self._texts) == 1 else [self._folded]
+            return (yield from self._storage.counts(texts))[0]
         page = yield from self.first(1000)
         count = len(page)
         while page.cursor:
@@ -99,11 +119,8 @@ class Search:
         found = yield from self._storage.similar(self._folded, min(limit, MAX_SIMILAR), by_weight=by_weight)
         found.sort(key=lambda one: (-one.weight if by_weight else 0, one.member))
         known = {entry.id for entry in exact}
-        mark = partial(
-            find_spans, typed=[self._folded], spelling=self._rules.spelling, in_words=self._rules.words, typo=True
-        )
         others: dict[str, Entry] = {}
-        for entry in entries(found, mark):
+        for entry in _entries(found, self._find_spans_with_typo):
             if entry.id not in known:
                 others.setdefault(entry.id, entry)
         return list(others.values())[:limit]
@@ -113,15 +130,20 @@ class Search:
         if self._long_texts:  # the index has the names by weight only with the beginning of this text
             page = yield from self.first(1000)
             return EntryPage(sorted(page, key=lambda entry: -entry.weight)[:limit])
-        query = yield from self._storage.choose(self._texts, b"")
+        typed = yield from self._with_main(b"")
         found: dict[str, Entry] = {}
         offset = 0
         for _ in range(MAX_ROUND_TRIPS):
-            offset, more = yield from self._storage.heaviest(query, offset, limit - len(found))
-            found.update((entry.id, entry) for entry in entries(more, self._find_spans))
+            offset, more = yield from self._storage.heaviest(typed, offset, limit - len(found))
+            found.update((entry.id, entry) for entry in _entries(more, self._find_spans))
             if offset < 0 or len(found) == limit:
                 break
         if len(found) < limit and offset < 0:
             for entry in (yield from self.first(limit + len(found))):
                 found.setdefault(entry.id, entry)
         return EntryPage(list(found.values())[:limit])
+
+
+def _entries(members: Iterable[FoundMember], find_spans: Callable[[str], Spans]) -> list[Entry]:
+    """The entries of these members of the index."""
+    return [Entry(*name_and_id(member), weight, payload, member, find_spans) for member, weight, payload in members]

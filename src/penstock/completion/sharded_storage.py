@@ -7,11 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
-from penstock.completion.bindings import Chosen, DirectoryBindings, DirectoryRules
-from penstock.completion.card import card_size, members, parse_member
+from penstock.completion.bindings import DirectoryBindings, DirectoryRules, Typed
+from penstock.completion.card import card_size, members
 from penstock.completion.constants import LEAVING
 from penstock.completion.entry import FoundMember, NewName, payload_change, weight_change
-from penstock.completion.fold import begins, cut
 from penstock.completion.name_rules import OtherRules, checked
 from penstock.completion.storage import DirectoryStorage, chunks, in_steps
 from penstock.core.operations import Operation, Parallel
@@ -189,18 +188,10 @@ class ShardedStorage(DirectoryStorage):
             pages.append((yield from checked(shard.page(prefix, last, n))))
         return _merged(pages, n)
 
-    def choose(self, texts: Sequence[str], last: bytes) -> Operation[Chosen]:
-        if len(texts) == 1:
-            return Chosen(texts, 1)
-        tail = parse_member(last).tail
-        possible = [text for text in texts if not last or begins(tail, cut(text))]
-        counts = yield from self.counts(possible)
-        return Chosen(texts, 1 + texts.index(possible[counts.index(min(counts))]))
-
-    def find(self, query: Chosen, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundMember]]]:
+    def find(self, typed: Typed, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundMember]]]:
         pages = []
-        for shard in self._shards_with(query.texts[query.position - 1].encode()):
-            pages.append((yield from checked(shard.find(query, last, n))))
+        for shard in self._shards_with(typed.main):
+            pages.append((yield from checked(shard.find(typed, last, n))))
         return _merged(pages, n)
 
     def counts(self, texts: Sequence[str]) -> Operation[list[int]]:
@@ -212,16 +203,16 @@ class ShardedStorage(DirectoryStorage):
             counts.append(found)
         return counts
 
-    def heaviest(self, query: Chosen, offset: int, n: int) -> Operation[tuple[int, list[FoundMember]]]:
-        shards = self._shards_with(query.texts[query.position - 1].encode())
+    def heaviest(self, typed: Typed, offset: int, n: int) -> Operation[tuple[int, list[FoundMember]]]:
+        shards = self._shards_with(typed.main)
         if len(shards) == 1:
-            return (yield from checked(shards[0].heaviest(query, offset, n)))
+            return (yield from checked(shards[0].heaviest(typed, offset, n)))
         found: list[FoundMember] = []
         for shard in shards:
             of_shard: list[FoundMember] = []
             offset = 0
             while offset >= 0 and len(of_shard) < n:
-                offset, more = yield from checked(shard.heaviest(query, offset, n - len(of_shard)))
+                offset, more = yield from checked(shard.heaviest(typed, offset, n - len(of_shard)))
                 of_shard += more
             found += of_shard
         found.sort(key=lambda one: (-one.weight, one.member))

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from penstock.completion.bindings import Chosen, DirectoryBindings, DirectoryRules
+from penstock.completion.bindings import DirectoryBindings, DirectoryRules, Typed
 from penstock.completion.card import card_size
 from penstock.completion.entry import FoundMember, NewName, payload_change, weight_change
 from penstock.completion.keys import CompletionKeys
@@ -115,22 +115,17 @@ class DirectoryStorage:
         """The next `n` members that begin with `prefix`, after `last`. Returns first b"", or where it stopped early."""
         return checked(self._first.page(prefix, last, n))
 
-    def choose(self, texts: Sequence[str], last: bytes) -> Operation[Chosen]:
-        """The query for these texts. In one slot, the script chooses the text whose members it reads."""
-        yield from ()
-        return Chosen(texts)
-
-    def find(self, query: Chosen, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundMember]]]:
+    def find(self, typed: Typed, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundMember]]]:
         """The next `n` members that match, one for each name. Returns as `page`."""
-        return checked(self._first.find(query, last, n))
+        return checked(self._first.find(typed, last, n))
 
     def counts(self, texts: Sequence[str]) -> Operation[list[int]]:
         """How many members begin with each text; for an empty text, how many names there are."""
         return checked(self._first.counts(texts))
 
-    def heaviest(self, query: Chosen, offset: int, n: int) -> Operation[tuple[int, list[FoundMember]]]:
+    def heaviest(self, typed: Typed, offset: int, n: int) -> Operation[tuple[int, list[FoundMember]]]:
         """The `n` heaviest members that match and have a weight; and the offset to continue at, -1 at the end."""
-        return checked(self._first.heaviest(query, offset, n))
+        return checked(self._first.heaviest(typed, offset, n))
 
     def similar(self, text: str, n: int, *, by_weight: bool) -> Operation[list[FoundMember]]:
         """Members whose beginning differs from `text` by one typo, in no order."""
