@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from penstock.core.scripts import Script
 from penstock.core.server_release import MINIMUM
 from penstock.core.slots import slot
 from penstock.driver.address import ServerAddress, parse_address
-from penstock.driver.connector import TRY_CHANNELS, Connector
+from penstock.driver.connector import Connector
+from penstock.driver.first_connection import TRY_CHANNELS
 from penstock.driver.library import read_client
 from penstock.driver.route import Route
 from penstock.driver.server_driver import ServerDriver
@@ -286,12 +287,54 @@ async def test_an_old_server_is_refused(face: str, server: Server, monkeypatch: 
     await driver.aclose()
 
 
+async def test_an_old_server_is_called_old_whatever_it_lacks(
+    face: str, start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+):
+    for family in MINIMUM:
+        monkeypatch.setitem(MINIMUM, family, (99, 1))
+    driver = ServerDriver(start("--rename-command", "SSUBSCRIBE", "").address)
+    with pytest.raises(ServerTooOld):
+        await run(driver, face, echo())
+    await driver.aclose()
+
+
+async def test_the_first_connection_warns_of_a_server_that_deletes_jobs(
+    face: str, start: Callable[..., Server], caplog: pytest.LogCaptureFixture
+):
+    evicting = ("--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru")
+    for options, warned in ((evicting, True), (evicting[2:], False), (evicting[:2], False)):
+        caplog.clear()
+        driver = ServerDriver(start(*options).address)
+        for _ in range(2):
+            await run(driver, face, echo())
+        await driver.aclose()
+        texts = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+        assert len(texts) == warned
+        assert all(
+            "maxmemory-policy volatile-lru: when it is full, it deletes jobs and locks" in text for text in texts
+        )
+
+
+async def test_the_first_connection_says_what_a_crash_of_the_server_takes(
+    face: str, start: Callable[..., Server], caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO", "penstock")
+    for options, said in ((("--appendonly", "yes"), False), ((), True)):
+        caplog.clear()
+        driver = ServerDriver(start(*options).address)
+        await run(driver, face, echo())
+        await driver.aclose()
+        assert ("has no append-only file" in caplog.text) == said
+
+
 async def test_the_version_is_asked_for_once(face: str, server: Server):
     driver = ServerDriver(server.address)
     before = server.client.info("commandstats").get("cmdstat_info", {"calls": 0})["calls"]
     for _ in range(3):
         await run(driver, face, echo())
-    assert server.client.info("commandstats")["cmdstat_info"]["calls"] == before + 2
+    assert (
+        server.client.info("commandstats")["cmdstat_info"]["calls"] == before + 4
+    )  # three sections, and this question
     await driver.aclose()
 
 

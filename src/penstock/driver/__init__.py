@@ -15,6 +15,7 @@ The modules of this folder, in reading order:
     durability.py         which nodes can confirm that a write is safe, and how
     listening.py          listeners, how an operation that waits receives messages
     subscriber.py         the connection on which the messages of one node arrive
+    first_connection.py   whether Penstock can work with a server, and what the server may lose
     connector.py          address, version and new connections
     address.py            an address as the place of a server
     sentinels.py          behind Sentinel, whether a node is still the primary

@@ -19,13 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from weakref import WeakKeyDictionary, WeakMethod, WeakValueDictionary
 
 from penstock.config import Configuration
-from penstock.core.keys import WAKE_CHANNELS
-from penstock.core.server_release import ServerRelease, supported_releases
 from penstock.core.slots import Node
 from penstock.driver.address import ServerAddress, parse_address
 from penstock.driver.library import log_in_option, read_client, sentinel_clients
 from penstock.driver.route import Route
-from penstock.errors import ConfigurationError, ServerTooOld
+from penstock.errors import ConfigurationError
 from penstock.settings import Settings
 
 if TYPE_CHECKING:  # imported only when it is used
@@ -46,16 +44,6 @@ class ConnectionHolder(Protocol):
 
 FaceName: TypeAlias = Literal["blocking", "aio"]
 Command: TypeAlias = tuple[str | bytes | int | float, ...]
-
-TRY_CHANNELS: tuple[Command, ...] = (
-    ("SPUBLISH", WAKE_CHANNELS + "published", ""),
-    ("SSUBSCRIBE", WAKE_CHANNELS + "subscribed"),
-    ("SUNSUBSCRIBE", WAKE_CHANNELS + "subscribed"),
-)
-"""Sent once per process, so that a user without the rights to these gets an error at the start, and not in a wait.
-
-SPUBLISH goes to a channel that nobody subscribes to: another process would take the message for a reply.
-"""
 
 _CLIENT_CLASSES = {"valkey": "Valkey", "redis": "Redis"}
 
@@ -79,7 +67,7 @@ class Connector:
         self.route: Route | None = None
         """Which node serves which key; None until `locate` has found the server."""
         self.version: tuple[str, tuple[int, ...]] | None = None
-        """`valkey` or `redis`, and its version; None until `check_version`."""
+        """`valkey` or `redis`, and its version; None until the first connection."""
         self._address: ServerAddress | None = None
         self._attachment: Attachment | None = None
         self._home: Path | None = None
@@ -248,22 +236,6 @@ class Connector:
             raise ConfigurationError(
                 f"{module.__name__} does not support an option of the address or the client: {error}"
             ) from None
-
-    def check_version(self, info: bytes | Exception) -> None:
-        """Record the version from the reply to `INFO server`. Raises ServerTooOld.
-
-        If the server refused INFO to this user, it is assumed to be new enough.
-        """
-        if isinstance(info, Exception):
-            self.version = "unknown", ()
-            return
-        values = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
-        name = "valkey" if "valkey_version" in values else "redis"
-        text = values.get(f"{name}_version", "0")
-        version = tuple(int(part) for part in text.split(".") if part.isdigit())
-        if not ServerRelease(name, version).is_supported:
-            raise ServerTooOld(f"{self.address} is {name.title()} {text}: Penstock needs {supported_releases()}")
-        self.version = name, version
 
     # --- the library's own clients, for commands that no operation covers ---
 

@@ -33,10 +33,11 @@ from penstock.core.operations import (
 )
 from penstock.core.scripts import Script
 from penstock.core.slots import Node
-from penstock.driver.connector import TRY_CHANNELS, Command, Connector
+from penstock.driver.connector import Command, Connector
 from penstock.driver.durability import Durability, DurableCall
 from penstock.driver.faults import name_wrong_key, read_reply
 from penstock.driver.first_attempt import FirstAttempt, numbered_arguments, send_in_operation
+from penstock.driver.first_connection import FIRST_COMMANDS, check_server
 from penstock.driver.listening import FaceListener
 from penstock.driver.lookup import OutcomeQueue, look_up
 from penstock.driver.parallel import number_calls, send_pipelines
@@ -251,21 +252,14 @@ class Engine(Generic[C, L]):
         return node
 
     async def connect(self, node: Node) -> C:
-        """Open a connection to the node. The first one checks the server's version and may raise ServerTooOld."""
+        """Open a connection to the node. The first one examines the server: see `check_server` for what it raises."""
         is_sentinel = node in (await self.find_route()).sentinels
         connection = await self.open_connection(node, sentinel=is_sentinel)
         if is_sentinel:
             connection.set_reply_timeout(SENTINEL_TIMEOUT)
         elif self._connector.version is None:
             try:
-                info, *tried = await connection.exchange(("INFO", "server"), *TRY_CHANNELS)
-                if isinstance(info, Exception) and error_code(info) != "NOPERM":
-                    raise info
-                for reply in tried:
-                    code = error_code(reply) if isinstance(reply, Exception) else ""
-                    if code in {"NOPERM", "UNKNOWN"}:
-                        raise penstock_error(reply, "CHANNELS" if code == "NOPERM" else code)
-                self._connector.check_version(info)
+                self._connector.version = check_server(await connection.exchange(*FIRST_COMMANDS), self.address)
             except BaseException:
                 connection.close()
                 raise

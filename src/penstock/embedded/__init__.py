@@ -1,4 +1,4 @@
-"""The embedded server: a Valkey for one project, started where no address is configured.
+"""The embedded server: a Valkey or Redis for one project, started where no address is configured.
 
 The modules of this folder, in reading order:
 
