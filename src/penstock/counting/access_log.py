@@ -55,12 +55,24 @@ JOINED = "joined"
 """Table of the pieces of split lines, without the last piece of each: they are neither requests nor rejected."""
 
 _TABLES: dict[str, set[By]] = {
-    "days": {"day"}, "hours": {"hour"}, "countries": {"country"}, "by_day": {"day", "country"}, "hosts": {"host"},
-    "urls": {"url"}, "statuses": {"status"}, "agents": {"agent"}, "bytes": {"bytes"},
-}  # fmt: skip
+    "days": {"day"},
+    "hours": {"hour"},
+    "countries": {"country"},
+    "by_day": {"day", "country"},
+    "hosts": {"host"},
+    "urls": {"url"},
+    "statuses": {"status"},
+    "agents": {"agent"},
+    "bytes": {"bytes"},
+}
 _COLUMNS: dict[By, Column] = {
-    "country": "client", "host": "client", "url": "request", "status": "status", "agent": "agent", "bytes": "size",
-}  # fmt: skip
+    "country": "client",
+    "host": "client",
+    "url": "request",
+    "status": "status",
+    "agent": "agent",
+    "bytes": "size",
+}
 
 
 def parse(line: bytes, format: str | LogFormat | None = None) -> Request | None:
@@ -252,9 +264,12 @@ class RequestCounter:
         day = moment[:10]
         country = self._country_of(client) if self._country_of else ""
         keys = {
-            "days": day, "hours": moment[:13], "countries": country, "by_day": f"{day} {country}",
+            "days": day,
+            "hours": moment[:13],
+            "countries": country,
+            "by_day": f"{day} {country}",
             "hosts": client.decode(),
-        }  # fmt: skip
+        }
         return tuple((table, keys[table]) for table in self._tables if table in keys)
 
     def _add_columns(self, tables: dict[str, Counter[str]], reader: LineReader, rows: list[tuple[bytes, ...]]) -> None:
@@ -264,9 +279,12 @@ class RequestCounter:
                     tables[table][text_of(cell)] += n
 
     def _add_bytes(
-        self, tables: dict[str, Counter[str]], reader: LineReader, rows: list[tuple[bytes, ...]],
+        self,
+        tables: dict[str, Counter[str]],
+        reader: LineReader,
+        rows: list[tuple[bytes, ...]],
         known: dict[_Pair, _Keys | str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         sizes = [int(cell) if cell.isdigit() else 0 for cell in _cells(reader, "size", rows)]
         tables["bytes"]["all"] += sum(sizes)
         sums: defaultdict[_Pair, int] = defaultdict(int)
@@ -312,8 +330,10 @@ def _or_hyphen(cell: bytes) -> str:
 
 
 _TEXTS: dict[str, tuple[Column, Callable[[bytes], str]]] = {
-    "urls": ("request", _url), "statuses": ("status", _or_hyphen), "agents": ("agent", _or_hyphen),
-}  # fmt: skip
+    "urls": ("request", _url),
+    "statuses": ("status", _or_hyphen),
+    "agents": ("agent", _or_hyphen),
+}
 
 
 def _pair_of(reader: LineReader) -> Callable[[tuple[bytes, ...]], _Pair]:

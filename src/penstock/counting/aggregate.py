@@ -56,9 +56,13 @@ class Aggregate:
     """
 
     def __init__(
-        self, function: Function, channel: Channel, receiver: str | None, tables: Declared | None = None,
+        self,
+        function: Function,
+        channel: Channel,
+        receiver: str | None,
+        tables: Declared | None = None,
         max_attempts: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.__wrapped__ = function
         self.__name__ = getattr(function, "__name__", "aggregate")
         if iscoroutinefunction(function):
@@ -86,9 +90,7 @@ class Aggregate:
     # --- count ---
 
     @verb
-    def run(
-        self, *, wait: float | None = None, share: bool = False, lease: float | None = None
-    ) -> Operation[Totals]:  # fmt: skip
+    def run(self, *, wait: float | None = None, share: bool = False, lease: float | None = None) -> Operation[Totals]:
         """Count until the channel is closed and everything is counted. Returns the totals.
 
         wait   seconds to wait for more lines before it returns; None: it returns when the channel is closed
@@ -212,9 +214,13 @@ class Aggregate:
                     if attempts < most:
                         sleep(min(1.0, RETRY_PAUSE * 2 ** (attempts - 1)))
         log.warning(
-            "%s cannot count lines %d to %d of %s, which are a dead batch now: %s", self.__name__, batch.first,
-            batch.first + len(batch) - 1, batch.file, reason,
-        )  # fmt: skip
+            "%s cannot count lines %d to %d of %s, which are a dead batch now: %s",
+            self.__name__,
+            batch.first,
+            batch.first + len(batch) - 1,
+            batch.file,
+            reason,
+        )
         unsettled.add_dead(lines, numbers, CountingFailure(batch.file, batch.first, batch.source, attempts, reason))
         return None
 

@@ -74,9 +74,16 @@ def unpack_batch(batch: DeadBatch, packed: bytes) -> tuple[LineBatch, Sequence[i
 def _read(stored: StoredBatch) -> DeadBatch:
     failure: CountingFailure = _decode_failure(stored.known)
     return DeadBatch(
-        stored.id, failure.file, failure.first, stored.lines, failure.source, failure.attempts, failure.error,
-        stored.died, stored.is_retried,
-    )  # fmt: skip
+        stored.id,
+        failure.file,
+        failure.first,
+        stored.lines,
+        failure.source,
+        failure.attempts,
+        failure.error,
+        stored.died,
+        stored.is_retried,
+    )
 
 
 class DeadBatches:

@@ -161,9 +161,15 @@ _TIME = (Field("stamp", stamp="clf"), rb'\] "')
 _STATUS_AND_SIZE = (b'" ', Field("status", STATUS), b" ", Field("size", SIZE))
 
 _USUAL_START = (
-    Field("client", rb"[^ ]++"), rb' - (?:-|[^\s\[":\d-][^\s":]*+) \[', *_TIME, Field("request", rb'[^"]*+'),
-    rb'(?<=HTTP/\d\.\d)" ', Field("status", rb"\d{3}"), b" ", Field("size", rb"(?:\d{1,15}|-)"),
-)  # fmt: skip
+    Field("client", rb"[^ ]++"),
+    rb' - (?:-|[^\s\[":\d-][^\s":]*+) \[',
+    *_TIME,
+    Field("request", rb'[^"]*+'),
+    rb'(?<=HTTP/\d\.\d)" ',
+    Field("status", rb"\d{3}"),
+    b" ",
+    Field("size", rb"(?:\d{1,15}|-)"),
+)
 
 # A line may begin with its virtual host instead of its client if its first word is a name, and the next one an address
 # or a name with a dot.
@@ -173,19 +179,23 @@ _NOT_A_HOST_AND_A_CLIENT = rb'(?!(?!%b[ ,])[^\s,]{1,255} (?:- %b[ ,]|[^\s\["]{0,
 )
 _IDENT = rb"(?!- |%b[ ,])[^\s\[]\S*+" % ADDRESS
 _START = (
-    _NOT_A_HOST_AND_A_CLIENT, Field("client", CLIENT), OTHER_CLIENTS,
-    rb" (?:- %b|%b [^\s\[]\S*+) \[" % (USER, _IDENT), *_TIME,
-    Field("request", request_pattern(AFTER_REQUEST)), *_STATUS_AND_SIZE,
-)  # fmt: skip
+    _NOT_A_HOST_AND_A_CLIENT,
+    Field("client", CLIENT),
+    OTHER_CLIENTS,
+    rb" (?:- %b|%b [^\s\[]\S*+) \[" % (USER, _IDENT),
+    *_TIME,
+    Field("request", request_pattern(AFTER_REQUEST)),
+    *_STATUS_AND_SIZE,
+)
 _NAME_OF_VHOST = rb"(?!%b )(?:[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})++\.?|localhost|_|-)" % ADDRESS
 _VHOST = (
-    rb"(?=%b:\d{1,5} (?!- )|%b %b[ ,])" % (VHOST, _NAME_OF_VHOST, ADDRESS), Field("vhost", VHOST), rb"(?::\d{1,5})? ",
-)  # fmt: skip
+    rb"(?=%b:\d{1,5} (?!- )|%b %b[ ,])" % (VHOST, _NAME_OF_VHOST, ADDRESS),
+    Field("vhost", VHOST),
+    rb"(?::\d{1,5})? ",
+)
 
 # Some logs cut long agents off, and then the last quote is missing.
-_REFERER_AND_AGENT = (
-    b' "', Field("referer", QUOTED_TEXT), b'(?:" "', Field("agent", QUOTED_TEXT), rb")?+[^\n]*+",
-)  # fmt: skip
+_REFERER_AND_AGENT = (b' "', Field("referer", QUOTED_TEXT), b'(?:" "', Field("agent", QUOTED_TEXT), rb")?+[^\n]*+")
 _NO_REFERER = rb'(?: (?!")[^\n]*+)?+'
 
 _COMBINED_TAIL = Tail(_REFERER_AND_AGENT, rb' "[^\n]*+')
@@ -204,9 +214,19 @@ COMMON_OR_COMBINED = PatternFormat(
 ALB = PatternFormat(
     "alb",
     (
-        rb"(?:https?|h2|grpcs|wss?) ", Field("stamp", stamp="iso"), rb" \S+ ", Field("client", rb"\S{1,255}?"),
-        rb":\d{1,5} \S+(?: -?\d+(?:\.\d+)?){3} ", Field("status", rb"(?:\d{3}|-)"), rb" (?:\d{3}|-) \d+ ",
-        Field("size", SIZE), b' "', Field("request", QUOTED_TEXT), b'" "', Field("agent", QUOTED_TEXT), rb'"[^\n]*+',
+        rb"(?:https?|h2|grpcs|wss?) ",
+        Field("stamp", stamp="iso"),
+        rb" \S+ ",
+        Field("client", rb"\S{1,255}?"),
+        rb":\d{1,5} \S+(?: -?\d+(?:\.\d+)?){3} ",
+        Field("status", rb"(?:\d{3}|-)"),
+        rb" (?:\d{3}|-) \d+ ",
+        Field("size", SIZE),
+        b' "',
+        Field("request", QUOTED_TEXT),
+        b'" "',
+        Field("agent", QUOTED_TEXT),
+        rb'"[^\n]*+',
     ),
-)  # fmt: skip
+)
 """The access log of an AWS Application Load Balancer."""

@@ -36,9 +36,7 @@ def _nginx(line: Mapping[str, Any]) -> Values | None:
 
 
 _NGINX_NAMES: dict[Column, tuple[str, ...]] = {
-    "client": (
-        "remote_addr", "remote_ip", "remoteIP", "client_ip", "clientip", "client", "ip", "http_x_forwarded_for",
-    ),
+    "client": ("remote_addr", "remote_ip", "remoteIP", "client_ip", "clientip", "client", "ip", "http_x_forwarded_for"),
     "stamp": ("time_local", "time_iso8601", "time", "timestamp", "@timestamp", "msec", "ts", "date", "datetime"),
     "request": ("request",),
     "status": ("status", "status_code", "response", "response_code"),
@@ -46,7 +44,7 @@ _NGINX_NAMES: dict[Column, tuple[str, ...]] = {
     "referer": ("http_referer", "http_referrer", "referer", "referrer"),
     "agent": ("http_user_agent", "user_agent", "agent", "useragent", "userAgent"),
     "vhost": ("host", "http_host", "server_name", "vhost"),
-}  # fmt: skip
+}
 _METHODS = ("request_method", "method", "verb")
 _PATHS = ("request_uri", "uri", "url", "path", "document_uri")
 _ARGUMENTS = ("query_string", "args", "request_query", "query")
@@ -165,9 +163,15 @@ def _size(value: object) -> bytes:
 
 
 _CELLS: dict[Column, Callable[[object], bytes]] = {
-    "client": _client, "stamp": _stamp, "request": _text, "status": _status, "size": _size, "referer": _text,
-    "agent": _text, "vhost": _text,
-}  # fmt: skip
+    "client": _client,
+    "stamp": _stamp,
+    "request": _text,
+    "status": _status,
+    "size": _size,
+    "referer": _text,
+    "agent": _text,
+    "vhost": _text,
+}
 _REQUIRED: tuple[Column, ...] = ("stamp", "client", "status", "size")
 
 

@@ -69,9 +69,11 @@ class UnsettledCounts:
         if self.lines or self._rejected_rows or self._dead:
             for tables, keys in self._split() if self.keys > CALL_KEYS else [(self._tables, self.keys)]:
                 packed = {name: table.packed() for name, table in tables.items()}
-                rest = (0, 0, packed, (), ()) if parts else (
-                    self.lines, self._rejected, packed, self._rejected_rows, self._dead
-                )  # fmt: skip
+                rest = (
+                    (0, 0, packed, (), ())
+                    if parts
+                    else (self.lines, self._rejected, packed, self._rejected_rows, self._dead)
+                )
                 parts.append(CountPart(_pack(rest), keys))
         self._clear()
         return parts
