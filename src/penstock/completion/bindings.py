@@ -45,18 +45,27 @@ def _nothing(reply: Any) -> None:
 @cache
 def contacts_scripts() -> Library:
     return Library(
-        "core/idempotency.lua", "completion/name_rules.lua", "completion/card.lua", "completion/match.lua",
+        "core/idempotency.lua",
+        "completion/name_rules.lua",
+        "completion/card.lua",
+        "completion/match.lua",
         "completion/contacts.lua",
-    )  # fmt: skip
+    )
 
 
 @cache
 def directory_scripts() -> Library:
     return Library(
-        "core/batch.lua", "core/idempotency.lua",
-        "completion/name_rules.lua", "completion/card.lua", "completion/match.lua", "completion/rank.lua",
-        "completion/facts.lua", "completion/directory.lua", "completion/search.lua",
-    )  # fmt: skip
+        "core/batch.lua",
+        "core/idempotency.lua",
+        "completion/name_rules.lua",
+        "completion/card.lua",
+        "completion/match.lua",
+        "completion/rank.lua",
+        "completion/facts.lua",
+        "completion/directory.lua",
+        "completion/search.lua",
+    )
 
 
 class RuledBindings:

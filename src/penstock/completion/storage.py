@@ -62,11 +62,14 @@ class DirectoryStorage:
         card = self.rules.card
         records = (
             (
-                card(name), "" if id == name else id, b"" if id == name else card(id),
-                weight_change(weight), payload_change(payload),
+                card(name),
+                "" if id == name else id,
+                b"" if id == name else card(id),
+                weight_change(weight),
+                payload_change(payload),
             )
             for name, id, weight, payload in names
-        )  # fmt: skip
+        )
 
         def call(rest: Sequence[Any]) -> RoundTrip[tuple[int, int] | OtherRules]:
             return self._first.save(rest, existing_only=existing_only)
