@@ -62,12 +62,17 @@ def check_limit(verb: str, limit: int) -> None:
 
 
 def ask_until(
-    found: Callable[[R], object], ask: Ask[R], bindings: Bindings, wait: float | None, *,
-    own_address: bool = False, shared_reader: str | None = None,
+    found: Callable[[R], object],
+    ask: Ask[R],
+    bindings: Bindings,
+    wait: float | None,
+    *,
+    own_address: bool = False,
+    shared_reader: str | None = None,
     due: Callable[[R], float | None] = lambda _: None,
     local_check: Callable[[R], Callable[[], bool] | None] = lambda _: None,
     interval: float = REREGISTER_INTERVAL,
-) -> Operation[R]:  # fmt: skip
+) -> Operation[R]:
     """Ask until `found` accepts the answer or `wait` seconds are over; returns the last answer either way.
 
     Between two calls it sleeps until a notification arrives at the address that `ask` registered, or for `interval`
@@ -174,9 +179,14 @@ def check_post(
 
 
 def post_all(
-    log: LogBindings, sender: str, messages: Sequence[tuple[str, bytes]], *, create: bool, wait: float | None,
+    log: LogBindings,
+    sender: str,
+    messages: Sequence[tuple[str, bytes]],
+    *,
+    create: bool,
+    wait: float | None,
     lifetime: float = 0.0,
-) -> Operation[tuple[list[str], list[str]]]:  # fmt: skip
+) -> Operation[tuple[list[str], list[str]]]:
     """Post messages in batches of 500, and wait up to `wait` seconds for space in a full log.
 
     Returns the positions of the messages, and the readers to notify. Raises NoSpace, TooManyIds. One round trip for
@@ -210,8 +220,11 @@ def _post(log: LogBindings, post: Ask[PostReply], sender: str, wait: float | Non
     answer = yield from ask_until(
         lambda answer: answer is not None,
         lambda address, ttl: default_on(b"FULL", post(address, ttl), None),
-        log, wait, own_address=True, interval=log.settings.sleep,
-    )  # fmt: skip
+        log,
+        wait,
+        own_address=True,
+        interval=log.settings.sleep,
+    )
     if answer is None:
         raise log.error_for([b"FULL"], sender)
     return answer

@@ -156,9 +156,8 @@ class Mailbox(LogReader):
 
     @verb
     def post(
-        self, value: Any, *, sender: str = "", id: str | None = None, ttl: float | None = None,
-        wait: float | None = 0.0,
-    ) -> Operation[str]:  # fmt: skip
+        self, value: Any, *, sender: str = "", id: str | None = None, ttl: float | None = None, wait: float | None = 0.0
+    ) -> Operation[str]:
         """Post a value (anything that JSON can hold). Returns the id of the message, as its reader gets it.
 
         sender  who it is from; any text you like
@@ -183,9 +182,14 @@ class Mailbox(LogReader):
 
     @verb
     def post_many(
-        self, values: Iterable[Any], *, sender: str = "", ids: Iterable[str | None] | None = None,
-        ttl: float | None = None, wait: float | None = 0.0,
-    ) -> Operation[list[str]]:  # fmt: skip
+        self,
+        values: Iterable[Any],
+        *,
+        sender: str = "",
+        ids: Iterable[str | None] | None = None,
+        ttl: float | None = None,
+        wait: float | None = 0.0,
+    ) -> Operation[list[str]]:
         """Post many values. Returns the ids of the messages.
 
         All values are encoded before the first is sent. A round trip posts 500 of them, either all or none. `ids`: one
@@ -226,9 +230,13 @@ class Mailbox(LogReader):
 
     @verb
     def claim(
-        self, n: int = 1, *, lease: float | None = None, max_deliveries: int | None = MAX_DELIVERIES,
+        self,
+        n: int = 1,
+        *,
+        lease: float | None = None,
+        max_deliveries: int | None = MAX_DELIVERIES,
         wait: float | None = 0.0,
-    ) -> Operation[list[Claimed]]:  # fmt: skip
+    ) -> Operation[list[Claimed]]:
         """Claim up to `n` messages that no other worker has: first those whose lease ran out, then new ones.
 
         lease           seconds until a message that was not acknowledged goes to another worker; None: the app's
@@ -268,9 +276,15 @@ class Mailbox(LogReader):
             while not reply.messages and reply.due_in == 0.0:  # it has only found messages that it passed over
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 reply = yield from ask_until(
-                    found, ask, self._log, left, own_address=True, shared_reader="", due=lambda reply: reply.due_in,
+                    found,
+                    ask,
+                    self._log,
+                    left,
+                    own_address=True,
+                    shared_reader="",
+                    due=lambda reply: reply.due_in,
                     interval=self._log.settings.sleep,
-                )  # fmt: skip
+                )
             restarted |= reply.new_beginning
         except BaseException:
             # The server may have handed out messages in a reply that never arrived: give them back at once.

@@ -150,10 +150,11 @@ class LogReader:
             raise BadCall("history(before=…, after=…): give one of them")
         place = self._log.keys.name
         call = self._log.page(
-            self._member, limit=limit,
+            self._member,
+            limit=limit,
             before="" if before is None else check_position("history(before=…)", before, place),
             after="" if after is None else check_position("history(after=…)", after, place),
-        )  # fmt: skip
+        )
         return default_on(self._reads_as_empty, call, Mail())
 
     def follow(self, *, after: Message | str | None = None, limit: int = 100, ack: bool = True) -> Follow:
