@@ -59,9 +59,16 @@ class BatchStream(ExclusiveStream[LineBatch]):
     """
 
     def __init__(
-        self, channel: ChannelBindings, driver: Driver, renewer: Renewer, receiver: str, wait: float | None,
-        *, longest: int = LONGEST, spool: str | Path | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        channel: ChannelBindings,
+        driver: Driver,
+        renewer: Renewer,
+        receiver: str,
+        wait: float | None,
+        *,
+        longest: int = LONGEST,
+        spool: str | Path | None = None,
+    ) -> None:
         self._longest = longest
         folder = Path(spool) if spool else temporary_folder()
         self._spool = PartialFiles(folder / folder_of_receiver(channel, receiver))
@@ -87,9 +94,11 @@ class BatchStream(ExclusiveStream[LineBatch]):
         cutter = self._cutter(record.upload_id, download)
         lines = cutter.feed(data)
         self._downloads[record.upload_id] = replace(
-            download, lines_given=download.lines_given + len(lines), in_long_line=cutter.in_long_line,
+            download,
+            lines_given=download.lines_given + len(lines),
+            in_long_line=cutter.in_long_line,
             unfinished_line=cutter.unfinished,
-        )  # fmt: skip
+        )
         yield from _batch(download, download.lines_given, lines)
 
     def _cutter(self, upload_id: str, download: Download) -> LineCutter:

@@ -34,12 +34,28 @@ DEFAULT_RECORDS = 4
 @cache
 def channel_scripts() -> Library:
     return Library(
-        "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
-        "messages/log.lua", "messages/state.lua", "messages/post.lua", "messages/waking.lua", "messages/readers.lua",
-        "messages/shared_reader.lua", "messages/dead_letters.lua", "messages/history.lua", "messages/own.lua",
-        "files/channel.lua", "files/upload.lua", "files/download.lua", "files/counts.lua",
-        "files/uncounted.lua", "files/parts.lua", "files/dead_files.lua",
-    )  # fmt: skip
+        "core/clock.lua",
+        "core/notify.lua",
+        "core/waiting.lua",
+        "core/sleepers.lua",
+        "core/idempotency.lua",
+        "messages/log.lua",
+        "messages/state.lua",
+        "messages/post.lua",
+        "messages/waking.lua",
+        "messages/readers.lua",
+        "messages/shared_reader.lua",
+        "messages/dead_letters.lua",
+        "messages/history.lua",
+        "messages/own.lua",
+        "files/channel.lua",
+        "files/upload.lua",
+        "files/download.lua",
+        "files/counts.lua",
+        "files/uncounted.lua",
+        "files/parts.lua",
+        "files/dead_files.lua",
+    )
 
 
 class SourceEntry(NamedTuple):
@@ -96,9 +112,17 @@ class UploadPart:
     def args(self) -> list[Arg]:
         kinds_and_bodies = [part for record in self.records for part in record]
         return [
-            self.entry_id, self.upload_id, b"-" if self.expected is None else self.expected, self.known, self.state,
-            self.outcome, len(self.names), len(self.records), *self.names, *kinds_and_bodies,
-        ]  # fmt: skip
+            self.entry_id,
+            self.upload_id,
+            b"-" if self.expected is None else self.expected,
+            self.known,
+            self.state,
+            self.outcome,
+            len(self.names),
+            len(self.records),
+            *self.names,
+            *kinds_and_bodies,
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,10 +345,23 @@ class ChannelBindings(CountBindings, DeadFileBindings):
     # --- receive ---
 
     def receive(
-        self, receiver: str, token: str, turn: int, *, lease: float, limit: int, dead_token: str = "", reached: int = 0,
-        acked: int = 0, receiver_state: str = "", counts: bytes = b"", after: int = 0, position: str = "",
-        address: str = "", ttl: float = 0.0,
-    ) -> RoundTrip[ReceiveReply]:  # fmt: skip
+        self,
+        receiver: str,
+        token: str,
+        turn: int,
+        *,
+        lease: float,
+        limit: int,
+        dead_token: str = "",
+        reached: int = 0,
+        acked: int = 0,
+        receiver_state: str = "",
+        counts: bytes = b"",
+        after: int = 0,
+        position: str = "",
+        address: str = "",
+        ttl: float = 0.0,
+    ) -> RoundTrip[ReceiveReply]:
         """For a process that receives alone: become or stay the owner of the receiver, settle, then read `limit`
         records that come after number `after`. A call that makes the process the owner settles nothing.
 
@@ -337,9 +374,23 @@ class ChannelBindings(CountBindings, DeadFileBindings):
         acked, receiver_state, counts  what is settled, atomically
         """
         args: tuple[Arg, ...] = (
-            self.clock.now_ms, receiver, token, dead_token, turn, int(lease * 1000), reached, acked, receiver_state,
-            counts, after, position, limit, PULL_BYTES, address, int(ttl * 1000),
-        )  # fmt: skip
+            self.clock.now_ms,
+            receiver,
+            token,
+            dead_token,
+            turn,
+            int(lease * 1000),
+            reached,
+            acked,
+            receiver_state,
+            counts,
+            after,
+            position,
+            limit,
+            PULL_BYTES,
+            address,
+            int(ttl * 1000),
+        )
 
         def read(replies: Any) -> ReceiveReply:
             reply, entries = replies if limit else (replies, [])
@@ -351,9 +402,18 @@ class ChannelBindings(CountBindings, DeadFileBindings):
                         # Another process has trimmed between the script and the XRANGE: ask again.
                         records, next_limit = [], 0
                     return ReceiveReply(
-                        "OK", records, next_limit or DEFAULT_RECORDS, cursor, last, first, bool(more), bool(new_owner),
-                        new_owner == 2, cursor_id.decode(), kept_state,
-                    )  # fmt: skip
+                        "OK",
+                        records,
+                        next_limit or DEFAULT_RECORDS,
+                        cursor,
+                        last,
+                        first,
+                        bool(more),
+                        bool(new_owner),
+                        new_owner == 2,
+                        cursor_id.decode(),
+                        kept_state,
+                    )
                 case b"HELD":
                     return ReceiveReply("HELD", due_in=reply[1] / 1000, holder=reply[2].decode())
                 case b"ENDED" | b"GONE" | b"PENDING" | b"BUSY" | b"LOST":
@@ -374,9 +434,16 @@ class ChannelBindings(CountBindings, DeadFileBindings):
         return self.renew(receiver, token, 0)
 
     def share(
-        self, receiver: str, token: str, *, lease: float, limit: int, settled: Sequence[tuple[bytes, bytes]],
-        address: str = "", ttl: float = 0.0,
-    ) -> RoundTrip[ShareReply]:  # fmt: skip
+        self,
+        receiver: str,
+        token: str,
+        *,
+        lease: float,
+        limit: int,
+        settled: Sequence[tuple[bytes, bytes]],
+        address: str = "",
+        ttl: float = 0.0,
+    ) -> RoundTrip[ShareReply]:
         """For one of several processes that share a receiver: settle claims, then claim up to `limit` records. A second
         call with the same `token` returns the same records.
 
@@ -384,9 +451,16 @@ class ChannelBindings(CountBindings, DeadFileBindings):
                  are dropped
         """
         args: tuple[Arg, ...] = (
-            self.clock.now_ms, receiver, token, int(lease * 1000), limit, PULL_BYTES, address, int(ttl * 1000),
+            self.clock.now_ms,
+            receiver,
+            token,
+            int(lease * 1000),
+            limit,
+            PULL_BYTES,
+            address,
+            int(ttl * 1000),
             *(part for pair in settled for part in pair),
-        )  # fmt: skip
+        )
 
         def read(reply: Sequence[Any]) -> ShareReply:
             match reply[0]:
@@ -440,9 +514,16 @@ class ChannelBindings(CountBindings, DeadFileBindings):
                     )
                 )
             return ChannelInfo(
-                self.keys.name, size, limit, peak, last, sending, close_number > 0, patience / 1000 or None,
+                self.keys.name,
+                size,
+                limit,
+                peak,
+                last,
+                sending,
+                close_number > 0,
+                patience / 1000 or None,
                 tuple(receivers),
-            )  # fmt: skip
+            )
 
         return self._call("info", (self.clock.now_ms,), read)
 
@@ -456,7 +537,7 @@ def _records_of_entries(entries: Sequence[Any]) -> list[ChannelRecord]:
     return [
         as_record(int(id.partition(b"-")[0]), fields[1].decode(errors="replace"), fields[5], id.decode())
         for id, fields in entries
-    ]  # fmt: skip
+    ]
 
 
 def _records_of_rows(rows: Sequence[Any]) -> list[ChannelRecord]:

@@ -41,10 +41,18 @@ class Channel:
 
     @verb
     def send(
-        self, paths: Paths, *, receivers: Iterable[str] = (), close: bool = False, limit: int | None = None,
-        patience: float | None = None, again: bool = False, source: str | None = None, identity: Identity = "content",
+        self,
+        paths: Paths,
+        *,
+        receivers: Iterable[str] = (),
+        close: bool = False,
+        limit: int | None = None,
+        patience: float | None = None,
+        again: bool = False,
+        source: str | None = None,
+        identity: Identity = "content",
         progress: Callable[[Progress], object] | None = None,
-    ) -> Operation[Sent]:  # fmt: skip
+    ) -> Operation[Sent]:
         """Send files byte by byte: one file, several, or those of a folder in the order of their names. Returns when
         the channel has taken all of them; receivers may then still be behind by up to `limit` bytes.
 
@@ -78,11 +86,21 @@ class Channel:
 
     @verb
     def send_lines(
-        self, paths: Paths | Callable[[], Paths], *, receivers: Iterable[str] = (), close: bool = False,
-        limit: int | None = None, patience: float | None = None, again: bool = False, source: str | None = None,
-        identity: Identity = "content", settle: float = 60.0, final: bool | None = None,
-        follow: bool | Callable[[], bool] = False, progress: Callable[[Progress], object] | None = None,
-    ) -> Operation[Sent]:  # fmt: skip
+        self,
+        paths: Paths | Callable[[], Paths],
+        *,
+        receivers: Iterable[str] = (),
+        close: bool = False,
+        limit: int | None = None,
+        patience: float | None = None,
+        again: bool = False,
+        source: str | None = None,
+        identity: Identity = "content",
+        settle: float = 60.0,
+        final: bool | None = None,
+        follow: bool | Callable[[], bool] = False,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> Operation[Sent]:
         """Send text, plain or packed by gzip, bzip2, xz or Zstandard, in blocks that end at line ends and can be read
         independently. So a receiver can resume at any block, and several processes can share the work. A line that is
         longer than a block is spread over several blocks.
@@ -113,10 +131,16 @@ class Channel:
         return source_name(given or self.bindings.settings.source)
 
     def _send(
-        self, rules: SendRules, paths: Paths | Callable[[], Paths], receivers: Iterable[str], close: bool,
-        limit: int | None, patience: float | None, progress: Callable[[Progress], object] | None,
+        self,
+        rules: SendRules,
+        paths: Paths | Callable[[], Paths],
+        receivers: Iterable[str],
+        close: bool,
+        limit: int | None,
+        patience: float | None,
+        progress: Callable[[Progress], object] | None,
         follow: bool | Callable[[], bool] = False,
-    ) -> Operation[Sent]:  # fmt: skip
+    ) -> Operation[Sent]:
         names = [check_name("receiver", name) for name in ([receivers] if isinstance(receivers, str) else receivers)]
         _check(limit, patience)
         given = paths if callable(paths) else _always(paths)

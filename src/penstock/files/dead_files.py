@@ -77,9 +77,14 @@ class DeadFileBindings(LogBindings):
                 ms, is_retried, _, json = stored.split(b" ", 3)
                 known = _decode(json)
                 dead = DeadFile(
-                    id.decode(errors="replace"), known.name, known.source, known.error, int(ms) / 1000, known.kept,
+                    id.decode(errors="replace"),
+                    known.name,
+                    known.source,
+                    known.error,
+                    int(ms) / 1000,
+                    known.kept,
                     is_retried == b"1",
-                )  # fmt: skip
+                )
                 found.append((dead, known))
             return sorted(found, key=lambda one: one[0].died)
 

@@ -106,9 +106,14 @@ class Receiver:
         return SharedStream(self._channel, self._driver, self._renewer, self.name, wait, chosen, make_items)
 
     def batches(
-        self, *, wait: float | None = None, share: bool = False, lease: float | None = None, longest: int = LONGEST,
+        self,
+        *,
+        wait: float | None = None,
+        share: bool = False,
+        lease: float | None = None,
+        longest: int = LONGEST,
         spool: str | Path | None = None,
-    ) -> ReceiverStream[LineBatch]:  # fmt: skip
+    ) -> ReceiverStream[LineBatch]:
         """Iterate over the lines of each block, as lists with `file` and `first`, the number of the first line.
         Otherwise like `lines`."""
         if not 1 <= longest <= MAX_LONGEST:
@@ -118,9 +123,15 @@ class Receiver:
         return BatchStream(self._channel, self._driver, self._renewer, self.name, wait, longest=longest, spool=spool)
 
     def lines(
-        self, *, wait: float | None = None, share: bool = False, lease: float | None = None, longest: int = LONGEST,
-        encoding: str | None = None, spool: str | Path | None = None,
-    ) -> LineStream:  # fmt: skip
+        self,
+        *,
+        wait: float | None = None,
+        share: bool = False,
+        lease: float | None = None,
+        longest: int = LONGEST,
+        encoding: str | None = None,
+        spool: str | Path | None = None,
+    ) -> LineStream:
         """Iterate over every line without its end (LF or CR LF), as bytes; of a packed file, over those of its text.
 
         wait, share, lease  as in `blocks`; sharing needs files that were sent with `send_lines`
@@ -136,9 +147,13 @@ class Receiver:
         return LineStream(batches, encoding)
 
     def save(
-        self, folder: str | Path, *, wait: float | None = None, layout: str = "{name}",
+        self,
+        folder: str | Path,
+        *,
+        wait: float | None = None,
+        layout: str = "{name}",
         progress: Callable[[ReceiveProgress], object] | None = None,
-    ) -> SavingStream:  # fmt: skip
+    ) -> SavingStream:
         """Save the files: `for saved in …save("in")` gives each file once it is whole, checked and on disk.
 
         wait      as in `blocks`

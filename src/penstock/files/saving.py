@@ -87,9 +87,17 @@ class SavingStream(ExclusiveStream[Saved]):
     """Saves each file atomically under its name, once it is whole and checked."""
 
     def __init__(
-        self, channel: ChannelBindings, driver: Driver, renewer: Renewer, receiver: str, wait: float | None,
-        folder: Path, *, layout: str = "{name}", progress: Callable[[ReceiveProgress], object] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        channel: ChannelBindings,
+        driver: Driver,
+        renewer: Renewer,
+        receiver: str,
+        wait: float | None,
+        folder: Path,
+        *,
+        layout: str = "{name}",
+        progress: Callable[[ReceiveProgress], object] | None = None,
+    ) -> None:
         self._folder = folder
         self._layout = layout
         self._report_to = progress

@@ -138,9 +138,13 @@ class Sender:
         """Inodes of followed logs that were truncated, each with the id of an entry of the time before."""
 
     def run(
-        self, sources: Sequence[Source], receivers: Sequence[str], limit: int | None, patience: float | None,
+        self,
+        sources: Sequence[Source],
+        receivers: Sequence[str],
+        limit: int | None,
+        patience: float | None,
         close: bool,
-    ) -> Operation[Sent]:  # fmt: skip
+    ) -> Operation[Sent]:
         files = yield from self._find_pending(sources)
         to_send = [file for file in files if file.verdict in {Verdict.SEND, Verdict.LATER}]
         if to_send or not (yield from self._is_closed()):
@@ -155,9 +159,14 @@ class Sender:
         return self._sent
 
     def follow(
-        self, find: Callable[[], list[Source]], receivers: Sequence[str], limit: int | None, patience: float | None,
-        close: bool, go_on: Callable[[], bool],
-    ) -> Operation[Sent]:  # fmt: skip
+        self,
+        find: Callable[[], list[Source]],
+        receivers: Sequence[str],
+        limit: int | None,
+        patience: float | None,
+        close: bool,
+        go_on: Callable[[], bool],
+    ) -> Operation[Sent]:
         """Send what is new in the files that `find` returns, again and again, until `go_on` returns False. A file that
         cannot be read or is damaged is logged, and the others are sent."""
         is_final, self._rules = self._rules.final, replace(self._rules, final=False, follow=True)
@@ -452,19 +461,30 @@ class Sender:
                 self._sent.forgotten += reply.forgotten
                 return
             yield from ask_until(
-                lambda reply: not reply.full, partial(self._channel.await_space, records), self._channel, None,
-                own_address=True, due=lambda reply: reply.due_in, interval=self._channel.settings.sleep,
-            )  # fmt: skip
+                lambda reply: not reply.full,
+                partial(self._channel.await_space, records),
+                self._channel,
+                None,
+                own_address=True,
+                due=lambda reply: reply.due_in,
+                interval=self._channel.settings.sleep,
+            )
 
     def _report(self, upload: Upload | None, reply: PutReply) -> PutReply:
         if self._report_to is not None and upload is not None:
             done, size = upload.reader.bytes_read, upload.reader.size
             self._report_to(
                 Progress(
-                    upload.name, done, size, self._bytes_read + done, self._total, reply.bytes, reply.slowest,
+                    upload.name,
+                    done,
+                    size,
+                    self._bytes_read + done,
+                    self._total,
+                    reply.bytes,
+                    reply.slowest,
                     reply.full,
                 )
-            )  # fmt: skip
+            )
         return reply
 
 

@@ -43,9 +43,15 @@ class SharedStream(ReceiverStream[T]):
     """
 
     def __init__(
-        self, channel: ChannelBindings, driver: Driver, renewer: Renewer, receiver: str, wait: float | None,
-        lease: float, make_items: Callable[[BlockHeader, bytes], Iterable[T]],
-    ) -> None:  # fmt: skip
+        self,
+        channel: ChannelBindings,
+        driver: Driver,
+        renewer: Renewer,
+        receiver: str,
+        wait: float | None,
+        lease: float,
+        make_items: Callable[[BlockHeader, bytes], Iterable[T]],
+    ) -> None:
         check_wait("receive", wait)
         super().__init__()
         self._channel = channel
@@ -146,10 +152,15 @@ class SharedStream(ReceiverStream[T]):
 
         while True:
             reply = yield from ask_until(
-                lambda reply: reply.records or reply.status in {"ENDED", "MISSED", "RESTARTED", "PENDING", "BUSY"}, ask,
-                self._channel, self._wait, own_address=True, shared_reader=self._receiver,
-                interval=self._channel.settings.sleep, due=lambda reply: reply.due_in,
-            )  # fmt: skip
+                lambda reply: reply.records or reply.status in {"ENDED", "MISSED", "RESTARTED", "PENDING", "BUSY"},
+                ask,
+                self._channel,
+                self._wait,
+                own_address=True,
+                shared_reader=self._receiver,
+                interval=self._channel.settings.sleep,
+                due=lambda reply: reply.due_in,
+            )
             if not (yield from may_settle_again(self._channel, self._receiver, reply.status)):
                 break
             unsettled = [last]

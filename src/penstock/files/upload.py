@@ -113,15 +113,24 @@ class Upload:
     def _begin_record(self, state: UploadState | None) -> FileBegin:
         reader, start = self.reader, self._point
         begin = FileBegin(
-            self.name, reader.size, self._rules.lines, self._rules.lines and reader.packed, source=self._rules.source,
-            mode=stat.S_IMODE(reader.status.st_mode), modified=reader.status.st_mtime_ns,
-        )  # fmt: skip
+            self.name,
+            reader.size,
+            self._rules.lines,
+            self._rules.lines and reader.packed,
+            source=self._rules.source,
+            mode=stat.S_IMODE(reader.status.st_mode),
+            modified=reader.status.st_mtime_ns,
+        )
         if start is None:
             return begin
         return msgspec.structs.replace(
-            begin, offset=start.offset, lines_before=start.lines, last_block_size=start.last_block_size,
-            last_block_digest=start.last_block_digest, earlier_name=state.name if state else "",
-        )  # fmt: skip
+            begin,
+            offset=start.offset,
+            lines_before=start.lines,
+            last_block_size=start.last_block_size,
+            last_block_digest=start.last_block_digest,
+            earlier_name=state.name if state else "",
+        )
 
     @property
     def batch_bytes(self) -> int:
@@ -178,9 +187,15 @@ class Upload:
         self._digest_read = chain_digest(self._digest_read, block.digest)
         deflated = self._rules.lines and self.reader.packed
         header = BlockHeader(
-            self.name, block.offset, block.first_line - 1, self._begins_in_line, deflated, block.digest,
-            block.last_line_continues, self._rules.source,
-        )  # fmt: skip
+            self.name,
+            block.offset,
+            block.first_line - 1,
+            self._begins_in_line,
+            deflated,
+            block.digest,
+            block.last_line_continues,
+            self._rules.source,
+        )
         self._begins_in_line = block.last_line_continues
         self._records.append((DATA, pack_block(header, block.data)))
         head_size, head = (self._point.head_size, self._point.head) if self._point else (0, b"")
@@ -199,10 +214,15 @@ class Upload:
             self.pending.target,
         )
         return UploadPart(
-            self._entry_id, self._upload_id, self._records, encode_state(state),
-            expected=None if self._continues else self._expected, known=self.pending.known, outcome=self._outcome,
+            self._entry_id,
+            self._upload_id,
+            self._records,
+            encode_state(state),
+            expected=None if self._continues else self._expected,
+            known=self.pending.known,
+            outcome=self._outcome,
             names=self._names,
-        )  # fmt: skip
+        )
 
     def batch_sent(self) -> None:
         """Call it when the channel has stored the records."""
