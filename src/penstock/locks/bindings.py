@@ -42,9 +42,13 @@ def semaphore_scripts() -> Library:
 @cache
 def rate_limit_scripts() -> Library:
     return Library(
-        "core/clock.lua", "core/notify.lua", "core/idempotency.lua", "core/bucket.lua", "locks/waiters.lua",
+        "core/clock.lua",
+        "core/notify.lua",
+        "core/idempotency.lua",
+        "core/bucket.lua",
+        "locks/waiters.lua",
         "locks/rate.lua",
-    )  # fmt: skip
+    )
 
 
 @cache
@@ -185,8 +189,8 @@ def read_acquire_reply(reply: Sequence[int]) -> AcquireReply:
         return AcquireReply(True, fence=reply[1], now=reply[3])
     _, ticket, ms, now, *limit = reply
     return AcquireReply(
-        False, ticket=ticket, retry_in=max(0, ms) / 1000, more=ms == 0, now=now, limit=limit[0] if limit else 0,
-    )  # fmt: skip
+        False, ticket=ticket, retry_in=max(0, ms) / 1000, more=ms == 0, now=now, limit=limit[0] if limit else 0
+    )
 
 
 def read_renew_reply(reply: Sequence[Any]) -> RenewReply:
@@ -333,8 +337,12 @@ class RateReply:
 
 
 _OUTCOMES: dict[int, Literal["granted", "refused", "waits", "full", "again"]] = {
-    1: "granted", 0: "refused", 2: "waits", -1: "full", 3: "again",
-}  # fmt: skip
+    1: "granted",
+    0: "refused",
+    2: "waits",
+    -1: "full",
+    3: "again",
+}
 
 
 class RateLimitBindings:

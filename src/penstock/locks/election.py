@@ -77,9 +77,15 @@ class Election(LeasedResource[Leadership, ElectionBindings]):
     ) -> None:
         keys = ElectionKeys(prefix, name)
         super().__init__(
-            "election", f"election {name!r}", driver, renewer, lease=lease, wait=wait, on_loss=on_loss,
+            "election",
+            f"election {name!r}",
+            driver,
+            renewer,
+            lease=lease,
+            wait=wait,
+            on_loss=on_loss,
             cancel_on_loss=cancel_on_loss,
-        )  # fmt: skip
+        )
         if notice is not None:
             most = MOST_NOTICE * lease
             check_seconds(
@@ -150,9 +156,12 @@ class Observation:
 
     def _fetch(self, timeout: float | None) -> Operation[Leader | None]:
         sighting: Sighting = yield from look_until(
-            lambda sighting: _token(sighting.leader) != self._known, self._look,
-            self._election.bindings.declared[0], timeout, lambda sighting: sighting.look_in,
-        )  # fmt: skip
+            lambda sighting: _token(sighting.leader) != self._known,
+            self._look,
+            self._election.bindings.declared[0],
+            timeout,
+            lambda sighting: sighting.look_in,
+        )
         self._known = _token(sighting.leader)
         return sighting.leader
 

@@ -81,6 +81,9 @@ def _leader(reply: Sequence[Any]) -> Leader | None:
     if token is None:
         return None
     return Leader.elected(
-        token.decode(errors="replace"), int(term or 0), value.decode(errors="replace"),
-        age=max(0.0, (now - int(at)) / 1e6), left=left / 1000,
-    )  # fmt: skip
+        token.decode(errors="replace"),
+        int(term or 0),
+        value.decode(errors="replace"),
+        age=max(0.0, (now - int(at)) / 1e6),
+        left=left / 1000,
+    )

@@ -72,10 +72,18 @@ BARRIER = {
 }
 
 
-TABLES.update({
-    "lock": LOCK, "semaphore": SEMAPHORE, "rwlock": SEMAPHORE, "rate": RATE_LIMIT, "transaction": REPLAY,
-    "election": ELECTION, "latch": LATCH, "barrier": BARRIER,
-})  # fmt: skip
+TABLES.update(
+    {
+        "lock": LOCK,
+        "semaphore": SEMAPHORE,
+        "rwlock": SEMAPHORE,
+        "rate": RATE_LIMIT,
+        "transaction": REPLAY,
+        "election": ELECTION,
+        "latch": LATCH,
+        "barrier": BARRIER,
+    }
+)
 
 
 @dataclass(frozen=True)

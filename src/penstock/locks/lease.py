@@ -248,9 +248,10 @@ class Lease(Renewable):
         ago = now() - min(self.valid_until, self.ends_at)
         when = f" {ago:.1f} s ago" if ago > 0 else ""
         why = self._loss_reason or (
-            self.ends_because if self.ends_at <= self.valid_until and now() >= self.ends_at
+            self.ends_because
+            if self.ends_at <= self.valid_until and now() >= self.ends_at
             else "the process was paused, or the server did not answer"
-        )  # fmt: skip
+        )
         return LeaseLost(f"{self._source.what} was lost{when}: {why}. Another may have it: drop the work")
 
     @verb
@@ -335,9 +336,12 @@ class Lease(Renewable):
 
         confirms = self._reserve is not None
         return self._source.bindings.renew(
-            self._packed, max(seconds, self.lease) if confirms else seconds, ends=self._ends_us, confirms=confirms,
+            self._packed,
+            max(seconds, self.lease) if confirms else seconds,
+            ends=self._ends_us,
+            confirms=confirms,
             address=self.notice_address,
-        ).then(read)  # fmt: skip
+        ).then(read)
 
     @verb
     def extend(self, seconds: float) -> Operation[float]:

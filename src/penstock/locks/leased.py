@@ -205,10 +205,13 @@ class LeasedResource(Generic[L, B]):
         """
         wanted, holder = set(self.bindings.declared), Holder.current()
         own = [
-            lease for lease in self._renewer.kept()
-            if isinstance(lease, Lease) and lease.holder is holder and not lease.ends_by_itself
+            lease
+            for lease in self._renewer.kept()
+            if isinstance(lease, Lease)
+            and lease.holder is holder
+            and not lease.ends_by_itself
             and not wanted.isdisjoint(lease._source.bindings.declared)
-        ]  # fmt: skip
+        ]
         if own and self._waits_for_itself(own, refusal):
             who = "thread" if asyncio._get_running_loop() is None else "task"
             raise SelfDeadlock(

@@ -90,9 +90,17 @@ class Lock(LeasedResource[Held, LockBindings]):
         self.names = _checked_names(names)
         what = f"lock {self.names[0]!r}" if len(self.names) == 1 else f"locks {', '.join(map(repr, self.names))}"
         super().__init__(
-            "lock", what, driver, renewer, lease=lease, wait=wait, max_hold=max_hold, renew=renew, on_loss=on_loss,
+            "lock",
+            what,
+            driver,
+            renewer,
+            lease=lease,
+            wait=wait,
+            max_hold=max_hold,
+            renew=renew,
+            on_loss=on_loss,
             cancel_on_loss=cancel_on_loss,
-        )  # fmt: skip
+        )
         self.bindings = LockBindings(self.names, self.lease)
         self.notice_key = self.bindings.declared[0]
         self._reentrant = reentrant

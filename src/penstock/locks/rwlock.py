@@ -55,9 +55,17 @@ class ReadWriteSide(LeasedResource[L, ReadWriteBindings]):
         cancel_on_loss: bool,
     ) -> None:
         super().__init__(
-            "read_write_lock", what, driver, renewer, lease=bindings.request.lease, wait=wait, max_hold=max_hold,
-            renew=renew, on_loss=on_loss, cancel_on_loss=cancel_on_loss,
-        )  # fmt: skip
+            "read_write_lock",
+            what,
+            driver,
+            renewer,
+            lease=bindings.request.lease,
+            wait=wait,
+            max_hold=max_hold,
+            renew=renew,
+            on_loss=on_loss,
+            cancel_on_loss=cancel_on_loss,
+        )
         self.bindings = bindings
         self._kind = kind
 
@@ -119,7 +127,14 @@ class ReadWriteLock:
 
     def _side(self, kind: type[L], side: str, permits: int) -> ReadWriteSide[L]:
         return ReadWriteSide(
-            kind, f"{side} lock {self.name!r}", ReadWriteBindings(self._keys, self._lease, permits),
-            self._driver, self._renewer, wait=self._wait, max_hold=self._max_hold, renew=self._renew,
-            on_loss=self._on_loss, cancel_on_loss=self._cancel_on_loss,
-        )  # fmt: skip
+            kind,
+            f"{side} lock {self.name!r}",
+            ReadWriteBindings(self._keys, self._lease, permits),
+            self._driver,
+            self._renewer,
+            wait=self._wait,
+            max_hold=self._max_hold,
+            renew=self._renew,
+            on_loss=self._on_loss,
+            cancel_on_loss=self._cancel_on_loss,
+        )

@@ -54,9 +54,17 @@ class Semaphore(LeasedResource[Permit, SemaphoreBindings]):
                 f"semaphore(permits={shown(permits)}, limit={limit}): from 1 to the limit, {MAX_PERMITS} at most"
             )
         super().__init__(
-            "semaphore", f"semaphore {name!r}", driver, renewer, lease=lease, wait=wait, max_hold=max_hold, renew=renew,
-            on_loss=on_loss, cancel_on_loss=cancel_on_loss,
-        )  # fmt: skip
+            "semaphore",
+            f"semaphore {name!r}",
+            driver,
+            renewer,
+            lease=lease,
+            wait=wait,
+            max_hold=max_hold,
+            renew=renew,
+            on_loss=on_loss,
+            cancel_on_loss=cancel_on_loss,
+        )
         self.bindings = SemaphoreBindings(keys, self.lease, permits, limit)
         self.name = name
 
