@@ -335,10 +335,12 @@ def _without_numbers(command: Command) -> Command:
     The C function crashes the process if Ctrl-C arrives while it converts a number: Python raises KeyboardInterrupt
     there, and libvalkey 4.2 and hiredis 3.5 do not check for an error.
     """
-    return tuple([
-        one if (kind := type(one)) is str or kind is bytes or not isinstance(one, int | float) else str(one)
-        for one in command
-    ])  # fmt: skip
+    return tuple(
+        [
+            one if (kind := type(one)) is str or kind is bytes or not isinstance(one, int | float) else str(one)
+            for one in command
+        ]
+    )
 
 
 def _is_large(argument: str | bytes | int | float) -> bool:
