@@ -66,10 +66,12 @@ class WorkerProcess:
             try:
                 # In a session of its own: Ctrl-C reaches the supervisor alone, which signals each process once.
                 process = await asyncio.create_subprocess_exec(
-                    *command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
+                    *command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    start_new_session=True,
                     pass_fds=(status.fd, child_end, pipe.child_end),
                     env={**os.environ, **(environment or {}), **pipe.environment, **status.environment(child_end)},
-                )  # fmt: skip
+                )
             finally:
                 os.close(child_end)
             on_error.pop_all()

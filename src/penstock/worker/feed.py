@@ -218,8 +218,9 @@ class Feed:
             if self.held:
                 log.warning(
                     "lease lost on queue %s: this worker's results for %d jobs are ignored",
-                    self.shard.name, len(self.held),
-                )  # fmt: skip
+                    self.shard.name,
+                    len(self.held),
+                )
             self._begin_incarnation()
             return []
         for settlement in self._sent:

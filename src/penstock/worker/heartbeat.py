@@ -119,8 +119,10 @@ class Watchdog(PeriodicThread):
             place = f" at {where.filename}:{where.lineno}" if where else ""
             log.warning(
                 "%s has blocked the event loop for %.1f s%s; nothing else can run meanwhile: make it a `def` task",
-                self._places.name_of(task) if task else "a callback", now - self._asked_at, place,
-            )  # fmt: skip
+                self._places.name_of(task) if task else "a callback",
+                now - self._asked_at,
+                place,
+            )
 
     def _respond(self) -> None:
         self._responded_at = time.monotonic()

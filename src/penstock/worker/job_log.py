@@ -68,9 +68,14 @@ class JobLog(Middleware):
         self, level: int, text: str, job: JobContext, ended: Mapping[str, Any] | None = None, traceback: str = ""
     ) -> None:
         fields = {
-            "job": job.id, "task": job.task, "queue": job.queue, "tenant": job.tenant, "attempt": job.attempt,
-            "worker": self._worker, **(ended or {}),
-        }  # fmt: skip
+            "job": job.id,
+            "task": job.task,
+            "queue": job.queue,
+            "tenant": job.tenant,
+            "attempt": job.attempt,
+            "worker": self._worker,
+            **(ended or {}),
+        }
         record = log.makeRecord(log.name, level, __file__, 0, "%s", (text,), None, extra=fields)
         # The exception may come from another process, so there is only its text. A formatter prints it like its own.
         record.exc_text = traceback.rstrip() or None

@@ -44,9 +44,14 @@ class SpawnedProcess(RunChannel):
                 program = _PROGRAM.format(root=root, channel=passed, worker=os.getpid())
                 flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
                 process = await asyncio.create_subprocess_exec(
-                    sys.executable, *flags, "-c", program,
-                    pass_fds=[passed], stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
-                )  # fmt: skip
+                    sys.executable,
+                    *flags,
+                    "-c",
+                    program,
+                    pass_fds=[passed],
+                    stdin=asyncio.subprocess.DEVNULL,
+                    start_new_session=True,
+                )
             finally:
                 os.close(passed)
         except BaseException:

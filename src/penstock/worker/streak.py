@@ -96,6 +96,10 @@ def traces(task: asyncio.Task[Any]) -> tuple[object, ...]:
     callbacks at its end.
     """
     return (
-        sys.getrefcount(task), weakref.getweakrefcount(task), task.cancelling(), getattr(task, "_must_cancel", False),
-        task.get_name(), len(getattr(task, "_callbacks", None) or ()),
-    )  # fmt: skip
+        sys.getrefcount(task),
+        weakref.getweakrefcount(task),
+        task.cancelling(),
+        getattr(task, "_must_cancel", False),
+        task.get_name(),
+        len(getattr(task, "_callbacks", None) or ()),
+    )

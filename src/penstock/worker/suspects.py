@@ -32,9 +32,13 @@ class SuspectWatch:
     """Has the suspects tried that the turns of a worker show."""
 
     def __init__(
-        self, feeds: Sequence[Feed], shards: Sequence[Shard], turn: Turn, command: Callable[[], TrialCommand | None],
+        self,
+        feeds: Sequence[Feed],
+        shards: Sequence[Shard],
+        turn: Turn,
+        command: Callable[[], TrialCommand | None],
         settings: WorkerSettings,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """
         shards   all that the worker may ever serve
         turn     takes a turn of the worker

@@ -76,9 +76,18 @@ class ThreadTimeout:
     """
 
     __slots__ = (
-        "_expired", "_label", "_left", "_lock", "_loop", "_thread", "_timeout", "_timer", "_warn_after", "deadline",
+        "_expired",
+        "_label",
+        "_left",
+        "_lock",
+        "_loop",
+        "_thread",
+        "_timeout",
+        "_timer",
+        "_warn_after",
+        "deadline",
         "is_cancelled",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, label: Callable[[], str], timeout: float, warn_after: float, loop: asyncio.AbstractEventLoop
@@ -151,8 +160,11 @@ class ThreadTimeout:
         why = "was cancelled" if self.is_cancelled else f"is over its timeout of {self._timeout:g} s"
         log.warning(
             "%s %s, and its thread still runs%s: only Python code can be interrupted; with isolate=True a process is "
-            "ended, whatever it does", self._label(), why, place,
-        )  # fmt: skip
+            "ended, whatever it does",
+            self._label(),
+            why,
+            place,
+        )
 
     def close(self) -> None:
         """Cancel the timer. The job is over."""

@@ -143,8 +143,9 @@ class TickServer:
                 log.warning(
                     "queue %s: %d jobs of flows were open for ten minutes, because a program died while it enqueued "
                     "them: they are cancelled",
-                    shard.name, looked,
-                )  # fmt: skip
+                    shard.name,
+                    looked,
+                )
         except PenstockError as error:
             log.warning("queue %s: flows that are open for too long are looked for again: %s", shard.name, error)
 

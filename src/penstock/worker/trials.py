@@ -153,9 +153,13 @@ class Trials:
             await asyncio.sleep(self._pause)
         try:
             process = await WorkerProcess.start(
-                self._command, self._shards, 1, report=self._report, environment=self._environment,
+                self._command,
+                self._shards,
+                1,
+                report=self._report,
+                environment=self._environment,
                 is_sole_trial=self._has_sole,
-            )  # fmt: skip
+            )
         except OSError as error:
             self._pause_longer()
             log.error("no trial process could be started, the next try is in %.1f s: %s", self._pause, error)
@@ -179,8 +183,11 @@ class Trials:
             self._pause_longer()
             log.error(
                 "trial process %d %s after %.1f s, before it could try a job; the next one starts in %.1f s",
-                process.process.pid, process.exit_description, time.monotonic() - began, self._pause,
-            )  # fmt: skip
+                process.process.pid,
+                process.exit_description,
+                time.monotonic() - began,
+                self._pause,
+            )
             may_need_room = self._pause > _FIRST_PAUSE and time.monotonic() - self._was_alone_at > _BETWEEN_ROOMS
             if may_need_room and not self._is_alone and self._make_room is not None:
                 self.needs_room = True

@@ -109,20 +109,31 @@ class Worker:
         self._feeds = self._turn_order.feeds
         self._turn_order.begin()
         names = {queue.name for queue in queues}
-        needed = (one for definition in app.registry for one in definition.signature.dependencies.values()
-                  if definition.queue in names and not definition.isolate)  # fmt: skip
+        needed = (
+            one
+            for definition in app.registry
+            for one in definition.signature.dependencies.values()
+            if definition.queue in names and not definition.isolate
+        )
         self._scope = ProcessScope(app.middleware.lifecycle, needed)
         self._execution = Execution(app.registry, self.settings, app.settings.max_payload, self.name, self._scope)
         self._isolation = Isolation(
-            isolated, self._execution, app.registry,
-            max_payload=app.settings.max_payload, worker=self.name, start_logging=start_logging,
-        )  # fmt: skip
+            isolated,
+            self._execution,
+            app.registry,
+            max_payload=app.settings.max_payload,
+            worker=self.name,
+            start_logging=start_logging,
+        )
         reports = RunReports(self.name, app.middleware, self.settings.job_log_level)
         self._runs = Runs(self._execution, reports, self.settings, self._jobs_have_ended)
         self._suspects = SuspectWatch(
-            self._feeds, shards_of(queues), self._turn, partial(command_for, app, self.settings, start_logging),
+            self._feeds,
+            shards_of(queues),
+            self._turn,
+            partial(command_for, app, self.settings, start_logging),
             self.settings,
-        )  # fmt: skip
+        )
         self._ticks = TickServer(app, queues)
         self._slow_turns: dict[Feed, asyncio.Task[None]] = {}
         self._settle_timer: asyncio.TimerHandle | None = None
@@ -276,8 +287,9 @@ class Worker:
             if self._runs.running:
                 log.info(
                     "stopping: %d jobs still run, for at most %.0f s; stop again to hand them back now",
-                    len(self._runs.running), self.settings.stop_timeout,
-                )  # fmt: skip
+                    len(self._runs.running),
+                    self.settings.stop_timeout,
+                )
             self._runs.close()
         elif self._stop_calls == 2:
             self._stop_deadline = 0.0
