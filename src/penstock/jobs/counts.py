@@ -54,12 +54,16 @@ def total_counts(parts: Sequence[Counts]) -> Counts:
         return parts[0]
     sums = {one.name: sum(getattr(part, one.name) for part in parts) for one in fields(Counts) if not one.kw_only}
     return Counts(
-        **sums, oldest=max(part.oldest for part in parts), paused=all(part.paused for part in parts),
-        due_first=all(part.due_first for part in parts), parked=sum(part.parked for part in parts),
+        **sums,
+        oldest=max(part.oldest for part in parts),
+        paused=all(part.paused for part in parts),
+        due_first=all(part.due_first for part in parts),
+        parked=sum(part.parked for part in parts),
         paused_parts=max(part.paused_parts for part in parts),
         entered=sum(part.entered for part in parts),
-        dependent=sum(part.dependent for part in parts), by_time=all(part.by_time for part in parts),
-    )  # fmt: skip
+        dependent=sum(part.dependent for part in parts),
+        by_time=all(part.by_time for part in parts),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,9 +63,16 @@ class ListingBindings:
     def page(self, source: str, cursor: bytes, limit: int, wanted: JobFilter) -> RoundTrip[FoundJobs]:
         letters = {status: letter for letter, status in STATES.items()} | {Status.RUNNING: b"x", None: b""}
         args: tuple[Arg, ...] = (
-            self._queue.clock.now_ms, source, cursor, limit, letters[wanted.state], _given(wanted.tenant),
-            _given(wanted.task), wanted.id_prefix, math.ceil(wanted.older_than * 1000),
-        )  # fmt: skip
+            self._queue.clock.now_ms,
+            source,
+            cursor,
+            limit,
+            letters[wanted.state],
+            _given(wanted.tenant),
+            _given(wanted.task),
+            wanted.id_prefix,
+            math.ceil(wanted.older_than * 1000),
+        )
         return self._queue._call("list_jobs", args, _read_rows)
 
     def change(self, change: str, rows: Sequence[FoundJob]) -> RoundTrip[tuple[int, int]]:

@@ -133,9 +133,16 @@ class JobContext:
     def of(cls, claim: Claim, queue: str, task: str) -> JobContext:
         record = claim.record  # read by hand: a worker makes a context for each job
         return cls(
-            f"{queue}:{claim.id}", queue, task, record.tenant, record.priority, record.attempts + 1, claim.deliveries,
-            record.enqueued / 1000, record.trace,
-        )  # fmt: skip
+            f"{queue}:{claim.id}",
+            queue,
+            task,
+            record.tenant,
+            record.priority,
+            record.attempts + 1,
+            claim.deliveries,
+            record.enqueued / 1000,
+            record.trace,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,9 +134,16 @@ def record_start(options: Options, result_ttl: float, flags: int, task: str, pow
     expires, expires_is_date = _date_or_delay(options.expires)
     how = DUE_IS_DATE * due_is_date | EXPIRES_IS_DATE * expires_is_date | OWN_ID * (options.id is not None)
     return draft(
-        flags=flags, how=how, priority=options.priority, tenant=options.tenant.encode(), task=task.encode(),
-        delay_ms=due, expires_ms=expires, ttl_ms=milliseconds(result_ttl), powers=powers,
-    )  # fmt: skip
+        flags=flags,
+        how=how,
+        priority=options.priority,
+        tenant=options.tenant.encode(),
+        task=task.encode(),
+        delay_ms=due,
+        expires_ms=expires,
+        ttl_ms=milliseconds(result_ttl),
+        powers=powers,
+    )
 
 
 def job_start(

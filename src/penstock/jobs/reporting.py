@@ -65,9 +65,7 @@ class JobFields(logging.Filter):
         run = running.get(None)
         if run is not None:
             job = CurrentJob(run)
-            fields = {
-                "job": job.id, "task": job.task, "queue": job.queue, "tenant": job.tenant, "attempt": job.attempt,
-            }  # fmt: skip
+            fields = {"job": job.id, "task": job.task, "queue": job.queue, "tenant": job.tenant, "attempt": job.attempt}
             for name, value in fields.items():
                 if not hasattr(record, name):
                     setattr(record, name, value)

@@ -68,9 +68,11 @@ class Retry(Exception):
         if times is not None and not is_whole(times, 0, MOST_RETRIES):
             raise ValueError(f"Retry({shown(times)}): the number of retries is 0 or more, and at most {MOST_RETRIES:,}")
         for name, value, least, most in (
-            ("base", base, 0, LONGEST_DELAY), ("cap", cap, 0, LONGEST_DELAY), ("factor", factor, 1, 1e6),
+            ("base", base, 0, LONGEST_DELAY),
+            ("cap", cap, 0, LONGEST_DELAY),
+            ("factor", factor, 1, 1e6),
             ("jitter", jitter, 0, 1),
-        ):  # fmt: skip
+        ):
             if not is_number(value, least, most):
                 raise ValueError(
                     f"Retry({name}={shown(value)}): base and cap are seconds up to a century, factor 1 or more, jitter "

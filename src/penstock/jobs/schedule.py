@@ -73,9 +73,7 @@ class StoredSchedule:
     @classmethod
     def read(cls, name: bytes, packed: bytes) -> StoredSchedule:
         numbers = _HEADER.unpack_from(packed)
-        version, next_tick, declared, released, last = (
-            numbers[at] << 32 | numbers[at + 1] for at in (1, 3, 6, 8, 10)
-        )  # fmt: skip
+        version, next_tick, declared, released, last = (numbers[at] << 32 | numbers[at + 1] for at in (1, 3, 6, 8, 10))
         start = _HEADER.size
         end = start + numbers[14]
         timing = msgspec.json.decode(packed[start:end], type=Timing)
@@ -123,10 +121,20 @@ class ScheduleInfo:
             state = "orphaned" if is_orphaned else "active"
         record, timing = Record(one.draft), one.timing
         return cls(
-            f"{queue}:{one.name}", one.name, queue, state, timing.cron, timing.timezone, timing.every, timing.missed,
-            one.declared > 0, one.next_tick / 1000 if state == "active" and one.next_tick else None,
-            one.last / 1000 if one.last else None, one.count, [record.task, readable_json(record.payload)],
-        )  # fmt: skip
+            f"{queue}:{one.name}",
+            one.name,
+            queue,
+            state,
+            timing.cron,
+            timing.timezone,
+            timing.every,
+            timing.missed,
+            one.declared > 0,
+            one.next_tick / 1000 if state == "active" and one.next_tick else None,
+            one.last / 1000 if one.last else None,
+            one.count,
+            [record.task, readable_json(record.payload)],
+        )
 
 
 def check_declared(name: str, required: Sequence[str]) -> None:

@@ -49,9 +49,11 @@ STATES = {
 }
 """The letters in records; see `state` in `record.lua`. A running job has another one."""
 _ENDS = {
-    constants.COMPLETED: Status.COMPLETED, constants.CANCELLED: Status.CANCELLED,
-    constants.EXPIRED: Status.EXPIRED, constants.DROPPED: Status.DROPPED,
-}  # fmt: skip
+    constants.COMPLETED: Status.COMPLETED,
+    constants.CANCELLED: Status.CANCELLED,
+    constants.EXPIRED: Status.EXPIRED,
+    constants.DROPPED: Status.DROPPED,
+}
 
 
 def status_of(stored: StoredJob) -> Status:
