@@ -34,28 +34,12 @@ DEFAULT_RECORDS = 4
 @cache
 def channel_scripts() -> Library:
     return Library(
-        "core/clock.lua",
-        "core/notify.lua",
-        "core/waiting.lua",
-        "core/sleepers.lua",
-        "core/idempotency.lua",
-        "messages/log.lua",
-        "messages/state.lua",
-        "messages/post.lua",
-        "messages/waking.lua",
-        "messages/readers.lua",
-        "messages/shared_reader.lua",
-        "messages/dead_letters.lua",
-        "messages/history.lua",
-        "messages/own.lua",
-        "files/channel.lua",
-        "files/upload.lua",
-        "files/download.lua",
-        "files/counts.lua",
-        "files/uncounted.lua",
-        "files/parts.lua",
-        "files/dead_files.lua",
-    )
+        "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
+        "messages/log.lua", "messages/state.lua", "messages/post.lua", "messages/waking.lua", "messages/readers.lua",
+        "messages/shared_reader.lua", "messages/dead_letters.lua", "messages/history.lua", "messages/own.lua",
+        "files/channel.lua", "files/upload.lua", "files/download.lua", "files/counts.lua",
+        "files/uncounted.lua", "files/parts.lua", "files/dead_files.lua",
+    )  # fmt: skip
 
 
 class SourceEntry(NamedTuple):
@@ -345,23 +329,10 @@ class ChannelBindings(CountBindings, DeadFileBindings):
     # --- receive ---
 
     def receive(
-        self,
-        receiver: str,
-        token: str,
-        turn: int,
-        *,
-        lease: float,
-        limit: int,
-        dead_token: str = "",
-        reached: int = 0,
-        acked: int = 0,
-        receiver_state: str = "",
-        counts: bytes = b"",
-        after: int = 0,
-        position: str = "",
-        address: str = "",
-        ttl: float = 0.0,
-    ) -> RoundTrip[ReceiveReply]:
+        self, receiver: str, token: str, turn: int, *, lease: float, limit: int, dead_token: str = "", reached: int = 0,
+        acked: int = 0, receiver_state: str = "", counts: bytes = b"", after: int = 0, position: str = "",
+        address: str = "", ttl: float = 0.0,
+    ) -> RoundTrip[ReceiveReply]:  # fmt: skip
         """For a process that receives alone: become or stay the owner of the receiver, settle, then read `limit`
         records that come after number `after`. A call that makes the process the owner settles nothing.
 
@@ -374,23 +345,9 @@ class ChannelBindings(CountBindings, DeadFileBindings):
         acked, receiver_state, counts  what is settled, atomically
         """
         args: tuple[Arg, ...] = (
-            self.clock.now_ms,
-            receiver,
-            token,
-            dead_token,
-            turn,
-            int(lease * 1000),
-            reached,
-            acked,
-            receiver_state,
-            counts,
-            after,
-            position,
-            limit,
-            PULL_BYTES,
-            address,
-            int(ttl * 1000),
-        )
+            self.clock.now_ms, receiver, token, dead_token, turn, int(lease * 1000), reached, acked, receiver_state,
+            counts, after, position, limit, PULL_BYTES, address, int(ttl * 1000),
+        )  # fmt: skip
 
         def read(replies: Any) -> ReceiveReply:
             reply, entries = replies if limit else (replies, [])
@@ -434,16 +391,9 @@ class ChannelBindings(CountBindings, DeadFileBindings):
         return self.renew(receiver, token, 0)
 
     def share(
-        self,
-        receiver: str,
-        token: str,
-        *,
-        lease: float,
-        limit: int,
-        settled: Sequence[tuple[bytes, bytes]],
-        address: str = "",
-        ttl: float = 0.0,
-    ) -> RoundTrip[ShareReply]:
+        self, receiver: str, token: str, *, lease: float, limit: int, settled: Sequence[tuple[bytes, bytes]],
+        address: str = "", ttl: float = 0.0,
+    ) -> RoundTrip[ShareReply]:  # fmt: skip
         """For one of several processes that share a receiver: settle claims, then claim up to `limit` records. A second
         call with the same `token` returns the same records.
 

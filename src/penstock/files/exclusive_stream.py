@@ -223,16 +223,9 @@ class ExclusiveStream(ReceiverStream[T]):
             if not is_upload_id(record.upload_id):
                 raise FileDamaged(f"{begin.name}: record {record.number} has no valid upload id: no sender wrote it")
             self._downloads[record.upload_id] = Download(
-                begin.name,
-                begin.lines,
-                begin.unpacked,
-                begin.offset,
-                lines_given=begin.lines_before,
-                source=begin.source,
-                mode=begin.mode,
-                modified=begin.modified,
-                size=begin.size,
-            )
+                begin.name, begin.lines, begin.unpacked, begin.offset, lines_given=begin.lines_before,
+                source=begin.source, mode=begin.mode, modified=begin.modified, size=begin.size,
+            )  # fmt: skip
             self._on_begin(record, begin)
         elif record.kind == CLOSE and self._downloads:
             names = ", ".join(sorted(download.name for download in self._downloads.values()))
@@ -353,13 +346,9 @@ class ExclusiveStream(ReceiverStream[T]):
 
         while True:
             reply = yield from ask_until(
-                self._is_answer,
-                ask,
-                self._channel,
-                self._wait,
-                due=lambda reply: reply.due_in,
-                local_check=self._check_for_death,
-            )
+                self._is_answer, ask, self._channel, self._wait,
+                due=lambda reply: reply.due_in, local_check=self._check_for_death,
+            )  # fmt: skip
             if self._holder_is_dead(reply):
                 self._dead_token = reply.holder
             elif (yield from may_settle_again(self._channel, self._receiver, reply.status)):

@@ -176,21 +176,11 @@ class QueueBindings:
         others = [s for s in settlements if s.ending is not None]
         in_order = (*completed, *with_result, *staged, *others)
         args: list[Arg] = [
-            self.clock.now_ms,
-            incarnation,
-            number,
-            milliseconds(lease),
-            want,
-            trial,
-            address,
-            milliseconds(sleep),
-            int(once),
-            msgspec.json.encode(registration) if registration else "",
+            self.clock.now_ms, incarnation, number, milliseconds(lease), want, trial, address, milliseconds(sleep),
+            int(once), msgspec.json.encode(registration) if registration else "",
             b"".join([s.token[:NUMBER_BYTES] for s in (*completed, *with_result, *staged)]),
-            len(completed),
-            len(with_result),
-            len(staged),
-        ]
+            len(completed), len(with_result), len(staged),
+        ]  # fmt: skip
         args += [s.token[NUMBER_BYTES:] for s in completed]
         for s in with_result:
             args += (s.token[NUMBER_BYTES:], s.data)
@@ -294,16 +284,9 @@ class QueueBindings:
         is_date = isinstance(due, datetime)
         when = -1 if due is None else milliseconds(due.timestamp() if isinstance(due, datetime) else due)
         args = (
-            *UNNUMBERED,
-            self.clock.now_ms,
-            job_id,
-            when,
-            int(is_date),
-            -1 if priority is None else priority,
-            int(payload is not None),
-            task,
-            payload or b"",
-        )
+            *UNNUMBERED, self.clock.now_ms, job_id, when, int(is_date), -1 if priority is None else priority,
+            int(payload is not None), task, payload or b"",
+        )  # fmt: skip
         return self._call("edit", args, lambda reply: str(reply.decode()))
 
     def purge(
@@ -480,16 +463,9 @@ def _counts(reply: Sequence[Any]) -> Counts:
     *numbers, paused, due_first, parked, paused_parts, entered, dependent, by_time = (int(n or 0) for n in rest)
     age = max(0.0, now / 1000 - int(oldest)) if oldest is not None else 0.0
     return Counts(
-        *numbers,
-        oldest=age,
-        paused=bool(paused),
-        due_first=bool(due_first),
-        parked=parked,
-        paused_parts=paused_parts,
-        entered=entered,
-        dependent=dependent,
-        by_time=bool(by_time),
-    )
+        *numbers, oldest=age, paused=bool(paused), due_first=bool(due_first), parked=parked, paused_parts=paused_parts,
+        entered=entered, dependent=dependent, by_time=bool(by_time),
+    )  # fmt: skip
 
 
 def _tenant_counts(reply: Sequence[Any]) -> TenantCounts:

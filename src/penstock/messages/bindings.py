@@ -51,21 +51,10 @@ PULL_BYTES = 1024 * 1024
 @cache
 def log_scripts() -> Library:
     return Library(
-        "core/clock.lua",
-        "core/notify.lua",
-        "core/waiting.lua",
-        "core/sleepers.lua",
-        "core/idempotency.lua",
-        "messages/log.lua",
-        "messages/state.lua",
-        "messages/post.lua",
-        "messages/waking.lua",
-        "messages/readers.lua",
-        "messages/shared_reader.lua",
-        "messages/dead_letters.lua",
-        "messages/history.lua",
-        "messages/own.lua",
-    )
+        "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
+        "messages/log.lua", "messages/state.lua", "messages/post.lua", "messages/waking.lua", "messages/readers.lua",
+        "messages/shared_reader.lua", "messages/dead_letters.lua", "messages/history.lua", "messages/own.lua",
+    )  # fmt: skip
 
 
 @cache
@@ -187,15 +176,9 @@ class LogBindings:
         return self._call("create", args, lambda _: None)
 
     def post(
-        self,
-        sender: str,
-        messages: Sequence[tuple[str, bytes]],
-        *,
-        create: bool,
-        lifetime: float = 0.0,
-        address: str = "",
-        ttl: float = 0.0,
-    ) -> RoundTrip[PostReply]:
+        self, sender: str, messages: Sequence[tuple[str, bytes]], *, create: bool, lifetime: float = 0.0,
+        address: str = "", ttl: float = 0.0,
+    ) -> RoundTrip[PostReply]:  # fmt: skip
         """Append messages, given as pairs of id and body.
 
         create    any sender may post, and a log that does not exist is made; otherwise the sender must be a member
@@ -203,15 +186,9 @@ class LogBindings:
         """
         id_and_body = [part for message in messages for part in message]
         args = (
-            *UNNUMBERED,
-            self.clock.now_ms,
-            int(create),
-            sender,
-            math.ceil(lifetime * 1000),
-            address,
-            int(ttl * 1000),
+            *UNNUMBERED, self.clock.now_ms, int(create), sender, math.ceil(lifetime * 1000), address, int(ttl * 1000),
             *id_and_body,
-        )
+        )  # fmt: skip
 
         def read(reply: Sequence[Any]) -> PostReply:
             if reply[0] == b"AGAIN":
@@ -223,18 +200,9 @@ class LogBindings:
     # --- read ---
 
     def pull(
-        self,
-        member: str,
-        device: str = "",
-        *,
-        limit: int,
-        acked: str = "",
-        after: str = "",
-        max_bytes: int = PULL_BYTES,
-        address: str = "",
-        ttl: float = 0.0,
-        watch: bool = False,
-    ) -> RoundTrip[PullReply]:
+        self, member: str, device: str = "", *, limit: int, acked: str = "", after: str = "",
+        max_bytes: int = PULL_BYTES, address: str = "", ttl: float = 0.0, watch: bool = False,
+    ) -> RoundTrip[PullReply]:  # fmt: skip
         """Acknowledge up to the position `acked`, then return up to `limit` messages: those after the position `after`,
         or with "" after the cursor."""
         args = (self.clock.now_ms, member, device, acked, after, limit, max_bytes, address, int(ttl * 1000), int(watch))
@@ -277,16 +245,10 @@ class LogBindings:
                 continue
             messages.append(
                 Message(
-                    f"{number}-{at}",
-                    sender.decode(),
-                    at / 1000,
-                    body,
-                    self.keys.name,
-                    missed,
-                    new_beginning,
+                    f"{number}-{at}", sender.decode(), at / 1000, body, self.keys.name, missed, new_beginning,
                     note.decode(),
                 )
-            )
+            )  # fmt: skip
             new_beginning = False
         return messages
 
@@ -343,29 +305,15 @@ class LogBindings:
     # --- workers that share one reader ---
 
     def claim(
-        self,
-        member: str,
-        token: str,
-        *,
-        lease: float,
-        limit: int,
-        max_deliveries: int = 0,
-        address: str = "",
+        self, member: str, token: str, *, lease: float, limit: int, max_deliveries: int = 0, address: str = "",
         ttl: float = 0.0,
-    ) -> RoundTrip[ClaimReply]:
+    ) -> RoundTrip[ClaimReply]:  # fmt: skip
         """Claim up to `limit` messages. A second call with the same `token` returns the same messages. A message that
         was delivered `max_deliveries` times (0: any number) becomes a dead letter."""
         args = (
-            self.clock.now_ms,
-            member,
-            token,
-            int(lease * 1000),
-            limit,
-            PULL_BYTES,
-            max_deliveries,
-            address,
+            self.clock.now_ms, member, token, int(lease * 1000), limit, PULL_BYTES, max_deliveries, address,
             int(ttl * 1000),
-        )
+        )  # fmt: skip
 
         def read(reply: Sequence[Any]) -> ClaimReply:
             status, due_ms, *rows = reply
@@ -469,20 +417,9 @@ class LogBindings:
             if cursor >= 0:
                 behind = last - max(cursor, first - 1, first_unclaimed - 1) + claimed
             return LogStatus(
-                now / 1000,
-                last,
-                first,
-                size,
-                readers,
-                ids,
-                ids_since / 1000 or None,
-                cursor,
-                seen / 1000 or None,
-                behind - own,
-                behind,
-                claimed,
-                dead,
-            )
+                now / 1000, last, first, size, readers, ids, ids_since / 1000 or None, cursor, seen / 1000 or None,
+                behind - own, behind, claimed, dead,
+            )  # fmt: skip
 
         return self._call("status", (self.clock.now_ms, member, device, int(watch)), read, member)
 
