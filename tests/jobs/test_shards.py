@@ -1,11 +1,12 @@
 """One queue over several slots: where jobs are stored, and verbs on the whole."""
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from penstock import Concurrency, ConfigurationError, Penstock, Queue, Status, Unique
+from penstock import Concurrency, ConfigurationError, EnqueueContext, Middleware, Penstock, Queue, Status, Unique
 from penstock.core.slots import slot
 from penstock.driver import parallel
 from penstock.jobs import sharded_enqueue
@@ -98,6 +99,31 @@ async def test_operators_act_on_the_whole_queue(queue: Queue, do: Do):
     assert await do(queue.tenant(TENANTS[0]).purge) == 2
     assert (await do(queue.count)).ready == 58
     assert await do(queue.purge) == 58
+
+
+async def test_a_job_goes_to_the_shard_of_its_tenant_by_whatever_name_its_queue_is_called(
+    app: Penstock, queue: Queue, do: Do
+):
+    by_shard = app.queue("mail~1")
+    jobs = [await do(by_shard.put, 1, tenant=tenant) for tenant in TENANTS]
+    assert [job.shard.name for job in jobs] == [queue.shard_for(tenant).name for tenant in TENANTS]
+    assert (await do(queue.count)).ready == 30
+    assert 0 < (await do(by_shard.count)).ready < 30
+
+
+async def test_hooks_see_the_shard_of_each_job(make_app: MakeApp, do: Do):
+    seen = list[str]()
+
+    class Names(Middleware):
+        def enqueue(self, context: EnqueueContext) -> Iterator[None]:
+            seen.extend(job.id for job in context.jobs)
+            yield
+
+    app = make_app()
+    app.add_middleware(Names())
+    queue = app.queue("mail", shards=3)
+    jobs = [await do(queue.put, 1, tenant=tenant) for tenant in TENANTS]
+    assert seen == [job.id for job in jobs]
 
 
 async def test_tasks_follow_a_queue_that_is_split_after_them(app: Penstock, do: Do):

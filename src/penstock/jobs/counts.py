@@ -48,21 +48,21 @@ class Counts:
         return self.ready + self.delayed + self.parked
 
 
-def total_counts(parts: Sequence[Counts]) -> Counts:
+def total_counts(shards: Sequence[Counts]) -> Counts:
     """The counts of a queue from those of its shards."""
-    if len(parts) == 1:
-        return parts[0]
-    sums = {one.name: sum(getattr(part, one.name) for part in parts) for one in fields(Counts) if not one.kw_only}
+    if len(shards) == 1:
+        return shards[0]
+    sums = {one.name: sum(getattr(shard, one.name) for shard in shards) for one in fields(Counts) if not one.kw_only}
     return Counts(
         **sums,
-        oldest=max(part.oldest for part in parts),
-        paused=all(part.paused for part in parts),
-        due_first=all(part.due_first for part in parts),
-        parked=sum(part.parked for part in parts),
-        paused_parts=max(part.paused_parts for part in parts),
-        entered=sum(part.entered for part in parts),
-        dependent=sum(part.dependent for part in parts),
-        by_time=all(part.by_time for part in parts),
+        oldest=max(shard.oldest for shard in shards),
+        paused=all(shard.paused for shard in shards),
+        due_first=all(shard.due_first for shard in shards),
+        parked=sum(shard.parked for shard in shards),
+        paused_parts=max(shard.paused_parts for shard in shards),
+        entered=sum(shard.entered for shard in shards),
+        dependent=sum(shard.dependent for shard in shards),
+        by_time=all(shard.by_time for shard in shards),
     )
 
 
@@ -85,11 +85,11 @@ class TenantCounts:
         return self.ready + self.delayed + self.parked
 
 
-def total_tenant_counts(parts: Sequence[TenantCounts]) -> TenantCounts:
+def total_tenant_counts(shards: Sequence[TenantCounts]) -> TenantCounts:
     """The counts of a tenant from those of the shards that hold its jobs."""
     summed = ("ready", "delayed", "running", "dead", "parked")
-    sums = {name: sum(getattr(part, name) for part in parts) for name in summed}
-    return replace(parts[-1], **sums, oldest=max(part.oldest for part in parts))
+    sums = {name: sum(getattr(shard, name) for shard in shards) for name in summed}
+    return replace(shards[-1], **sums, oldest=max(shard.oldest for shard in shards))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +128,10 @@ class QueueOverview:
     outbox: list[Outgoing]
 
 
-def total_outbox(parts: Sequence[Outgoing]) -> list[Outgoing]:
+def total_outbox(entries: Sequence[Outgoing]) -> list[Outgoing]:
     """The outbox of a queue from those of its shards."""
     found: dict[str, Outgoing] = {}
-    for one in parts:
+    for one in entries:
         old = found.get(one.queue, Outgoing(one.queue, 0, 0.0))
         found[one.queue] = Outgoing(one.queue, old.entries + one.entries, max(old.oldest, one.oldest))
     return sorted(found.values(), key=lambda one: one.queue)

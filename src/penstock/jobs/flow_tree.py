@@ -46,9 +46,9 @@ def read_tree(shard: Shard, key: str, most: int) -> Operation[FlowNode]:
     rest = deque([(root, shard.name, key)])
     left, queues = most - 1, _Queues(shard.name, shard.bindings)
     while rest and left > 0:
-        node, home, at = rest.popleft()
+        node, queue, at = rest.popleft()
         while left > 0:
-            node.total, page = yield from queues.predecessors(home, at, len(node.predecessors), min(ROWS, left))
+            node.total, page = yield from queues.predecessors(queue, at, len(node.predecessors), min(ROWS, left))
             for one in page:
                 found = _node(one.queue, one.key, one.stored)
                 found.total = one.total
@@ -103,9 +103,9 @@ def cancel_tree(shard: Shard, key: str) -> Operation[int]:
     rest = [(shard.name, key)]
     seen = {*rest}
     while rest:
-        (home, at), offset, total = rest.pop(), 0, 1
+        (queue, at), offset, total = rest.pop(), 0, 1
         while offset < total:
-            total, page = yield from queues.predecessors(home, at, offset, ROWS)
+            total, page = yield from queues.predecessors(queue, at, offset, ROWS)
             if not page:
                 break
             offset += len(page)

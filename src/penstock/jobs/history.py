@@ -67,13 +67,13 @@ def read_rows(rows: Sequence[bytes]) -> list[Moment]:
     ]
 
 
-def joined_moments(parts: Sequence[Sequence[Moment]], interval: Interval) -> list[Moment]:
+def joined_moments(shards: Sequence[Sequence[Moment]], interval: Interval) -> list[Moment]:
     """The moments of a queue from those of its shards, which are a few seconds apart.
 
     A shard without a moment has changed nothing since its last one. A worker is registered in every shard.
     """
     by_time: dict[int, list[tuple[int, Moment]]] = {}
-    for number, moments in enumerate(parts):
+    for number, moments in enumerate(shards):
         for moment in moments:
             by_time.setdefault(int(moment.at // interval), []).append((number, moment))
     latest: dict[int, Moment] = {}

@@ -218,10 +218,10 @@ def read_limits(reply: Sequence[Any]) -> list[LimitInfo]:
     return sorted(found, key=lambda info: (info.kind, info.name))
 
 
-def joined_limits(parts: Iterable[Sequence[LimitInfo]]) -> list[LimitInfo]:
+def joined_limits(shards: Iterable[Sequence[LimitInfo]]) -> list[LimitInfo]:
     """The limits of a queue from those of its shards. Their keys contain the tenant, so no two shards have one key."""
     found: dict[tuple[str, str], LimitInfo] = {}
-    for info in (one for part in parts for one in part):
+    for info in (one for shard in shards for one in shard):
         known = found.get((info.kind, info.name), replace(info, keys=()))
         found[info.kind, info.name] = replace(known, keys=(*known.keys, *info.keys))
     return [found[one] for one in sorted(found)]

@@ -80,7 +80,7 @@ class Queue:
         return Tenant(self.shards, name)
 
     def job(self, job_id: str) -> Job[Any]:
-        """A handle on a job of this queue, by its id or by the part after the colon. No round trip."""
+        """A handle on a job of this queue, by its id, or by what follows the colon in it. No round trip."""
         shard = self.shards.of_job(job_id)
         return Job(shard, shard.key_of(job_id))
 
@@ -358,7 +358,7 @@ class Queue:
         """
 
         def join(found: Sequence[list[WorkerInfo]]) -> list[WorkerInfo]:
-            return sorted((one for part in found for one in part), key=lambda one: -one.lease)[:limit]
+            return sorted((one for workers in found for one in workers), key=lambda one: -one.lease)[:limit]
 
         return ask_all(self.shards, lambda shard: shard.bindings.workers(limit), join)
 

@@ -44,7 +44,7 @@ class Shard:
         return Shard(name, self._driver, self.settings, self.bindings.clock, self.middleware)
 
     def key_of(self, job_id: str) -> str:
-        """The part of a job's id that identifies the job within this shard."""
+        """What identifies a job within this shard: its id without the name."""
         return job_id.removeprefix(f"{self.name}:")
 
     def counts_of(self, tenant: str | None) -> RoundTrip[Counts] | RoundTrip[TenantCounts]:

@@ -47,7 +47,7 @@ class ShardSnapshot:
     def __init__(self, known: Sequence[Shard], table: Table) -> None:
         self.table = table
         self.known = tuple(known)
-        self._places: dict[str, tuple[Shard, bool]] = {}
+        self._chosen: dict[str, tuple[Shard, bool]] = {}
         self._moved: set[str] = set()
         self._spread = dict(table.spread)
 
@@ -65,28 +65,28 @@ class ShardSnapshot:
         """
         number = self._spread_over(tenant, record)
         if number is None:
-            return self._place(tenant)[0]
+            return self._choose(tenant)[0]
         most = self.table.number
-        step = shard_number(key, min(number, most)) * most // min(number, most)
-        return self.known[(shard_number(tenant, most) + step) % most]
+        offset = shard_number(key, min(number, most)) * most // min(number, most)
+        return self.known[(shard_number(tenant, most) + offset) % most]
 
     def is_moving(self, tenant: str, record: bytes = b"") -> bool:
         """Whether `for_new` names the tenant's old shard, which may have handed the tenant over by now."""
-        return self._spread_over(tenant, record) is None and self._place(tenant)[1]
+        return self._spread_over(tenant, record) is None and self._choose(tenant)[1]
 
     def _spread_over(self, tenant: str, record: bytes) -> int | None:
         """Over how many shards the tenant is spread; None: this job has its one shard."""
         return self._spread.get(tenant) if self._spread and record and not has_powers(record) else None
 
-    def _place(self, tenant: str) -> tuple[Shard, bool]:
-        found = self._places.get(tenant)
+    def _choose(self, tenant: str) -> tuple[Shard, bool]:
+        found = self._chosen.get(tenant)
         if found is None:
-            if len(self._places) >= _REMEMBERED:
-                self._places.clear()
+            if len(self._chosen) >= _REMEMBERED:
+                self._chosen.clear()
             new = shard_number(tenant, self.table.number)
             old = shard_number(tenant, self.table.before) if self.table.before else new
             stays = old == new or tenant in self._moved
-            found = self._places[tenant] = (self.known[new if stays else old], not stays)
+            found = self._chosen[tenant] = (self.known[new if stays else old], not stays)
         return found
 
     def may_hold(self, tenant: str) -> tuple[Shard, ...]:
@@ -104,7 +104,7 @@ class ShardSnapshot:
         """These tenants belong to their new shard for good."""
         for tenant in tenants:
             self._moved.add(tenant)
-            self._places.pop(tenant, None)
+            self._chosen.pop(tenant, None)
 
 
 class ShardMap:

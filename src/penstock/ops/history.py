@@ -64,5 +64,5 @@ class HistoryQuestioner(Questioner):
             tenants.setdefault(tenant, []).append(counts)
         totals = map(total_tenant_counts, tenants.values())
         largest = max(totals, key=lambda one: (one.waiting, one.running), default=None)
-        alive = {one.name for part in workers for one in part if one.name and one.lease > 0}
+        alive = {one.name for registered in workers for one in registered if one.name and one.lease > 0}
         return QueueUsage(len(alive), sum(one.tenants for one in overviews), largest or TenantCounts())

@@ -100,7 +100,7 @@ class QueueQuestioner(Questioner):
             len(shards),
             table.before,
             (yield Retention.of(shards[0].bindings)),
-            total_outbox([one for part in overviews for one in part.outbox]),
+            total_outbox([one for overview in overviews for one in overview.outbox]),
             {tenant: number for tenant, number in table.spread if number > 1},
         )
 
