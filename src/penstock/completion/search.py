@@ -146,4 +146,8 @@ class Search:
 
 def _entries(members: Iterable[FoundMember], find_spans: Callable[[str], Spans]) -> list[Entry]:
     """The entries of these members of the index."""
-    return [Entry(*name_and_id(member), weight, payload, member, find_spans) for member, weight, payload in members]
+    found: list[Entry] = []
+    for member, weight, payload in members:
+        name, id = name_and_id(member)
+        found.append(Entry(name, id, weight, payload, member, find_spans))
+    return found
