@@ -302,9 +302,9 @@ def test_penstock_keeps(rule: Rule):
         ("penstock/core/keys.py", "from penstock.driver.engine import Engine"),
         ("penstock/core/keys.py", "from ..driver.engine import Engine"),
         ("penstock/core/keys.py", "from importlib import import_module\nimport_module('penstock.driver.engine')"),
-        ("penstock/driver/engine.py", "def f():\n    from penstock.worker.thread_pool import ThreadPool"),
-        ("penstock/worker/thread_pool.py", "if TYPE_CHECKING:\n    from penstock.app import Penstock"),
-        ("penstock/worker/thread_pool.py", "from penstock import Penstock"),
+        ("penstock/driver/engine.py", "def f():\n    from penstock.worker.threads import ThreadPool"),
+        ("penstock/worker/threads.py", "if TYPE_CHECKING:\n    from penstock.app import Penstock"),
+        ("penstock/worker/threads.py", "from penstock import Penstock"),
         ("penstock/app.py", "from penstock.testing import clock"),
         ("penstock/app.py", "from penstock.cli import main"),
         ("penstock/locks/lock.py", "from penstock.jobs.keys import QueueKeys"),
@@ -356,8 +356,8 @@ def test_a_noun_that_imports_another_is_found(path: str, text: str):
 
 def test_a_circle_of_imports_is_found_though_one_is_deferred():
     sources = {
-        "penstock/worker/thread_pool.py": "from penstock.worker import worker",
-        "penstock/worker/worker.py": "def f():\n    from penstock.worker.thread_pool import ThreadPool",
+        "penstock/worker/threads.py": "from penstock.worker import worker",
+        "penstock/worker/worker.py": "def f():\n    from penstock.worker.threads import ThreadPool",
     }
     assert imports_make_no_circle(sources)
     assert imports_make_no_circle({**sources, "penstock/worker/worker.py": ""}) == []

@@ -19,7 +19,7 @@ import pytest
 from penstock import JobContext, Middleware, Penstock, Status
 from penstock.errors import JobCancelled
 from penstock.worker import streak
-from penstock.worker.thread_pool import ThreadPool
+from penstock.worker.threads import ThreadPool
 from tests.conftest import MakeApp, until
 from tests.speed import scaled
 from tests.worker.in_process import run_burst, running_worker

@@ -56,8 +56,6 @@ In Python:
     timing.py             the ticks of a cron line or an interval, and those that were missed
     schedule.py, schedule_bindings.py
                           a schedule as code defines it and as the server stores it; its scripts
-    declared_schedules.py
-                          the schedules of tasks, and the time of their release
     schedules.py          `app.schedules`
     decorator.py          what `@app.task` returns, for type checkers
     signature.py          the parameters of a task: check, encode, decode

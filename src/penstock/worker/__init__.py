@@ -20,7 +20,6 @@ The modules of this folder, in reading order:
     threads.py            the `def` jobs, with their timeouts and cancellations
     job_log.py            the worker's log lines about jobs, as middleware
     heartbeat.py          the thread that keeps leases, and a watchdog for a blocked loop
-    thread_pool.py        the threads of `def` tasks
     thread_timeout.py     the timeout of a task in a thread
     isolation.py          runs in processes of their own, on the worker's side
     forkserver.py         the process that forks them

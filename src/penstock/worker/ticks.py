@@ -13,11 +13,13 @@ from typing import Any, Final
 from penstock.core.operations import Driver
 from penstock.errors import PenstockError, ServerError
 from penstock.jobs.constants import TICK
-from penstock.jobs.declared_schedules import declared_by
+from penstock.jobs.decorator import make_task
+from penstock.jobs.definition import Definition
 from penstock.jobs.flow_bindings import FlowBindings
 from penstock.jobs.middleware import EnqueueContext, JobDraft
 from penstock.jobs.queue import Queue
 from penstock.jobs.record import Record
+from penstock.jobs.release import release_time
 from penstock.jobs.schedule import ORPHANED_AFTER, ScheduleDefinition, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
 from penstock.jobs.shard import Shard
@@ -152,3 +154,10 @@ class TickServer:
     async def close(self) -> None:
         """Wait until the ticks that were offered are served."""
         await asyncio.gather(*self._running, return_exceptions=True)
+
+
+def declared_by(definition: Definition, queue: Queue) -> ScheduleDefinition:
+    """The schedule of a task. Its jobs are calls without arguments, with all that the task declares for its calls."""
+    assert definition.timing is not None
+    _, draft = make_task(definition, queue).call().draft()
+    return ScheduleDefinition(definition.name, definition.timing, draft, release_time(definition.function))
