@@ -16,6 +16,7 @@ The code is written once. On the blocking face a subscriber runs in a thread, wh
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import threading
 import time
@@ -26,13 +27,19 @@ from penstock.core.slots import Node, slot
 from penstock.driver.connector import Command
 from penstock.driver.listening import FaceListener, Message, WakeChannel, channel_name
 from penstock.driver.retrying import MOVED, Attempts, error_code
-from penstock.errors import ServerUnavailable
+from penstock.errors import ServerError, ServerRefused, ServerUnavailable
 from penstock.settings import Settings
 
 L = TypeVar("L", bound=FaceListener)
 
+log = logging.getLogger("penstock")
+
 # A node has to answer a PING within this part of the setting `ping_interval`.
 _PING_TIMEOUT = 0.4
+
+# A login that was accepted before and is refused now is tried again after so many seconds, and reported so often.
+_REFUSED_PAUSE = 1.0
+_WARN_INTERVAL = 60.0
 
 # The channel on which a server says that it has deleted all keys.
 _INVALIDATED = b"__redis__:invalidate"
@@ -212,6 +219,9 @@ class Subscriber:
         self._pinged_at = 0.0
         self._used_at = self._checked_at = time.monotonic()
         self._is_stopped = False
+        # A server that has accepted this login once does so again: a password or a certificate is being replaced.
+        self._was_accepted = False
+        self._warned_at = -_WARN_INTERVAL
         _subscribers.add(self)
 
     def add(self, channel: WakeChannel) -> None:
@@ -281,6 +291,7 @@ class Subscriber:
 
     async def _connect(self, node: Node) -> None:
         connection = await self._face.connect(node)
+        self._was_accepted = True
         (number,) = await connection.exchange(("CLIENT", "ID"))
         if not isinstance(number, Exception):
             # It reads no keys, so the only news that it gets is that all were deleted. Not every user may do this.
@@ -378,14 +389,25 @@ class Subscriber:
             return
         try:
             pause = self._attempts.pause_after(error, self._face.address)
-        except ServerUnavailable:
-            # Each notified operation checks the state, finds the server unavailable too, and raises that to its caller.
+        except ServerError as final:
+            # Each notified operation checks the state, meets the same error, and raises it to its caller.
             self._notify_all("")
-            self._attempts = Attempts(self._face.settings.give_up_after)
-            pause = self._attempts.pause_after(error, self._face.address)
+            if isinstance(final, ServerUnavailable):
+                self._attempts = Attempts(self._face.settings.give_up_after)
+                pause = self._attempts.pause_after(error, self._face.address)
+            elif isinstance(final, ServerRefused) and self._was_accepted:
+                pause = _REFUSED_PAUSE
+                self._warn(final)
+            else:
+                raise
         key = next((channel.key for channel in self.channels.values()), "")
         await self._face.recover(error, key, self._attempts.failures, self.node)
         await self._face.sleep(pause)
+
+    def _warn(self, error: ServerRefused) -> None:
+        if time.monotonic() - self._warned_at >= _WARN_INTERVAL:
+            self._warned_at = time.monotonic()
+            log.warning("wake-ups do not arrive, still trying: %s", error)
 
     def _disconnect(self) -> None:
         with self._subscriptions.lock:
