@@ -79,6 +79,8 @@ end
 function wake.next_event(r, now)
   local due = r[_row.NEXT_DUE] > 0 and redis.call("ZRANGE", base .. "delayed", 0, 0, "WITHSCORES") or {}
   local ends = redis.call("ZRANGE", base .. "leases", 0, 0, "WITHSCORES")
+  -- If the row was lost, the turn at this time must find the lease, or workers would take turns without a pause.
+  if ends[2] then row.not_after(r, _row.NEXT_LEASE, tonumber(ends[2])) end
   local at = math.min(tonumber(due[2]) or math.huge, tonumber(ends[2]) or math.huge)
   if r[_row.NEXT_TICK] > 0 then at = math.min(at, r[_row.NEXT_TICK]) end
   local admission = r[_row.NEXT_ADMISSION]
