@@ -408,3 +408,14 @@ def test_a_bad_number_of_permits_gets_one_clear_error(bad: Any):
     if bad is not None:
         with pytest.raises(ValueError, match=r"set_limit\(limit=.*: 1 or more permits"):
             app.semaphore("x", limit=3).set_limit.__wrapped__(app.semaphore("x", limit=3), bad)
+
+
+@pytest.mark.parametrize("place", ["valkey"])
+async def test_the_owner_of_a_lock_learns_that_the_app_was_closed(make_app: MakeApp, do: Do):
+    app = make_app()
+    held = await do(app.lock("closed", lease=0.5).acquire)
+    await app.aclose()
+    assert held.lost.is_set()
+    with pytest.raises(LeaseLost, match="the app was closed"):
+        held.check()
+    await asyncio.sleep(0.6)  # its lease runs out

@@ -1,4 +1,4 @@
-"""A password that is replaced late: the server refuses a login for a while, and the worker goes on."""
+"""A password that is replaced late: the server refuses a login for a while, and the worker resumes."""
 
 import asyncio
 from collections.abc import Callable

@@ -237,7 +237,9 @@ class Renewer:
             self._loop.call_soon_threadsafe(self._wake_event.set)
 
     def close(self) -> None:
-        """Stop renewing. What is still held ends with its lease."""
+        """Stop renewing. What is still held ends with its lease, and its holders learn of that now."""
+        for held in self.kept():
+            held.mark_lost("the app was closed, so it is not renewed any longer")
         with self._lock:
             thread = self._thread if self._pid == os.getpid() else None
             self._stopped = True

@@ -379,6 +379,7 @@ class AioEngine(Engine[AioConnection, AioListener]):
         opening = self._opening.get(node)
         if opening is None:
             opening = self._opening[node] = asyncio.create_task(self._open_shared(node))
+            opening.add_done_callback(lambda done: done.cancelled() or done.exception())  # its callers may be gone
         return opening
 
     async def _open_shared(self, node: Node) -> AioConnection:

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -325,8 +326,18 @@ def packer() -> Callable[[Command], bytes]:
             pack: Callable[[Command], bytes] = import_module(name).pack_command
         except (ImportError, AttributeError):
             continue
-        return lambda command: _pack(command) if _is_large(command[-1]) else pack(_without_numbers(command))
-    return _pack
+        return partial(_pack_checked, pack)
+    return partial(_pack_checked, _pack)
+
+
+def _pack_checked(pack: Callable[[Command], bytes], command: Command) -> bytes:
+    try:
+        return _pack(command) if _is_large(command[-1]) else pack(_without_numbers(command))
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{error.object[:80]!r}: a name or an id has half of a surrogate pair at position {error.start}, which "
+            "UTF-8 lacks; decode it with errors='replace' where it comes from"
+        ) from None
 
 
 def _without_numbers(command: Command) -> Command:

@@ -17,7 +17,9 @@ from typing import Any, Protocol, TypeAlias
 
 from penstock.core.slots import Node
 from penstock.driver.connector import Command
+from penstock.driver.retrying import error_code
 from penstock.driver.route import Answer, Route
+from penstock.errors import ServerRefused
 
 # Wait this many seconds for the answers of a group before the next group is asked, or before an answer that names the
 # same node again is used.
@@ -122,4 +124,9 @@ async def _ask(face: LookupFace, route: Route, node: Node, arrived: OutcomeQueue
             raise replies[0]
         arrived.put(route.read(replies, node))
     except Exception as error:
+        if route.uses_sentinels and error_code(error) in {"NOAUTH", "WRONGPASS"}:
+            error = ServerRefused(
+                f"the Sentinel at {node[0]}:{node[1]} wants a password of its own ({error}): add ?sentinel_password=… "
+                "to the address, and sentinel_username=… if it has users"
+            )
         arrived.put(error)

@@ -57,7 +57,13 @@ class ServerDriver:
         """The face of the running event loop."""
         import asyncio
 
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(
+                "`.aio` needs a running event loop of asyncio. Under trio, call the blocking form in a thread, as in "
+                "`await trio.to_thread.run_sync(queue.put, 1)`; in code without a loop, leave `.aio` out"
+            ) from None
         engine = self._aio.get(loop)
         if engine is None:
             from penstock.driver.aio import AioEngine

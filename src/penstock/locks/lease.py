@@ -281,7 +281,11 @@ class Lease(Renewable):
             except RuntimeError:  # the loop is closed, and its task is gone
                 return
         elif (on_loss := self._source.on_loss) is not None:
-            threading.Thread(target=on_loss, args=(self,), name="penstock on_loss", daemon=True).start()
+            thread = threading.Thread(target=on_loss, args=(self,), name="penstock on_loss", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads: the renewer's own has to do
+                on_loss(self)
 
     def receive_notice(self, text: str) -> None:
         """An operator broke the lock; `text` is the reason."""
