@@ -223,11 +223,19 @@ class Penstock(LockFactory):
         if name not in self._queues:
             self._queues[name] = Queue(name, self._driver, self.settings, self.clock, self.middleware)
             shards = self.settings.shards.get(name) if shards is None else shards
+            self._route_new_jobs(whole_name(name))
         if shards is not None:
             self._queues[name].shards.split(shards)
-        if "~" in name and (whole := self._queues.get(whole_name(name))) is not None and whole.shards.named is not None:
-            self._queues[name].new_jobs_in = whole.shards
+            self._route_new_jobs(name)
         return self._queues[name]
+
+    def _route_new_jobs(self, name: str) -> None:
+        """Have the queues by the names of shards put new jobs into the shard of their tenant, if the queue is split."""
+        whole = self._queues.get(name)
+        if whole is not None and whole.shards.named is not None:
+            for queue in [*self._queues.values()]:  # other threads may add some
+                if whole_name(queue.name) == name:
+                    queue.new_jobs_in = whole.shards
 
     @property
     def schedules(self) -> Schedules:

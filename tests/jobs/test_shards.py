@@ -101,9 +101,13 @@ async def test_operators_act_on_the_whole_queue(queue: Queue, do: Do):
     assert await do(queue.purge) == 58
 
 
+@pytest.mark.parametrize("is_named_before", [True, False])
 async def test_a_job_goes_to_the_shard_of_its_tenant_by_whatever_name_its_queue_is_called(
-    app: Penstock, queue: Queue, do: Do
+    app: Penstock, do: Do, is_named_before: bool
 ):
+    if is_named_before:
+        app.queue("mail~1")
+    queue = app.queue("mail", shards=3)
     by_shard = app.queue("mail~1")
     jobs = [await do(by_shard.put, 1, tenant=tenant) for tenant in TENANTS]
     assert [job.shard.name for job in jobs] == [queue.shard_for(tenant).name for tenant in TENANTS]
