@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
-from penstock.files.bindings import ReceiveReply
 from penstock.files.channel import Channel
 from penstock.files.exclusive_stream import ExclusiveStream
+from penstock.files.replies import ReceiveReply
 from penstock.files.sender import Progress
 from penstock.messages.bindings import PULL_BYTES
 from penstock.messages.constants import MESSAGE_OVERHEAD

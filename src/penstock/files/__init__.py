@@ -7,16 +7,18 @@ In the server:
     download.lua          the scripts of a receiver
     counts.lua            the counts of aggregates
     uncounted.lua         batches that an aggregate could not count
+    parts.lua, settlement.py
+                          counts of many keys, which are committed at once and added piece by piece
+    dead_files.lua, dead_files.py
+                          files that a receiver could not save
 
 In Python:
 
-    parts.lua, settlement.py
-                          counts of many keys, which are committed at once and added in parts
     keys.py               their keys
     constants.py          constants of their Lua
     records.py            what the records of a channel hold
-    bindings.py, count_bindings.py
-                          their scripts as round trips
+    bindings.py, count_bindings.py, replies.py
+                          their scripts as round trips, and their replies
     channel.py            the channel, as users see it
     source.py             paths become files to send
     regular_file.py       opens a file safely, and recognises it after a rename
@@ -35,8 +37,6 @@ In Python:
     download.py           how far a receiver is, inside a file too
     partial_files.py      files on the local disk that are not complete yet
     leases.py             the leases that receiving processes renew
-    dead_files.py, dead_files.lua
-                          files that a receiver could not save (`files/dead_files.lua`)
     earlier_text.py       text that a saved log must not replace
     saving.py             saves files in a folder
     lines.py              cuts bytes into lines

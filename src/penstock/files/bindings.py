@@ -17,6 +17,7 @@ from penstock.errors import ChannelClosed, ChannelError, CountsRefused, NoReceiv
 from penstock.files.count_bindings import CountBindings
 from penstock.files.dead_files import DeadFileBindings
 from penstock.files.records import ChannelRecord, as_record
+from penstock.files.replies import PutReply, ReceiveReply, ShareReply
 from penstock.messages.bindings import PULL_BYTES, ROW
 from penstock.messages.keys import LogKeys
 from penstock.messages.replies import WakeReply
@@ -34,12 +35,28 @@ DEFAULT_RECORDS = 4
 @cache
 def channel_scripts() -> Library:
     return Library(
-        "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
-        "messages/log.lua", "messages/state.lua", "messages/post.lua", "messages/waking.lua", "messages/readers.lua",
-        "messages/shared_reader.lua", "messages/dead_letters.lua", "messages/history.lua", "messages/own.lua",
-        "files/channel.lua", "files/upload.lua", "files/download.lua", "files/counts.lua",
-        "files/uncounted.lua", "files/parts.lua", "files/dead_files.lua",
-    )  # fmt: skip
+        "core/clock.lua",
+        "core/notify.lua",
+        "core/waiting.lua",
+        "core/sleepers.lua",
+        "core/idempotency.lua",
+        "messages/log.lua",
+        "messages/state.lua",
+        "messages/post.lua",
+        "messages/waking.lua",
+        "messages/readers.lua",
+        "messages/shared_reader.lua",
+        "messages/dead_letters.lua",
+        "messages/history.lua",
+        "messages/own.lua",
+        "files/channel.lua",
+        "files/upload.lua",
+        "files/download.lua",
+        "files/counts.lua",
+        "files/uncounted.lua",
+        "files/parts.lua",
+        "files/dead_files.lua",
+    )
 
 
 class SourceEntry(NamedTuple):
@@ -107,75 +124,6 @@ class UploadPart:
             *self.names,
             *kinds_and_bodies,
         ]
-
-
-@dataclass(frozen=True, slots=True)
-class PutReply:
-    """The reply to a sender.
-
-    full       there was no space, and no record was stored
-    bytes      how many the channel holds now
-    slowest    the receiver that is furthest behind, or ""
-    due_in     if full: seconds until a receiver that is away is passed over, or None if none will be
-    forgotten  how many files the channel forgot, because it remembers only so many
-    """
-
-    full: bool
-    bytes: int
-    slowest: str
-    due_in: float | None = None
-    forgotten: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiveReply:
-    """The reply to a process that receives alone.
-
-    status          OK; HELD: another process receives; ENDED: this receiver has received everything; GONE: no channel;
-                    PENDING, BUSY, LOST: the counts cannot be added now, and nothing was settled, see `parts.lua`
-    records         the records; none for a new owner, which does not know yet from where to read
-    next_limit      the `limit` of the next call
-    cursor          number of the last record that this receiver has acknowledged
-    last, first     numbers of the channel's last record, and of the first that is still there
-    more_to_trim    the server still has records to free
-    is_new_owner    the process owns the receiver only since this call: it resumes from `cursor` and `receiver_state`
-    restarted      the same, because the channel began again since the process read from it
-    cursor_id       position of the cursor, for a new owner; "" if that is unknown
-    holder, due_in  with HELD: the process that receives, and the seconds until its lease runs out
-    """
-
-    status: str
-    records: Sequence[ChannelRecord] = ()
-    next_limit: int = 0
-    cursor: int = 0
-    last: int = 0
-    first: int = 1
-    more_to_trim: bool = False
-    is_new_owner: bool = False
-    restarted: bool = False
-    cursor_id: str = ""
-    receiver_state: bytes = b""
-    due_in: float | None = None
-    holder: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ShareReply:
-    """The reply to one of several processes that share a receiver.
-
-    status  as in ReceiveReply, where HELD means that one process receives alone. MISSED: the receiver was passed over,
-            and `missed` records before number `first` are gone. RESTARTED: the channel began again, and the receiver
-            continues with number `first`
-    claims  one for each of the records
-    due_in  seconds after which to ask again even without a record, because a lease runs out; or None
-    """
-
-    status: str
-    records: Sequence[ChannelRecord] = ()
-    claims: Sequence[bytes] = ()
-    due_in: float | None = None
-    missed: int = 0
-    first: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,15 +277,28 @@ class ChannelBindings(CountBindings, DeadFileBindings):
     # --- receive ---
 
     def receive(
-        self, receiver: str, token: str, turn: int, *, lease: float, limit: int, dead_token: str = "", reached: int = 0,
-        acked: int = 0, receiver_state: str = "", counts: bytes = b"", after: int = 0, position: str = "",
-        address: str = "", ttl: float = 0.0,
-    ) -> RoundTrip[ReceiveReply]:  # fmt: skip
+        self,
+        receiver: str,
+        token: str,
+        number: int,
+        *,
+        lease: float,
+        limit: int,
+        dead_token: str = "",
+        reached: int = 0,
+        acked: int = 0,
+        receiver_state: str = "",
+        counts: bytes = b"",
+        after: int = 0,
+        position: str = "",
+        address: str = "",
+        ttl: float = 0.0,
+    ) -> RoundTrip[ReceiveReply]:
         """For a process that receives alone: become or stay the owner of the receiver, settle, then read `limit`
         records that come after number `after`. A call that makes the process the owner settles nothing.
 
         token       identifies the process
-        turn        number of this call of the process, so that a repeated call settles once
+        number      of this call of the process, so that a repeated call settles once
         limit       0 if the process does not know yet from where to read
         dead_token  of a process that is known to be dead: this one takes its place at once
         position    of record number `after`, by which the server finds that the channel began again; "" if unknown
@@ -345,9 +306,23 @@ class ChannelBindings(CountBindings, DeadFileBindings):
         acked, receiver_state, counts  what is settled, atomically
         """
         args: tuple[Arg, ...] = (
-            self.clock.now_ms, receiver, token, dead_token, turn, int(lease * 1000), reached, acked, receiver_state,
-            counts, after, position, limit, PULL_BYTES, address, int(ttl * 1000),
-        )  # fmt: skip
+            self.clock.now_ms,
+            receiver,
+            token,
+            dead_token,
+            number,
+            int(lease * 1000),
+            reached,
+            acked,
+            receiver_state,
+            counts,
+            after,
+            position,
+            limit,
+            PULL_BYTES,
+            address,
+            int(ttl * 1000),
+        )
 
         def read(replies: Any) -> ReceiveReply:
             reply, entries = replies if limit else (replies, [])
@@ -391,9 +366,16 @@ class ChannelBindings(CountBindings, DeadFileBindings):
         return self.renew(receiver, token, 0)
 
     def share(
-        self, receiver: str, token: str, *, lease: float, limit: int, settled: Sequence[tuple[bytes, bytes]],
-        address: str = "", ttl: float = 0.0,
-    ) -> RoundTrip[ShareReply]:  # fmt: skip
+        self,
+        receiver: str,
+        token: str,
+        *,
+        lease: float,
+        limit: int,
+        settled: Sequence[tuple[bytes, bytes]],
+        address: str = "",
+        ttl: float = 0.0,
+    ) -> RoundTrip[ShareReply]:
         """For one of several processes that share a receiver: settle claims, then claim up to `limit` records. A second
         call with the same `token` returns the same records.
 

@@ -9,7 +9,7 @@
 --                          counted     1 if there are counts of an aggregate
 --                          counts:<r>  1 if there are counts of the aggregate that receives as r
 --   log          STREAM  by: the record's kind (see `kind` below), then its upload id; body: see records.py
---   owners       HASH    receiver -> "<ends at> <turn> <fresh> <token>" of the process that receives alone: the server
+--   owners       HASH    receiver -> "<ends at> <call> <fresh> <token>" of the process that receives alone: the server
 --                        ms at which its lease ends, the number of its last call, 1 if that call made it the owner
 --   marks        HASH    receiver -> its state in files that have begun (`ReceiverState` in download.py), as of its
 --                        cursor
@@ -309,9 +309,9 @@ function script.info(base, state, given)
     rows[#rows + 1] = redis.call("HLEN", base .. "uncounted:" .. name)
     rows[#rows + 1] = dead[name] or 0
   end
-  local function add_all(key, place)
+  local function add_all(key, cursor_of)
     local found = redis.call("ZRANGE", base .. key, 0, 999, "WITHSCORES")
-    for i = 1, #found, 2 do add(found[i], place(tonumber(found[i + 1]))) end
+    for i = 1, #found, 2 do add(found[i], cursor_of(tonumber(found[i + 1]))) end
   end
   add_all("readers", function(cursor) return cursor end)
   add_all("vanished", function(cursor) return -2 - cursor end)

@@ -116,8 +116,8 @@ end
 --- (receiver: str, name: str, kind: str, keep: int, numbers: table, now: int)
 --- uses: base
 function counts.add_table(receiver, name, kind, keep, numbers, now)
-  local totals, place = base .. "totals:" .. receiver, receiver .. ":" .. name
-  local index, values, sum = base .. "counts:" .. place, base .. "values:" .. place, 0
+  local totals, table_id = base .. "totals:" .. receiver, receiver .. ":" .. name
+  local index, values, sum = base .. "counts:" .. table_id, base .. "values:" .. table_id, 0
   local word = string.match(kind, "^%a+")
   redis.call("HSET", totals, "table:" .. name, kind)
   for key, n in pairs(numbers) do
@@ -134,7 +134,7 @@ function counts.add_table(receiver, name, kind, keep, numbers, now)
       redis.call("ZADD", index, "GT", n, key)
     elseif word == "uniques" then
       redis.call("ZADD", index, 0, key)
-      local texts = base .. "uniques:" .. place .. ":" .. key
+      local texts = base .. "uniques:" .. table_id .. ":" .. key
       for i = 1, #n, 1000 do redis.call("PFADD", texts, unpack(n, i, math.min(i + 999, #n))) end
     else
       counts.keep_one(index, values, word, key, n[1], n[2])
@@ -230,16 +230,16 @@ function script.top_counts(base, state, receiver, table_name, offset, n)
   local known = redis.call("HMGET", base .. "totals:" .. receiver, "table:" .. table_name, "committed")
   if known[2] then return { "PENDING" } end
   local kind = known[1] or "count 0"
-  local word, place = string.match(kind, "^%a+"), receiver .. ":" .. table_name
-  local index, answer = base .. "counts:" .. place, { kind }
+  local word, table_id = string.match(kind, "^%a+"), receiver .. ":" .. table_name
+  local index, answer = base .. "counts:" .. table_id, { kind }
   if word == "uniques" then n = math.min(n, 100) end
   local found = redis.call("ZRANGE", index, offset, offset + n - 1, "REV", "WITHSCORES")
   for i = 1, #found, 2 do
     local value = found[i + 1]
     if word == "uniques" then
-      value = redis.call("PFCOUNT", base .. "uniques:" .. place .. ":" .. found[i])
+      value = redis.call("PFCOUNT", base .. "uniques:" .. table_id .. ":" .. found[i])
     elseif word == "sum" or word == "first" or word == "last" then
-      value = redis.call("HGET", base .. "values:" .. place, found[i])
+      value = redis.call("HGET", base .. "values:" .. table_id, found[i])
     end
     answer[#answer + 1] = found[i]
     answer[#answer + 1] = value
@@ -257,14 +257,14 @@ function script.counts_of(base, state, receiver, table_name, wanted, ...)
   local known = redis.call("HMGET", base .. "totals:" .. receiver, "table:" .. table_name, "committed")
   if known[2] then return { "PENDING" } end
   local kind = known[1] or "count 0"
-  local word, place = string.match(kind, "^%a+"), receiver .. ":" .. table_name
+  local word, table_id = string.match(kind, "^%a+"), receiver .. ":" .. table_name
   local answer = { kind }
   for i = wanted, #ARGV do
-    local value = redis.call("ZSCORE", base .. "counts:" .. place, ARGV[i])
+    local value = redis.call("ZSCORE", base .. "counts:" .. table_id, ARGV[i])
     if value and word == "uniques" then
-      value = redis.call("PFCOUNT", base .. "uniques:" .. place .. ":" .. ARGV[i])
+      value = redis.call("PFCOUNT", base .. "uniques:" .. table_id .. ":" .. ARGV[i])
     elseif value and (word == "sum" or word == "first" or word == "last") then
-      value = redis.call("HGET", base .. "values:" .. place, ARGV[i])
+      value = redis.call("HGET", base .. "values:" .. table_id, ARGV[i])
     end
     answer[#answer + 1] = value
   end

@@ -1,6 +1,6 @@
 -- The scripts of receivers: a process that receives alone, or several that share the work. channel.lua has the key map.
 
-_share = { DUE = 2 } -- its place in the reply to a share
+_share = { DUE = 2 } -- its index in the reply to a share
 
 -- Makes this process the owner of the receiver, unless another process holds a lease on it. `number`: of this call,
 -- higher with each call of the process. `dead_token`: of a process that is known to be dead; its lease is ignored.
@@ -159,11 +159,11 @@ end
 function script.renew(base, state, given, receiver, token, lease_ms)
   local fault, l = log.open()
   if fault then return fault end
-  local turn, owner = string.match(redis.call("HGET", base .. "owners", receiver) or "", "^%d+ (%d+ %d) (.*)$")
+  local call, owner = string.match(redis.call("HGET", base .. "owners", receiver) or "", "^%d+ (%d+ %d) (.*)$")
   if not l or owner ~= token then return 0 end
   local now = clock.now(given)
   if lease_ms > 0 then
-    redis.call("HSET", base .. "owners", receiver, string.format("%d %s %s", now + lease_ms, turn, token))
+    redis.call("HSET", base .. "owners", receiver, string.format("%d %s %s", now + lease_ms, call, token))
     redis.call("HSET", base .. "seen", receiver, string.format("%d", now))
   else
     redis.call("HDEL", base .. "owners", receiver)
@@ -173,7 +173,7 @@ function script.renew(base, state, given, receiver, token, lease_ms)
 end
 
 -- Has a receiver begin with the oldest record, because the channel began again below its cursor. Its state, which names
--- places in files, was that of the earlier records.
+-- positions in files, was that of the earlier records.
 --- (l: table, receiver: str)
 --- uses: base
 --- seldom

@@ -26,7 +26,7 @@ from penstock.core.ids import may_be_alive, mint_token
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
 from penstock.core.renewal import Renewer, now
 from penstock.errors import FileDamaged, FileNotSaved, FilesError, LeaseLost
-from penstock.files.bindings import ChannelBindings, ReceiveReply
+from penstock.files.bindings import ChannelBindings
 from penstock.files.dead_files import FileFailure
 from penstock.files.download import Checkpoint, Download, ReceiverState, decode_state, encode_state
 from penstock.files.leases import ReceiverLease
@@ -45,6 +45,7 @@ from penstock.files.records import (
     read_block,
     read_end,
 )
+from penstock.files.replies import ReceiveReply
 from penstock.files.settlement import CountPart, may_settle_again, settle
 from penstock.files.stream import ReceiverStream, blocks_missed, channel_restarted
 from penstock.messages.log import ask_until, trim_rest
@@ -84,7 +85,7 @@ class ExclusiveStream(ReceiverStream[T]):
         self._token = ""
         self._renew_token()
         self._ended = False
-        self._turn = 0
+        self._calls = 0
         self._dead_token = ""
         self._lease: ReceiverLease | None = None
         self._records: deque[ChannelRecord] = deque()
@@ -360,7 +361,7 @@ class ExclusiveStream(ReceiverStream[T]):
     def _receive(
         self, unsettled: tuple[Checkpoint, bytes] | None, limit: int, address: str = "", ttl: float = 0.0
     ) -> RoundTrip[ReceiveReply]:
-        self._turn += 1
+        self._calls += 1
         settled: dict[str, Any] = {}
         if unsettled is not None:
             checkpoint, counts = unsettled
@@ -371,7 +372,7 @@ class ExclusiveStream(ReceiverStream[T]):
         return self._channel.receive(
             self._receiver,
             self._token,
-            self._turn,
+            self._calls,
             lease=self._channel.settings.lease,
             limit=limit,
             dead_token=self._dead_token,
@@ -488,7 +489,7 @@ class ExclusiveStream(ReceiverStream[T]):
     def leave(self) -> Operation[None]:
         self._stop_renewing()
         try:
-            if not self._ended and self._turn:
+            if not self._ended and self._calls:
                 self._given = self._done
                 if self._done != self._settled:
                     yield from self.commit()

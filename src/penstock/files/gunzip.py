@@ -17,7 +17,7 @@ from penstock.errors import FileDamaged
 
 MAGIC = b"\x1f\x8b"
 
-_FLAGS = 3  # the place of the flags in the header of a member
+_FLAGS = 3  # the offset of the flags in the header of a member
 _COMMON_HEADERS = (b"\x00", b"\x08")  # no optional field, or the name of the file alone
 
 _GZIP_FORMAT = 31  # `wbits`: 15 for 32 KiB of history, and 16 for a gzip header

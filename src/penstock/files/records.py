@@ -102,7 +102,7 @@ class FileEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ChannelRecord(NamedTuple):
-    """A record as it was read. `number`: its place in the log; `upload_id`: the upload that it belongs to; `position`:
+    """A record as it was read. `number`: that of the log; `upload_id`: the upload that it belongs to; `position`:
     its number and time, which identify it also after the channel began again."""
 
     number: int

@@ -15,7 +15,7 @@ import msgspec
 from penstock.core.ids import mint_token
 from penstock.core.operations import Operation, RunInThread, Sleep
 from penstock.errors import FilesError, SentElsewhere
-from penstock.files.bindings import MAX_NAMES, ChannelBindings, PutReply, SourceEntry, UploadPart
+from penstock.files.bindings import MAX_NAMES, ChannelBindings, SourceEntry, UploadPart
 from penstock.files.following import LOOK_INTERVAL, FollowedLogs
 from penstock.files.recognition import (
     PendingFile,
@@ -28,6 +28,7 @@ from penstock.files.recognition import (
     pending_file,
 )
 from penstock.files.regular_file import inode_at, printable
+from penstock.files.replies import PutReply
 from penstock.files.rotation import log_path
 from penstock.files.source import Source
 from penstock.files.upload import SentFile, Upload, abort_part

@@ -16,10 +16,11 @@ from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
 from penstock.core.renewal import Renewer, now
 from penstock.errors import FileDamaged, FilesError
-from penstock.files.bindings import ChannelBindings, ShareReply
+from penstock.files.bindings import ChannelBindings
 from penstock.files.dead_files import FileFailure
 from penstock.files.leases import ClaimsLease
 from penstock.files.records import ABORT, DATA, BlockHeader, ChannelRecord, is_upload_id, read_block
+from penstock.files.replies import ShareReply
 from penstock.files.settlement import CountPart, may_settle_again, settle
 from penstock.files.stream import ReceiverStream, blocks_missed, channel_restarted
 from penstock.messages.bindings import default_on

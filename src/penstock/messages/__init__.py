@@ -8,7 +8,7 @@ In the server:
     dead_letters.lua      messages that their workers gave up
     history.lua           messages that are kept after all have read them, pages of them, redacted and edited
                           messages
-    own.lua               the messages of a member's own, which are not unread for it
+    own.lua               the messages of a member's own, and events: they do not count as unread
     waking.lua            wakes the readers and senders that wait for a log
     readers.lua           its readers and their devices, each with a cursor
     shared_reader.lua     several workers that share one reader

@@ -54,7 +54,7 @@ log = { FORMAT = 3, MESSAGE_OVERHEAD = 32, MAX_DEVICES = 100, OVERDUE = "overdue
 
 _fields = { BY = 2, BODY = 6, NAME = 7, VALUE = 8 } -- names and values of an entry that `append` wrote
 _before = { MS = 86400000 } -- a day
-_pull = { CURSOR = 4, MORE = 7, UNREAD = 10 } -- places in the reply to a pull
+_pull = { CURSOR = 4, MORE = 7, UNREAD = 10 } -- indexes in the reply to a pull
 
 -- Returns the refusal for a log without `state`: VANISHED if other keys of it are there, else GONE.
 --- () -> table

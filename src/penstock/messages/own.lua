@@ -39,10 +39,10 @@ function own.store(member, lo, hi, chunk)
   redis.call("HSET", base .. "own", member, string.format("%d %d:", lo, hi) .. chunk)
 end
 
--- The number at a place, from 1, of a chunk.
---- (chunk: str, place: int) -> int
-function own.at(chunk, place)
-  return (struct.unpack(">I6", chunk, (place - 1) * own.BYTES + 1))
+-- The number at an index, from 1, of a chunk.
+--- (chunk: str, index: int) -> int
+function own.at(chunk, index)
+  return (struct.unpack(">I6", chunk, (index - 1) * own.BYTES + 1))
 end
 
 -- Notes messages `first` to `last` of a member. Returns whether they began another chunk.
