@@ -130,7 +130,7 @@ def other(stand: Stand) -> Stand:
 
 
 def offered(turn: Any) -> list[Any]:
-    return [*turn.ticks[1:]]
+    return [turn.outbox.queue, turn.outbox.entries] if turn.outbox else []
 
 
 def with_calls_for(worker: FakeWorker, *ids: str) -> Any:
@@ -143,7 +143,7 @@ def test_a_call_of_another_queue_is_delivered_by_the_worker_whose_turn_caused_it
     stand: Stand, other: Stand, worker: FakeWorker
 ):
     name, entries = offered(with_calls_for(worker, "x", "y"))
-    assert (name, entries[1::4], entries[2::4]) == (b":other", [b"enqueue"] * 2, [b"x", b"y"])
+    assert (name, entries[1::4], entries[2::4]) == ("other", [b"enqueue"] * 2, [b"x", b"y"])
     other.run(other.bindings.deliver("q", entries))
     assert other.states("x", "y") == "rr"
     assert stand.run(stand.bindings.delivered("other", int(entries[-4]))) == []

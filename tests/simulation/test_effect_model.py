@@ -198,9 +198,9 @@ class EffectHistory:
             assert job.token is None or self.leases[job.holder] <= self.now(queue), f"{job.id} was claimed twice"
             job.token, job.holder = claim.token, one.incarnation
             one.held.append(claim)
-        for name, offered in zip(reply.ticks[1::2], reply.ticks[2::2], strict=True):
-            assert offered, "an empty outbox was offered"
-            self.offers.append(Delivery(queue, name[1:].decode(), offered))
+        if reply.outbox is not None:
+            assert reply.outbox.entries, "an empty outbox was offered"
+            self.offers.append(Delivery(queue, reply.outbox.queue, reply.outbox.entries))
 
     def settled(self, queue: str, claim: Claim, staged: Staged | None) -> None:
         job = self.jobs[queue][claim.id]

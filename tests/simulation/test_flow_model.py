@@ -20,12 +20,11 @@ from penstock.core.operations import RoundTrip
 from penstock.errors import JobNotFound
 from penstock.jobs import constants
 from penstock.jobs.bindings import scripts
-from penstock.jobs.claims import Claim, Ending
+from penstock.jobs.claims import Claim, Ending, OutboxOffer, TurnReply
 from penstock.jobs.flow_bindings import FlowBindings, FlowRow
 from penstock.jobs.flow_plan import FlowJob, Plan
 from penstock.jobs.outputs import with_results
 from penstock.jobs.row import read_row
-from penstock.worker.delivery import OTHER_QUEUE
 from tests.jobs.stand import START, Stand, settlement
 from tests.simulation.flow_judge import OPEN_FOR, Before, Id, Job, Judge
 from tests.simulation.histories import run_histories
@@ -220,7 +219,7 @@ class FlowHistory:
 
     def take_turn(
         self, queue: str, one: Worker, want: int, plan: Sequence[tuple[Ending | None, float]], *, lose: bool = False
-    ) -> Sequence[Any]:
+    ) -> TurnReply:
         """Settle claims as planned, and claim. Returns what the turn offers. `lose`: the reply is lost."""
         ended = [(claim, *end) for claim, end in zip(one.held, plan, strict=False)]
         one.number += 1
@@ -246,7 +245,7 @@ class FlowHistory:
         if not alive:
             one.life, one.number, one.held = one.life + 1, 0, []
             self.look()
-            return ()
+            return TurnReply(True)
         self.judge.leases[one.incarnation] = self.judge.now + round(LEASE * 1000)
         for claim, ending, _ in ended:
             job = self.job(queue, claim)
@@ -257,7 +256,7 @@ class FlowHistory:
         for claim in reply.claims:
             self.judge.claimed(self.job(queue, claim), claim.token, one.incarnation, arguments(claim))
         one.held += reply.claims
-        return reply.ticks
+        return reply
 
     def job(self, queue: str, claim: Claim) -> Job:
         return self.judge.jobs[Id(queue, claim.id)]
@@ -286,12 +285,12 @@ class FlowHistory:
                 self.send(queue, self.stands[queue].bindings.delivered(other, int(entries[n - FIELDS])))
             self.look()
 
-    def serve(self, queue: str, offers: Sequence[Any]) -> None:
+    def serve(self, queue: str, turn: TurnReply) -> None:
         """What a worker does with the offers of a turn."""
-        if len(offers) > 1 and offers[1] == constants.TICK:
+        if turn.has_overdue_flows:
             self.send(queue, FlowBindings(self.stands[queue].bindings).give_up_open())
-        elif len(offers) > 1 and bytes(offers[1]).startswith(OTHER_QUEUE):
-            other, entries = offers[1][1:].decode(), offers[2]
+        elif turn.outbox is not None:
+            other, entries = turn.outbox.queue, [*turn.outbox.entries]
             while entries:
                 self.send(other, self.stands[other].bindings.deliver(queue, entries))
                 entries = self.send(queue, self.stands[queue].bindings.delivered(other, int(entries[-FIELDS])))
@@ -350,7 +349,7 @@ class FlowHistory:
                 self.take_turn(queue, Worker(f"rest-{next(self.calls)}"), 0, [])
                 if entries := self.outbox(queue):
                     (other,) = {*QUEUES} - {queue}
-                    self.serve(queue, [0, OTHER_QUEUE + other.encode(), entries])
+                    self.serve(queue, TurnReply(True, outbox=OutboxOffer(other, entries)))
             if not any(self.judge.has_backlog(queue) for queue in QUEUES):
                 self.judge.judge_rest()
                 return

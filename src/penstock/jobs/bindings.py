@@ -194,14 +194,15 @@ class QueueBindings:
         def read(reply: Sequence[Any]) -> TurnReply:
             if reply[0] == b"STALE":
                 return TurnReply(False)
-            _, stale, due_in, more, suspect, ticks, first = reply[:7]
+            _, stale, due_in, more, suspect, offers, first = reply[:7]
             claims = [
                 Claim(number.to_bytes(NUMBER_BYTES) + job_id, Record(body))
                 for number, job_id, body in zip(itertools.count(first), reply[7::2], reply[8::2], strict=False)
                 if body
             ]
             refused = tuple(in_order[position] for position in stale)
-            return TurnReply(True, refused, _seconds(due_in), bool(more), claims, _seconds(suspect), ticks)
+            turn = TurnReply(True, refused, _seconds(due_in), bool(more), claims, _seconds(suspect))
+            return turn.with_offers(offers) if offers else turn
 
         return RoundTrip(self._turn, self._declared, tuple(args), read)
 

@@ -7,12 +7,12 @@ returns the next claims.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from penstock.jobs.constants import NUMBER_BYTES
+from penstock.jobs.constants import DUE, NUMBER_BYTES, OVERDUE
 from penstock.jobs.record import Record
 
 Ending: TypeAlias = Literal[
@@ -121,6 +121,14 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
+class OutboxOffer:
+    """Entries that this worker is to deliver to another queue (see `outbox.lua`)."""
+
+    queue: str
+    entries: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class TurnReply:
     """The server's reply to a turn.
 
@@ -129,8 +137,9 @@ class TurnReply:
     due_in  seconds after which the worker takes its next turn even without a message; None: it waits for a message
     more    whether another turn would find more jobs now
     suspect for how many seconds a suspect has waited for its trial; None: none waits
-    ticks   the server's time and what is offered to this worker: schedules with a due tick, or entries for another
-            queue (see `schedule.offer`)
+    ticks   the schedules whose due ticks are offered to this worker: the server's time, name, schedule, …
+    outbox  what it is to deliver to another queue
+    has_overdue_flows  whether it is to give up flows that are open for too long (see `flow_rows.lua`)
     """
 
     alive: bool
@@ -140,6 +149,19 @@ class TurnReply:
     claims: list[Claim] = field(default_factory=list)
     suspect: float | None = None
     ticks: Sequence[Any] = ()
+    outbox: OutboxOffer | None = None
+    has_overdue_flows: bool = False
+
+    def with_offers(self, offers: Sequence[Any]) -> TurnReply:
+        """The reply with what `schedule.offer` returned."""
+        if len(offers) < 2:
+            return self
+        name = bytes(offers[1])
+        if name == OVERDUE:
+            return replace(self, has_overdue_flows=True)
+        if name.startswith(DUE):
+            return replace(self, outbox=OutboxOffer(name.removeprefix(DUE).decode(), offers[2]))
+        return replace(self, ticks=offers)
 
 
 class Registration(msgspec.Struct, omit_defaults=True):

@@ -16,7 +16,7 @@ INSTEAD: Final = b"i"
 OPEN: Final = 1
 WANTS: Final = 2
 TOO_LARGE: Final = 4
-TICK: Final = b":"
+OVERDUE: Final = b":"
 
 # history, in history.lua
 ROWS_OF_10_S: Final = 360
@@ -50,6 +50,7 @@ LOG_BYTES: Final = 16384
 # outbox, in outbox.lua
 FIELDS: Final = 4
 EVENT: Final = b"event"
+DUE: Final = b":"
 
 # record, in record.lua
 FORMAT: Final = 2

@@ -39,8 +39,8 @@
 -- A script visits a limited number of edges and releases a limited number of dependents. The rest are `events`, which
 -- the next turns work off in order.
 
--- TICK: the entry in `ticks` for the end of open dependents.
-flow = { STOP = "s", CONTINUE = "c", INSTEAD = "i", OPEN = 1, WANTS = 2, TOO_LARGE = 4, TICK = ":" }
+-- OVERDUE: the entry in `ticks` for the end of open dependents.
+flow = { STOP = "s", CONTINUE = "c", INSTEAD = "i", OPEN = 1, WANTS = 2, TOO_LARGE = 4, OVERDUE = ":" }
 
 _wait = layout {
   number = "I6", -- of the dependent

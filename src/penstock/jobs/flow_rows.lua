@@ -128,9 +128,9 @@ end
 function flow.plan_opened(s)
   local first = redis.call("ZRANGE", base .. "opened", 0, 0, "WITHSCORES")
   if first[2] then
-    redis.call("ZADD", base .. "ticks", first[2], flow.TICK)
+    redis.call("ZADD", base .. "ticks", first[2], flow.OVERDUE)
   else
-    redis.call("ZREM", base .. "ticks", flow.TICK)
+    redis.call("ZREM", base .. "ticks", flow.OVERDUE)
   end
   schedule.refresh(s)
 end

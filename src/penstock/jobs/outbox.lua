@@ -15,7 +15,8 @@
 --   enqueue  a call, with its id and draft
 --   event    counts what happened to a job of this queue that one of its jobs waits for (`flow.send`)
 
-outbox = { FIELDS = 4, EVENT = "event" } -- FIELDS: values of one entry
+-- FIELDS: values of one entry. DUE: precedes a queue in `ticks`
+outbox = { FIELDS = 4, EVENT = "event", DUE = ":" }
 
 _outbox = { ENTRIES = 100, PIECE = 16, BYTES = 262144, VALUES = 400 } -- PIECE: values that are read at once
 
@@ -75,7 +76,7 @@ function outbox.lengths(s)
   if s.row[_row.NEXT_TICK] == 0 then return found end
   local due = redis.call("ZRANGE", base .. "ticks", "-inf", s.now + _offer.AGAIN, "BYSCORE", "LIMIT", 0, 1000)
   for i = 1, #due do
-    if _signed.sign(due[i]) == ":" then
+    if _signed.sign(due[i]) == outbox.DUE then
       local queue_ = _signed.name(due[i])
       local key = base .. "outbox:" .. queue_
       local first = redis.call("LINDEX", key, 0)

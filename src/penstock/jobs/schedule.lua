@@ -87,7 +87,7 @@ end
 
 -- Offers due ticks to the worker that takes this turn: { now, name, schedule, … }, or an empty table. A schedule that
 -- is orphaned is taken out. Instead of a name and a schedule, there may be ":", a queue, and entries for it
--- (outbox.lua); or `flow.TICK`, if dependents are to be given up (flow.lua).
+-- (outbox.lua); or `flow.OVERDUE`, if dependents are to be given up (flow.lua).
 --- (s: table) -> table
 --- uses: base
 --- seldom
@@ -102,12 +102,12 @@ function schedule.offer(s)
       schedule.write(due[i], one)
       one = nil
     end
-    if due[i] == flow.TICK then
+    if due[i] == flow.OVERDUE then
       if #offers > 1 then break end
       offers[2], offers[3] = due[i], ""
       redis.call("ZADD", base .. "ticks", s.now + _offer.AGAIN, due[i])
       break
-    elseif _signed.sign(due[i]) == ":" then
+    elseif _signed.sign(due[i]) == outbox.DUE then
       if #offers > 1 then break end -- entries for one queue are enough for a turn
       offers[2], offers[3] = due[i], outbox.oldest(_signed.name(due[i]))
       redis.call("ZADD", base .. "ticks", s.now + _offer.AGAIN, due[i])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any
 
 from penstock.core.operations import Driver
 from penstock.errors import PenstockError
@@ -12,9 +12,6 @@ from penstock.jobs.constants import FIELDS
 from penstock.jobs.shard import Shard
 
 log = logging.getLogger("penstock.worker")
-
-OTHER_QUEUE: Final = b":"
-"""The first byte of an offer that is for another queue, rather than a schedule's."""
 
 
 class Deliveries:

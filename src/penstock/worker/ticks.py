@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from penstock.core.operations import Driver
 from penstock.errors import PenstockError, ServerError
-from penstock.jobs.constants import TICK
+from penstock.jobs.claims import TurnReply
 from penstock.jobs.decorator import make_task
 from penstock.jobs.definition import Definition
 from penstock.jobs.flow_bindings import FlowBindings
@@ -24,7 +24,7 @@ from penstock.jobs.schedule import ORPHANED_AFTER, ScheduleDefinition, StoredSch
 from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
 from penstock.jobs.shard import Shard
 from penstock.worker.app import App
-from penstock.worker.delivery import OTHER_QUEUE, Deliveries
+from penstock.worker.delivery import Deliveries
 
 log = logging.getLogger("penstock.worker")
 
@@ -80,20 +80,14 @@ class TickServer:
                 log.warning("the schedules could not be declared again, trying in an hour: %s", error)
         await asyncio.get_running_loop().create_future()
 
-    def serve(self, shard: Shard, offers: Sequence[Any]) -> None:
-        """Enqueue the jobs of the offered ticks, or deliver to another queue, in the background.
-
-        `offers`: see `schedule.offer`.
-        """
-        ticks = [*offers]
-        if offers[1] == TICK:
+    def serve(self, shard: Shard, turn: TurnReply) -> None:
+        """Do in the background what the turn has offered: ticks, a delivery to another queue, flows to give up."""
+        if turn.has_overdue_flows:
             self._start(self._give_up_open(shard))
-            ticks[1:3] = []
-        elif bytes(offers[1]).startswith(OTHER_QUEUE):
-            self._outboxes.deliver(shard, self._queue(offers[1][1:].decode()).first, offers[2])
-            ticks[1:3] = []
-        if len(ticks) > 1:
-            self._start(self._serve(shard, ticks))
+        if turn.outbox is not None:
+            self._outboxes.deliver(shard, self._queue(turn.outbox.queue).first, turn.outbox.entries)
+        if turn.ticks:
+            self._start(self._serve(shard, turn.ticks))
 
     def _start(self, serving: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(serving)

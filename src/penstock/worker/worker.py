@@ -377,8 +377,7 @@ class Worker:
         self._suspects.turn_was_answered(feed)
         if self._must_be_sole(feed, turn.claims):
             self.stop()
-        if turn.ticks:
-            self._ticks.serve(feed.shard, turn.ticks)
+        self._ticks.serve(feed.shard, turn)
         self._runs.add(feed, turn.claims)
         self._places.fill()
         if feed.to_settle:

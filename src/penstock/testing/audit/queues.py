@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.jobs.constants import DEAD, DELAYED, PARKED, READY, RUNNING, TICK, WAITING
+from penstock.jobs.constants import DEAD, DELAYED, OVERDUE, PARKED, READY, RUNNING, WAITING
 from penstock.jobs.record import Record, entry_generation, entry_has_more, entry_id
 from penstock.jobs.row import Row, read_row
 from penstock.jobs.schedule import StoredSchedule
@@ -66,8 +66,8 @@ class QueueAudit:
         planned |= {name.removeprefix("outbox").encode() for name in self.keys if name.startswith("outbox:")}
         ticks = self.keys.get("ticks", {})
         if "opened" in self.keys:
-            planned.add(TICK)
-        if set(ticks) - {TICK} != planned - {TICK} or planned - set(ticks):
+            planned.add(OVERDUE)
+        if set(ticks) - {OVERDUE} != planned - {OVERDUE} or planned - set(ticks):
             yield f"ticks: {sorted(ticks)}, but the active schedules and the outbox have {sorted(planned)}"
         if self._row.next_tick != min(ticks.values(), default=0):
             yield f"row: the next tick is {self._row.next_tick}, but ticks has {sorted(ticks.values())[:3]}"
