@@ -64,8 +64,8 @@ def test_who_was_woken_and_registers_again_is_not_woken_by_the_same_event(call: 
     assert call("report") == 6
     first = faces.heard()
     assert list(first.values()).count([b"1 0"]) == 64
-    (witness,) = [messages for messages in first.values() if messages != [b"1 0"]]
-    assert witness == [b"1 1000"]
+    (deputy,) = [messages for messages in first.values() if messages != [b"1 0"]]
+    assert deputy == [b"1 1000"]
     for name in first:
         call("add", f"{name}/1", 60_000)
     assert call("wake") == 0

@@ -45,7 +45,7 @@ def opened(client: Any) -> Any:
 # --- processes that share a receiver ---
 
 
-def test_a_record_wakes_one_of_the_idle_processes_and_a_witness(opened: Any, faces: Faces):
+def test_a_record_wakes_one_of_the_idle_processes_and_a_deputy(opened: Any, faces: Faces):
     for address in faces.open(*(f"f{n}" for n in range(20))):
         assert run(opened, share(address)).records == []
         CLOCK.now_ms += 1

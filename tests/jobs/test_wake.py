@@ -28,7 +28,7 @@ def messages_of(stand: Stand, *processes: str) -> list[list[str]]:
 
 
 def wake_ups_of(stand: Stand, *processes: str) -> list[list[str]]:
-    """Of their messages the wake-ups: at once, or as a witness in 50 ms."""
+    """Of their messages the wake-ups: at once, or as a deputy in 50 ms."""
     return [[m for m in messages if m.split()[1] in ("0", "50")] for messages in messages_of(stand, *processes)]
 
 
@@ -40,7 +40,7 @@ def watchers(stand: Stand) -> tuple[str, str]:
 # --- a job is ready ---
 
 
-def test_a_job_wakes_the_worker_that_became_idle_last_and_a_witness_checks_after_50_ms(stand: Stand):
+def test_a_job_wakes_the_worker_that_became_idle_last_and_a_deputy_checks_after_50_ms(stand: Stand):
     become_idle(stand, "p", "q", "r")
     stand.put("j")
     assert messages_of(stand, "p", "q", "r") == [[], ["1 50"], ["1 0"]]
@@ -98,7 +98,7 @@ def test_a_clock_that_goes_back_suppresses_no_wake_up(stand: Stand):
     assert wake_ups_of(stand, "p", "q") == [["1 50"], ["1 0"]]
 
 
-def test_the_witness_takes_the_job_of_a_frozen_worker(stand: Stand):
+def test_the_deputy_takes_the_job_of_a_frozen_worker(stand: Stand):
     become_idle(stand, "p", "frozen")
     stand.put("j")
     assert messages_of(stand, "p", "frozen") == [["1 50"], ["1 0"]]
@@ -107,7 +107,7 @@ def test_the_witness_takes_the_job_of_a_frozen_worker(stand: Stand):
     assert next_turn(stand, "frozen").claims == []
 
 
-def test_a_witness_that_is_woken_itself_has_a_witness(stand: Stand):
+def test_a_deputy_that_is_woken_itself_has_a_deputy(stand: Stand):
     """The first worker leaves jobs for the second, which is frozen: the third must check."""
     become_idle(stand, "p", "frozen", "r")
     stand.put("a", "b")
@@ -116,7 +116,7 @@ def test_a_witness_that_is_woken_itself_has_a_witness(stand: Stand):
 
 
 @pytest.mark.parametrize("neighbours", [2, 4, 9])
-def test_a_witness_is_of_another_process(stand: Stand, neighbours: int):
+def test_a_deputy_is_of_another_process(stand: Stand, neighbours: int):
     become_idle(stand, "p")
     for n in range(neighbours):
         stand.advance(0.001)
@@ -126,7 +126,7 @@ def test_a_witness_is_of_another_process(stand: Stand, neighbours: int):
     assert messages_of(stand, "p", "q") == [["1 50"], [f"{neighbours - 1} 0"]]
 
 
-def test_a_single_idle_worker_is_woken_without_a_witness(stand: Stand):
+def test_a_single_idle_worker_is_woken_without_a_deputy(stand: Stand):
     become_idle(stand, "p")
     stand.put("j")
     assert stand.messages("p") == ["1 0"]
@@ -355,7 +355,7 @@ def test_a_job_wakes_the_next_worker_if_the_last_one_is_gone(stand: Stand):
     assert [address for address, _ in stand.dump()["sleepers"]] == [b"p/1"]
 
 
-def test_a_witness_that_is_gone_is_replaced_by_the_next_worker(stand: Stand):
+def test_a_deputy_that_is_gone_is_replaced_by_the_next_worker(stand: Stand):
     become_idle(stand, "p", "gone", "q")
     stand.kill_processes("gone")
     stand.put("j")

@@ -233,7 +233,7 @@ async def test_a_worker_finds_a_message_though_all_that_were_woken_are_frozen(
     with contextlib.closing(Faces(deployment)) as faces:
         wait = asyncio.create_task(box.claim.aio(wait=60))
         await asyncio.sleep(0.3)
-        # Subscribed, but it never claims: the woken worker and its witness, of two processes.
+        # Subscribed, but it never claims: the woken worker and its deputy, of two processes.
         for n, address in enumerate(faces.open("penstock:wake:frozen1", "penstock:wake:frozen2")):
             await app._driver.aio.run(log_of(box).claim("", f"t{n}", lease=10, limit=1, address=address, ttl=90))
         await box.post.aio("hi")

@@ -77,9 +77,9 @@ def test_when_all_that_were_woken_die_as_well_one_looks_again_a_second_later(cli
         run(client, pull(address))
     run(client, POST)
     messages = faces.heard()
-    (witness,) = [name for name, texts in messages.items() if texts == [b"1 1000"]]
-    faces.end(*(name for name in messages if name != witness))
-    run(client, pull(f"{witness}/1"))
+    (deputy,) = [name for name, texts in messages.items() if texts == [b"1 1000"]]
+    faces.end(*(name for name in messages if name != deputy))
+    run(client, pull(f"{deputy}/1"))
     assert set(faces.heard()) >= set(faces.names)
 
 
@@ -199,7 +199,7 @@ def box(client: Any) -> Any:
     return client
 
 
-def test_a_message_wakes_the_worker_that_became_idle_last_and_a_witness(box: Any, faces: Faces):
+def test_a_message_wakes_the_worker_that_became_idle_last_and_a_deputy(box: Any, faces: Faces):
     make_idle(box, *faces.open("a", "b", "c"), "c/2", "c/3")
     post(box)
     assert faces.heard() == {"c": [b"3 0"], "b": [b"1 50"]}
@@ -210,7 +210,7 @@ def test_a_message_wakes_the_worker_that_became_idle_last_and_a_witness(box: Any
     assert len(run(box, claim("b/1")).messages) == 1
 
 
-def test_when_the_woken_worker_is_frozen_the_witness_claims_and_wakes_the_next(box: Any, faces: Faces):
+def test_when_the_woken_worker_is_frozen_the_deputy_claims_and_wakes_the_next(box: Any, faces: Faces):
     make_idle(box, *faces.open("a", "b", "c"))
     post(box, 2)
     assert faces.heard() == {"c": [b"1 0"], "b": [b"1 50"]}

@@ -56,7 +56,7 @@ def test_each_job_starts_at_once_with_few_turns(server: Server, programs: list[s
                 asked = time.time()
                 waits.append(when.enqueue().result(scaled(30)) - asked)
                 time.sleep(0.01)
-            witnesses = (time.monotonic() - began) / 0.05 + 1
+            deputies = (time.monotonic() - began) / 0.05 + 1
             # Otherwise each job is enqueued, claimed and settled, and its result is asked for twice.
-            assert calls(server) - before <= 5 * JOBS + witnesses + 5
+            assert calls(server) - before <= 5 * JOBS + deputies + 5
             assert max(waits) < scaled(0.05), waits

@@ -5,6 +5,7 @@ In the server:
     batch.lua             commands with many values, in pieces that Lua can pass
     notify.lua            wake-ups, short messages to a waiting process
     waiting.lua           processes that wait for the next event of one thing; all of them are woken
+    deputy.lua            a second process looks a little later whether the one that was woken acted
     sleepers.lua          idle workers, of which one is woken
     bucket.lua            a token bucket, in one number
 

@@ -2,17 +2,14 @@
 --
 --   list    ZSET   address (notify.lua) -> server ms until which the worker is idle
 --   marks   HASH   <prefix>woken: ms of the last wake-up; deleted when a worker looks for work
---                  <prefix>witness, <prefix>check_at: the worker that looks for work in case the woken one does not,
---                  and when
+--                  <prefix>witness, <prefix>check_at: its deputy (deputy.lua), and when that looks for work
 --
 -- The caller names both keys and the prefix, and adds and removes the addresses. Messages to an idle worker: "0": look
 -- for work now; "<n>": look for work in n ms.
 --
 -- New work wakes the worker that became idle last. If its process is gone, the worker is forgotten and the next one is
--- tried. A process may also be frozen, so a second idle worker, the witness, looks for work 50 ms later. It belongs to
--- another process than the worker that was woken.
+-- tried. A process may also be frozen, so another idle worker is its deputy, and looks for work 50 ms later.
 
-_idle = { WITNESS = 50 } -- ms
 -- `notify_last` reads the first 4 workers, then 100 at a time, and skips at most 100 of one process. One call forgets
 -- about a thousand workers that are gone, and wakes at most 100.
 _idle_slice = { FIRST = 4, NEXT = 100, SKIPPED = 100, GONE = 1000, WOKEN = 100 }
@@ -57,16 +54,18 @@ function sleepers.wake_one(list, marks, prefix, now)
   local gone = {}
   if redis.call("EXISTS", list) == 0 then return gone end
   local marked = redis.call("HMGET", marks, prefix .. "woken", prefix .. "check_at", prefix .. "witness")
-  if marked[1] and math.abs(now - marked[1]) < _idle.WITNESS then return gone end
+  if marked[1] and math.abs(now - marked[1]) < _deputy.READY then return gone end
   local worker = sleepers.notify_last(list, now, nil, "0", gone)
   if not worker then return gone end
   redis.call("ZREM", list, worker)
   redis.call("HSET", marks, prefix .. "woken", now)
-  -- No new witness is needed if one that is still idle looks for work within the next 50 ms.
-  local has_witness = marked[2] and math.abs(marked[2] - now - 25) <= 25 and redis.call("ZSCORE", list, marked[3])
-  local witness = not has_witness and sleepers.notify_last(list, now, worker, string.format("%d", _idle.WITNESS), gone)
-  if witness then
-    redis.call("HSET", marks, prefix .. "check_at", now + _idle.WITNESS, prefix .. "witness", witness)
+  -- No new deputy is needed if one that is still idle looks for work within the next 50 ms.
+  local has_deputy = marked[2] and marked[2] - now >= 0 and marked[2] - now <= _deputy.READY
+    and redis.call("ZSCORE", list, marked[3])
+  local second = not has_deputy
+    and sleepers.notify_last(list, now, worker, string.format("%d", _deputy.READY), gone)
+  if second then
+    redis.call("HSET", marks, prefix .. "check_at", now + _deputy.READY, prefix .. "witness", second)
   end
   return gone
 end

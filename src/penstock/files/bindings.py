@@ -38,6 +38,7 @@ def channel_scripts() -> Library:
         "core/clock.lua",
         "core/notify.lua",
         "core/waiting.lua",
+        "core/deputy.lua",
         "core/sleepers.lua",
         "core/idempotency.lua",
         "messages/log.lua",

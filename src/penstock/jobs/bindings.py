@@ -39,6 +39,7 @@ def scripts() -> Library:
     return Library(
         "core/clock.lua",
         "core/notify.lua",
+        "core/deputy.lua",
         "core/sleepers.lua",
         "core/batch.lua",
         "core/bucket.lua",

@@ -2,7 +2,7 @@
 -- So a lost wake-up costs time, but never a job. core/sleepers.lua chooses the worker that a ready job wakes.
 --
 --   sleepers         ZSET  address -> server ms until which the worker is idle
---   meta             HASH  woken, witness, check_at (sleepers)
+--   meta             HASH  woken, witness, check_at (sleepers.lua)
 --                          timekeeper, timekeeper_until, deputy, deputy_until: the workers that watch the clock,
 --                          and until when they are idle
 --                          watch_checked: ms at which an idle worker last checked that both are there
@@ -10,11 +10,11 @@
 --   row              (row.lua)  no worker is idle after that time, so nothing here is read
 --
 -- A worker is registered as idle by the turn that found nothing. One idle worker, the timekeeper, knows when the next
--- job is due or the next lease runs out. It may be frozen, so the deputy, a worker of another process, wakes 300 ms
--- later, and becomes the timekeeper if it finds that the timekeeper has not acted. If the process of either is gone,
--- the script that finds it so appoints another worker at once.
+-- job is due or the next lease runs out. Its deputy (core/deputy.lua) becomes the timekeeper if it finds that the
+-- timekeeper has not acted. If the process of either is gone, the script that finds it so appoints another worker at
+-- once.
 
-_delay = { DEPUTY = 300, CHECK = 1000 } -- ms
+_delay = { CHECK = 1000 } -- ms
 
 -- Wakes one idle worker, unless one was woken in the last 50 ms and has not taken its turn yet, or a batch lingers.
 --- (r: table, now: int)
@@ -67,8 +67,8 @@ function wake.set_alarm(r, now, due)
   if not watch[1] or (alarm > now and alarm <= due) then return end
   redis.call("HSET", meta, "alarm", due)
   local wait = math.max(0, due - now)
-  local reached = notify.send(watch[1], string.format("%d", wait))
-  if watch[2] then reached = notify.send(watch[2], string.format("%d", wait + _delay.DEPUTY)) and reached end
+  local reached = deputy.ask(watch[1], wait)
+  if watch[2] then reached = deputy.ask(watch[2], wait + _deputy.DUE) and reached end
   if not reached then wake.appoint(r, now) end
 end
 
@@ -107,7 +107,7 @@ function wake.deputy_wait(r, now)
   local event = wake.next_event(r, now)
   local alarm = redis.call("HGET", meta, "alarm")
   if alarm and tonumber(alarm) > now then event = event < 0 and alarm - now or math.min(event, alarm - now) end
-  return event < 0 and event or event + _delay.DEPUTY
+  return event < 0 and event or event + _deputy.DUE
 end
 
 -- Appoints a timekeeper and a deputy if they are missing or gone, and notifies them. The deputy replaces the
@@ -116,13 +116,13 @@ end
 --- uses: base meta
 function wake.appoint(r, now)
   local watch = redis.call("HMGET", meta, "timekeeper", "deputy", "deputy_until")
-  local timekeeper, deputy, until_ = wake.present(watch[1]), wake.present(watch[2]), watch[3]
+  local timekeeper, second, until_ = wake.present(watch[1]), wake.present(watch[2]), watch[3]
   if not timekeeper then
     redis.call("HDEL", meta, "timekeeper", "timekeeper_until")
     local event = wake.next_event(r, now)
     local text = wake.message(event)
-    if deputy and tonumber(until_) > now then
-      timekeeper, deputy = deputy, false
+    if second and tonumber(until_) > now then
+      timekeeper, second = second, false
       if text then notify.send(timekeeper, text) end
     else
       timekeeper, until_ = sleepers.notify_last(base .. "sleepers", now, nil, text, {})
@@ -132,13 +132,13 @@ function wake.appoint(r, now)
       wake.timekeeper_wait(r, now)
     end
   end
-  if not deputy then
+  if not second then
     redis.call("HDEL", meta, "deputy", "deputy_until")
     if not timekeeper then return end
     local event = wake.deputy_wait(r, now)
     local text = wake.message(event)
-    deputy, until_ = sleepers.notify_last(base .. "sleepers", now, timekeeper, text, {})
-    if deputy then redis.call("HSET", meta, "deputy", deputy, "deputy_until", until_) end
+    second, until_ = sleepers.notify_last(base .. "sleepers", now, timekeeper, text, {})
+    if second then redis.call("HSET", meta, "deputy", second, "deputy_until", until_) end
   end
 end
 
@@ -182,22 +182,22 @@ function wake.register(r, address, now, until_)
   local watch = redis.call("HMGET", meta, "timekeeper", "timekeeper_until", "deputy", "deputy_until",
     "watch_checked")
   local timekeeper = watch[1] and tonumber(watch[2]) > now and watch[1]
-  local deputy = watch[3] and tonumber(watch[4]) > now and watch[3]
+  local second = watch[3] and tonumber(watch[4]) > now and watch[3]
   if timekeeper and math.abs(now - (watch[5] or 0)) >= _delay.CHECK then
     redis.call("HSET", meta, "watch_checked", now)
-    timekeeper, deputy = wake.present(timekeeper), wake.present(deputy)
+    timekeeper, second = wake.present(timekeeper), wake.present(second)
   end
   if timekeeper == address or not timekeeper then
     redis.call("HSET", meta, "timekeeper", address, "timekeeper_until", until_)
     if not timekeeper then
-      if not deputy or notify.face(deputy) == notify.face(address) then
+      if not second or not deputy.may_follow(second, address) then
         redis.call("HDEL", meta, "deputy", "deputy_until")
       end
       wake.appoint(r, now)
     end
     return wake.timekeeper_wait(r, now)
   end
-  if deputy == address or (not deputy and notify.face(timekeeper) ~= notify.face(address)) then
+  if second == address or (not second and deputy.may_follow(timekeeper, address)) then
     redis.call("HSET", meta, "deputy", address, "deputy_until", until_)
     return wake.deputy_wait(r, now)
   end

@@ -31,12 +31,12 @@ _unpack = msgspec.msgpack.Decoder().decode
 
 @cache
 def lock_scripts() -> Library:
-    return Library("core/clock.lua", "core/notify.lua", "locks/waiters.lua", "locks/lock.lua")
+    return Library("core/clock.lua", "core/notify.lua", "core/deputy.lua", "locks/waiters.lua", "locks/lock.lua")
 
 
 @cache
 def semaphore_scripts() -> Library:
-    return Library("core/clock.lua", "core/notify.lua", "locks/waiters.lua", "locks/semaphore.lua")
+    return Library("core/clock.lua", "core/notify.lua", "core/deputy.lua", "locks/waiters.lua", "locks/semaphore.lua")
 
 
 @cache
@@ -46,6 +46,7 @@ def rate_limit_scripts() -> Library:
         "core/notify.lua",
         "core/idempotency.lua",
         "core/bucket.lua",
+        "core/deputy.lua",
         "locks/waiters.lua",
         "locks/rate.lua",
     )

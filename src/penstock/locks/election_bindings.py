@@ -26,7 +26,14 @@ from penstock.locks.keys import ElectionKeys
 
 @cache
 def election_scripts() -> Library:
-    return Library("core/clock.lua", "core/notify.lua", "core/waiting.lua", "locks/waiters.lua", "locks/election.lua")
+    return Library(
+        "core/clock.lua",
+        "core/notify.lua",
+        "core/deputy.lua",
+        "core/waiting.lua",
+        "locks/waiters.lua",
+        "locks/election.lua",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@
 -- A waiter whose process has gone is not subscribed to messages any longer. It is dropped when it would be served, or
 -- when it is in the way of another. If the process has only lost its connection, it asks again with its old ticket.
 --
--- Waiters do not poll. When a lease or an offer may expire, one waiter tries again at that time, and a waiter of
--- another process a third of a second later. After an offer to one process, a waiter of another process checks whether
--- the offer was taken. If those that were to check have died, some waiter of each process tries again within seconds
+-- Waiters do not poll. When a lease or an offer may expire, one waiter tries again at that time, and its deputy
+-- (core/deputy.lua) after that. After an offer to one process, a waiter of another process checks whether the offer was
+-- taken. If those that were to check have died, some waiter of each process tries again within seconds
 -- (`last_tries.py`). If it finds that the owner has not renewed its lease, it tries once more when that ends.
 
 _request = { TOKEN = 1, LEASE_MS = 2, ADDRESS = 3, KEYS = 4, PERMITS = 5, LIMIT = 6, KIND = 7, PER = 8, INTERVAL = 9 }
@@ -199,7 +199,7 @@ end
 -- waiters of different processes check at that time, and the others in an hour, unless the owner `is_late`.
 --- (view: table, base: str, request: str, r: table, due: int, is_late: bool) -> int
 function waiters.schedule_check(view, base, request, r, due, is_late)
-  local checks = redis.call("ZRANGE", base .. "checks", "(" .. view.now, due + 300, "BYSCORE", "LIMIT", 0, 4)
+  local checks = redis.call("ZRANGE", base .. "checks", "(" .. view.now, due + _deputy.DUE, "BYSCORE", "LIMIT", 0, 4)
   local others, seen = 0, {}
   for i = 1, #checks do
     local process = waiters.process(cmsgpack.unpack(checks[i]))
@@ -210,7 +210,7 @@ function waiters.schedule_check(view, base, request, r, due, is_late)
     end
   end
   local ms = 3600000
-  if others < 2 or is_late then ms = math.min(ms, math.max(1, due - view.now + 300 * math.min(others, 2))) end
+  if others < 2 or is_late then ms = math.min(ms, math.max(1, due - view.now + _deputy.DUE * math.min(others, 2))) end
   redis.call("ZADD", base .. "checks", view.now + ms, request)
   redis.call("PEXPIRE", base .. "checks", 86400000)
   return ms
@@ -246,7 +246,7 @@ end
 -- Ensures that a waiter of some process other than `except` tries again at `at`.
 --- (view: table, base: str, at: int, except: str)
 function waiters.ensure_check(view, base, at, except)
-  local checks = redis.call("ZRANGE", base .. "checks", "(" .. view.now, at + 300, "BYSCORE", "LIMIT", 0, 4)
+  local checks = redis.call("ZRANGE", base .. "checks", "(" .. view.now, at + _deputy.DUE, "BYSCORE", "LIMIT", 0, 4)
   for i = 1, #checks do
     if waiters.process(cmsgpack.unpack(checks[i])) ~= except then return end
   end

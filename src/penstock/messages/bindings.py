@@ -51,9 +51,10 @@ PULL_BYTES = 1024 * 1024
 @cache
 def log_scripts() -> Library:
     return Library(
-        "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/sleepers.lua", "core/idempotency.lua",
-        "messages/log.lua", "messages/state.lua", "messages/post.lua", "messages/waking.lua", "messages/readers.lua",
-        "messages/shared_reader.lua", "messages/dead_letters.lua", "messages/history.lua", "messages/own.lua",
+        "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/deputy.lua", "core/sleepers.lua",
+        "core/idempotency.lua", "messages/log.lua", "messages/state.lua", "messages/post.lua", "messages/waking.lua",
+        "messages/readers.lua", "messages/shared_reader.lua", "messages/dead_letters.lua", "messages/history.lua",
+        "messages/own.lua",
     )  # fmt: skip
 
 
@@ -70,10 +71,7 @@ def default_on(refusals: bytes, call: RoundTrip[R], default: T) -> RoundTrip[R |
     """Make the call return `default` where it would raise for one of these refusals, such as b"GONE NOT_A_MEMBER"."""
     read = call.read
     return RoundTrip(
-        call.script,
-        call.keys,
-        call.args,
-        lambda reply: default if reply[0] in refusals.split() else read(reply),
+        call.script, call.keys, call.args, lambda reply: default if reply[0] in refusals.split() else read(reply)
     )
 
 

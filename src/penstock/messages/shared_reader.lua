@@ -12,7 +12,7 @@
 --   woken        HASH    "<r> NUL" and a field of sleepers.lua; PX a minute. And
 --                          watcher, watch_at  the idle worker that looks for messages when the first lease runs out,
 --                                             and when
---                          deputy             the idle worker, of another process, that does the same 300 ms later
+--                          deputy             its deputy (core/deputy.lua)
 --
 --             claim                ack
 --   (new) ──────────▶ claimed ──────────▶ (done)
@@ -25,12 +25,12 @@
 -- A claim is "number:deliveries:token", with the token of the call that made it.
 
 -- New messages wake one idle worker of each reader. If it leaves some of them, its claim wakes the next one. When a
--- lease may run out, one or two idle workers look for its message.
+-- lease may run out, an idle worker and its deputy look for its message.
 
 _reply = { DUE = 2, PASSED = 100 } -- its place in the reply to a claim; messages that one claim passes over
--- One call serves at most 64 readers, and stops after 300 workers that are gone. The deputy acts 300 ms after the
--- watcher; both are chosen from the first 100 addresses.
-_idle = { READERS = 64, GONE = 300, DEPUTY = 300, ADDRESSES = 100 }
+-- One call serves at most 64 readers, and stops after 300 workers that are gone. Those that look for the message of a
+-- lease are chosen from the first 100 addresses.
+_idle = { READERS = 64, GONE = 300, ADDRESSES = 100 }
 
 -- Drops the claims up to `cursor`, because the reader has acknowledged everything up to there. Returns its cursor,
 -- which is higher if workers have acknowledged the messages that follow.
@@ -111,28 +111,27 @@ function shared_reader.register(name, top, address, now, ms)
   local due = shared_reader.due(name, now)
   if due < 0 then return -1 end
   local watch = redis.call("HMGET", marks, name .. "\0watcher", name .. "\0watch_at", name .. "\0deputy")
-  local watcher, watch_at, deputy = unpack(watch)
-  if not watcher or watcher == address or not shared_reader.is_watched(list, watcher, watch_at, now, now + due) then
+  local first, look_at, second = unpack(watch)
+  if not first or first == address or not shared_reader.has_first(list, first, look_at, now, now + due) then
     redis.call("HSET", marks, name .. "\0watcher", address, name .. "\0watch_at", now + due)
     redis.call("PEXPIRE", marks, 60000)
     return due
   end
-  if notify.face(watcher) == notify.face(address) then return -1 end
-  if deputy and deputy ~= address and redis.call("ZSCORE", list, deputy) and notify.reaches(deputy) then return -1 end
+  if not deputy.may_follow(first, address) then return -1 end
+  if second and second ~= address and redis.call("ZSCORE", list, second) and notify.reaches(second) then return -1 end
   redis.call("HSET", marks, name .. "\0deputy", address)
-  return due + _idle.DEPUTY
+  return due + _deputy.DUE
 end
 
 -- Whether a worker that is still idle looks for messages before `ends_at`.
---- (list: str, watcher: str | false, watch_at: str | false, now: int, ends_at: int) -> bool
-function shared_reader.is_watched(list, watcher, watch_at, now, ends_at)
-  if not watcher or tonumber(watch_at) <= now or tonumber(watch_at) > ends_at then return false end
-  return redis.call("ZSCORE", list, watcher)
+--- (list: str, first: str | false, look_at: str | false, now: int, ends_at: int) -> bool
+function shared_reader.has_first(list, first, look_at, now, ends_at)
+  if not first or tonumber(look_at) <= now or tonumber(look_at) > ends_at then return false end
+  return redis.call("ZSCORE", list, first)
 end
 
--- Asks an idle worker to look for messages when the first lease runs out, and one of another process to do so 300 ms
--- later; unless one does so anyway. They are those that have been idle for longest, because they are the last to be
--- woken for a new message.
+-- Asks an idle worker and its deputy to look for messages when the first lease runs out, unless one does so anyway.
+-- They are those that have been idle for longest, because they are the last to be woken for a new message.
 --- (name: str, now: int)
 --- uses: base
 function shared_reader.watch(name, now)
@@ -140,24 +139,15 @@ function shared_reader.watch(name, now)
   if redis.call("EXISTS", list) == 0 then return end
   local due = shared_reader.due(name, now)
   if due < 0 then return end
-  local watcher, watch_at = unpack(redis.call("HMGET", marks, name .. "\0watcher", name .. "\0watch_at"))
-  if shared_reader.is_watched(list, watcher, watch_at, now, now + due) then return end
-  local found, chosen = redis.call("ZRANGE", list, 0, _idle.ADDRESSES - 1), nil
-  for i = 1, #found do
-    local address = found[i]
-    if not chosen or notify.face(chosen) ~= notify.face(address) then
-      if not notify.send(address, string.format("%d", due + (chosen and _idle.DEPUTY or 0))) then
-        redis.call("ZREM", list, address)
-      elseif chosen then
-        redis.call("HSET", marks, name .. "\0deputy", address)
-        return
-      else
-        chosen = address
-        redis.call("HSET", marks, name .. "\0watcher", address, name .. "\0watch_at", now + due)
-        redis.call("PEXPIRE", marks, 60000)
-      end
-    end
-  end
+  local known, look_at = unpack(redis.call("HMGET", marks, name .. "\0watcher", name .. "\0watch_at"))
+  if shared_reader.has_first(list, known, look_at, now, now + due) then return end
+  local first, second, gone =
+    deputy.appoint(redis.call("ZRANGE", list, 0, _idle.ADDRESSES - 1), due, _deputy.DUE)
+  if #gone > 0 then redis.call("ZREM", list, unpack(gone)) end
+  if not first then return end
+  redis.call("HSET", marks, name .. "\0watcher", first, name .. "\0watch_at", now + due)
+  redis.call("PEXPIRE", marks, 60000)
+  if second then redis.call("HSET", marks, name .. "\0deputy", second) end
 end
 
 -- Wakes one idle worker of this reader. Returns how many were found to be gone.

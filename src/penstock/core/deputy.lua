@@ -1,0 +1,49 @@
+-- A deputy: a second process that looks a little later whether the one that was to act has acted. A process that was
+-- woken may be frozen, and whatever froze it froze its neighbours as well, so a deputy belongs to another process.
+--
+--   who is to act                                           its deputy                       after
+--   the idle worker that ready work woke (sleepers.lua)     the worker that was idle before  READY
+--   the timekeeper of a queue, for due work (jobs/wake.lua) another idle worker              DUE
+--   an idle worker of a shared reader, for a lease that     another one                      DUE
+--   may run out (messages/shared_reader.lua)
+--   a waiter, for a lease or an offer that may run out      another waiter                   DUE
+--   (locks/waiters.lua)
+--
+-- A message to either is the number of milliseconds after which it looks. Both look at the state and act on what they
+-- find; so it does no harm if both do.
+
+_deputy = { READY = 50, DUE = 300 } -- ms
+
+-- Asks a process to look after `ms`. Returns false if it is gone.
+--- (address: str, ms: int) -> bool
+--- inline
+function deputy.ask(address, ms)
+  return notify.send(address, string.format("%d", ms))
+end
+
+-- Whether the process at `address` may be the deputy of the one at `first`.
+--- (first: str, address: str) -> bool
+--- inline
+function deputy.may_follow(first, address)
+  return string.match(first, "^(.*)/") ~= string.match(address, "^(.*)/")
+end
+
+-- Asks the first of these processes that is there to look after `ms`, and one of another process to do so `delay`
+-- later. Returns the addresses of both, or nil for one that was not found, and of those that are gone.
+--- (addresses: table, ms: int, delay: int) -> str | nil, str | nil, table
+function deputy.appoint(addresses, ms, delay)
+  local first, gone = nil, {}
+  for i = 1, #addresses do
+    local address = addresses[i]
+    if not first or deputy.may_follow(first, address) then
+      if not deputy.ask(address, ms + (first and delay or 0)) then
+        gone[#gone + 1] = address
+      elseif first then
+        return first, address, gone
+      else
+        first = address
+      end
+    end
+  end
+  return first, nil, gone
+end
