@@ -107,8 +107,8 @@ class Queue:
         """
         from penstock.jobs.job_list import Jobs, job_filter
 
-        shards = self.shards.current.known if tenant is None else self.shards.current.may_hold(tenant)
-        return Jobs(shards, job_filter(state, task, tenant, worker, id_prefix, older_than))
+        wanted = job_filter(state, task, tenant, worker, id_prefix, older_than)  # checks the tenant before it is routed
+        return Jobs(self.shards.current.known if tenant is None else self.shards.current.may_hold(tenant), wanted)
 
     def key(self, name: str, tenant: str = "") -> str:
         """A key of your own in the slot of this tenant's jobs, for a transaction that also enqueues. No round trip.
