@@ -225,3 +225,40 @@ def test_a_gap_is_reported_to_one_process_only(channel: Channel, tmp_path: Path)
     with pytest.raises(BlocksMissed):
         list(channel.receiver("r").blocks(wait=0))
     list(channel.receiver("r").blocks(wait=0))
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS, errno.EXDEV, errno.EBUSY, errno.EINVAL])
+@pytest.mark.parametrize("size", [5, 400_000])
+def test_a_file_that_must_not_have_its_name_is_kept(
+    channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, size: int
+):
+    for name in ("forbidden", "good"):
+        (tmp_path / name).write_bytes(os.urandom(size))
+    channel.send([tmp_path / "forbidden", tmp_path / "good"])
+    rename = os.replace
+
+    def refuse(file: Path, path: Path) -> None:
+        if path.name == "forbidden":
+            raise OSError(code, os.strerror(code))
+        rename(file, path)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    saved, errors = receive_all(channel, tmp_path / "in")
+    assert (saved, [kind for kind, _ in errors]) == (["good"], [FileNotSaved])
+    (dead,) = channel.receiver("r").dead.list()
+    assert Path(dead.kept.partition(":")[2]).read_bytes() == (tmp_path / "forbidden").read_bytes()
+    monkeypatch.undo()
+    channel.receiver("r").dead.retry(dead.id)
+    assert receive_all(channel, tmp_path / "in") == (["forbidden"], [])
+    assert (tmp_path / "in" / "forbidden").read_bytes() == (tmp_path / "forbidden").read_bytes()
+
+
+def test_a_disk_without_permissions_takes_the_files(channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    (tmp_path / "a").write_bytes(b"a")
+    channel.send(tmp_path / "a")
+    monkeypatch.setattr(os, "fchmod", refuse)
+    monkeypatch.setattr(os, "utime", refuse)
+    assert receive_all(channel, tmp_path / "in") == (["a"], [])

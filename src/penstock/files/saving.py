@@ -214,9 +214,10 @@ class SavingStream(ExclusiveStream[Saved]):
         if not is_moved:
             self._partial_files.remove_later(record.number, record.upload_id)
         try:
-            os.fchmod(out.fileno(), download.mode & 0o777)
-            if download.modified:
-                os.utime(out.fileno(), ns=(download.modified, download.modified))
+            with contextlib.suppress(PermissionError):  # not every disk has permissions
+                os.fchmod(out.fileno(), download.mode & 0o777)
+                if download.modified:
+                    os.utime(out.fileno(), ns=(download.modified, download.modified))
             _note_source(out.fileno(), download.source)
             path = self._path(download)
         except BaseException:
@@ -319,11 +320,12 @@ class SavingStream(ExclusiveStream[Saved]):
         survive a power loss."""
         above = {one for folder in folders for one in folder.parents if one.is_relative_to(self._folder)}
         for folder in sorted(folders | above, reverse=True):
-            opened = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(opened)
-            finally:
-                os.close(opened)
+            with contextlib.suppress(PermissionError):  # files may be made in a folder that must not be read
+                opened = os.open(folder, os.O_RDONLY)
+                try:
+                    os.fsync(opened)
+                finally:
+                    os.close(opened)
 
     def _path(self, download: Download) -> Path:
         name = unpacked_path(download.name) if download.unpacked else download.name
