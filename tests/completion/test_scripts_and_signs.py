@@ -129,7 +129,7 @@ async def test_first_consonants_find_a_korean_name(app: Penstock, do: Do, rules:
 async def test_a_directory_keeps_the_fold_with_which_it_was_made(app: Penstock, do: Do, raw: Any):
     meta = f"{{{app.settings.prefix}:directory:g}}:meta"
     await do(app.directory("g").add, "Ann")
-    raw.hset(meta, "rules", "2 accents=1 words=0 equivalents= pinyin=0 shards=1")  # as release 0.3 stored them
+    raw.hset(meta, "rules", "2 accents=1 words=0 equivalents= pinyin=0 shards=1")  # as an earlier release stored them
     old = app.directory("g")
     await do(old.add_many, ["Jean-Luc", "하나", "アンナ"])
     assert names(await do(old.complete, "jean-")) == ["Jean-Luc"]

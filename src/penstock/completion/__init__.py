@@ -23,7 +23,7 @@ In Python:
                           a directory in one slot, and in several shards
     search.py             searches by prefix, words, weight, and with typos
     entry.py              names that go in, entries that come out
-    highlight.py          which part of a name matches what was typed
+    highlight.py          where a name matches what was typed
     directory.py          the directory of a group
     contacts.py           the contacts of a user
 """

@@ -90,9 +90,9 @@ def typed_args(texts: Sequence[str], *, words: bool = False) -> list[Arg]:
 
     The marks are only needed, and only sent, if a text ends with one.
     """
-    parts = [split_marks(cut(text)) for text in texts]
-    args: list[Arg] = [stackable_marks() if any(marks for _, marks in parts) else ""]
-    for start, marks in parts:
+    split = [split_marks(cut(text)) for text in texts]
+    args: list[Arg] = [stackable_marks() if any(marks for _, marks in split) else ""]
+    for start, marks in split:
         args += (start, marks, mark_words(start) if words else WORD + start.encode())
     return args
 
@@ -220,14 +220,14 @@ class DirectoryBindings(RuledBindings):
 
     def remove(self, ids: Iterable[str]) -> Checked[tuple[int, int]]:
         """Remove ids. Answers how many were done, and how many of them were there."""
-        return self._numbered("remove", *(part for id in ids for part in (id, self.rules.card(id))), read=_pair)
+        return self._numbered("remove", *(arg for id in ids for arg in (id, self.rules.card(id))), read=_pair)
 
     def change_ids(self, changes: Iterable[tuple[str, str, bytes]]) -> Checked[list[float | None]]:
         """Change weights and payloads: threes of an id and both changes. Answers the weights of those that were done.
 
         None for an id that does not exist.
         """
-        fours = (part for id, weight, payload in changes for part in (id, self.rules.card(id), weight, payload))
+        fours = (arg for id, weight, payload in changes for arg in (id, self.rules.card(id), weight, payload))
         return self._numbered("change_ids", *fours, read=_weights)
 
     # --- changes of a directory with several shards ---
@@ -245,7 +245,7 @@ class DirectoryBindings(RuledBindings):
         def read(reply: Any) -> dict[str, list[bytes]]:
             return {id: [old for old in joined.split(OLD) if old] for id, joined in zip(cards, reply, strict=True)}
 
-        return self._call("begin_changes", *(part for pair in cards.items() for part in pair), read=read)
+        return self._call("begin_changes", *(arg for pair in cards.items() for arg in pair), read=read)
 
     def end_changes(self, cards: Mapping[str, bytes]) -> Checked[list[str]]:
         """Forget the cards that each id had before. Answers the ids that another process has changed since then."""
@@ -254,7 +254,7 @@ class DirectoryBindings(RuledBindings):
         def read(reply: Any) -> list[str]:
             return [id for id, unchanged in zip(cards, reply, strict=True) if not unchanged]
 
-        return self._call("end_changes", *(part for pair in cards.items() for part in pair), read=read)
+        return self._call("end_changes", *(arg for pair in cards.items() for arg in pair), read=read)
 
     def add_members(self, whole: Sequence[bytes], later: Sequence[bytes]) -> Checked[int]:
         """Add members: of whole folds, and of later tails. Answers how many names are new."""
@@ -265,12 +265,12 @@ class DirectoryBindings(RuledBindings):
 
         Answers how many members were done, and how many names were there.
         """
-        pairs = (part for whole, member in found for part in (int(whole), member))
+        pairs = (arg for whole, member in found for arg in (int(whole), member))
         return self._numbered("remove_members", *pairs, read=_pair)
 
     def change_members(self, changes: Iterable[tuple[bytes, str, bytes]]) -> Checked[list[float | None]]:
         """Change weights and payloads: threes of a member and both changes. Answers as `change_ids`."""
-        threes = (part for member, weight, payload in changes for part in (member, weight, payload))
+        threes = (arg for member, weight, payload in changes for arg in (member, weight, payload))
         return self._numbered("change_members", *threes, read=_weights)
 
     def delete_if_empty(self) -> Checked[Any]:

@@ -19,7 +19,7 @@
 -- A pattern that is not anchored is tried at each byte of a text. Where it matches nothing, or only far away, that
 -- takes time in the square of the length; so nothing here searches for the last separator.
 
-separator = { PART = "\0", WORD = "\1", OLD = "\2", TEXT = "\4" }
+separator = { FIELD = "\0", WORD = "\1", OLD = "\2", TEXT = "\4" }
 
 _tail = { BYTES = 256 }
 _bucket = { IDS = 32, SPLITS = 8 } -- ids in each bucket, on average; buckets that one call adds at most
@@ -27,15 +27,15 @@ _bucket = { IDS = 32, SPLITS = 8 } -- ids in each bucket, on average; buckets th
 -- Returns the members of a card, and the rest that they share. `id`: "" if the name is its own id.
 --- (card: str, id: str) -> table, str
 function card.members(card, id)
-  local cut = string.find(card, separator.PART, 1, true)
+  local cut = string.find(card, separator.FIELD, 1, true)
   local keys = cut and string.sub(card, 1, cut - 1) or string.lower(card)
   local name = cut and string.sub(card, cut + 1) or card
   if not string.find(keys, separator.WORD, 1, true) then
-    local rest = id == "" and name or name .. separator.PART .. id
-    return { string.sub(keys, 1, _tail.BYTES) .. separator.PART .. rest }, rest
+    local rest = id == "" and name or name .. separator.FIELD .. id
+    return { string.sub(keys, 1, _tail.BYTES) .. separator.FIELD .. rest }, rest
   end
-  local rest, members = name .. separator.PART .. id, {}
-  local after = separator.PART .. rest .. separator.WORD .. keys
+  local rest, members = name .. separator.FIELD .. id, {}
+  local after = separator.FIELD .. rest .. separator.WORD .. keys
   for text in string.gmatch(keys, "[^" .. separator.TEXT .. "]+") do
     for at in string.gmatch(text, separator.WORD .. "()") do
       members[#members + 1] = string.sub(string.gsub(string.sub(text, at), separator.WORD, ""), 1, _tail.BYTES) .. after
@@ -53,7 +53,7 @@ end
 -- Returns the name of a card.
 --- (card: str) -> str
 function card.name(card)
-  return string.sub(card, (string.find(card, separator.PART, 1, true) or 0) + 1)
+  return string.sub(card, (string.find(card, separator.FIELD, 1, true) or 0) + 1)
 end
 
 -- Returns the number of the bucket of an id, by linear hashing (Litwin 1980): adding a bucket splits only one other,

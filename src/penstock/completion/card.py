@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.completion.constants import PART, TEXT, WORD
+from penstock.completion.constants import FIELD, TEXT, WORD
 from penstock.completion.fold import TAIL_BYTES, cut, tail_starts
 
 _MARK = WORD.decode()
@@ -36,7 +36,7 @@ def card(name: str, texts: Sequence[str], *, words: bool = False) -> bytes:
         keys = TEXT.decode().join(map(mark_words, texts) if words else (_MARK + text for text in texts))
     if keys == (name.lower() if name.isascii() else name):
         return name.encode()
-    return keys.encode() + PART + name.encode()
+    return keys.encode() + FIELD + name.encode()
 
 
 def mark_words(text: str) -> str:
@@ -47,12 +47,12 @@ def mark_words(text: str) -> str:
 
 def members(card: bytes, id: str) -> list[bytes]:
     """The members of a card; the first is that of the whole fold. `id`: "" if the name is its own id."""
-    keys, separator, name = card.partition(PART)
+    keys, separator, name = card.partition(FIELD)
     if not separator:
         keys, name = card.lower(), card
     if WORD not in keys:
-        return [keys[:TAIL_BYTES] + PART + name + (PART + id.encode() if id else b"")]
-    rest = PART + name + PART + id.encode() + WORD + keys
+        return [keys[:TAIL_BYTES] + FIELD + name + (FIELD + id.encode() if id else b"")]
+    rest = FIELD + name + FIELD + id.encode() + WORD + keys
     return [
         b"".join(pieces[start:])[:TAIL_BYTES] + rest
         for pieces in (text.split(WORD) for text in keys.split(TEXT))
@@ -66,22 +66,22 @@ def card_size(card: bytes, id: str) -> int:
 
 
 def card_name(card: bytes) -> str:
-    return card.rpartition(PART)[2].decode(errors="replace")
+    return card.rpartition(FIELD)[2].decode(errors="replace")
 
 
 def member_rest(member: bytes) -> bytes:
     """The name of a member and its id as stored. The payload has this field."""
-    return member.partition(WORD)[0].partition(PART)[2]
+    return member.partition(WORD)[0].partition(FIELD)[2]
 
 
 def name_and_id(member: bytes) -> tuple[str, str]:
     """Never raises, even for stored bytes that a person wrote by hand."""
-    rest = member.partition(WORD)[0].partition(PART)[2]  # as in `member_rest`; a search does this for each entry
+    rest = member.partition(WORD)[0].partition(FIELD)[2]  # as in `member_rest`; a search does this for each entry
     name, _, id = rest.decode("utf-8", "replace").partition("\0")
     return name, id or name
 
 
 def parse_member(member: bytes) -> ParsedMember:
     """Never raises."""
-    tail = member.partition(PART)[0]  # it may end in the middle of a character
+    tail = member.partition(FIELD)[0]  # it may end in the middle of a character
     return ParsedMember(tail.decode(errors="ignore" if len(tail) == TAIL_BYTES else "replace"), *name_and_id(member))

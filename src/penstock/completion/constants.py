@@ -3,7 +3,7 @@
 from typing import Final
 
 # separator, in card.lua
-PART: Final = b"\x00"
+FIELD: Final = b"\x00"
 WORD: Final = b"\x01"
 OLD: Final = b"\x02"
 TEXT: Final = b"\x04"

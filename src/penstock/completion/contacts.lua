@@ -23,7 +23,7 @@ end
 -- Whether a text of this card begins with the typed text.
 --- (card: str, text: table, all: str) -> bool
 function contact.matches(card, text, all)
-  local cut = string.find(card, separator.PART, 1, true)
+  local cut = string.find(card, separator.FIELD, 1, true)
   if not cut then return match.begins(string.lower(card), text, all) end -- a name that `lower` can fold
   if string.sub(card, 1, 1) ~= separator.WORD then return match.begins(card, text, all) end
   for piece in string.gmatch(string.sub(card, 1, cut - 1), "[^" .. separator.TEXT .. separator.WORD .. "]+") do
@@ -81,7 +81,7 @@ function script.remove_contact(base, meta, caller, number, rules, card)
 end
 
 -- Returns { next offset or -1, card, … }: of the thousand contacts from `offset` on, or fewer if they are long, those
--- whose fold begins with the typed text, best first. `all` and the parts of the text: see match.lua.
+-- whose fold begins with the typed text, best first. `all` and the arguments of the text: see match.lua.
 --- keys: base meta
 --- args: rules: str, offset: int, limit: int, all: str, typed: *
 --- flags: no-writes

@@ -183,9 +183,9 @@ function script.save_rules(base, meta, rules)
   return 1
 end
 
--- Begins changes of ids, in their home shard. The arguments are pairs of an id and its new card: "" for a name that is
--- its own id, 0x03 for an id that is removed. Until the members of the old cards are removed, the index stores the old
--- cards after the new one, separated by 0x02. Returns for each id its old cards, joined by 0x02.
+-- Begins changes of ids, in the shard that is their registry. The arguments are pairs of an id and its new card: "" for
+-- a name that is its own id, 0x03 for an id that is removed. Until the members of the old cards are removed, the index
+-- stores the old cards after the new one, separated by 0x02. Returns for each id its old cards, joined by 0x02.
 -- This script runs even if the server is full, so that removals can begin. A change that adds a name calls `save_rules`
 -- first, which a full server refuses.
 --- keys: base meta
@@ -235,8 +235,8 @@ function script.end_changes(base, meta, rules, pairs_, ...)
   return reply
 end
 
--- Adds members. The home of their ids may be another shard. The first `n` are those of whole folds. Returns how many
--- names are new.
+-- Adds members. The registry of their ids may be another shard. The first `n` are those of whole folds. Returns how
+-- many names are new.
 --- keys: base meta
 --- args: rules: str, n: int, members: *
 function script.add_members(base, meta, rules, n, members, ...)

@@ -1,4 +1,4 @@
-"""Which part of a name matches what a user typed, in positions of the name as it is displayed.
+"""Where a name matches what a user typed, in positions of the name as it is displayed.
 
 A fold is often longer or shorter than its name. So the name is folded piece by piece, and each letter of the fold
 remembers its piece: a character with its marks, and with invisible characters. A piece that is matched in part, such as

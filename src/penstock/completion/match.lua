@@ -14,7 +14,7 @@
 
 _few_marks = { LETTER = 30, SEEKS = 200 } -- of one letter (Unicode's stream-safe text has 30); of one query
 
--- Returns the query of a call, except `main`. `typed`: the index in ARGV of the first text, in its three parts.
+-- Returns the query of a call, except `main`. `typed`: the index in ARGV of the first text; each has three arguments.
 --- (typed: int, all: str) -> table
 function match.query(typed, all)
   local texts = {}

@@ -142,7 +142,7 @@ function script.similar(base, meta, rules, limit, by_weight, letters, ...)
       local at = redis.call("ZRANGE", names, low, "(" .. head .. "\255", "BYLEX", "LIMIT", 0, 1)[1]
       if not at then break end
       local letter = string.match(at, "^[^\128-\191][\128-\191]*", #head + 1) or "\255"
-      if letter ~= separator.PART then
+      if letter ~= separator.FIELD then
         if letter ~= here then read_variant(head .. letter .. rest) end
         read_variant(head .. letter .. here .. rest)
       end
@@ -161,8 +161,8 @@ function script.similar(base, meta, rules, limit, by_weight, letters, ...)
   return facts.reply(0, found)
 end
 
--- Returns the number of members that begin with each text, whose parts are as in match.lua. For an empty text, returns
--- the number of names instead.
+-- Returns the number of members that begin with each text, whose arguments are as in match.lua. For an empty text,
+-- returns the number of names instead.
 --- keys: base meta
 --- args: rules: str, all: str, typed: *
 --- flags: no-writes

@@ -28,7 +28,7 @@ class ShardedStorage(DirectoryStorage):
         # The code point decides, so that neighbours in the alphabet are in different shards.
         return self._shards[ord(start.decode(errors="replace")[:1] or "\0") % len(self._shards)]
 
-    def _home_of(self, id: str) -> DirectoryBindings:
+    def _registry_of(self, id: str) -> DirectoryBindings:
         return self._shards[binascii.crc32(id.encode()) % len(self._shards)]
 
     def check_rules(self) -> Operation[None]:
@@ -89,8 +89,8 @@ class ShardedStorage(DirectoryStorage):
     def _begin_changes(self, cards: Mapping[str, bytes]) -> Operation[dict[str, list[list[bytes]]]]:
         """Returns for each id the members of the names that it had before."""
         old: dict[str, list[list[bytes]]] = {}
-        for home, group in self._by_home(cards):
-            replies = yield from checked(home.begin_changes(group))
+        for registry, group in self._by_registry(cards):
+            replies = yield from checked(registry.begin_changes(group))
             for id, old_cards in replies.items():
                 old[id] = [members(card, id) for card in old_cards]
                 old[id] += [self._own_members(id)] if cards[id] else []
@@ -99,15 +99,15 @@ class ShardedStorage(DirectoryStorage):
     def _end_changes(self, cards: Mapping[str, bytes]) -> Operation[list[str]]:
         """Returns the ids that another process has begun to change since `_begin_changes`."""
         overtaken: list[str] = []
-        for home, group in self._by_home(cards):
-            overtaken += yield from checked(home.end_changes(group))
+        for registry, group in self._by_registry(cards):
+            overtaken += yield from checked(registry.end_changes(group))
         return overtaken
 
-    def _by_home(self, cards: Mapping[str, bytes]) -> Iterable[tuple[DirectoryBindings, dict[str, bytes]]]:
-        homes: dict[DirectoryBindings, dict[str, bytes]] = defaultdict(dict)
+    def _by_registry(self, cards: Mapping[str, bytes]) -> Iterable[tuple[DirectoryBindings, dict[str, bytes]]]:
+        registries: dict[DirectoryBindings, dict[str, bytes]] = defaultdict(dict)
         for id, card in cards.items():
-            homes[self._home_of(id)][id] = card
-        return homes.items()
+            registries[self._registry_of(id)][id] = card
+        return registries.items()
 
     def _changes(
         self, old: Mapping[str, list[list[bytes]]], names: Sequence[NewName]
@@ -173,7 +173,7 @@ class ShardedStorage(DirectoryStorage):
     # --- read ---
 
     def get(self, id: str) -> Operation[tuple[str, FoundMember | None] | None]:
-        found = yield from checked(self._home_of(id).find_id(id, b""))
+        found = yield from checked(self._registry_of(id).find_id(id, b""))
         if found is None:
             own = self.rules.card(id)
             return (yield from checked(self._shard_of(self._own_members(id)[0]).find_id("", own)))

@@ -1,13 +1,13 @@
 """The names of a directory in the server, in one slot or in several shards.
 
 In one slot, every change is one script. With shards, the first character of a tail selects the shard of its member, so
-that a search by prefix reads one shard. The hash of an id selects its *home*, the shard that registers it. A change of
-an id then takes four kinds of calls, each of which may be repeated:
+that a search by prefix reads one shard. The hash of an id selects its *registry*, the shard that has its card. A change
+of an id then takes four kinds of calls, each of which may be repeated:
 
-    begin    the home registers the new name, and returns the names that the id had before
+    begin    the registry stores the new name, and returns the names that the id had before
     add      the new name is added to its shards, with the weight and the payload of the id
     remove   the old names are removed from theirs
-    end      the home forgets the old names
+    end      the registry forgets the old names
 
 If a change breaks off in between, the same change, or any other change of this id, completes it.
 
