@@ -354,7 +354,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
     stored = StoredSchedule("s", 1, START, b"a", 0, 0, 0, 0, definition.timing, definition.draft)
     token, address = b"\0\0\0\0\0\1j", bindings.keys.base + "p/1"
     return {
-        "stage": bindings.stage("new", record("ada")),
+        "take_in": bindings.take_in("new", record("ada")),
         "enqueue": bindings.enqueue(["new", record("ada")]),
         "turn": bindings.turn("w", 1, lease=10, want=5, settlements=[Settlement(token)], address=address, sleep=50),
         "settle": bindings.settle("w", Settlement(token)),
@@ -382,7 +382,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "dead_until": bindings.dead_until(0, 10),
         "requeue": bindings.requeue(["dead"]),
         "remove_dead": bindings.remove_dead(["dead"]),
-        "stage_in_shard": shard.stage("newer", record("ada"), "1 2 0"),
+        "take_in_shard": shard.take_in("newer", record("ada"), "1 2 0"),
         "enqueue_in_shard": shard.enqueue(["newest", record("ada")], "1 2 0"),
         "shards": shard.table(2),
         "change_shards": shard.change("", "1 2 0"),
@@ -394,7 +394,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "hold_jobs": listing.hold(60, [found]),
         "requeue_jobs": listing.change("requeue", [found]),
         "set_switch": bindings.set_switch("paused", True),
-        "pause_part": bindings.pause_part("p:tenant=ada", True),
+        "pause_scope": bindings.pause_scope("p:tenant=ada", True),
         "show_pauses": bindings.pauses(),
         "set_limit": bindings.set_limit("c:n", 2, 0, 0),
         "show_limits": bindings.limits(10),

@@ -12,9 +12,9 @@ from tests.jobs.stand import FakeWorker, Stand, every_script, ids, record, settl
 from tests.servers import Server
 
 ADDS_WORK = {
-    "stage",
+    "take_in",
     "enqueue",
-    "stage_in_shard",
+    "take_in_shard",
     "enqueue_in_shard",
     "enqueue_flow",
     "requeue",

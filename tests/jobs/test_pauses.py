@@ -16,7 +16,7 @@ def worker(stand: Stand) -> FakeWorker:
 
 
 def pause(stand: Stand, tenant: str, on: bool = True) -> int:
-    return stand.run(stand.bindings.pause_part("p:tenant=" + tenant, on))
+    return stand.run(stand.bindings.pause_scope("p:tenant=" + tenant, on))
 
 
 def run_all(worker: FakeWorker, want: int = 1) -> list[str]:
@@ -61,10 +61,10 @@ def test_parked_jobs_come_back_in_their_order_before_newer_ones(stand: Stand, wo
 def test_a_paused_task_is_parked_and_a_bare_value_goes_on(stand: Stand, worker: FakeWorker) -> None:
     stand.put("m1", "m2", task="mail")
     stand.put("v")
-    stand.run(stand.bindings.pause_part("p:task=mail", True))
+    stand.run(stand.bindings.pause_scope("p:task=mail", True))
     assert run_all(worker) == ["v"]
-    stand.run(stand.bindings.pause_part("p:tenant=", True))
-    stand.run(stand.bindings.pause_part("p:task=mail", False))
+    stand.run(stand.bindings.pause_scope("p:tenant=", True))
+    stand.run(stand.bindings.pause_scope("p:task=mail", False))
     assert run_all(worker) == []
     assert stand.states("m1", "m2") == "pp"
     pause(stand, "", on=False)
@@ -163,7 +163,7 @@ def test_parked_jobs_can_be_cancelled_edited_and_purged(stand: Stand, worker: Fa
 def test_a_staged_job_of_a_paused_tenant_is_parked_by_the_next_script(stand: Stand, worker: FakeWorker) -> None:
     pause(stand, "ada")
     stand.put("first")
-    stage = stand.bindings.stage("s", record("ada"))
+    stage = stand.bindings.take_in("s", record("ada"))
     assert stand.run(RoundTrip(stage.script, stage.keys, ("caller", 1, *stage.args[2:]), stage.read))
     assert stand.run(stand.bindings.counts()).parked == 1
     assert_consistent(stand)

@@ -276,10 +276,10 @@ class PowerHistory:
 
     def pause(self) -> None:
         tasks = [f"task={kind}" for kind, *_ in self.choices]
-        self.pause_part("p:" + self.random.choice([*tasks, "tenant=ada"]), self.random.random() < 0.5)
+        self.pause_scope("p:" + self.random.choice([*tasks, "tenant=ada"]), self.random.random() < 0.5)
 
-    def pause_part(self, part: str, on: bool) -> None:
-        self.send(self.stand.bindings.pause_part(part, on))
+    def pause_scope(self, part: str, on: bool) -> None:
+        self.send(self.stand.bindings.pause_scope(part, on))
         (self.paused.add if on else self.paused.discard)(part)
         self.judge.judge(self.before)
 
@@ -323,7 +323,7 @@ class PowerHistory:
     def finish(self) -> None:
         """One worker runs everything, and nothing is left."""
         for part in sorted(self.paused):  # not in the order of a set, so that a seed can be repeated
-            self.pause_part(part, False)
+            self.pause_scope(part, False)
         self.wait(10.001)
         last = Worker("last")
         turns = 0
@@ -350,13 +350,13 @@ def test_jobs_of_two_releases_that_one_call_admits_each_count_by_their_own_numbe
     """The parked jobs of a paused part are the first that use a limit. The newer release lowers it."""
     history = PowerHistory(client, 0)
     history.keep(None)
-    history.pause_part("p:task=two", True)
+    history.pause_scope("p:task=two", True)
     history.choices, history.delays, history.expiries = [("two", "", 5, None)], [0], [0]
     for release, most in ((1, 2), (2, 1)):
         history.release, history.two = release, most
         for _ in range(3):
             history.enqueue()
-    history.pause_part("p:task=two", False)
+    history.pause_scope("p:task=two", False)
     assert history.judge.definitions["c:two"] == (1, 0, 0, 2)
     assert history.judge.used["c:two="] == 2
     history.finish()

@@ -301,7 +301,7 @@ class Histories(RuleBasedStateMachine):
         """A plain call; some are repeated calls. What is not accepted goes the general way, with the same number."""
         (key,) = self.fresh(1)
         drafted = record(tenant, level, ttl=ttl, payload=f'"{key}"'.encode())
-        call = self.bindings.stage(key, drafted)
+        call = self.bindings.take_in(key, drafted)
         accepted = self.send(RoundTrip(call.script, call.keys, (caller, number, *call.args[2:]), call.read))
         job = Job(key, tenant, level, False, ttl * 1000, 0, f'"{key}"'.encode())
         self.model.stage(job, (caller, number), accepted, self.before)

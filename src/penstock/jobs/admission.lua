@@ -26,7 +26,7 @@ function admission.admit_some(s, place, looks)
       limits.look_again(s, place.key, s.now)
       return 0
     end
-    if place.is_part and pauses.holds(s, place) then return looks end
+    if place.is_scope and pauses.holds(s, place) then return looks end
     if place.parked > 0 and limits.room(s, place) <= 0 and not admission.displace(s, place) then
       local at = limits.room_at(s, place)
       if at then limits.look_again(s, place.key, at) end
@@ -36,7 +36,7 @@ function admission.admit_some(s, place, looks)
     local entry = limits.pop(place)
     if entry then admission.admit_entry(s, place, entry) end
   end
-  if place.is_part then pauses.forget(s, place.key) end
+  if place.is_scope then pauses.forget(s, place.key) end
   return looks
 end
 
@@ -57,14 +57,14 @@ function admission.admit_entry(s, place, parked)
   end
   local generation = row.mint(s.row, 1) + 1
   local flags, new_state = was.flags
-  if place.is_part then
+  if place.is_scope then
     flags = limits.with_passed(flags, 0)
   else
     place.parked, place.used = math.max(0, place.parked - 1), place.used + 1
     flags = limits.with_passed(flags, limits.passed(flags) + 1)
   end
   new_state, flags = job.make_ready(
-    s, place.is_part, record.entry(generation, #body, id), flags, was.priority, was.tenant, s.now, _count.PARKED,
+    s, place.is_scope, record.entry(generation, #body, id), flags, was.priority, was.tenant, s.now, _count.PARKED,
     body)
   redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, s.now, flags))
 end

@@ -99,9 +99,9 @@ class QueueBindings:
         self._scripts = scripts().scripts
         self._enqueue = self._scripts["enqueue"]
         self._turn = self._scripts["turn"]
-        self._stage = self._scripts["stage"]
-        self._may_stage = False
-        """Whether the server said that no worker is idle, so that it will probably accept a staged job."""
+        self._take_in = self._scripts["take_in"]
+        self._may_take_in = False
+        """Whether the server said that no worker is idle, so that it will probably take a job into the intake."""
 
     def _call(self, name: str, args: tuple[Arg, ...], read: Any) -> RoundTrip[Any]:
         return RoundTrip(self._scripts[name], self._declared, args, read)
@@ -120,18 +120,18 @@ class QueueBindings:
         return RoundTrip(self._enqueue, self._declared, args, read, durable)
 
     def enqueue_plain(self, job_id: str, record: bytes) -> RoundTrip[list[int]]:
-        """Enqueue one job that is due now and has an id of the library's. While no worker is idle, it is staged."""
+        """Enqueue one job that is due now and has an id of the library's. It may go into the intake."""
         args = (*UNNUMBERED, self.clock.now_ms, job_id, record)
-        shortcut = self._stage if self._may_stage and len(record) <= MOST_BYTES else None
+        shortcut = self._take_in if self._may_take_in and len(record) <= MOST_BYTES else None
         return RoundTrip(self._enqueue, self._declared, args, self._read_positions, shortcut=shortcut)
 
-    def stage(self, job_id: str, record: bytes) -> RoundTrip[bool]:
+    def take_in(self, job_id: str, record: bytes) -> RoundTrip[bool]:
         """Accept one plain job (see `queue.lua`). False: nothing was written; send `enqueue` with the same number."""
-        return self._call("stage", (*UNNUMBERED, self.clock.now_ms, job_id, record), bool)
+        return self._call("take_in", (*UNNUMBERED, self.clock.now_ms, job_id, record), bool)
 
     def _read_positions(self, reply: int | list[Any], on_double: OnDouble | None = None) -> list[int]:
         if isinstance(reply, int):
-            self._may_stage = bool(reply)
+            self._may_take_in = bool(reply)
             return []
         if on_double is not None:
             for one in reply:
@@ -365,9 +365,9 @@ class QueueBindings:
         """Set the numbers of a limit. False: no job has used it yet."""
         return self._call("set_limit", (self.clock.now_ms, name, most, interval, burst), bool)
 
-    def pause_part(self, part: str, on: bool) -> RoundTrip[int]:
+    def pause_scope(self, part: str, on: bool) -> RoundTrip[int]:
         """Pause or resume a part (`pauses.lua`). Returns 1; 0 if nothing changed; -1 if too many parts are paused."""
-        return self._call("pause_part", (self.clock.now_ms, part, int(on)), int)
+        return self._call("pause_scope", (self.clock.now_ms, part, int(on)), int)
 
     # --- inspect ---
 

@@ -7,10 +7,10 @@
 --- flags: no-writes
 --- frame: format
 function script.list_dead(base, meta, offset, limit)
-  local page, part = {}, slice.of(limit)
+  local page, budget = {}, slice.of(limit)
   local found = redis.call("ZRANGE", base .. "dead", offset, offset + limit - 1, "REV", "WITHSCORES")
   for i = 1, #found, 2 do
-    if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", found[i])) then break end
+    if not slice.take(budget, redis.call("HSTRLEN", base .. "jobs", found[i])) then break end
     page[#page + 1] = found[i]
     page[#page + 1] = found[i + 1]
     page[#page + 1] = redis.call("HGET", base .. "jobs", found[i])

@@ -131,7 +131,7 @@ function flow.write(s)
     if wait and wait.gone then
       if wait.stored then gone[#gone + 1] = id end
     elseif wait then
-      if wait.parts then batch.write("RPUSH", base .. "predecessors:" .. id, wait.parts) end
+      if wait.added then batch.write("RPUSH", base .. "predecessors:" .. id, wait.added) end
       if wait.texts then redis.call("APPEND", base .. "inputs:" .. id, table.concat(wait.texts)) end
       local packed = _wait.pack({
         number = wait.number, total = wait.total, left = wait.left, dead = wait.dead, bytes = wait.bytes,
@@ -152,7 +152,7 @@ end
 function flow.forget(s, id, ttl)
   local wait = flow.wait(s, id)
   if not wait or wait.gone then return end
-  if wait.parts then batch.write("RPUSH", base .. "predecessors:" .. id, wait.parts) end
+  if wait.added then batch.write("RPUSH", base .. "predecessors:" .. id, wait.added) end
   redis.call("PEXPIRE", base .. "predecessors:" .. id, string.format("%d", ttl + _flow.KEEP))
   if record.has(wait.flags, flow.WANTS) then redis.call("UNLINK", base .. "inputs:" .. id) end
   if record.has(wait.flags, flow.OPEN) then redis.call("ZREM", base .. "opened", id) end
@@ -240,25 +240,25 @@ end
 
 -- Visits some edges of a predecessor with several dependents, at least one. An edge that has not served its purpose
 -- goes to the end of the list. Returns how many of the `rest` are left to visit.
---- (s: table, letter: str, id: str, text: str, rest: int, part: table) -> int
+--- (s: table, letter: str, id: str, text: str, rest: int, budget: table) -> int
 --- uses: base
-function flow.visit_list(s, letter, id, text, rest, part)
+function flow.visit_list(s, letter, id, text, rest, budget)
   local key, kept = base .. "dependents:" .. id, {}
   local most = math.max(1, math.floor(_flow.MOST / (#text + 1))) -- each dependent may get a copy of the result
-  local edges = redis.call("LPOP", key, math.min(rest, math.max(1, part.left), most)) or {}
+  local edges = redis.call("LPOP", key, math.min(rest, math.max(1, budget.left), most)) or {}
   for i = 1, #edges do kept[#kept + 1] = flow.visit(s, edges[i], letter, id, text) end
   batch.write("RPUSH", key, kept)
-  part.left = #edges == most and 0 or math.max(0, part.left - #edges)
+  budget.left = #edges == most and 0 or math.max(0, budget.left - #edges)
   return #edges == 0 and 0 or rest - #edges
 end
 
--- Ends the wait of a dependent if it is time for that. Returns false if it does not fit into the slice `part`.
---- (s: table, id: str, wait: table, part: table) -> bool
+-- Ends the wait of a dependent if it is time for that. Returns false if it does not fit into the slice `budget`.
+--- (s: table, id: str, wait: table, budget: table) -> bool
 --- uses: base
-function flow.settle(s, id, wait, part)
+function flow.settle(s, id, wait, budget)
   if wait.gone or record.has(wait.flags, flow.OPEN) or wait.left > 0 and wait.failed == "" then return true end
-  if not slice.take(part, record.entry_bytes(entry.pack({ generation = 0, class = wait.class })) + wait.bytes) then
-    part.left = 0
+  if not slice.take(budget, record.entry_bytes(entry.pack({ generation = 0, class = wait.class })) + wait.bytes) then
+    budget.left = 0
     return false
   end
   local body = record.get(id)
@@ -303,15 +303,15 @@ function flow.settle(s, id, wait, part)
 end
 
 -- Settles the dependents that `flow.visit` has touched. Those that do not fit become events.
---- (s: table, part: table)
+--- (s: table, budget: table)
 --- uses: base
-function flow.settle_touched(s, part)
+function flow.settle_touched(s, budget)
   local touched = s.touched
   s.touched = {}
   for i = 1, #touched do
     local wait = s.waits[touched[i]]
     wait.touched = nil
-    if not flow.settle(s, touched[i], wait, part) then flow.later(s, _event.RELEASE, touched[i], "", 0) end
+    if not flow.settle(s, touched[i], wait, budget) then flow.later(s, _event.RELEASE, touched[i], "", 0) end
   end
 end
 
@@ -325,25 +325,25 @@ function flow.later(s, letter, id, text, rest)
 end
 
 -- Reports the events that earlier scripts have left, in order.
---- (s: table, part: table)
+--- (s: table, budget: table)
 --- uses: base
-function flow.resume(s, part)
+function flow.resume(s, budget)
   local key = base .. "events"
-  while part.left > 0 do
+  while budget.left > 0 do
     local event = redis.call("LPOP", key, 4)
     if not event then
       s.row[_row.FLOWS] = _flow.EDGES
       return
     end
     local letter, id, text, rest = event[1], event[2], event[3], tonumber(event[4])
-    part.left = math.max(0, part.left - 1)
+    budget.left = math.max(0, budget.left - 1)
     if letter == _event.RELEASE then
       local wait = flow.wait(s, id)
       if wait then flow.touch(s, id, wait) end
     else
       local value = redis.call("HGET", base .. "dependents", id)
       if value == "" then
-        rest = flow.visit_list(s, letter, id, text, rest or redis.call("LLEN", base .. "dependents:" .. id), part)
+        rest = flow.visit_list(s, letter, id, text, rest or redis.call("LLEN", base .. "dependents:" .. id), budget)
         if rest > 0 then
           redis.call("LPUSH", key, rest, text, id, letter)
         elseif redis.call("EXISTS", base .. "dependents:" .. id) == 0 then
@@ -358,7 +358,7 @@ function flow.resume(s, part)
         end
       end
     end
-    flow.settle_touched(s, part)
+    flow.settle_touched(s, budget)
   end
 end
 
@@ -415,10 +415,10 @@ end
 
 -- Appends to `page` what is known about a job: start of its record or false, whether it runs, how it ended or false,
 -- its wait or false, how many predecessors it has. Returns false if its record does not fit into the slice.
---- (page: table, id: str, now: int, part: table) -> bool
+--- (page: table, id: str, now: int, budget: table) -> bool
 --- uses: base
-function flow.describe(page, id, now, part)
-  if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", id)) then return false end
+function flow.describe(page, id, now, budget)
+  if not slice.take(budget, redis.call("HSTRLEN", base .. "jobs", id)) then return false end
   local body, done, n = record.get(id), results.get(id, now), #page
   page[n + 1] = body and record.head(body)
   page[n + 2] = redis.call("HGET", base .. "owners", id)
@@ -435,7 +435,7 @@ end
 --- flags: allow-oom
 --- frame: read
 function script.predecessors(base, meta, given, id, offset, limit)
-  local key, part = base .. "predecessors:" .. id, slice.of(limit)
+  local key, budget = base .. "predecessors:" .. id, slice.of(limit)
   local page = { redis.call("LLEN", key) }
   local found = redis.call("LRANGE", key, offset, offset + limit - 1)
   for i = 1, #found do
@@ -444,7 +444,7 @@ function script.predecessors(base, meta, given, id, offset, limit)
     if _predecessor.queue_size(found[i]) > 0 then
       for at = n + 2, n + 5 do page[at] = false end
       page[n + 6] = 0
-    elseif not flow.describe(page, _predecessor.id(found[i]), s.now, part) then
+    elseif not flow.describe(page, _predecessor.id(found[i]), s.now, budget) then
       page[n + 1] = nil
       break
     end
@@ -458,9 +458,9 @@ end
 --- flags: allow-oom
 --- frame: read
 function script.flow_jobs(base, meta, given, ids, ...)
-  local page, part = {}, slice.of(#ARGV)
+  local page, budget = {}, slice.of(#ARGV)
   for i = ids, #ARGV do
-    if not flow.describe(page, ARGV[i], s.now, part) then break end
+    if not flow.describe(page, ARGV[i], s.now, budget) then break end
   end
   return page
 end

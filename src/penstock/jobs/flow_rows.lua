@@ -142,11 +142,11 @@ end
 --- flags: allow-oom
 --- frame: change
 function script.give_up_open(base, meta, given)
-  local part = slice.of(_offer.TICKS)
+  local budget = slice.of(_offer.TICKS)
   local due = redis.call("ZRANGE", base .. "opened", "-inf", s.now, "BYSCORE", "LIMIT", 0, _offer.TICKS)
   local looked, missing = {}, {}
   for i = 1, #due do
-    if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", due[i])) then break end
+    if not slice.take(budget, redis.call("HSTRLEN", base .. "jobs", due[i])) then break end
     looked[i] = due[i]
     local wait, body = flow.wait(s, due[i]), record.get(due[i])
     if not body then missing[#missing + 1] = due[i] end
@@ -201,8 +201,8 @@ end
 function flow.link(s, named, dependent)
   local wait = flow.wait(s, dependent)
   if not wait or not record.has(wait.flags, flow.OPEN) then return nil end
-  wait.parts = wait.parts or {}
-  wait.parts[#wait.parts + 1] = named
+  wait.added = wait.added or {}
+  wait.added[#wait.added + 1] = named
   wait.total, wait.left = wait.total + 1, wait.left + 1
   return _edge.pack({ number = wait.number, index = wait.total - 1, far = "", dependent = dependent })
 end

@@ -30,7 +30,7 @@ function script.scan_workers(base, meta, given, limit, cursor)
 end
 
 -- { now, second in which the oldest ready job became ready (false: none is), ready, delayed, running, dead, completed,
--- retried, failed, dropped, cancelled, expired, lost, paused, due first, parked, paused parts, entered, dependent,
+-- retried, failed, dropped, cancelled, expired, lost, paused, due first, parked, paused scopes, entered, dependent,
 -- fair by time }
 --- keys: base meta
 --- args: given: int

@@ -2,25 +2,25 @@
 --
 --   intake   LIST   for each call: caller, number, id, draft, server ms
 --
--- The script `stage` (queue.lua) appends a plain call with four commands, as long as no worker is idle and the intake
+-- The script `take_in` (queue.lua) appends a plain call with four commands, as long as no worker is idle and the intake
 -- is not full. Every other script that reads or changes jobs first moves all of them into lanes, so none of them has to
--- know about the intake. An idle worker is never left beside a staged call: the turn that makes it idle empties the
--- intake, and while it is idle nothing is staged.
+-- know about the intake. An idle worker is never left beside a call in the intake: the turn that makes it idle empties
+-- the intake, and while it is idle nothing is taken in.
 
-intake = { MOST_BYTES = 2048 } -- of a record that may be staged
+intake = { MOST_BYTES = 2048 } -- of a record that may be taken in
 
 _intake = { FIELDS = 5, VALUES = 640 } -- values of one call; of 128 calls
 
--- Moves the staged calls into their lanes, and stores the row. A call that its caller had sent before is dropped
+-- Moves the calls of the intake into their lanes, and stores the row. A call that its caller had sent before is dropped
 -- (core/idempotency.lua).
 --- (s: table)
 --- uses: base meta
 function intake.empty(s)
-  local staged = redis.call("LRANGE", base .. "intake", 0, -1)
-  if #staged == 0 then return end
+  local found = redis.call("LRANGE", base .. "intake", 0, -1)
+  if #found == 0 then return end
   local last, taken, drafts = {}, {}, {}
-  for i = 1, #staged, _intake.FIELDS do
-    local caller, number = staged[i], tonumber(staged[i + 1])
+  for i = 1, #found, _intake.FIELDS do
+    local caller, number = found[i], tonumber(found[i + 1])
     last[caller] = last[caller] or idempotency.last(caller)
     if number > last[caller] then
       last[caller], taken[caller] = number, number
@@ -30,14 +30,14 @@ function intake.empty(s)
   local generation, set = row.mint(s.row, #drafts), {}
   for i = 1, #drafts do
     local at = drafts[i]
-    local id, body, since = staged[at + 2], staged[at + 3], tonumber(staged[at + 4])
+    local id, body, since = found[at + 2], found[at + 3], tonumber(found[at + 4])
     set[2 * i - 1] = id
     set[2 * i] = job.enqueue(s, id, body, generation + i, since, since, 0)
   end
   batch.write("HSET", base .. "jobs", set)
   for caller, number in pairs(taken) do idempotency.keep(caller, number, {}) end
   redis.call("DEL", base .. "intake")
-  if s.places then limits.write(s) end -- jobs of a paused part were parked
+  if s.places then limits.write(s) end -- jobs of a paused scope were parked
   job.push_ready(s)
   counters.write(s)
   row.store(s)

@@ -12,7 +12,7 @@
 function job.begin(given)
   local s = {
     now = clock.now(given), tenants = {}, order = {}, seconds = {}, lists = {}, suspects = {}, ready = false,
-    finished = {}, results = {}, ends = {}, part = listeners.slice(),
+    finished = {}, results = {}, ends = {}, budget = listeners.slice(),
   }
   local newer = row.load(s)
   if not newer then intake.empty(s) end
@@ -91,7 +91,7 @@ function job.commit(s)
   local n = #s.results / 2
   results.write(s)
   results.trim(s, math.max(_trim.LEAST, 2 * n))
-  listeners.notify(s.row, s.finished, s.part)
+  listeners.notify(s.row, s.finished, s.budget)
   if s.alarm then wake.set_alarm(s.row, s.now, s.alarm) end
 end
 
@@ -127,7 +127,7 @@ function job.note(s, incarnation, token, text)
   if not record.has(claim.flags(held), flag.NOTES) then
     redis.call("HSET", base .. "held:" .. incarnation, id, lease.noted(held))
   end
-  if progress ~= "" then listeners.report(s.row, id, string.format("progress %d %s", s.now, progress), s.part) end
+  if progress ~= "" then listeners.report(s.row, id, string.format("progress %d %s", s.now, progress), s.budget) end
 end
 
 -- Counts a new job and collects its entry. Returns its record.
@@ -175,7 +175,7 @@ function job.add_draft(s, id, body, generation, set)
     local holder = unique.holder(s, one)
     if holder then
       if one[2] == keeping.REPLACE or one[2] == keeping.DEBOUNCE then
-        batch.write("HSET", base .. "jobs", set) -- the holder may be a part of the same call
+        batch.write("HSET", base .. "jobs", set) -- the holder may be in the same call
         for i = #set, 1, -1 do set[i] = nil end
         job.replace(s, holder, body, generation, one)
       end
@@ -269,8 +269,8 @@ end
 ---  -> str, int
 --- uses: base
 function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from, body)
-  local part = s.row[_row.PAUSES] and pauses.part(s, tenant, body, not is_front and from ~= _count.PARKED)
-  if part then return pauses.park(s, part, is_front, entry, flags, priority, tenant, from, body) end
+  local scope = s.row[_row.PAUSES] and pauses.scope(s, tenant, body, not is_front and from ~= _count.PARKED)
+  if scope then return pauses.park(s, scope, is_front, entry, flags, priority, tenant, from, body) end
   if record.has(flags, flag.LIMITED) then
     local list = limits.of(s, body)
     local kept = limits.passed(flags)
@@ -305,9 +305,9 @@ end
 function job.promote(s, limit)
   local r = s.row
   if r[_row.NEXT_DUE] == 0 or r[_row.NEXT_DUE] > s.now then return false, 0 end
-  local part = slice.of(limit)
+  local budget = slice.of(limit)
   local due = redis.call("ZRANGE", base .. "delayed", "-inf", s.now, "BYSCORE", "LIMIT", 0, limit)
-  due = slice.take_entries(part, due)
+  due = slice.take_entries(budget, due)
   local late = 0
   if #due > 0 then
     local ids, set = {}, {}
@@ -331,7 +331,7 @@ function job.promote(s, limit)
   end
   local next_ = redis.call("ZRANGE", base .. "delayed", 0, 0, "WITHSCORES")
   r[_row.NEXT_DUE] = next_[2] and tonumber(next_[2]) or 0
-  return part.left == 0, late
+  return budget.left == 0, late
 end
 
 -- Serves turns from the most urgent level down, and writes the picked jobs as held. `trial`: "only" a suspect is
@@ -376,15 +376,15 @@ function job.claim(s, incarnation, want, trial)
   return room
 end
 
--- Cancels the first jobs of a tenant at this level, as many as fit into the slice `part`.
---- (s: table, level: int, tenant: str, part: table)
+-- Cancels the first jobs of a tenant at this level, as many as fit into the slice `budget`.
+--- (s: table, level: int, tenant: str, budget: table)
 --- uses: base
-function job.cancel_tenant(s, level, tenant, part)
+function job.cancel_tenant(s, level, tenant, budget)
   local cursor = lane.open_tenant(s.row, level, tenant)
-  lane.read(cursor, lane.names(level), part.left)
+  lane.read(cursor, lane.names(level), budget.left)
   for i = 1, #cursor.entries do
     local next_ = cursor.entries[i]
-    if not slice.take(part, record.entry_bytes(next_)) then break end
+    if not slice.take(budget, record.entry_bytes(next_)) then break end
     cursor.taken = i
     local id = entry.id(next_)
     local body = record.get(id)

@@ -261,12 +261,12 @@ function lane.next(cursor, lanes, room)
   room.full = true
 end
 
--- Whether the job belongs to a paused part (pauses.lua). Collects it, and ends the claim if it has met many of them.
+-- Whether the job belongs to a paused scope (pauses.lua). Collects it, and ends the claim if it has met many of them.
 -- Such a job uses a turn of its tenant, so that others need not wait until all of them are parked.
 --- (room: table, tenant: str, id: str, body: str) -> bool
 --- uses: base
 function lane.met_paused(room, tenant, id, body)
-  if not pauses.part(room.pausing, tenant, body, false) then return false end
+  if not pauses.scope(room.pausing, tenant, body, false) then return false end
   local met = room.met
   met[#met + 1], met[#met + 2] = id, body
   if #met >= 2 * _pause.MET then room.full = true end

@@ -148,16 +148,16 @@ function lease.remove(incarnation)
 end
 
 -- Tokens of jobs that an incarnation holds, in the order in which they were claimed: at most as many as fit into the
--- slice `part` (slice.lua).
---- (incarnation: str, part: table) -> table
+-- slice `budget` (slice.lua).
+--- (incarnation: str, budget: table) -> table
 --- uses: base
-function lease.some_tokens(incarnation, part)
-  local found = part.left > 0
-    and redis.call("HRANDFIELD", base .. "held:" .. incarnation, part.left + 1, "WITHVALUES") or {}
+function lease.some_tokens(incarnation, budget)
+  local found = budget.left > 0
+    and redis.call("HRANDFIELD", base .. "held:" .. incarnation, budget.left + 1, "WITHVALUES") or {}
   local tokens = {}
   for i = 1, #found, 2 do
     if found[i] ~= "" then
-      if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", found[i])) then break end
+      if not slice.take(budget, redis.call("HSTRLEN", base .. "jobs", found[i])) then break end
       tokens[#tokens + 1] = claim.number_bytes(found[i + 1]) .. found[i]
     end
   end

@@ -46,10 +46,10 @@ end
 --- flags: allow-oom
 --- frame: change
 function script.purge_parked(base, meta, given, tenant, all, offset, limit)
-  listeners.notify_rest(s.row, s.part)
-  local part, done, looked = slice.of(limit), 0, 0
+  listeners.notify_rest(s.row, s.budget)
+  local budget, done, looked = slice.of(limit), 0, 0
   limits.open(s)
-  while part.left > 0 and looked < _park.KEYS do
+  while budget.left > 0 and looked < _park.KEYS do
     looked = looked + 1
     local key = redis.call("ZRANGE", base .. "parking", offset, offset)[1]
     if not key then
@@ -57,7 +57,7 @@ function script.purge_parked(base, meta, given, tenant, all, offset, limit)
       break
     end
     local place = limits.place(s, key)
-    local entries = limits.take_tenant(place, tenant, all == 1, part)
+    local entries = limits.take_tenant(place, tenant, all == 1, budget)
     for i = 1, #entries do
       local id = entry.id(entries[i])
       local body = record.get(id)
@@ -66,9 +66,9 @@ function script.purge_parked(base, meta, given, tenant, all, offset, limit)
         job.remove(s, id, body, ending.CANCELLED, "")
       end
     end
-    if place.is_part then limits.mark(s, place) end
+    if place.is_scope then limits.mark(s, place) end
     limits.write(s)
-    if #place.r[_row.LEVELS] > 0 and part.left > 0 then offset = offset + 1 end
+    if #place.r[_row.LEVELS] > 0 and budget.left > 0 then offset = offset + 1 end
   end
   s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + #s.finished
   return { #s.finished, offset, done, s.row[_row.UNNOTIFIED] }

@@ -78,7 +78,7 @@ function limits.add(s, key, packed)
     key = key, name = string.match(key, "^[^=]*"), is_rate = limits.is_rate(key), used = used, parked = parked,
     r = { [_row.FRONT] = front, [_row.WEIGHTED] = s.row[_row.WEIGHTED] % 2, [_row.LEVELS] = levels }, lists = false,
     had_lanes = #levels > 0, lanes_changed = false, is_stored = packed, stored_used = used, stored_parked = parked,
-    is_part = string.byte(key) == 112, admitted = 0,
+    is_scope = string.byte(key) == 112, admitted = 0,
   }
   s.places[key] = place
   s.place_list[#s.place_list + 1] = place
@@ -242,7 +242,7 @@ end
 --- (s: table, place: table, is_front: bool, level: int, tenant: str, entry: str)
 --- seldom
 function limits.park(s, place, is_front, level, tenant, entry)
-  if not place.is_part then place.parked = place.parked + 1 end
+  if not place.is_scope then place.parked = place.parked + 1 end
   place.lists = place.lists or {}
   lane.collect(place.lists, is_front, level, tenant, entry)
   limits.mark(s, place)
@@ -279,22 +279,22 @@ function limits.pop(place)
   return cursor and cursor.entries[1]
 end
 
--- Takes parked entries of one tenant, or of `all`, as many as fit into the slice `part`.
---- (place: table, tenant: str, all: bool, part: table) -> table
+-- Takes parked entries of one tenant, or of `all`, as many as fit into the slice `budget`.
+--- (place: table, tenant: str, all: bool, budget: table) -> table
 --- uses: base
-function limits.take_tenant(place, tenant, all, part)
+function limits.take_tenant(place, tenant, all, budget)
   local taken, queue, levels = {}, base, {}
   for i = 1, #place.r[_row.LEVELS], 3 do levels[#levels + 1] = place.r[_row.LEVELS][i] end
   base = base .. "parked:" .. place.key .. ":"
   for i = 1, #levels do
     local turns, one = base .. "turns:" .. levels[i], tenant
-    while part.left > 0 do
+    while budget.left > 0 do
       if all then one = redis.call("ZRANGE", turns, 0, 0)[1] end
       if not one or not redis.call("ZSCORE", turns, one) then break end
       local cursor = lane.open_tenant(place.r, levels[i], one)
-      lane.read(cursor, lane.names(levels[i]), part.left)
+      lane.read(cursor, lane.names(levels[i]), budget.left)
       for j = 1, #cursor.entries do
-        if not slice.take(part, record.entry_bytes(cursor.entries[j])) then break end
+        if not slice.take(budget, record.entry_bytes(cursor.entries[j])) then break end
         cursor.taken, taken[#taken + 1] = j, cursor.entries[j]
       end
       lane.close(place.r, levels[i], { cursor }, nil)

@@ -218,7 +218,7 @@ function linger.claimed(s, sinces)
   return linger.is_open(s)
 end
 
--- Whether this claim would find a batch, or a part of one that it may take.
+-- Whether this claim would find a batch, or a piece of one that it may take.
 --- (s: table) -> bool
 --- uses: base
 --- seldom

@@ -57,11 +57,11 @@ function listeners.remove(id, address)
   end
 end
 
--- Notifies the listeners of these finished jobs, as many as `part` (from `slice`) allows. The others are left to
+-- Notifies the listeners of these finished jobs, as many as `budget` (from `slice`) allows. The others are left to
 -- later calls.
---- (r: table, ids: table, part: table)
+--- (r: table, ids: table, budget: table)
 --- uses: base
-function listeners.notify(r, ids, part)
+function listeners.notify(r, ids, budget)
   if #ids == 0 or r[_row.LISTENED] == 0 then return end
   if redis.call("EXISTS", base .. "listeners") == 0 then
     r[_row.LISTENED] = 0
@@ -70,34 +70,34 @@ function listeners.notify(r, ids, part)
   local found = batch.read(base .. "listeners", ids)
   local later = {}
   for i = 1, #ids do
-    if found[i] and not listeners.notify_job(ids[i], found[i], part) then later[#later + 1] = ids[i] end
+    if found[i] and not listeners.notify_job(ids[i], found[i], budget) then later[#later + 1] = ids[i] end
   end
   batch.write("RPUSH", base .. "unnotified", later)
   if #later > 0 then r[_row.UNNOTIFIED] = 1 end
 end
 
--- Sends a text about a job that is not finished to its listeners, which stay registered: to as many as half of `part`
+-- Sends a text about a job that is not finished to its listeners, which stay registered: to as many as half of `budget`
 -- allows. The others get the next one.
---- (r: table, id: str, text: str, part: table)
+--- (r: table, id: str, text: str, budget: table)
 --- uses: base
-function listeners.report(r, id, text, part)
+function listeners.report(r, id, text, budget)
   local addresses = r[_row.LISTENED] == 1 and redis.call("HGET", base .. "listeners", id)
   if not addresses then return end
   for address in string.gmatch(addresses, "%S+") do
-    if part.left <= _cost.SLICE / 2 then return end
-    if address ~= "+" then part.left = part.left - (notify.send(address, text) and _cost.NOTIFIED or _cost.GONE) end
+    if budget.left <= _cost.SLICE / 2 then return end
+    if address ~= "+" then budget.left = budget.left - (notify.send(address, text) and _cost.NOTIFIED or _cost.GONE) end
   end
 end
 
 -- Notifies listeners that earlier calls have left. Returns whether some are left still.
---- (r: table, part: table) -> bool
+--- (r: table, budget: table) -> bool
 --- uses: base
-function listeners.notify_rest(r, part)
+function listeners.notify_rest(r, budget)
   if r[_row.UNNOTIFIED] == 0 then return false end
   local id = redis.call("LINDEX", base .. "unnotified", 0)
   while id do
     local found = redis.call("HGET", base .. "listeners", id)
-    if found and not listeners.notify_job(id, found, part) then return true end
+    if found and not listeners.notify_job(id, found, budget) then return true end
     redis.call("LPOP", base .. "unnotified")
     id = redis.call("LINDEX", base .. "unnotified", 0)
   end
@@ -106,19 +106,21 @@ function listeners.notify_rest(r, part)
 end
 
 -- Notifies the listeners of one job. Returns whether none is left.
---- (id: str, addresses: str, part: table) -> bool
+--- (id: str, addresses: str, budget: table) -> bool
 --- uses: base
-function listeners.notify_job(id, addresses, part)
-  if part.left <= 0 then return false end
+function listeners.notify_job(id, addresses, budget)
+  if budget.left <= 0 then return false end
   for address in string.gmatch(addresses, "%S+") do
-    if address ~= "+" then part.left = part.left - (notify.send(address, "done") and _cost.NOTIFIED or _cost.GONE) end
+    if address ~= "+" then
+      budget.left = budget.left - (notify.send(address, "done") and _cost.NOTIFIED or _cost.GONE)
+    end
   end
   if _signed.sign(addresses) == "+" then
     local further = { id }
-    while part.left > 0 and #further > 0 do
-      further = redis.call("SPOP", base .. "listeners:" .. id, math.ceil(part.left / _cost.NOTIFIED))
+    while budget.left > 0 and #further > 0 do
+      further = redis.call("SPOP", base .. "listeners:" .. id, math.ceil(budget.left / _cost.NOTIFIED))
       for i = 1, #further do
-        part.left = part.left - (notify.send(further[i], "done") and _cost.NOTIFIED or _cost.GONE)
+        budget.left = budget.left - (notify.send(further[i], "done") and _cost.NOTIFIED or _cost.GONE)
       end
     end
     if #further > 0 and redis.call("EXISTS", base .. "listeners:" .. id) == 1 then

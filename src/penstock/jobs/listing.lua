@@ -29,7 +29,7 @@ _page = { LOOK = 1000, CHUNK = 100, FIRST = 4, CHUNK_BYTES = 131072, CHANGED = 1
 --- frame: read
 function script.list_jobs(base, meta, given, source, cursor, limit, state_, tenant, task, prefix, older)
   local page = {
-    part = slice.of(_page.LOOK), limit = limit, examined = 0,
+    budget = slice.of(_page.LOOK), limit = limit, examined = 0,
     matched = 0, rows = {},
     incarnations = {},
     state = state_, tenant = tenant ~= "" and _signed.name(tenant), task = task ~= "" and _signed.name(task),
@@ -154,12 +154,12 @@ end
 --- (reply: table, first: int) -> …
 --- uses: base
 function listing.unchanged(reply, first)
-  local part, i = slice.of(_page.CHANGED), first - 3
+  local budget, i = slice.of(_page.CHANGED), first - 3
   return function()
     while true do
       i = i + 3
       local id = ARGV[i]
-      if not id or not slice.take(part, redis.call("HSTRLEN", base .. "jobs", id)) then return nil end
+      if not id or not slice.take(budget, redis.call("HSTRLEN", base .. "jobs", id)) then return nil end
       reply[1] = reply[1] + 1
       local body = record.get(id)
       if body and record.generation_bytes(body) == ARGV[i + 1] then
@@ -172,13 +172,13 @@ end
 
 --- (page: table) -> bool
 function listing.is_full(page)
-  return page.part.left <= 0 or page.limit > 0 and page.matched >= page.limit
+  return page.budget.left <= 0 or page.limit > 0 and page.matched >= page.limit
 end
 
 -- How many jobs to read next, after `n` of them had so many bytes: few if they are large.
 --- (page: table, n: int, bytes: int) -> int
 function listing.chunk(page, n, bytes)
-  local most = math.min(_page.CHUNK, page.part.left)
+  local most = math.min(_page.CHUNK, page.budget.left)
   if page.limit > 0 then most = math.min(most, page.limit - page.matched) end
   return math.max(1, math.min(most, math.floor(_page.CHUNK_BYTES * n / math.max(1, bytes))))
 end
@@ -195,7 +195,7 @@ function listing.walk_records(page, cursor)
     for i = 1, #fields, 2 do
       ids[#ids + 1], bodies[#bodies + 1] = fields[i], fields[i + 1]
       bytes = bytes + #fields[i + 1]
-      slice.take(page.part, #fields[i + 1])
+      slice.take(page.budget, #fields[i + 1])
     end
     listing.examine(page, ids, bodies)
     cursor, n = found[1], listing.chunk(page, #ids, bytes)
@@ -218,7 +218,7 @@ function listing.walk_claims(page, key, cursor)
     local bodies = #ids > 0 and redis.call("HMGET", base .. "jobs", unpack(ids)) or {}
     for i = 1, #ids do
       bytes = bytes + #(bodies[i] or "")
-      slice.take(page.part, #(bodies[i] or ""))
+      slice.take(page.budget, #(bodies[i] or ""))
     end
     listing.examine(page, ids, bodies)
     cursor, n = found[1], listing.chunk(page, #ids, bytes)
@@ -315,7 +315,7 @@ function listing.read(page, members, are_entries)
   for i = 1, #members do
     local id = are_entries and entry.id(members[i]) or members[i]
     local size = redis.call("HSTRLEN", base .. "jobs", id)
-    if not slice.take(page.part, size) then break end
+    if not slice.take(page.budget, size) then break end
     ids[i], bytes = id, bytes + size
   end
   if #ids == 0 then return 0, 0 end

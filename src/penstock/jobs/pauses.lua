@@ -1,63 +1,64 @@
--- Pauses of a part of a queue: of the jobs of one task, or of one tenant. They are parked as at a limit that has no
+-- Pauses of a scope: of the jobs of one task, or of one tenant. They are parked as at a limit that has no
 -- place.
 --
---   pauses   HASH   part -> PAUSED, or RESUMED as long as jobs are parked there. A part is p:task=name or p:tenant=name
+--   pauses   HASH   scope -> PAUSED, or RESUMED as long as jobs are parked there. A scope is p:task=name or
+--                   p:tenant=name
 --   row      (row.lua)  PAUSES: how many fields that has; absent until the first pause
 --
--- The jobs of a part wait in its parked lanes (limits.lua), and have no place in a limit. A job that becomes ready is
+-- The jobs of a scope wait in its parked lanes (limits.lua), and have no place in a limit. A job that becomes ready is
 -- parked at once. One that was ready before is parked by the claim that meets it, in front of those. After the end of a
--- pause each script admits some jobs to the front of their lanes; until none is left, new jobs of the part are parked
+-- pause each script admits some jobs to the front of their lanes; until none is left, new jobs of the scope are parked
 -- behind the others.
 
-_pause = { PAUSED = "1", RESUMED = "2", MET = 100, ADMITTED = 100, PARTS = 1000 }
+_pause = { PAUSED = "1", RESUMED = "2", MET = 100, ADMITTED = 100, SCOPES = 1000 }
 
 -- PAUSED, RESUMED or false.
---- (s: table, part: str) -> str | false
+--- (s: table, scope: str) -> str | false
 --- uses: base
-function pauses.status(s, part)
-  s.parts = s.parts or {}
-  local known = s.parts[part]
+function pauses.status(s, scope)
+  s.scopes = s.scopes or {}
+  local known = s.scopes[scope]
   if known == nil then
-    known = redis.call("HGET", base .. "pauses", part)
-    s.parts[part] = known
+    known = redis.call("HGET", base .. "pauses", scope)
+    s.scopes[scope] = known
   end
   return known
 end
 
--- The paused part to which a job belongs, or nil. `behind`: also one that was resumed and still has parked jobs.
+-- The paused scope to which a job belongs, or nil. `behind`: also one that was resumed and still has parked jobs.
 --- (s: table, tenant: str, body: str, behind: bool) -> str | nil
 --- uses: base
-function pauses.part(s, tenant, body, behind)
+function pauses.scope(s, tenant, body, behind)
   local r = s.row
   if not r[_row.PAUSES] or r[_row.PAUSES] == 0 then return nil end
-  local part = "p:tenant=" .. tenant
-  local status = pauses.status(s, part)
-  if status == _pause.PAUSED or behind and status then return part end
+  local scope = "p:tenant=" .. tenant
+  local status = pauses.status(s, scope)
+  if status == _pause.PAUSED or behind and status then return scope end
   local task = record.task(body)
   if task == "" then return nil end
-  part = "p:task=" .. task
-  status = pauses.status(s, part)
-  return (status == _pause.PAUSED or behind and status) and part or nil
+  scope = "p:task=" .. task
+  status = pauses.status(s, scope)
+  return (status == _pause.PAUSED or behind and status) and scope or nil
 end
 
 -- Parks a job that would be ready, and gives up its places. Its record says that it has passed all of its limits: so
 -- `limits.leave` knows that it is parked at none of them. Returns its state and its flags.
---- (s: table, part: str, is_front: bool, entry: str, flags: int, priority: int, tenant: str, from: int, body: str)
+--- (s: table, scope: str, is_front: bool, entry: str, flags: int, priority: int, tenant: str, from: int, body: str)
 ---  -> str, int
 --- uses: base
 --- seldom
-function pauses.park(s, part, is_front, entry, flags, priority, tenant, from, body)
+function pauses.park(s, scope, is_front, entry, flags, priority, tenant, from, body)
   if record.has(flags, flag.LIMITED) then
     local list = record.limits(body)
     limits.give_up(s, list, 0, limits.passed(flags), false)
     flags = limits.with_passed(flags, #list)
   end
-  limits.park(s, limits.place(s, part), is_front, priority, tenant, entry)
+  limits.park(s, limits.place(s, scope), is_front, priority, tenant, entry)
   counters.move(s, tenant, from, _count.PARKED, 1)
   return state.PARKED, flags
 end
 
--- Parks the jobs of paused parts that a claim has met: id, record, …
+-- Parks the jobs of paused scopes that a claim has met: id, record, …
 --- (s: table, met: table)
 --- uses: base
 --- seldom
@@ -70,16 +71,16 @@ function pauses.park_met(s, met)
       admitted.forget(s, record.limits(body), was.priority, body, id)
     end
     counters.add_ready_since(s, was.since, -1)
-    local part = pauses.part(s, was.tenant, body, false)
+    local scope = pauses.scope(s, was.tenant, body, false)
     local new = record.entry(generation, #body, id)
     local new_state, flags =
-      pauses.park(s, part, true, new, was.flags, was.priority, was.tenant, _count.READY, body)
+      pauses.park(s, scope, true, new, was.flags, was.priority, was.tenant, _count.READY, body)
     set[i], set[i + 1] = id, record.moved(body, new_state, generation, s.now, flags)
   end
   batch.write("HSET", base .. "jobs", set)
 end
 
--- Whether no more jobs of a part are to be admitted in this script.
+-- Whether no more jobs of a scope are to be admitted in this script.
 --- (s: table, place: table) -> bool
 --- uses: base
 --- seldom
@@ -93,47 +94,47 @@ function pauses.holds(s, place)
   return true
 end
 
--- Forgets a part that was resumed and has no parked jobs.
---- (s: table, part: str)
+-- Forgets a scope that was resumed and has no parked jobs.
+--- (s: table, scope: str)
 --- uses: base
-function pauses.forget(s, part)
-  if pauses.status(s, part) ~= _pause.RESUMED then return end
-  redis.call("HDEL", base .. "pauses", part)
-  s.parts[part], s.row[_row.PAUSES] = false, s.row[_row.PAUSES] - 1
+function pauses.forget(s, scope)
+  if pauses.status(s, scope) ~= _pause.RESUMED then return end
+  redis.call("HDEL", base .. "pauses", scope)
+  s.scopes[scope], s.row[_row.PAUSES] = false, s.row[_row.PAUSES] - 1
 end
 
--- Pauses or resumes a part. Returns 1; 0 if nothing changed; -1 if too many parts are paused.
+-- Pauses or resumes a scope. Returns 1; 0 if nothing changed; -1 if too many scopes are paused.
 --- keys: base meta
---- args: given: int, part: str, on: int
+--- args: given: int, scope: str, on: int
 --- flags: allow-oom
 --- frame: change
-function script.pause_part(base, meta, given, part, on)
+function script.pause_scope(base, meta, given, scope, on)
   limits.open(s)
   local r = s.row
   r[_row.PAUSES] = r[_row.PAUSES] or 0
-  local status = pauses.status(s, part)
+  local status = pauses.status(s, scope)
   if on == 1 and status == _pause.PAUSED or on == 0 and status ~= _pause.PAUSED then return 0 end
   if not status then
-    if r[_row.PAUSES] >= _pause.PARTS then return -1 end
+    if r[_row.PAUSES] >= _pause.SCOPES then return -1 end
     r[_row.PAUSES] = r[_row.PAUSES] + 1
   end
-  s.parts[part] = on == 1 and _pause.PAUSED or _pause.RESUMED
-  redis.call("HSET", base .. "pauses", part, s.parts[part])
-  if on == 0 then limits.mark(s, limits.place(s, part)) end
+  s.scopes[scope] = on == 1 and _pause.PAUSED or _pause.RESUMED
+  redis.call("HSET", base .. "pauses", scope, s.scopes[scope])
+  if on == 0 then limits.mark(s, limits.place(s, scope)) end
   return 1
 end
 
--- The parts: { name, status, places of its parked jobs or false, … }.
+-- The scopes: { name, status, places of its parked jobs or false, … }.
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
 --- frame: read
 function script.show_pauses(base, meta, given)
-  local reply, found, parts = {}, redis.call("HGETALL", base .. "pauses"), {}
-  for i = 1, #found, 2 do parts[#parts + 1] = found[i] end
-  local places = #parts > 0 and batch.read(base .. "places", parts) or {}
-  for i = 1, #parts do
-    reply[3 * i - 2], reply[3 * i - 1], reply[3 * i] = parts[i], found[2 * i], places[i]
+  local reply, found, scopes = {}, redis.call("HGETALL", base .. "pauses"), {}
+  for i = 1, #found, 2 do scopes[#scopes + 1] = found[i] end
+  local places = #scopes > 0 and batch.read(base .. "places", scopes) or {}
+  for i = 1, #scopes do
+    reply[3 * i - 2], reply[3 * i - 1], reply[3 * i] = scopes[i], found[2 * i], places[i]
   end
   return reply
 end

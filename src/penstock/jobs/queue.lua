@@ -32,14 +32,14 @@
 --   history:10, history:60 (history)
 --   listeners, unnotified (listeners) · replay: (idempotency)
 --
--- Every script but `stage` has a frame (job.lua, row.lua): statements before its own and before its last `return`. They
--- read the row, empty the intake, and write what changed. A script that returns early has changed nothing.
+-- Every script but `take_in` has a frame (job.lua, row.lua): statements before its own and before its last `return`.
+-- They read the row, empty the intake, and write what changed. A script that returns early has changed nothing.
 
 _jobs_per_call = { PROMOTED = 100, TAKEN_BACK = 100, ABANDONED = 250 }
 
 _late = { TIMEKEEPER = 250 } -- ms: a due job that is later than this shows that the timekeeper has failed
 
-_staged = { NO = 0, YES = 1 }
+_taken = { NO = 0, YES = 1 }
 
 -- Accepts one plain call: due now, with an id of the library's. Returns 1; or 0 if a worker is idle, the intake is
 -- full, the record is large or the queue is new. Then nothing was written, and the caller sends `enqueue` with the same
@@ -47,11 +47,11 @@ _staged = { NO = 0, YES = 1 }
 -- row.
 --- keys: base meta
 --- args: caller: str, number: str, given: int, id: str, body: str
-function script.stage(base, meta, caller, number, given, id, body)
+function script.take_in(base, meta, caller, number, given, id, body)
   local packed = redis.call("HGET", meta, "row")
   if not packed then
     local first = redis.call("HGET", meta, "format")
-    return first and row.wrong_format(first) or _staged.NO
+    return first and row.wrong_format(first) or _taken.NO
   end
   local _, format, idle_until = cmsgpack.unpack_limit(packed, 2, 0)
   local now = given
@@ -60,12 +60,12 @@ function script.stage(base, meta, caller, number, given, id, body)
     now = math.floor(time[1] * 1000 + time[2] / 1000)
   end
   if format ~= record.FORMAT then return row.wrong_format(format) end
-  if idle_until > now or #body > intake.MOST_BYTES then return _staged.NO end
+  if idle_until > now or #body > intake.MOST_BYTES then return _taken.NO end
   if redis.call("RPUSH", base .. "intake", caller, number, id, body, string.format("%d", now)) > _intake.VALUES then
     redis.call("RPOP", base .. "intake", _intake.FIELDS)
-    return _staged.NO
+    return _taken.NO
   end
-  return _staged.YES
+  return _taken.YES
 end
 
 -- Enqueues the drafts from ARGV[first] on, and writes everything. Returns the reply of `enqueue`.
@@ -106,13 +106,13 @@ function queue.add_jobs(s, caller, number, first)
   row.store(s)
   idempotency.keep(caller, number, known)
   if #known > 0 then return known end
-  return r[_row.IDLE_UNTIL] > s.now and _staged.NO or _staged.YES
+  return r[_row.IDLE_UNTIL] > s.now and _taken.NO or _taken.YES
 end
 
 -- Enqueues `jobs`: id, draft (see record.lua), id, draft, … Send at most a few hundred per call. Returns the positions,
 -- from 0, of ids that are already in the queue; those jobs are not changed. For a double of a unique job (unique.lua)
 -- it returns the position and the id of that job, in an array. If all are new, it may return a number instead: whether
--- the caller should try `stage` for its next call, because no worker is idle.
+-- the caller should try `take_in` for its next call, because no worker is idle.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, jobs: *
 --- frame: read
@@ -209,7 +209,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   local more_ready = next(s.lists) ~= nil
   job.commit(s)
   local suspects = r[_row.PAUSED] == 0 and recovery.waiting(r, now) or -1
-  local more_listeners = listeners.notify_rest(r, s.part)
+  local more_listeners = listeners.notify_rest(r, s.budget)
   local ticks = r[_row.NEXT_TICK] > 0 and address ~= "" and once == 0 and trial ~= "only" and schedule.offer(s) or {}
 
   local more = room.want > 0 and (room.full or more_due or more_lost or more_listeners or more_places or more_batches
@@ -292,10 +292,10 @@ end
 --- frame: change
 function script.abandon(base, meta, given, incarnation, verb, text, more, started, ...)
   if not redis.call("ZSCORE", base .. "leases", incarnation) then return { 0, 1, recovery.waiting(s.row, s.now) } end
-  local part, done = slice.of(_jobs_per_call.ABANDONED), 1
+  local budget, done = slice.of(_jobs_per_call.ABANDONED), 1
   for i = started, #ARGV do
     if lease.held(incarnation, ARGV[i]) then
-      if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", token.id(ARGV[i]))) then
+      if not slice.take(budget, redis.call("HSTRLEN", base .. "jobs", token.id(ARGV[i]))) then
         done = 0
         break
       end
@@ -303,7 +303,7 @@ function script.abandon(base, meta, given, incarnation, verb, text, more, starte
     end
   end
   if more == 0 and done == 1 then
-    local tokens = lease.some_tokens(incarnation, part)
+    local tokens = lease.some_tokens(incarnation, budget)
     for i = 1, #tokens do job.settle(s, incarnation, "release", tokens[i], 0, "") end
   end
   if #s.suspects > 0 then wake.many(s.row, s.now, #s.suspects / 2) end
@@ -349,19 +349,20 @@ end
 --- flags: allow-oom
 --- frame: change
 function script.purge(base, meta, given, tenant, all, source, offset, limit)
-  listeners.notify_rest(s.row, s.part)
-  local part = slice.of(limit)
+  listeners.notify_rest(s.row, s.budget)
+  local budget = slice.of(limit)
   for level = 0, 9 do
     local turns = base .. "turns:" .. level
-    while part.left > 0 do
+    while budget.left > 0 do
       local one = tenant
       if all == 1 then one = redis.call("ZRANGE", turns, 0, 0)[1] end
       if not one or not redis.call("ZSCORE", turns, one) then break end
-      job.cancel_tenant(s, level, one, part)
+      job.cancel_tenant(s, level, one, budget)
     end
   end
-  local entries = part.left > 0 and redis.call("ZRANGE", base .. source, offset, offset + part.left - 1, "REV") or {}
-  local fit = slice.take_entries(part, entries)
+  local last = offset + budget.left - 1
+  local entries = budget.left > 0 and redis.call("ZRANGE", base .. source, offset, last, "REV") or {}
+  local fit = slice.take_entries(budget, entries)
   for i = 1, #fit do
     local id = entry.id(fit[i])
     local body = record.get(id)
@@ -376,7 +377,7 @@ function script.purge(base, meta, given, tenant, all, source, offset, limit)
   end
   local cancelled = #s.finished
   s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + cancelled
-  return { cancelled, offset, part.left > 0 and 1 or 0, s.row[_row.UNNOTIFIED] }
+  return { cancelled, offset, budget.left > 0 and 1 or 0, s.row[_row.UNNOTIFIED] }
 end
 
 -- Returns what `inspect.job` does, and the registration of the worker that runs the job, or false.
@@ -399,7 +400,7 @@ end
 function script.result(base, meta, given, id, address)
   local found = inspect.job(id, s.now)
   if found[1] and record.state(found[1]) ~= state.DEAD and address ~= "" then listeners.add(s.row, id, address) end
-  listeners.notify_rest(s.row, s.part)
+  listeners.notify_rest(s.row, s.budget)
   return found
 end
 

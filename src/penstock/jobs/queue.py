@@ -392,7 +392,7 @@ class Queue:
         if name is None:
             yield from set_all(self.shards, lambda shard: shard.bindings.set_switch("paused", on))
         else:
-            yield from set_all(self.shards, lambda shard: shard.bindings.pause_part(name, on).then(check))
+            yield from set_all(self.shards, lambda shard: shard.bindings.pause_scope(name, on).then(check))
 
     @verb
     def pauses(self) -> RoundTrip[list[PausedPart]] | Operation[list[PausedPart]]:

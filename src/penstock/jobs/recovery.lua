@@ -75,10 +75,10 @@ end
 function recovery.take_back(s, limit)
   local r = s.row
   if r[_row.NEXT_LEASE] == 0 or r[_row.NEXT_LEASE] > s.now then return false end
-  local part, claims = slice.of(limit), {}
+  local budget, claims = slice.of(limit), {}
   local ended = redis.call("ZRANGE", base .. "leases", "-inf", s.now, "BYSCORE", "LIMIT", 0, 8)
   for i = 1, #ended do
-    local tokens = lease.some_tokens(ended[i], part)
+    local tokens = lease.some_tokens(ended[i], budget)
     if #tokens > 0 then
       local if_suspect, if_not, host_deaths = recovery.verbs(ended[i])
       for j = 1, #tokens do claims[#claims + 1] = { tokens[j], ended[i], if_suspect, if_not, host_deaths } end

@@ -4,7 +4,7 @@
 --   row    (row.lua)  RESULT_CLASSES has the bit SET while any of them is set
 --
 -- The scripts that settle jobs remove what is too many or too old, the oldest first, at most some hundred at a time.
--- The time for which a result is kept is part of its job (results.lua).
+-- The time for which a result is kept belongs to its job (results.lua).
 
 _retention = { SET = 281474976710656, SLICE = 100, RESULTS = 500 } -- SET: 2^48, above the bits of the classes
 
@@ -28,11 +28,11 @@ end
 function retention.remove_dead(s, most, age)
   local over = most >= 0 and s.row[_row.DEAD] - most or 0
   local oldest = redis.call("ZRANGE", base .. "dead", 0, _retention.SLICE - 1, "WITHSCORES")
-  local part = slice.of(_retention.SLICE)
+  local budget = slice.of(_retention.SLICE)
   for i = 1, #oldest, 2 do
     local too_many, id = (i + 1) / 2 <= over, oldest[i]
     if not too_many and (age < 0 or tonumber(oldest[i + 1]) > s.now - age) then break end
-    if not slice.take(part, redis.call("HSTRLEN", base .. "jobs", id)) then break end
+    if not slice.take(budget, redis.call("HSTRLEN", base .. "jobs", id)) then break end
     local body = record.get(id)
     local why = too_many and "removed: the queue had too many dead letters" or "removed: the dead letter was too old"
     if body then job.remove(s, id, body, ending.CANCELLED, why) end

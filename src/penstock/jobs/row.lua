@@ -4,8 +4,8 @@
 --   meta   HASH   row: format, the end of the last sleep, an array of numbers, when the next row of the history is due
 --                      (server ms), and how many jobs have entered the queue, in MessagePack
 --
--- The script `stage` reads only the first two. A row of an older release lacks the last two. No worker is registered as
--- idle after the end of the last sleep (server ms; 0: none is idle).
+-- The script `take_in` reads only the first two. A row of an older release lacks the last two. No worker is registered
+-- as idle after the end of the last sleep (server ms; 0: none is idle).
 --
 -- Jobs by state are counted, not derived from lists, which may hold entries of cancelled jobs. The four times are lower
 -- bounds: before them there is nothing to look for. 0 means that there is nothing at all. A mark is 1 if its key may

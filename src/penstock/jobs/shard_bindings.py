@@ -47,22 +47,24 @@ class ShardBindings:
         queue = self._queue
         args = (*UNNUMBERED, queue.clock.now_ms, table, int(moving), *jobs)
         read = partial(queue._read_positions, on_double=on_double)
-        if plain and queue._may_stage and len(jobs[1]) <= MOST_BYTES:  # type: ignore[arg-type]
-            stage = queue._scripts["stage_in_shard"]
+        if plain and queue._may_take_in and len(jobs[1]) <= MOST_BYTES:  # type: ignore[arg-type]
+            shortcut = queue._scripts["take_in_shard"]
         else:
-            stage = None
+            shortcut = None
 
         def read_shard(reply: int | list[Any]) -> list[int] | Elsewhere:
             if isinstance(reply, list) and reply and isinstance(reply[0], bytes):
                 return Elsewhere.read(reply)
             return read(reply)
 
-        return RoundTrip(queue._scripts["enqueue_in_shard"], queue._declared, args, read_shard, durable, shortcut=stage)
+        return RoundTrip(
+            queue._scripts["enqueue_in_shard"], queue._declared, args, read_shard, durable, shortcut=shortcut
+        )
 
-    def stage(self, job_id: str, record: bytes, table: str) -> RoundTrip[bool]:
-        """As `QueueBindings.stage`, by this table."""
+    def take_in(self, job_id: str, record: bytes, table: str) -> RoundTrip[bool]:
+        """As `QueueBindings.take_in`, by this table."""
         args = (*UNNUMBERED, self._queue.clock.now_ms, table, 0, job_id, record)
-        return self._queue._call("stage_in_shard", args, bool)
+        return self._queue._call("take_in_shard", args, bool)
 
     def table(self, number: int) -> RoundTrip[str]:
         """The table of shards. A missing one is stored: with `number` shards, or with one if there are jobs.

@@ -138,7 +138,7 @@ def _copy_settings(shards: ShardMap, before: int) -> Operation[None]:
         for pause in (yield first.bindings.pauses()):
             part = part_name(first.name, pause.task, pause.tenant)
             if pause.paused and part is not None:
-                yield Parallel(tuple(one.bindings.pause_part(part, True) for one in added))
+                yield Parallel(tuple(one.bindings.pause_scope(part, True) for one in added))
     cursor = "0"
     while True:
         cursor, weights = yield ShardBindings(first.bindings).scan_weights(cursor)

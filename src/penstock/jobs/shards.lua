@@ -69,14 +69,14 @@ function shards.handed_over(tenants, now)
   return gone
 end
 
--- As `stage`, for a shard: it replies 0 also for another table.
+-- As `take_in`, for a shard: it replies 0 also for another table.
 --- keys: base meta
 --- args: caller: str, number: str, given: int, shards_table: str, moving: int, id: str, body: str
-function script.stage_in_shard(base, meta, caller, number, given, shards_table, moving, id, body)
+function script.take_in_shard(base, meta, caller, number, given, shards_table, moving, id, body)
   local known = redis.call("HMGET", meta, "row", "shards")
   if not known[1] then
     local first = redis.call("HGET", meta, "format")
-    return first and row.wrong_format(first) or _staged.NO
+    return first and row.wrong_format(first) or _taken.NO
   end
   local _, format, idle_until = cmsgpack.unpack_limit(known[1], 2, 0)
   local now = given
@@ -85,12 +85,12 @@ function script.stage_in_shard(base, meta, caller, number, given, shards_table, 
     now = math.floor(time[1] * 1000 + time[2] / 1000)
   end
   if format ~= record.FORMAT then return row.wrong_format(format) end
-  if known[2] ~= shards_table or moving == 1 or idle_until > now or #body > intake.MOST_BYTES then return _staged.NO end
+  if known[2] ~= shards_table or moving == 1 or idle_until > now or #body > intake.MOST_BYTES then return _taken.NO end
   if redis.call("RPUSH", base .. "intake", caller, number, id, body, string.format("%d", now)) > _intake.VALUES then
     redis.call("RPOP", base .. "intake", _intake.FIELDS)
-    return _staged.NO
+    return _taken.NO
   end
-  return _staged.YES
+  return _taken.YES
 end
 
 -- As `enqueue`, for a shard. Returns { "TABLE", table } if the shard knows a newer table, and with `moving` 1, which

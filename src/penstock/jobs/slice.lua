@@ -11,22 +11,22 @@ end
 
 -- Returns whether one more record of this size fits, and deducts it if it does. The first record that does not fit ends
 -- the slice.
---- (rest: table, bytes: int) -> bool
-function slice.take(rest, bytes)
-  if rest.left > 0 and (bytes <= rest.bytes or rest.fresh) then
-    rest.left, rest.bytes, rest.fresh = rest.left - 1, rest.bytes - bytes, false
+--- (budget: table, bytes: int) -> bool
+function slice.take(budget, bytes)
+  if budget.left > 0 and (bytes <= budget.bytes or budget.fresh) then
+    budget.left, budget.bytes, budget.fresh = budget.left - 1, budget.bytes - bytes, false
     return true
   end
-  rest.left = 0
+  budget.left = 0
   return false
 end
 
 -- The first of the entries, as many as fit.
---- (rest: table, entries: table) -> table
-function slice.take_entries(rest, entries)
+--- (budget: table, entries: table) -> table
+function slice.take_entries(budget, entries)
   local fit = {}
   for i = 1, #entries do
-    if not slice.take(rest, record.entry_bytes(entries[i])) then break end
+    if not slice.take(budget, record.entry_bytes(entries[i])) then break end
     fit[i] = entries[i]
   end
   return fit
