@@ -59,7 +59,7 @@ async def test_a_worker_that_names_no_shards_does_not_start(make_app: MakeApp):
 
 @pytest.mark.parametrize("place", ["cluster"])
 async def test_the_nodes_of_a_cluster_share_the_jobs_of_one_queue(make_app: MakeApp):
-    app = make_app()
+    app = make_app("shards")  # with some prefixes, a shard is just beyond the end of its third
     queue = app.queue("mail", shards=12)
 
     @app.task(queue="mail")
@@ -67,9 +67,8 @@ async def test_the_nodes_of_a_cluster_share_the_jobs_of_one_queue(make_app: Make
 
     await app.enqueue_many.aio(nothing.using(tenant=f"t{n}").call() for n in range(2000))
     await run_burst(app, concurrency=100)
-    shares = Counter[
-        int
-    ]()  # by thirds of the slots, as a new cluster of three has them: another test may have moved some
+    # By thirds of the slots, as a new cluster of three has them: another test may have moved some.
+    shares = Counter[int]()
     for shard in queue.shards.current.known:
         third = 3 * slot(shard.bindings.keys.base) // 16384
         shares[third] += (await app._driver.aio.run(shard.bindings.counts())).completed
