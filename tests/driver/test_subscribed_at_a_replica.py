@@ -20,8 +20,13 @@ from tests.clusters import ReplicatedCluster
 from tests.conftest import Do, commands, until
 from tests.locks import conftest
 from tests.locks.test_lock import waiting
-from tests.servers import Server, eventually, free_port
+from tests.servers import RELEASE, Server, eventually, free_port
 from tests.speed import scaled
+
+pytestmark = pytest.mark.skipif(
+    RELEASE.family == "redis" and RELEASE.version < (7, 2),
+    reason="for up to a second after a fail-over Redis 7.0 passes no message on to the old primary (measured: 0.8 s)",
+)
 
 frozen_face = conftest.frozen_face
 
