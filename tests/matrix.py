@@ -63,7 +63,7 @@ Find = Callable[[], tuple[list[Place], list[str]]]
 
 def find_pythons() -> tuple[list[Place], list[str]]:
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    places, missing = [Place(f"Python {here}, development mode", environment={"PYTHONDEVMODE": "1"})], []
+    places, missing = [Place(f"development mode of {here}", environment={"PYTHONDEVMODE": "1"})], []
     for version in (*PYTHONS, *(f"{one}t" for one in PYTHONS[2:])):
         interpreter = next(filter(_runs, _interpreters(version)), None)
         if version == here:
