@@ -370,7 +370,7 @@ def test_a_route_learns_a_cluster_follows_redirections_and_forgets():
     route = Route(ServerAddress("cluster", (("seed", 1),), "", remap=lambda node: (f"{node[0]}.out", node[1])))
     assert route.node("foo") is None
     reply = [[0, 9999, [b"a", 1, b"id"]], [10000, 16383, [b"", 2, b"id"], [b"replica", 3, b"id"]]]
-    route.store(route.read([reply], ("seed", 1)), route.place("bar"))
+    route.store(route.read([reply], ("seed", 1)), route.position("bar"))
     assert route.node("foo") == ("seed.out", 2)
     assert route.redirect("12182 b:5", ("seed", 1), permanent=False) == ("b.out", 5)
     assert route.node("foo") == ("seed.out", 2)
@@ -383,17 +383,17 @@ def test_a_route_learns_a_cluster_follows_redirections_and_forgets():
 def test_a_route_forgets_only_the_node_that_failed():
     route = Route(ServerAddress("cluster", (("a", 1),), ""))
     answer = route.read([[[0, 9999, [b"a", 1, b"id"]], [10000, 16383, [b"b", 2, b"id"]]]], ("a", 1))
-    route.store(answer, route.place("bar"))
+    route.store(answer, route.position("bar"))
     route.forget(("b", 2))
-    assert (route.node("foo"), route.suspect(route.place("foo"))) == (None, ("b", 2))
+    assert (route.node("foo"), route.suspect(route.position("foo"))) == (None, ("b", 2))
     assert route.node("bar") == ("a", 1)
     assert route.primaries() == [("a", 1), ("b", 2)]
     assert route.candidates() == [[("a", 1)], [("b", 2)]]
-    assert [answer.table[place] for place in route.places_to_look_up()] == [("b", 2)]
-    route.store(answer, route.place("foo"))
+    assert [answer.table[position] for position in route.positions_to_look_up()] == [("b", 2)]
+    route.store(answer, route.position("foo"))
     assert route.node("foo") == ("b", 2)
     route.forget(("b", 2))  # a late failure of many
     assert route.node("foo") == ("b", 2)
     route.forget_slot("foo")
-    assert (route.node("foo"), route.suspect(route.place("foo"))) == (None, None)
+    assert (route.node("foo"), route.suspect(route.position("foo"))) == (None, None)
     assert route.node("bar") == ("a", 1)

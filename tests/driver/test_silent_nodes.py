@@ -167,7 +167,7 @@ async def test_the_nodes_are_found_while_one_is_silent(face: str, patient_cluste
     await asyncio.sleep(0.3)
     route.forget(found[0], patient=True)
     assert sorted(await driver.run(operation())) == sorted(found)
-    assert route.places_to_look_up() == []
+    assert route.positions_to_look_up() == []
     await driver.aclose()
 
 

@@ -30,7 +30,7 @@ driver performs each effect and sends its result back into the generator:
         return found
 
 An effect that fails raises its error inside the generator, at the `yield`. So does a cancelled task or Ctrl-C: the
-generator may then yield further effects, for instance to give up its place among the waiters.
+generator may then yield further effects, for instance to give up its position among the waiters.
 
 `@verb` gives a method that returns a RoundTrip or an Operation its two faces: `queue.put(1)` blocks,
 `await queue.put.aio(1)` does not.
@@ -114,7 +114,8 @@ class Unanswered(Protocol):
 class Send:
     """Call a script, and prepare the next call before its reply is there. Result: an `Unanswered`, for `Receive`.
 
-    Receive it before the next `Send`: two calls on their way could change places when one of them has to be repeated.
+    Receive it before the next `Send`: of two calls on their way, one that has to be
+    repeated could come after the other.
     """
 
     round_trip: RoundTrip[Any]

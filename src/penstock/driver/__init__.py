@@ -17,7 +17,7 @@ The modules of this folder, in reading order:
     subscriber.py         the connection on which the messages of one node arrive
     first_connection.py   whether Penstock can work with a server, and what the server may lose
     connector.py          address, version and new connections
-    address.py            an address as the place of a server
+    address.py            an address, read into what a connection needs
     sentinels.py          behind Sentinel, whether a node is still the primary
     sentinel_watch.py     hears from the Sentinels that a replica takes over
     library.py            what the driver uses of valkey-py and redis-py that they do not document, and how it reads

@@ -153,7 +153,7 @@ class Connector:
     # --- connections ---
 
     def may_ping(self, node: Node) -> bool:
-        """Whether a subscriber may send the node a PING now: the faces of a process take turns."""
+        """Whether a subscriber may send the node a PING now: at most one face of a process per interval."""
         now = time.monotonic()
         if now - self._pinged.get(node, -math.inf) < self.settings.ping_interval * 0.9:
             return False

@@ -64,7 +64,7 @@ C = TypeVar("C", bound=Connection)
 L = TypeVar("L", bound=FaceListener)
 
 # An operation that failed or was cancelled may retry for this many seconds while it cleans up, for instance to give up
-# its place among the waiters of a lock. The server forgets that place soon anyway.
+# its position among the waiters of a lock. The server forgets that position soon anyway.
 _CLEANUP_GIVE_UP_AFTER = 3.0
 
 # How many seconds an operation waits for its subscription before it begins.
@@ -239,14 +239,14 @@ class Engine(Generic[C, L]):
     async def find_node(self, key: str) -> Node:
         """The node that serves the key."""
         route = self._connector.route or await self.find_route()
-        return route.node(key) or await self._look_up_node(route, route.place(key))
+        return route.node(key) or await self._look_up_node(route, route.position(key))
 
-    async def _look_up_node(self, route: Route, place: int) -> Node:
-        """Find the node for a place. Callers that look for the same node share one look-up."""
-        suspect = route.suspect(place)
-        await self.share((suspect or place) if route.primaries() else None, partial(look_up, self, route, place))
+    async def _look_up_node(self, route: Route, position: int) -> Node:
+        """Find the node for a position. Callers that look for the same node share one look-up."""
+        suspect = route.suspect(position)
+        await self.share((suspect or position) if route.primaries() else None, partial(look_up, self, route, position))
         self._connector.follow_sentinels()
-        node = route.node_at(place)
+        node = route.node_at(position)
         if node is None:
             raise ConnectionError(f"no server at {self.address} knows which node serves this key")
         return node
@@ -285,9 +285,9 @@ class Engine(Generic[C, L]):
         if key:
             return [await self.find_node(key)]
         route = await self.find_route()
-        for place in route.places_to_look_up():
+        for position in route.positions_to_look_up():
             try:
-                await self._look_up_node(route, place)
+                await self._look_up_node(route, position)
             except Exception:  # a cluster in which no node serves the slot of "" still has primaries
                 if not route.primaries():
                     raise

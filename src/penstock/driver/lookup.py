@@ -1,9 +1,10 @@
-"""Asks candidates which node serves a place (a slot of a cluster, or 0): the nodes of the cluster, or the Sentinels.
+"""Asks candidates which node serves a position (a slot of a cluster, or 0): the nodes of the cluster, or the Sentinels.
 
-They are asked in groups, those of a group side by side. The first answer that names a node for the place is used, so a
-candidate that does not answer delays nobody. If the node that served the place has fallen silent or was demoted, some
+They are asked in groups, those of a group side by side. The first answer that names a node for the position is used, so
+a candidate that does not answer delays nobody. If the node of the position has fallen silent or was demoted, some
 candidates may not know its successor yet. Then an answer that names another node is used at once; one that names the
-same node again is used only when all candidates have answered, or half a second has passed.
+same node again is used only when all candidates have answered, or half a second has passed. The same holds for a
+Sentinel that has missed a fail-over.
 
 The code is written once for both faces. A face supplies the queue of the answers, and runs the coroutines that ask:
 as tasks, or in threads that end with the answer.
@@ -63,16 +64,16 @@ class LookupFace(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
-async def look_up(face: LookupFace, route: Route, place: int) -> None:
-    """Find the node for a place, and store the answer in the route. Raises if no candidate names one."""
+async def look_up(face: LookupFace, route: Route, position: int) -> None:
+    """Find the node for a position, and store the answer in the route. Raises if no candidate names one."""
     while route.is_held:
         await face.sleep(_HOLD_INTERVAL)
-    if route.node_at(place) is not None:  # another caller has just found it
+    if route.node_at(position) is not None:  # another caller has just found it
         return
     arrived, stops, asked = face.outcome_queue(), list[Callable[[], object]](), 0
-    suspect = route.suspect(place)
+    suspect = route.suspect(position)
     same: Answer | None = None  # names the suspect again, or comes from a Sentinel that missed a fail-over
-    incomplete: Answer | None = None  # names no node for the place
+    incomplete: Answer | None = None  # names no node for the position
     failure: Exception | None = None
     groups = route.candidates()
     try:
@@ -89,27 +90,27 @@ async def look_up(face: LookupFace, route: Route, place: int) -> None:
                 asked -= 1
                 if isinstance(outcome, Exception):
                     failure = outcome
-                elif outcome.table[place] is None:
+                elif outcome.table[position] is None:
                     incomplete = outcome
-                elif route.is_doubtful(outcome, place, suspect):
+                elif route.is_doubtful(outcome, position, suspect):
                     same = outcome if same is None or same.epoch <= outcome.epoch else same
                 else:
-                    return _use(face, route, outcome, place)
+                    return _use(face, route, outcome, position)
             if same is not None:
-                return _use(face, route, same, place)
+                return _use(face, route, same, position)
     finally:
         for stop in stops:
             stop()
     if incomplete is not None:
-        route.store(incomplete, place)
+        route.store(incomplete, position)
         failure = None
     raise failure or ConnectionError(f"no server at {face.address} knows which node serves this key")
 
 
-def _use(face: LookupFace, route: Route, answer: Answer, place: int) -> None:
-    suspect = route.suspect(place)
-    route.store(answer, place)
-    if suspect is not None and answer.table[place] != suspect:
+def _use(face: LookupFace, route: Route, answer: Answer, position: int) -> None:
+    suspect = route.suspect(position)
+    route.store(answer, position)
+    if suspect is not None and answer.table[position] != suspect:
         face.took_over(suspect)
 
 

@@ -95,8 +95,8 @@ class Route:
         """Asks a Sentinel for the state of the primary."""
         return ("SENTINEL", "MASTER", self._address.service)
 
-    def place(self, key: str) -> int:
-        """The place of the key in a table: its slot on a cluster, else 0."""
+    def position(self, key: str) -> int:
+        """The position of the key in a table: its slot on a cluster, else 0."""
         return slot(key) if self._is_cluster else 0
 
     def node(self, key: str) -> Node | None:
@@ -106,14 +106,14 @@ class Route:
         node = self._table[slot(key) if self._is_cluster else 0]
         return None if self._in_doubt and node in self._in_doubt else node
 
-    def node_at(self, place: int) -> Node | None:
-        """The node that serves this place; None if it has to be looked up."""
-        node = self._table[place] if self._table else None
+    def node_at(self, position: int) -> Node | None:
+        """The node that serves this position; None if it has to be looked up."""
+        node = self._table[position] if self._table else None
         return None if node in self._in_doubt else node
 
-    def suspect(self, place: int) -> Node | None:
-        """The node that served this place before it came into doubt."""
-        node = self._table[place] if self._table else None
+    def suspect(self, position: int) -> Node | None:
+        """The node that served this position before it came into doubt."""
+        node = self._table[position] if self._table else None
         return node if node in self._in_doubt else None
 
     def is_patient(self, suspect: Node | None) -> bool:
@@ -124,10 +124,10 @@ class Route:
         """The known nodes that hold keys, including those in doubt; [] if they have to be looked up."""
         return _distinct(self._table)
 
-    def places_to_look_up(self) -> list[int]:
-        """A place of each primary in doubt. If no node is known, the place of the key ""."""
+    def positions_to_look_up(self) -> list[int]:
+        """A position of each primary in doubt. If no node is known, the position of the key ""."""
         if not self.primaries():
-            return [self.place("")]
+            return [self.position("")]
         return [self._table.index(node) for node in list(self._in_doubt) if node in self._table]
 
     def candidates(self) -> list[list[Node]]:
@@ -180,9 +180,9 @@ class Route:
         """Whether a Sentinel has missed a fail-over that another one knows."""
         return answer.epoch < self._epoch
 
-    def is_doubtful(self, answer: Answer, place: int, suspect: Node | None) -> bool:
+    def is_doubtful(self, answer: Answer, position: int, suspect: Node | None) -> bool:
         """Whether to wait a little for another answer: this one names the node that failed again, or is outdated."""
-        return self.is_outdated(answer) or (self.is_patient(suspect) and answer.table[place] == suspect)
+        return self.is_outdated(answer) or (self.is_patient(suspect) and answer.table[position] == suspect)
 
     def has_primary(self, reply: Any, node: Node) -> bool | None:
         """Whether a Sentinel's reply to `state_command` says that no fail-over away from this node is under way.
@@ -197,8 +197,8 @@ class Route:
         is_named = self.reachable((state[b"ip"], state[b"port"]), node) == node
         return epoch == self._epoch and is_named != (b"failover_in_progress" in state[b"flags"])
 
-    def store(self, answer: Answer, place: int) -> None:
-        """Use this answer of a look-up for `place` from now on, and trust the node that it names there."""
+    def store(self, answer: Answer, position: int) -> None:
+        """Use this answer of a look-up for `position` from now on, and trust the node that it names there."""
         self._table, self._epoch = answer.table, answer.epoch
         if self._is_cluster:
             self._candidates = _distinct((*self._address.nodes, *answer.table))
@@ -207,13 +207,13 @@ class Route:
         for kept in (self._in_doubt, self._confirmed_at, self._hung_up_at):
             for node in [node for node in list(kept) if node not in known]:
                 kept.pop(node, None)
-        if (named := answer.table[place]) is not None:
+        if (named := answer.table[position]) is not None:
             self._trust(named)
 
     def redirect(self, message: str, asked: Node, *, permanent: bool) -> Node:
         """The node that an error `MOVED slot host:port` (permanent) or `ASK slot host:port` (for one call) names."""
-        number, place = message.split()[-2:]
-        host, _, port = place.rpartition(":")
+        number, named = message.split()[-2:]
+        host, _, port = named.rpartition(":")
         node = self.reachable((host.encode(), int(port)), asked)
         if permanent and self._table:
             self._table[int(number)] = node

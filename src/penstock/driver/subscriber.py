@@ -127,7 +127,7 @@ class Subscriptions(Generic[L]):
             channel.was_unused = False
             if is_new:
                 try:
-                    self.place(channel)
+                    self.assign(channel)
                 except BaseException:
                     self.remove(listener)
                     raise
@@ -147,7 +147,7 @@ class Subscriptions(Generic[L]):
                 del channel.shared_numbers[listener.shared_key]
             return True
 
-    def place(self, channel: WakeChannel) -> None:
+    def assign(self, channel: WakeChannel) -> None:
         """Give a channel to the subscriber of its node; if the node is not known, to one that looks for it.
 
         If no subscriber can be started, the channel is forgotten, and its listeners get the error.
@@ -287,7 +287,7 @@ class Subscriber:
             if await self._face.find_node(channel.key) != self.node:
                 with self._subscriptions.lock:
                     del self.channels[channel.name]
-                    self._subscriptions.place(channel)
+                    self._subscriptions.assign(channel)
 
     async def _connect(self, node: Node) -> None:
         connection = await self._face.connect(node)
@@ -340,7 +340,7 @@ class Subscriber:
             del self.channels[channel.name]
             channel.is_subscribed = False
             if not self._subscriptions.drop(channel):
-                self._subscriptions.place(channel)
+                self._subscriptions.assign(channel)
 
     def _check_silence(self) -> None:
         """Nothing arrived in time: send a PING, or raise TimeoutError if the last one was not answered."""

@@ -84,7 +84,7 @@ class AcquireReply:
     """The answer to one attempt.
 
     granted   whether the request now holds what it asked for; `fence` is then set
-    ticket    its place among the waiters
+    ticket    its position among the waiters
     retry_in  seconds after which to try again if no message arrives earlier
     more      whether to send it again at once: this call dropped as many dead waiters as one call may, and does not
               know yet whether the request can be granted
@@ -156,8 +156,8 @@ class LeaseBindings:
     def acquire(self, packed: bytes, ticket: int, *, join: bool) -> RoundTrip[AcquireReply]:
         """Try to acquire it.
 
-        ticket  the place among the waiters, from the reply to the last attempt; 0 for the first
-        join    if it is not granted, join the waiters or keep the place among them; False gives the place up
+        ticket  the position among the waiters, from the reply to the last attempt; 0 for the first
+        join    if it is not granted, join the waiters or keep the position among them; False gives the position up
         """
         return RoundTrip(self._acquire, self.declared, (packed, ticket, int(join)), read_acquire_reply)
 
@@ -175,7 +175,7 @@ class LeaseBindings:
         return RoundTrip(self._renew, self.declared, args[:takes], read_renew_reply)
 
     def release(self, packed: bytes) -> RoundTrip[ReleaseReply]:
-        """Release what the request holds, and its place among the waiters. May be repeated."""
+        """Release what the request holds, and its position among the waiters. May be repeated."""
         return RoundTrip(self._release, self.declared, (packed,), _release_reply)
 
     def server_time(self) -> RoundTrip[float]:
@@ -328,7 +328,7 @@ class RateReply:
                many requests wait; "again": send it again at once, because one call drops only so many dead waiters
     seconds    unless it waits: until the units would be allowed
     remaining  how many more units are allowed now
-    ticket     the place among the waiters
+    ticket     the position among the waiters
     """
 
     outcome: Literal["granted", "refused", "waits", "full", "again"]
@@ -366,8 +366,8 @@ class RateLimitBindings:
         """Try to use the units of a request.
 
         key       of the request; all its attempts have the same
-        ticket    the place among the waiters, from the reply to the last attempt; 0 for the first
-        join      if the units are not allowed now, join the waiters or keep the place; False gives it up
+        ticket    the position among the waiters, from the reply to the last attempt; 0 for the first
+        join      if the units are not allowed now, join the waiters or keep the position; False gives it up
         max_wait  seconds; refuse a new request that would wait for longer. None: any
         """
         micros = -1 if max_wait is None else int(max_wait * 1_000_000)

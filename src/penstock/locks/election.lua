@@ -72,7 +72,7 @@ function election.due(now)
 end
 
 -- One attempt to become the leader. If the request leads already, its lease starts again.
--- `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1 to join the candidates, or keep the place
+-- `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1 to join the candidates, or keep the position
 -- among them, if it is not elected.
 -- Returns { 1, term, 0, now } or { 0, ticket, ms until it should try again, now }, as the script of a lock does. 0 ms:
 -- so many candidates are gone that one call cannot drop them all; it is not known yet if it is elected.

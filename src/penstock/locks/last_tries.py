@@ -2,7 +2,7 @@
 
 The server asks two waiters of different processes to try again when a lease may end. If both died together with the
 owner, nobody would try. So each process tries on its own: every five seconds (with leases below eight seconds: after
-part of the shortest lease) it tries one of the locks that it waits for, in turn. If a waiter gets a lock that nobody
+part of the shortest lease) it tries the lock that it has tried the longest ago. If a waiter gets a lock that nobody
 handed over, somebody has died: then all waiters of the process try at once.
 """
 
@@ -116,7 +116,7 @@ class LastTries:
             messages = yield Wait(listener, left)
             for message in messages:
                 asked = min(asked, time.monotonic() + recheck_delay(message))
-        if asked > time.monotonic():  # it was the turn of these keys
+        if asked > time.monotonic():  # nothing asked for it
             self._next_at = time.monotonic() + min(self._intervals.values())
         return messages
 

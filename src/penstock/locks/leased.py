@@ -4,7 +4,7 @@ Each call of `acquire` makes a request with its own token, which may be sent any
 wait joins the waiters in the server (see `waiters.lua`): in its first attempt, if this process has waited for the same
 keys in the last seconds, else in its second. Its caller sleeps until a message arrives, until the time at which the
 server asked it to try again, or until it is the one of this process that tries (`last_tries.py`). A cancelled wait
-gives up its place among the waiters, or releases the lock if that was handed over in the meantime.
+gives up its position among the waiters, or releases the lock if that was handed over in the meantime.
 
 A message that hands a lock over contains the grant (`Grant.from_messages`), so the waiter starts without asking, and
 the renewer confirms the grant in the background.

@@ -145,7 +145,7 @@ end
 
 -- One attempt to acquire the locks of a request. If it holds them already, their leases start again.
 -- KEYS: base and name of each lock, as in the request. `ticket`: from the reply to the last attempt; 0 for the first.
--- `join`: 1 to join the waiters, or keep the place among them, if the locks are not granted.
+-- `join`: 1 to join the waiters, or keep the position among them, if the locks are not granted.
 -- Returns { 1, fence, 0, now }, { 0, ticket, ms until it should try again, now }, or { -1, number of a name that holds
 -- other data }. `now` is in microseconds. 0 ms: so many waiters are gone that one call cannot drop them all; it is not
 -- known yet if the locks can be granted.

@@ -175,7 +175,7 @@ function waiters.sweep(view, base)
   end
 end
 
--- Adds a request to the waiters: at the end, or, with the ticket of an earlier attempt, at its old place.
+-- Adds a request to the waiters: at the end, or, with the ticket of an earlier attempt, at its old position.
 -- Returns the ticket.
 --- (view: table, request: str, r: table, ticket: int, us: int) -> int
 function waiters.join(view, request, r, ticket, us)
@@ -216,7 +216,7 @@ function waiters.schedule_check(view, base, request, r, due, is_late)
   return ms
 end
 
--- Joins the waiters, or keeps the place among them, and schedules the next check. Returns the ticket and the ms until
+-- Joins the waiters, or keeps the position among them, and schedules the next check. Returns the ticket and the ms until
 -- the check. `due`: when a lease may expire.
 --- (view: table, request: str, r: table, ticket: int, us: int, due: int) -> int, int
 function waiters.wait(view, request, r, ticket, us, due)
