@@ -377,17 +377,15 @@ class AioEngine(Engine[AioConnection, AioListener]):
     def _open_once(self, node: Node) -> asyncio.Task[AioConnection]:
         """The task that opens the shared connection. All callers share it, and cancelling one does not cancel it."""
         opening = self._opening.get(node)
-        if opening is None:
+        if opening is None or opening.done():  # its callbacks run a little later
             opening = self._opening[node] = asyncio.create_task(self._open_shared(node))
             opening.add_done_callback(lambda done: done.cancelled() or done.exception())  # its callers may be gone
+            opening.add_done_callback(lambda done: self._opening.get(node) is done and self._opening.pop(node))
         return opening
 
     async def _open_shared(self, node: Node) -> AioConnection:
-        try:
-            connection = self._shared[node] = await self.connect(node)
-            return connection
-        finally:
-            del self._opening[node]
+        connection = self._shared[node] = await self.connect(node)
+        return connection
 
     async def _exchange_on_own_connection(self, node: Node, commands: tuple[Command, ...]) -> list[Any]:
         idle = self._idle[node] = [connection for connection in self._idle.get(node, ()) if not connection.closed]

@@ -14,8 +14,8 @@
 --
 -- A window (a sliding log) stores each unit, so that any span of `per` microseconds has at most `limit` of them.
 --
--- A waiter has a position among the waiters and no units: they are taken only when it tries again and they are allowed. So
--- a process that dies takes none with it. Each time, the first waiters are notified in how many milliseconds their
+-- A waiter has a position, and no units: they are taken only when it tries again and they are allowed. So a process
+-- that dies takes none with it. Each time, the first waiters are notified in how many milliseconds their
 -- units are allowed; they sleep until then by their own clock. A waiter of another process checks two seconds later
 -- whether the first one came. Nothing else is sent while requests wait.
 --
@@ -162,7 +162,7 @@ function line.announce(view, us, request)
 end
 
 -- One attempt to use the units of a request. `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1
--- to join the waiters, or keep the position among them, if the units are not allowed now. `max_wait`: microseconds; a new
+-- to join the waiters, or keep its position, if the units are not allowed now. `max_wait`: microseconds; a new
 -- request that would wait for longer is refused; -1 for any. All attempts of one request have the same number.
 -- Returns { 1, 0, units that are allowed beyond these } if the units are granted;
 -- { 0, microseconds until they would be allowed, units that are allowed now } if it is refused;

@@ -162,8 +162,8 @@ function permit.try_at_once(r, us)
 end
 
 -- One attempt to acquire the permits of a request. If it holds them already, their lease starts again.
--- `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1 to join the waiters, or keep the position among
--- them, if the permits are not granted.
+-- `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1 to join the waiters, or keep its position,
+-- if the permits are not granted.
 -- Returns { 1, fence or 0, 0, now, skipped }, { 0, ticket, ms until it should try again, now, skipped, the limit }, or
 -- { -1, the limit } if it wants more permits than the limit. `now` is in microseconds. `skipped` is 1 if the waiters of
 -- this face were skipped until now. 0 ms: so many waiters are gone that one call cannot drop them all; it is not known

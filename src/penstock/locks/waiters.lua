@@ -216,7 +216,7 @@ function waiters.schedule_check(view, base, request, r, due, is_late)
   return ms
 end
 
--- Joins the waiters, or keeps the position among them, and schedules the next check. Returns the ticket and the ms until
+-- Joins the waiters, or keeps its position, and schedules the next check. Returns the ticket and the ms until
 -- the check. `due`: when a lease may expire.
 --- (view: table, request: str, r: table, ticket: int, us: int, due: int) -> int, int
 function waiters.wait(view, request, r, ticket, us, due)
