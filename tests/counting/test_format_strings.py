@@ -112,3 +112,22 @@ def test_a_format_is_described_as_a_server_is_configured(format: str, line: str)
 def test_an_unknown_format_is_refused_with_the_fix(format: str, fault: str):
     with pytest.raises(ConfigurationError, match=fault):
         requests_per("day", format=format)
+
+
+@pytest.mark.parametrize("separator", ["|", "\t", " | ", ";"])
+@pytest.mark.parametrize("target", ["/a{0}200{0}5{0}x", "/a{0}200{0}99{0}curl/8", "/{0}{0}"])
+def test_a_client_cannot_add_fields_to_a_request(separator: str, target: str):
+    format = separator.join(["$remote_addr", "$time_iso8601", "$request", "$status", "$bytes_sent", "$http_user_agent"])
+    line = separator.join(
+        ["192.0.2.7", "2026-03-02T10:05:03Z", f"GET {target.format(separator)} HTTP/1.1", "404", "7", "ua"]
+    )
+    read = parse(line.encode(), format)
+    assert read is not None
+    assert (read.status, read.size, read.path) == (404, 7, target.format(separator))
+
+
+def test_a_url_with_the_separator_adds_no_fields():
+    format = "$remote_addr|$msec|$request_method|$request_uri|$status|$body_bytes_sent|$http_user_agent"
+    for target, status in {"/a": 404, "/a|200|99": None, "/a|200|99|x": None, "/a|b": None}.items():
+        read = parse(f"192.0.2.7|1772445903.512|GET|{target}|404|7|curl/8 (x)".encode(), format)
+        assert (read and read.status) == status

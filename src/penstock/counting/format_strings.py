@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from penstock.counting.grammar import SIZE, STATUS, USER, Field, PatternFormat, request_pattern, text_until
 from penstock.counting.request import Column
@@ -110,11 +111,12 @@ def format_of(text: str) -> PatternFormat:
         raise ConfigurationError(f"format {text!r} has no time that is known: use $time_local, $time_iso8601 or %t")
     parts: list[bytes | Field] = []
     used = set[str]()
+    unescaped = _unescaped_separator(pieces)
     for index, (kind, written) in enumerate(pieces):
         following = pieces[index + 1 :]
         if following and "text" not in {kind, following[0][0]} and following[0][0] != "question":
             raise ConfigurationError(f"format {text!r}: write something between {written} and {following[0][1]}")
-        parts += _parts_of(kind, written, following, used)
+        parts += _parts_of(kind, written, following, used, unescaped)
         used.add("time" if kind in _TIMES else kind)
     return PatternFormat(text, tuple(parts))
 
@@ -143,7 +145,9 @@ def _pieces(text: str) -> Iterator[_Piece]:
         yield "text", text[end:]
 
 
-def _parts_of(kind: str, written: str, following: Sequence[_Piece], used: set[str]) -> Iterator[bytes | Field]:
+def _parts_of(
+    kind: str, written: str, following: Sequence[_Piece], used: set[str], unescaped: bytes
+) -> Iterator[bytes | Field]:
     """The pattern of a piece. A column is read from the first variable for it, and others are only skipped."""
     if kind == "text":
         yield re.escape(written.encode())
@@ -152,13 +156,13 @@ def _parts_of(kind: str, written: str, following: Sequence[_Piece], used: set[st
     elif kind == "user":
         yield USER
     elif kind in used or kind not in _COLUMN_OF:
-        yield b"(?:%b)" % _any_text(following)
+        yield b"(?:%b)" % _any_text(following, unescaped)
     elif kind == "client":
         client = rb'[^\s,"%b]{1,255}' % _separator(following)
         yield Field("client", client)
         yield rb"(?:, ?%b(?=[^\w.:]))*+" % client
     else:
-        yield Field(_COLUMN_OF[kind], _pattern(kind, following))
+        yield Field(_COLUMN_OF[kind], _pattern(kind, following, unescaped))
 
 
 def _time(kind: Kind, *, bracketed: bool, wanted: bool) -> Iterator[bytes | Field]:
@@ -167,7 +171,7 @@ def _time(kind: Kind, *, bracketed: bool, wanted: bool) -> Iterator[bytes | Fiel
     yield rb"\]" if bracketed else b""
 
 
-def _pattern(kind: str, following: Sequence[_Piece]) -> bytes:
+def _pattern(kind: str, following: Sequence[_Piece], unescaped: bytes = b"") -> bytes:
     match kind:
         case "status":
             return rb"(?:%b|0)" % STATUS
@@ -180,7 +184,16 @@ def _pattern(kind: str, following: Sequence[_Piece]) -> bytes:
         case "request" if following:
             return request_pattern(_rest(following), re.escape(following[0][1][:1].encode()))
         case _:
-            return _any_text(following)
+            return _any_text(following, unescaped)
+
+
+def _unescaped_separator(pieces: Sequence[_Piece]) -> bytes:
+    """A separator that a URL may contain as it is, in a format without `$request`: with it a client could add fields of
+    its own, such as a status. Then the last field of a line, which may be any text, must not contain it."""
+    for (kind, _), (_, following) in pairwise(pieces):
+        if kind in {"path", "query"} and following[:1] in {"|", "^", "~"}:
+            return re.escape(following[:1].encode())
+    return b""
 
 
 def _separator(following: Sequence[_Piece]) -> bytes:
@@ -189,10 +202,11 @@ def _separator(following: Sequence[_Piece]) -> bytes:
     return b"" if first.isalnum() or first in {"", ".", ":", "-", "_"} else re.escape(first.encode())
 
 
-def _any_text(following: Sequence[_Piece]) -> bytes:
-    """Any text, up to the text that follows; a quote in it may have a backslash before it."""
+def _any_text(following: Sequence[_Piece], unescaped: bytes = b"") -> bytes:
+    """Any text, up to the text that follows; a quote in it may have a backslash before it. `unescaped`: a separator
+    that the last text of a line may not contain."""
     if not following:
-        return rb"[^\n]*?"
+        return rb"[^%b\n]*?" % unescaped
     if following[0][0] == "question":
         return rb'[^\s"?]*+'
     end = following[0][1].encode()
