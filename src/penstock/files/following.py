@@ -1,7 +1,7 @@
-"""Logs that are followed: which of them have changed since the last look, through rotations.
+"""Finds the followed logs that have changed since the last look, also when they were rotated or truncated.
 
-A log that is being written is kept open. So the lines that a program writes to it after it was renamed, packed or
-deleted are read nevertheless, until nobody has written to it for `settle` seconds.
+A log that is being written is kept open. So the lines are read that a program writes to it after it was renamed, packed
+or deleted, until nobody has written to it for `settle` seconds.
 """
 
 from __future__ import annotations

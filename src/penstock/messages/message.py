@@ -115,8 +115,8 @@ class Message:
 
     @property
     def event(self) -> Literal["redact", "edit"] | None:
-        """What happened to the message with the id `about`, if this is not a message but such an event. The body of an
-        "edit" is the new one, or None if a later event replaced it."""
+        """The kind of this event, or None for a message. An event is about the message with the id `about`; the body of
+        an "edit" is the new one, or None if a later event replaced it."""
         match self.note.partition(" ")[0]:
             case "redact":
                 return "redact"

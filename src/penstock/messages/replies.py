@@ -10,7 +10,7 @@ from penstock.messages.message import Mail, Message
 
 @dataclass(frozen=True, slots=True)
 class WakeReply:
-    """What is left to the caller of a script, after the script woke one slice of those that wait.
+    """The work that a script leaves to its caller: it has woken one slice of those that wait.
 
     left       how many the next calls of `wake` will wake
     to_notify  readers whose members wait for news of all their chats; the caller notifies these members
