@@ -8,6 +8,7 @@ import anyio.to_thread
 import pytest
 
 from penstock.core.operations import Listen, Operation, Wait
+from penstock.driver.aio import AioConnection
 from penstock.driver.server_driver import ServerDriver
 from tests.conftest import until
 from tests.driver.operations import (
@@ -78,3 +79,23 @@ async def test_a_cancelled_call_affects_no_other(key: str, server: Server):
     assert all(answers[i] in {1, 2} and answers[i + 1][-1] == "b" for i in range(0, 600, 2))
     assert sum("penstock" in one.get("lib-name", "") for one in server.client.client_list()) <= 1
     await driver.aclose()
+
+
+async def test_a_face_that_is_closed_while_its_subscriber_logs_in_leaves_no_connection(
+    key: str, server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    """Otherwise the end of a worker would wait for ever for the reader of that connection."""
+    driver = FaceDriver("aio", server.address)
+    exchange, logs_in = AioConnection.exchange, asyncio.Event()
+
+    async def never_answered(connection: AioConnection, *commands: Any) -> Any:
+        if commands[0] == ("CLIENT", "ID"):
+            logs_in.set()
+            await asyncio.sleep(60)
+        return await exchange(connection, *commands)
+
+    monkeypatch.setattr(AioConnection, "exchange", never_answered)
+    listener = driver.server_driver.aio.listen(key)
+    await asyncio.wait_for(logs_in.wait(), scaled(20))
+    await asyncio.wait_for(driver.aclose(), scaled(5))
+    listener.close()

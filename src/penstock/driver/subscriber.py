@@ -292,10 +292,14 @@ class Subscriber:
     async def _connect(self, node: Node) -> None:
         connection = await self._face.connect(node)
         self._was_accepted = True
-        (number,) = await connection.exchange(("CLIENT", "ID"))
-        if not isinstance(number, Exception):
-            # It reads no keys, so the only news that it gets is that all were deleted. Not every user may do this.
-            await connection.exchange(("CLIENT", "TRACKING", "ON", "REDIRECT", number))
+        try:
+            (number,) = await connection.exchange(("CLIENT", "ID"))
+            if not isinstance(number, Exception):
+                # It reads no keys, so the only news that it gets is that all were deleted. Not every user may do this.
+                await connection.exchange(("CLIENT", "TRACKING", "ON", "REDIRECT", number))
+        except BaseException:  # such as a cancellation: nobody else knows this connection yet
+            connection.close()
+            raise
         with self._subscriptions.lock:
             self._connection, self._pinged_at = connection, 0.0
             connection.push(*(("SSUBSCRIBE", name) for name in self.channels))
