@@ -1,12 +1,12 @@
--- Fairness by time: a queue may charge a tenant for the time that its jobs are held by workers, instead of one turn for
--- a job.
+-- Fairness by time: a queue may charge a tenant for the time that its jobs are held by workers, instead of one service
+-- for each job.
 --
 --   row             (row.lua)  WEIGHTED has the bit BY_TIME
 --   owners          (lease.lua)  the level of the job is added to its owner
---   owed:<level>    ZSET  tenant -> virtual time at which its next turn may begin, of tenants that had no waiting job
+--   owed:<level>    ZSET  tenant -> virtual time from which it may be served, of tenants that had no waiting job
 --                         when one of their jobs ended; PX 60 s
 --
--- A claim costs a tenant one turn, as always, which stands for MS of a worker's time. The end of the run charges the
+-- A claim costs a tenant one service, as always, which stands for MS of a worker's time. The end of the run charges the
 -- rest. So a job of two seconds costs as much as two hundred of ten milliseconds. A tenant without waiting jobs keeps
 -- what it owes.
 
@@ -23,13 +23,13 @@ function charging.charge(s, done, ids, held)
   for i = 1, #ids do claims[ids[i]] = held[i] or claims[ids[i]] end
   for i = 1, #done do
     local claimed_at, level = string.match(owners[i] or "", " (%d+) (%d)$")
-    local turns = claimed_at and (s.now - claimed_at) / _charge.MS - 1 or 0
-    if turns > 0 then
+    local services = claimed_at and (s.now - claimed_at) / _charge.MS - 1 or 0
+    if services > 0 then
       local held_claim = claims[done[i]]
       local tenant = claim.tenant(held_claim)
       local key = level .. tenant
       if not sums[key] then order[#order + 1] = key end
-      sums[key] = (sums[key] or 0) + turns
+      sums[key] = (sums[key] or 0) + services
     end
   end
   for i = 1, #order do
@@ -37,12 +37,12 @@ function charging.charge(s, done, ids, held)
   end
 end
 
--- Moves the next turn of a tenant back.
---- (s: table, level: int, tenant: str, turns: int)
+-- Has a tenant wait for so many services.
+--- (s: table, level: int, tenant: str, services: int)
 --- uses: base
-function charging.add(s, level, tenant, turns)
+function charging.add(s, level, tenant, services)
   local weight = s.row[_row.WEIGHTED] % 2 == 1 and redis.call("HGET", base .. "weights", tenant)
-  local cost = math.floor(turns * lane.cost(weight))
+  local cost = math.floor(services * lane.cost(weight))
   local key, owed = base .. "turns:" .. level, base .. "owed:" .. level
   local next_ = redis.call("ZSCORE", key, tenant)
   if next_ then
@@ -56,7 +56,7 @@ function charging.add(s, level, tenant, turns)
   redis.call("PEXPIRE", owed, _charge.MEMORY)
 end
 
--- Delays the first turns of tenants that arrive or return, by what they owe. `turns`: virtual time, tenant, …
+-- Delays tenants that arrive or return, by what they owe. `turns`: virtual time, tenant, …
 --- (level: int, turns: table)
 --- uses: base
 --- seldom

@@ -20,7 +20,7 @@ function script.edit(base, meta, caller, number, given, id, due, due_is_date, pr
   if due >= 0 and due_is_date == 0 then due = s.now + due end
   local was = record.state(body)
   local is_due = was == state.READY or was == state.PARKED
-  -- it keeps its turn
+  -- it stays where it is
   if is_due and due >= 0 and due <= s.now and priority < 0 and replace == 0 then return "edited" end
   if replace == 1 and record.powers(body) > 0 then return "fixed" end -- its keys follow from its arguments
   if was == state.WAITING and due >= 0 then return "waits" end
@@ -38,7 +38,7 @@ function script.edit(base, meta, caller, number, given, id, due, due_is_date, pr
   return "edited"
 end
 
--- Takes a waiting job out of its place, and has it enter again as `changed`. `due`: -1: when it was due.
+-- Takes a waiting job out of its list, and has it enter again as `changed`. `due`: -1: when it was due.
 --- (s: table, id: str, body: str, changed: str, due: int)
 --- uses: base
 function editing.enter_again(s, id, body, changed, due)

@@ -19,17 +19,17 @@
 --                              PX when the dependent does not wait any longer
 --   opened             ZSET    dependent that is open, or job that has edges and is not enqueued yet -> server ms at
 --                              which it is given up
---   inputs:<id>        STRING  results that a dependent wants, as [place,result],…
+--   inputs:<id>        STRING  results that a dependent wants, as [index,result],…
 --   dependents         HASH    predecessor -> its dependent as an *edge*, or empty if it has several
 --   dependents:<id>    LIST    the edges of a predecessor with several dependents
 --   events             LIST    letter, id, text, edges to visit: ends of predecessors that later scripts report
 --   row                (row.lua)  FLOWS has a mark for `dependents` and one for `events`. Until the queue has its first
 --                              flow it is absent, and nothing here is called
 --
--- An edge has the number of the dependent, so that a later job with the same id does not take it for its own; the place
+-- An edge has the number of the dependent, so that a later job with the same id does not take it for its own; the index
 -- of the predecessor; and the dependent. A dependent that is *open* gets further predecessors, and does not become
 -- ready. If the program that enqueues the flow dies meanwhile, the dependent stays open, and is cancelled after ten
--- minutes. While the dependent counts the predecessor as a dead letter, the place has a mark, so that it does so once.
+-- minutes. While the dependent counts the predecessor as a dead letter, the index has a mark, so that it does so once.
 --
 -- A dependent of another queue, perhaps in another slot, is named in the edge together with its queue, its policy, and
 -- whether it wants results. What happens to the predecessor goes there through the outbox, and is counted there once.
@@ -69,7 +69,7 @@ _predecessor = layout { queue = "Bc0", id = "*" }
 
 _flow = {
   EDGES = 1, EVENTS = 2, VISITS = 128, KEEP = 3600000, MOST = 1048576, FAILED = 255,
-  OPEN_FOR = 600000, DEAD = 2147483648, -- DEAD: the mark in a place
+  OPEN_FOR = 600000, DEAD = 2147483648, -- DEAD: the mark in an index
 }
 
 -- Letters of events, besides those of `ending`.

@@ -104,10 +104,10 @@ end
 function script.tenant_counts(base, meta, given, tenant)
   local oldest = math.huge
   for level = 0, 9 do
-    local place = level .. ":" .. tenant
-    local behind = redis.call("LRANGE", base .. "lane:" .. place, 0, 7)
+    local lane_ = level .. ":" .. tenant
+    local behind = redis.call("LRANGE", base .. "lane:" .. lane_, 0, 7)
     table.insert(behind, 1, redis.call("HGET", base .. "heads:" .. level, tenant) or nil)
-    for _, entries in ipairs({ redis.call("LRANGE", base .. "front:" .. place, 0, 7), behind }) do
+    for _, entries in ipairs({ redis.call("LRANGE", base .. "front:" .. lane_, 0, 7), behind }) do
       for i = 1, #entries do
         local body = record.get(entry.id(entries[i]))
         if record.is_ready(body, entry.generation(entries[i])) then

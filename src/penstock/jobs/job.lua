@@ -334,7 +334,7 @@ function job.promote(s, limit)
   return budget.left == 0, late
 end
 
--- Serves turns from the most urgent level down, and writes the picked jobs as held. `trial`: "only" a suspect is
+-- Serves tenants from the most urgent level down, and writes the picked jobs as held. `trial`: "only" a suspect is
 -- claimed; a suspect may be claimed, but then "alone"; or (empty) not at all. Returns what the claim might still take,
 -- how many jobs it took (`claimed`), and `reply`: id and record of each. The first of them has the claim number
 -- `number`.

@@ -1,10 +1,9 @@
 -- Order and fairness: which job is next.
 --
--- A job's *level* is its priority. A *turn* in this file is a tenant's: it hands out one job of that tenant. In the
--- other files it is a worker's: one round trip.
+-- A job's *level* is its priority. The tenants of a level are served in rotation: each service hands out one job.
 --
---   turns:<level>            ZSET  tenant -> virtual time of its next turn; of the tenants that have entries at this
---                                  level, in any of the three places below
+--   turns:<level>            ZSET  tenant -> virtual time at which it is served next; of the tenants that have entries
+--                                  at this level, in any of the three lists below
 --   heads:<level>            HASH  tenant -> the first entry of its lane
 --   lane:<level>:<tenant>    LIST  the entries behind it, in order of arrival
 --   front:<level>:<tenant>   LIST  entries that are claimed before those of the lane: jobs that came back, and due jobs
@@ -15,49 +14,50 @@
 -- A tenant with a single job has no list, and one command reads the first entries of a hundred tenants. An entry in
 -- `heads` is marked if the lane behind it may have more.
 --
--- This is start-time fair queueing: the tenant with the lowest virtual time is served next, and each turn advances its
--- time by 1/weight. A tenant that arrives or returns starts one turn after the time last served, minus a small head
--- start of 2^-16 of a turn. Without the head start it would tie with a tenant whose second turn is next. The order of
--- their names would decide the tie, and the newcomer could wait for two jobs of that tenant. A tenant that started at
--- the time last served, or at zero, could gain a larger share by leaving and returning. The head start is too small for
--- that.
+-- This is start-time fair queueing: the tenant with the lowest virtual time is served next, and each service advances
+-- its time by 1/weight. A tenant that arrives or returns starts one service after the time last served, minus a small
+-- head start of 2^-16 of a service. Without the head start it would tie with a tenant that is to be served a second
+-- time. The order of their names would decide the tie, and the newcomer could wait for two jobs of that tenant. A
+-- tenant that started at the time last served, or at zero, could gain a larger share by leaving and returning. The head
+-- start is too small for that.
 --
--- Virtual times are whole numbers, 2^36 for each turn, because the server reads and writes an integer score several
+-- Virtual times are whole numbers, 2^36 for each service, because the server reads and writes an integer score several
 -- times faster than a fraction such as 1.99998.
 
-_turn = { COST = 68719476736, HEAD_START = 1048576 }
+_service = { COST = 68719476736, HEAD_START = 1048576 }
 
 _read = { ENTRIES = 32 } -- the most that a tenant is read ahead
 
--- How far a turn advances the virtual time of a tenant with this weight.
+-- How far one service advances the virtual time of a tenant with this weight.
 --- (weight: str | false) -> int
 function lane.cost(weight)
-  return weight and math.floor(_turn.COST / weight) or _turn.COST
+  return weight and math.floor(_service.COST / weight) or _service.COST
 end
 
--- Gives a first turn to tenants that arrive or return, unless they have one because of their other list of this level.
--- `r.weights`: the key of the weights, if the lanes have another base (limits.lua).
+-- Lets tenants that arrive or return be served, unless they are in the rotation because of their other list of this
+-- level. `r.weights`: the key of the weights, if the lanes have another base (limits.lua).
 --- (r: table, level: int, tenants: table)
 --- uses: base
 function lane.add_tenants(r, level, tenants)
   local last, turns = row.last_served(r, level), {}
   local weights = r[_row.WEIGHTED] % 2 == 1 and batch.read(r.weights or base .. "weights", tenants) or {}
   for i = 1, #tenants do
-    turns[2 * i - 1], turns[2 * i] = last + lane.cost(weights[i]) - _turn.HEAD_START, tenants[i]
+    turns[2 * i - 1], turns[2 * i] = last + lane.cost(weights[i]) - _service.HEAD_START, tenants[i]
   end
   if r[_row.WEIGHTED] >= _charge.BY_TIME then charging.delay_arrivals(level, turns) end
   redis.call("ZADD", base .. "turns:" .. level, "NX", unpack(turns))
 end
 
 -- Collects an entry for the lane of a tenant, or for its front list, so that a batch of jobs costs few commands.
--- `lists` maps a place, which is the level or, for a front list, the level plus 10, to tenants and their entries.
+-- `lists` maps the number of a list, which is the level or, for a front list, the level plus 10, to tenants and their
+-- entries.
 --- (lists: table, is_front: bool, level: int, tenant: str, entry: str)
 function lane.collect(lists, is_front, level, tenant, entry)
-  local place = is_front and level + 10 or level
-  local list = lists[place]
+  local number = is_front and level + 10 or level
+  local list = lists[number]
   if not list then
     list = { tenants = {}, entries = {} }
-    lists[place] = list
+    lists[number] = list
   end
   local entries = list.entries[tenant]
   if entries then
@@ -68,12 +68,12 @@ function lane.collect(lists, is_front, level, tenant, entry)
   end
 end
 
--- Adds the collected entries to their lists. A tenant without entries at that level gets a turn.
+-- Adds the collected entries to their lists. A tenant without entries at that level joins the rotation.
 --- (r: table, lists: table)
 --- uses: base
 function lane.push(r, lists)
-  for place, list in pairs(lists) do
-    if place < 10 then lane.push_lanes(r, place, list) else lane.push_fronts(r, place - 10, list) end
+  for number, list in pairs(lists) do
+    if number < 10 then lane.push_lanes(r, number, list) else lane.push_fronts(r, number - 10, list) end
   end
 end
 
@@ -137,7 +137,7 @@ end
 function lane.cursor(r, level, tenant, time, cost, head)
   -- At most eight fields: a ninth would double the table. `head` and `more`: what the lane holds beyond `entries`.
   -- `records`: id and record of each entry for which they were read, in the order of `entries`. Both have room for what
-  -- one turn of the tenant needs, so that they need not grow.
+  -- one service of the tenant needs, so that they need not grow.
   local cursor = {
     tenant = tenant, time = tonumber(time), cost = cost, entries = { nil, nil }, records = { nil, nil }, taken = 0,
     head = head, more = head and entry.class(head) >= _size_class.MORE,
@@ -146,7 +146,7 @@ function lane.cursor(r, level, tenant, time, cost, head)
   return cursor
 end
 
--- Cursors into the entries of the `n` tenants whose turns are first: the next `n` turns can serve no other tenant.
+-- Cursors into the entries of the `n` tenants that are served first: the next `n` services can be of no other tenant.
 --- (r: table, level: int, n: int) -> table
 --- uses: base
 function lane.open(r, level, n)
@@ -167,7 +167,7 @@ end
 --- uses: base
 function lane.open_tenant(r, level, tenant)
   local time = redis.call("ZSCORE", base .. "turns:" .. level, tenant)
-  return lane.cursor(r, level, tenant, time, _turn.COST, redis.call("HGET", base .. "heads:" .. level, tenant))
+  return lane.cursor(r, level, tenant, time, _service.COST, redis.call("HGET", base .. "heads:" .. level, tenant))
 end
 
 -- Reads the next `n` entries of a tenant: those of its front list, then its first entry, then those of its lane. Only
@@ -262,7 +262,7 @@ function lane.next(cursor, lanes, room)
 end
 
 -- Whether the job belongs to a paused scope (pauses.lua). Collects it, and ends the claim if it has met many of them.
--- Such a job uses a turn of its tenant, so that others need not wait until all of them are parked.
+-- Such a job counts as a service of its tenant, so that others need not wait until all of them are parked.
 --- (room: table, tenant: str, id: str, body: str) -> bool
 --- uses: base
 function lane.met_paused(room, tenant, id, body)
@@ -281,9 +281,9 @@ function lane.earliest(unread, returned, horizon)
   return horizon
 end
 
--- Serves turns of the first `n` tenants of this level until `room` is used up: `want` jobs, `look` entries, `bytes` of
--- records. The turns are chosen in memory and written once. Returns whether tenants after the first `n` may be next,
--- which happens if some of the `n` had only entries of cancelled or expired jobs.
+-- Serves the first `n` tenants of this level until `room` is used up: `want` jobs, `look` entries, `bytes` of
+-- records. The order is decided in memory and written once. Returns whether tenants after the first `n` may be
+-- next, which happens if some of the `n` had only entries of cancelled or expired jobs.
 --- (r: table, level: int, n: int, room: table, now: int) -> bool
 --- uses: base
 function lane.take(r, level, n, room, now)
@@ -296,7 +296,7 @@ function lane.take(r, level, n, room, now)
   -- One more than the share, so that the next first entry is known without another command.
   for i = 1, #cursors do lane.read(cursors[i], lanes, share + 1) end
   lane.fetch(cursors, share, room)
-  -- `again`: tenants that were served and have a next turn, in its order. `first` and `back`: the next positions in
+  -- `again`: tenants that were served and will be again, in that order. `first` and `back`: the next positions in
   -- `cursors` and `again`. From `horizon` on, a tenant that was not read may be next.
   local again, first, back, last, served = {}, 1, 1, 0, nil
   while room.want > 0 and not room.full do
@@ -351,7 +351,8 @@ function lane.next_head(cursor, lanes)
   return head and (more or cursor.more) and lane.marked(head) or head
 end
 
--- Removes the taken entries from the lists. Gives each tenant its next turn, or removes a tenant without entries.
+-- Removes the taken entries from the lists. Puts each tenant where it is served next, or removes a tenant without
+-- entries.
 --- (r: table, level: int, cursors: table, served: int | nil)
 --- uses: base
 function lane.close(r, level, cursors, served)

@@ -171,18 +171,19 @@ end
 --- uses: base
 --- seldom
 function lease.repeated(incarnation, own)
-  local reply, ids, places = {}, {}, {}
+  local reply, ids, positions = {}, {}, {}
   for i = 1, 2 * own.claimed do reply[i] = "" end
   local held = redis.call("HGETALL", base .. "held:" .. incarnation)
   for i = 1, #held, 2 do
-    local place = held[i] ~= "" and claim.number(held[i + 1]) - own.first or -1
-    if place >= 0 and place < own.claimed then
-      ids[#ids + 1], places[#places + 1] = held[i], place
+    local position = held[i] ~= "" and claim.number(held[i + 1]) - own.first or -1
+    if position >= 0 and position < own.claimed then
+      ids[#ids + 1], positions[#positions + 1] = held[i], position
     end
   end
   local bodies = #ids > 0 and redis.call("HMGET", base .. "jobs", unpack(ids)) or {}
   for i = 1, #ids do
-    if record.intact(bodies[i]) then reply[2 * places[i] + 1], reply[2 * places[i] + 2] = ids[i], bodies[i] end
+    local at = 2 * positions[i] + 1
+    if record.intact(bodies[i]) then reply[at], reply[at + 1] = ids[i], bodies[i] end
   end
   return reply
 end

@@ -260,7 +260,7 @@ function limits.push(place)
   place.lists, place.lanes_changed = false, true
 end
 
--- Takes the first entry: that of the tenant whose turn it is, at the most urgent level. Returns nil if no entry is
+-- Takes the first entry: that of the tenant that is served next, at the most urgent level. Returns nil if no entry is
 -- left.
 --- (place: table) -> str | nil
 --- uses: base

@@ -105,7 +105,7 @@ function linger.wait(r, level, tenant, due)
   if b[_batch.LANES_DUE] == 0 or due < b[_batch.LANES_DUE] then b[_batch.LANES_DUE] = due end
 end
 
--- Gives a lane that lingers its turn, as if its tenant arrived now.
+-- Offers a lane that lingers, as if its tenant arrived now.
 --- (r: table, level: int, tenant: str)
 --- uses: base
 --- seldom
@@ -163,7 +163,7 @@ function linger.serve(s, room)
   return false
 end
 
--- Serves one turn of the first tenant of this level: a batch of its jobs. It costs as much as so many turns.
+-- Serves the first tenant of this level once: a batch of its jobs. It costs as much as so many single jobs.
 --- (s: table, level: int, room: table)
 --- uses: base
 --- seldom
@@ -203,7 +203,7 @@ function linger.take(s, level, room)
 end
 
 -- Call it after a claim. Sets the time of the jobs that it has left in the whole queue: they came after those that it
--- took, apart from the turns of tenants. Returns whether another batch is offered now.
+-- took, apart from the order in which tenants are served. Returns whether another batch is offered now.
 --- (s: table, sinces: table) -> bool
 --- uses: base
 --- seldom

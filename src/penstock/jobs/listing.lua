@@ -262,9 +262,9 @@ end
 --- (page: table, cursor: str) -> str
 --- uses: base
 function listing.walk_lanes(page, cursor)
-  local level, place, generation, passed = string.match(cursor, "^(%d)([fl])(%d+):(%d+)$")
+  local level, list, generation, passed = string.match(cursor, "^(%d)([fl])(%d+):(%d+)$")
   level, generation, passed = tonumber(level or 0), tonumber(generation or 0), tonumber(passed or 0)
-  local in_front = place ~= "l"
+  local in_front = list ~= "l"
   while level <= 9 do
     local key = base .. (in_front and "front:" or "lane:") .. level .. ":" .. page.tenant
     local at, first = listing.find_entry(key, passed, generation), nil

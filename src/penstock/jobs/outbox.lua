@@ -5,7 +5,7 @@
 --   meta            HASH  outbox: the number of the last entry
 --   inbox           HASH  queue -> number of the last entry that was received from it
 --
--- The script that causes an entry writes it, in the same step. A turn offers the oldest entries for a queue to one
+-- The script that causes an entry writes it. A turn offers the oldest entries for a queue to one
 -- worker, and to another one after five seconds. That worker calls `deliver` in the other queue, and then `delivered`
 -- in this one, which removes them. The numbers rise, so an entry that arrives again is recognised, however late. They
 -- begin at the microseconds of the server's clock: a queue that was deleted and created again does not repeat them.
@@ -42,7 +42,7 @@ function outbox.write(s)
       entries[i] = string.format("%d", last)
     end
     batch.write("RPUSH", base .. "outbox:" .. queue, entries)
-    redis.call("ZADD", base .. "ticks", "LT", s.now, ":" .. queue) -- what waits already keeps its place
+    redis.call("ZADD", base .. "ticks", "LT", s.now, ":" .. queue) -- what waits already stays first
   end
   redis.call("HSET", meta, "outbox", string.format("%d", last))
   row.not_after(s.row, _row.NEXT_TICK, s.now)

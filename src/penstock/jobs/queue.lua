@@ -428,7 +428,7 @@ function script.set_switch(base, meta, given, name, on)
   if s.row[_row.PAUSED] == 0 and s.row[_row.READY] > 0 then wake.one(s.row, s.now) end
 end
 
--- Sets the weight of a tenant, from its next turn on. A tenant of weight 3 has three turns where others have one.
+-- Sets the weight of a tenant. A tenant of weight 3 is served three times where others are served once.
 --- keys: base meta
 --- args: given: int, tenant: str, weight: str
 --- flags: allow-oom
