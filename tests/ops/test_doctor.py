@@ -339,7 +339,11 @@ def test_a_command_that_one_feature_needs_warns_with_that_feature(rights):
     results = rights("~*", "&*", "+@all", "-script", "-wait", "-waitaof")
     assert [level for level, _, _ in results] == ["warn"] * 3
     assert results[0][1] == "user 'app' may not send SCRIPT: no enqueueing inside a pipeline"
-    assert results[2] == ("warn", "user 'app' may not send WAITAOF: no durable=True", "ACL SETUSER app +waitaof")
+    assert results[2] == (
+        "warn",
+        "user 'app' may not send WAITAOF: no durable=True by the disk",
+        "ACL SETUSER app +waitaof",
+    )
 
 
 def test_a_user_who_may_ask_little_learns_which_checks_are_blind():
