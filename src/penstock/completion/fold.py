@@ -30,8 +30,8 @@ A fold may be eleven times as long as its name. Longer queries are cut, and what
 """
 
 NEWEST_FOLD = 2
-"""A directory keeps the fold with which it was made. Fold 1 has hyphens, dots, quotes, katakana, Korean syllables and
-the Arabic tatweel as they are."""
+"""A directory keeps the fold with which it was made. Fold 1 does not change hyphens, dots, quotes, katakana, Korean
+syllables and the Arabic tatweel."""
 
 # Controls, line separators and halves of surrogate pairs do not belong in a name. 0x00 to 0x03 are our own separators.
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")

@@ -188,8 +188,8 @@ def _pattern(kind: str, following: Sequence[_Piece], unescaped: bytes = b"") -> 
 
 
 def _unescaped_separator(pieces: Sequence[_Piece]) -> bytes:
-    """A separator that a URL may contain as it is, in a format without `$request`: with it a client could add fields of
-    its own, such as a status. Then the last field of a line, which may be any text, must not contain it."""
+    """A separator that servers do not escape in a URL, in a format without `$request`. With it a client could add
+    fields of its own, such as a status. Then the last field of a line, which may be any text, must not contain it."""
     for (kind, _), (_, following) in pairwise(pieces):
         if kind in {"path", "query"} and following[:1] in {"|", "^", "~"}:
             return re.escape(following[:1].encode())
