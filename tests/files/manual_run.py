@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.operations import Effect, Listen, Operation, RoundTrip, RunInThread, Sleep, Wait
-from penstock.errors import LeaseLost
+from penstock.errors import ChannelRestarted, LeaseLost
 from penstock.files import exclusive_stream
 from penstock.files.channel import Channel
 from penstock.files.recognition import SendRules
@@ -166,7 +166,7 @@ class CountingReceiver:
             if self._fetching.advance():
                 return
             done, self._fetching = self._fetching, None
-            if done.error is not None and not (self._leaving and isinstance(done.error, LeaseLost)):
+            if done.error is not None and not (self._leaving and isinstance(done.error, LeaseLost | ChannelRestarted)):
                 raise done.error
             if self._leaving:
                 self.start()

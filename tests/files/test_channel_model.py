@@ -483,7 +483,10 @@ def test_a_channel_that_begins_again_skips_nothing(
             if receiver in {"saved", "lines"}:
                 # The server fell back into the middle of a file that was saved, or whose lines were given, since: this
                 # is reported, by name.
-                named = {error.partition(":")[0] for error in errors if "not in /" in error}
+                dead = [
+                    one.error for one in world.channel.receiver(receiver).dead.list()
+                ]  # also of one that was killed
+                named = {error.partition(":")[0] for error in errors + dead if "not in /" in error}
                 errors = [error for error in errors if "not in /" not in error]
                 for text in [text for text in missing if text.partition(" ")[0] in named]:
                     name, _, content = text.partition(" ")
