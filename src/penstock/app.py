@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from weakref import WeakValueDictionary
 
 from penstock.config import Configuration
+from penstock.core.arguments import check_many, shown
 from penstock.core.clock import Clock
 from penstock.core.operations import Operation, verb
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ConfigurationError
 from penstock.jobs.decorator import make_task, timing_of
 from penstock.jobs.definition import Definition
-from penstock.jobs.item import Item
+from penstock.jobs.item import Item, check_claim, checked_lease
 from penstock.jobs.job import Job
 from penstock.jobs.middleware import Middleware, MiddlewareStack
 from penstock.jobs.queue import Queue
@@ -252,15 +253,35 @@ class Penstock(LockFactory):
         return Job(self.queue(queue).first, key)
 
     @verb
-    def claim(self, queues: Sequence[str], n: int = 1, *, lease: float | None = None) -> Operation[list[Item]]:
-        """Claim up to `n` jobs, without waiting: from the first of these queues, then from the next, until it has `n`.
+    def claim(
+        self, queues: Sequence[str], n: int = 1, *, wait: float | None = 0.0, lease: float | None = None
+    ) -> Operation[list[Item]]:
+        """Claim up to `n` jobs: from the first of these queues, then from the next, until it has `n`.
 
-        For a program that serves several queues in strict order. `lease`: seconds; None: as the app's settings say.
-        One round trip for each queue that it asks.
+            for item in app.claim(["high", "normal", "low"], wait=5): item.queue, item.body; item.complete()
+
+        For a program that serves several queues in strict order.
+
+        wait   seconds to wait if no queue has a job; 0: do not wait, None: no limit. It returns the jobs of the first
+               queue that gets some
+        lease  seconds after which a job that is not settled goes to another program; None: the app's setting
+
+        Raises ValueError if no queue is named, or one twice. One round trip for each queue and shard that it asks, two
+        if it waits. Then it sends about one command per 10 s for each.
         """
-        from penstock.jobs.claiming import claim_in_order
+        from penstock.jobs.claiming import claim_or_wait
 
-        return claim_in_order([partial(self.queue(name).claim_now, lease=lease) for name in queues], n)
+        check_many("claim", "queues", queues)
+        names = [*queues]
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"claim(queues={shown(queues)}): the names of one or more queues")
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"claim(queues={shown(queues)}): {twice[0]} is named twice; name each queue once")
+        check_claim(n, wait)
+        seconds = checked_lease(self.settings.lease if lease is None else lease)
+        chosen = [self.queue(name) for name in names]
+        claims = [partial(queue.claim_now, lease=seconds) for queue in chosen]
+        return claim_or_wait(claims, [queue.shards for queue in chosen], n, wait, seconds)
 
     def contacts(
         self,

@@ -167,6 +167,7 @@ async def queue() -> None:
     raw.put_in(None, 1, delay="soon")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert_type(await raw.claim.aio(10, wait=None), list[Item])
     assert_type(app.claim(["a", "b"], 2), list[Item])
+    assert_type(await app.claim.aio(["a", "b"], wait=None), list[Item])
     assert_type(raw.count(), Counts)
     assert_type(await raw.tenant("acme").count.aio(), TenantCounts)
     assert_type(raw.tenant("acme").purge(), int)

@@ -1,4 +1,4 @@
-"""Claiming jobs in a program without a worker: at once, or by waiting for them, in one shard or in all of a queue.
+"""Claiming jobs in a program without a worker: at once, or by waiting for them, in all shards of one or several queues.
 
 A claim that waits is registered as idle in each shard, under an incarnation of its own, and asks only the shard that
 sent a wake-up.
@@ -46,16 +46,32 @@ def claim_now(shard: Shard, n: int, lease: float) -> Operation[list[Item]]:
             return [Item(shard, incarnation, claim) for claim in turn.claims]
 
 
+def claim_or_wait(
+    claims: Iterable[Callable[[int], Operation[list[Item]]]],
+    queues: Sequence[ShardMap],
+    n: int,
+    wait: float | None,
+    lease: float,
+) -> Operation[list[Item]]:
+    """Claim by `claims`, one for each of these queues, without waiting. If they find nothing, wait in all queues."""
+    items = yield from claim_in_order(claims, n)
+    if items or wait == 0:
+        return items
+    return (yield from WaitingClaim(queues, lease).wait(n, wait))
+
+
 class IdleClaim:
     """The registration of a waiting claim in one shard.
 
+    order     the position of its queue among those that the claim waits for
     due       when it asks the shard again, without a message: a `time.monotonic()`
     may_hold  it may have claimed jobs: a turn was not answered yet, or its jobs were not returned yet
     """
 
-    def __init__(self, shard: Shard, listener: Listener) -> None:
+    def __init__(self, shard: Shard, listener: Listener, order: int = 0) -> None:
         self.shard = shard
         self.listener = listener
+        self.order = order
         self.due = 0.0
         self.may_hold = False
         self._incarnation, self._turns = mint_id(), 0
@@ -101,18 +117,19 @@ class IdleClaim:
 
 
 class WaitingClaim:
-    """A claim that waits in each shard of a queue."""
+    """A claim that waits in each shard of some queues. When several have jobs, it asks them in the order given."""
 
-    def __init__(self, shards: ShardMap, lease: float) -> None:
-        self._shards = shards
+    def __init__(self, queues: Sequence[ShardMap], lease: float) -> None:
+        self._queues = queues
         self._lease = lease
         self._idle: list[IdleClaim] = []
+        """In the order of the queues."""
         self._bell: Listener | None = None
-        """Hears of every message to a registration. In a queue without shards it is the listener of the only one."""
+        """Hears of every message to a registration. For one queue without shards it is the listener of the only one."""
         self._looks_for_shards_at = 0.0
 
     def wait(self, n: int, seconds: float | None) -> Operation[list[Item]]:
-        """See `Queue.claim`."""
+        """See `Queue.claim` and `Penstock.claim`."""
         deadline = None if seconds is None else time.monotonic() + seconds
         try:
             while True:
@@ -137,9 +154,9 @@ class WaitingClaim:
                     one.close()
 
     def _register(self) -> Operation[None]:
-        """Listen in each shard, also in those that were added since. A round trip if the queue has shards."""
-        first = self._shards.first
-        if self._shards.named is None:
+        """Listen in each shard, also in those that were added since. A round trip for each queue that has shards."""
+        first = self._queues[0].first
+        if len(self._queues) == 1 and self._queues[0].named is None:
             if not self._idle:
                 listener = self._bell = yield Listen(first.bindings.keys.base)
                 self._idle.append(IdleClaim(first, listener))
@@ -147,12 +164,14 @@ class WaitingClaim:
         if time.monotonic() < self._looks_for_shards_at:
             return
         self._looks_for_shards_at = time.monotonic() + first.settings.sleep
-        known = (yield from self._shards.refresh()).known
         if self._bell is None:
             self._bell = yield Listen(first.bindings.keys.base)
-        for shard in known[len(self._idle) :]:
-            listener = yield Listen(shard.bindings.keys.base, beside=self._bell)
-            self._idle.append(IdleClaim(shard, listener))
+        for order, shards in enumerate(self._queues):
+            registered = sum(idle.order == order for idle in self._idle)
+            for shard in (yield from shards.refresh()).known[registered:]:
+                listener = yield Listen(shard.bindings.keys.base, beside=self._bell)
+                self._idle.append(IdleClaim(shard, listener, order))
+        self._idle.sort(key=lambda idle: idle.order)
 
     def _wait_until_due(self, deadline: float | None) -> Operation[None]:
         """Sleep until a shard is to be asked, by time or because of a message, or until the deadline."""

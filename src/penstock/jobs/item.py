@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock import codec
-from penstock.core.arguments import is_number, shown
+from penstock.core.arguments import check_wait, is_number, is_whole, shown
 from penstock.core.operations import RoundTrip, verb
 from penstock.errors import LeaseLost
 from penstock.jobs.claims import Claim, Ending, Failure, Settlement
 from penstock.jobs.job import ShardHandle
 from penstock.jobs.record import Record, RecordView
+from penstock.jobs.shard_table import whole_name
 
 if TYPE_CHECKING:
     from penstock.jobs.shard import Shard
@@ -23,6 +24,13 @@ def checked_lease(lease: float) -> float:
     if not is_number(lease, 0.05, 7 * 86400):
         raise ValueError(f"lease={shown(lease)}: seconds from 0.05 to a week")
     return lease
+
+
+def check_claim(n: int, wait: float | None) -> None:
+    """Raise ValueError for a number of jobs or a wait that a claim cannot have."""
+    if not is_whole(n, 1, 1000):
+        raise ValueError(f"claim({shown(n)}): 1 to 1000 jobs")
+    check_wait("claim", wait)
 
 
 class Item(ShardHandle, RecordView):
@@ -42,6 +50,11 @@ class Item(ShardHandle, RecordView):
     def id(self) -> str:
         """`queue:key`, unique within the app."""
         return f"{self.shard.name}:{self._claim.id}"
+
+    @property
+    def queue(self) -> str:
+        """The name of its queue, also if the queue has shards."""
+        return whole_name(self.shard.name)
 
     @property
     def body(self) -> Any:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
 from penstock import codec
-from penstock.core.arguments import check_wait, check_whole, is_whole, shown
+from penstock.core.arguments import check_whole
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
@@ -16,7 +16,7 @@ from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
 from penstock.jobs.counts import Counts, WorkerInfo, total_counts
 from penstock.jobs.dead_letters import DeadLetters
-from penstock.jobs.item import Item, checked_lease
+from penstock.jobs.item import Item, check_claim, checked_lease
 from penstock.jobs.job import Job, becomes_double_of
 from penstock.jobs.keys import check_queue_name
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
@@ -271,9 +271,7 @@ class Queue:
         In a queue with shards it asks each shard, until it has `n` jobs. Then it waits for all shards, at that cost for
         each, and returns the jobs of the one that woke it.
         """
-        if not is_whole(n, 1, 1000):
-            raise ValueError(f"claim({shown(n)}): 1 to 1000 jobs")
-        check_wait("claim", wait)
+        check_claim(n, wait)
         if wait == 0:
             return self.claim_now(n, lease)
         return self._claim_waiting(n, wait, lease)
@@ -294,7 +292,7 @@ class Queue:
 
         if self.shards.named is not None and (items := (yield from self.claim_now(n, lease))):
             return items
-        return (yield from WaitingClaim(self.shards, self._lease(lease)).wait(n, wait))
+        return (yield from WaitingClaim([self.shards], self._lease(lease)).wait(n, wait))
 
     def _lease(self, lease: float | None) -> float:
         return checked_lease(self.settings.lease if lease is None else lease)
