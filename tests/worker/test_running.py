@@ -324,3 +324,20 @@ async def test_a_worker_that_is_cancelled_hands_its_jobs_back_at_once(app: Penst
     (item,) = await app.queue("q").claim.aio(wait=20)
     assert item.id == job.id
     await item.complete.aio()
+
+
+async def test_a_worker_that_is_woken_again_and_again_for_nothing_does_not_spin(app: Penstock):
+    @app.task(queue="q")
+    async def work() -> int:
+        return 7
+
+    async with running_worker(app) as worker:
+        (feed,) = worker._feeds
+        await until(lambda: not feed.awake)
+        before, end = feed.turns, time.monotonic() + 1
+        while time.monotonic() < end:
+            feed.wake_up(["0"])
+            await asyncio.sleep(0.001)
+        assert feed.turns - before < 60
+        job = await work.enqueue.aio()
+        assert await job.result.aio(scaled(5)) == 7

@@ -29,6 +29,11 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 """Seconds between two tries to reach a server that does not answer. The pause doubles each time."""
 
 
+_MOST_IN_VAIN, _PAUSE_IN_VAIN = 20, 0.1
+"""After this number of turns in quick succession that found nothing, each further wake-up waits for this many seconds.
+So nothing spins if a server wakes a worker again and again without having work for it."""
+
+
 class Feed:
     """Builds the turns of an incarnation and applies their replies. When the incarnation has ended, begins a new one.
 
@@ -86,6 +91,7 @@ class Feed:
         self.tick_at = math.inf
         """`time.monotonic()` at which a turn is due although no runner is free, because a schedule has a tick."""
         self.renewed_at = 0.0
+        self._in_vain, self._last_in_vain = 0, 0.0
         self._begin_incarnation()
 
     def _begin_incarnation(self) -> None:
@@ -231,6 +237,7 @@ class Feed:
         for claim in turn.claims:
             self.held[claim.token] = claim
         self.lease_renewed(sent_at)
+        self._note_in_vain(turn)
         self.untried_since = None if turn.suspect is None else sent_at - turn.suspect
         # After a turn that asked for no jobs `awake` is True: its reply does not show whether there are jobs, and the
         # server did not register the worker as idle.
@@ -240,6 +247,12 @@ class Feed:
         due = self.sleep if turn.due_in is None else min(self.sleep, turn.due_in)
         self.wake_at = min(self.wake_at, time.monotonic() + due)
         return turn.claims
+
+    def _note_in_vain(self, turn: TurnReply) -> None:
+        now = time.monotonic()
+        if turn.claims or turn.more or not self._wanted or now - self._last_in_vain > 2 * _PAUSE_IN_VAIN:
+            self._in_vain = 0
+        self._in_vain, self._last_in_vain = self._in_vain + 1, now
 
     def lease_renewed(self, sent_at: float) -> None:
         """The server accepted a turn or a heartbeat that was sent at this time."""
@@ -257,8 +270,9 @@ class Feed:
 
     def wake_up(self, messages: Iterable[str]) -> None:
         """Make the next turn due at the earliest time that one of these wake-ups names."""
+        pause = _PAUSE_IN_VAIN if self._in_vain > _MOST_IN_VAIN else 0.0
         for message in messages:
-            self.wake_at = min(self.wake_at, time.monotonic() + recheck_delay(message))
+            self.wake_at = min(self.wake_at, time.monotonic() + max(pause, recheck_delay(message)))
         self._round_due.set()
 
     def look_again(self) -> None:
