@@ -10,7 +10,7 @@ import redis.asyncio
 import valkey
 import valkey.asyncio
 
-from penstock import BadCall, Penstock, Queue
+from penstock import BadCall, ConfigurationError, Penstock, Queue
 from penstock.errors import PayloadTooLarge
 from tests.conftest import Do, MakeApp, until
 from tests.speed import scaled
@@ -116,7 +116,7 @@ async def test_a_refused_value_leaves_the_pipeline_unchanged(make_app: MakeApp, 
             queue.put_in(pipe, value)
     with pytest.raises(ValueError, match="priority=10"):
         queue.put_in(pipe, "x", priority=10)
-    with pytest.raises(TypeError, match="colour"):
+    with pytest.raises(ConfigurationError, match="colour"):
         queue.put_in(pipe, "x", colour="red")  # type: ignore[call-arg]
     await execute(pipe, face)
     assert (await do(queue.count)).ready == 1
