@@ -1,7 +1,8 @@
 """Checks of the arguments that users pass: numbers, durations and names, each with one error that names the fix.
 
-A wrong number is a ValueError, also one of a wrong type: `lease="10"` is as wrong as `lease=-10`. ConfigurationError,
-for what a program or its settings declare, and BadName are ValueErrors as well: `except ValueError` catches all.
+A wrong number raises ValueError, even if its type is wrong: `lease="10"` is as wrong as `lease=-10`.
+ConfigurationError, for a mistake in what a program or its settings declare, and BadName are subclasses of ValueError.
+So `except ValueError` catches all of them.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def check_whole(what: str, name: str, value: Any, least: int, most: int, rule: s
 
 
 def check_many(what: str, name: str, value: Any, *, letters: bool = False) -> None:
-    """Raise ValueError unless `value` is iterable. A text is refused, unless it may count as its `letters`."""
+    """Raise ValueError unless `value` is iterable. A text is refused, unless `letters` accepts it letter by letter."""
     if (isinstance(value, str | bytes) and not letters) or not hasattr(value, "__iter__"):
         raise ValueError(f"{what}({name}={shown(value)}): several values, for example in a list")
 

@@ -1,6 +1,6 @@
 -- Commands with many values, sent in pieces. Lua can pass a command at most about 8000 values; with more, `unpack`
--- raises an error in the middle of the script, when some writes are done. Use these wherever the number has no small
--- limit.
+-- raises an error in the middle of the script, after some of the writes were made. Use these functions wherever the
+-- number of values has no small limit.
 
 -- Sends `command key values…`. Returns the reply to the last piece.
 --- (command: str, key: str, values: table) -> int
@@ -13,8 +13,8 @@ function batch.write(command, key, values)
 end
 
 -- Call this before writing `n` members of a hash or a sorted set. The server stores a small one as a listpack, which it
--- searches from the start for each member written. A member of more than 64 bytes makes it use a table instead. It does
--- not go back to a listpack when that member is removed.
+-- searches from the start for each member written. A member of more than 64 bytes makes the server use a table instead,
+-- and it does not return to a listpack when that member is removed.
 --- (key: str, n: int)
 function batch.leave_listpack(key, n)
   local encoding = n > 32 and redis.call("OBJECT", "ENCODING", key)

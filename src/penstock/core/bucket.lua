@@ -5,16 +5,16 @@
 -- That one number is the whole state: taking units moves it (GCRA: the leaky bucket of Turner, ATM Forum 1994). If the
 -- server's clock is set back, the bucket fills later by the difference.
 
--- Returns the first moment at which `n` units are allowed. More than `burst` units are the moment of the last of them,
--- if all before it are taken as soon as they are allowed.
+-- Returns the first moment at which `n` units are allowed. With more than `burst` units, that is the moment at which
+-- the last unit is allowed, if each of the others is taken as soon as it is allowed.
 --- (key: str, n: int, now: int, interval: int, burst: int) -> int
 function bucket.allowed_at(key, n, now, interval, burst)
   local full = tonumber(redis.call("GET", key) or 0)
   return math.max(now, math.max(full, now) + (n - burst) * interval)
 end
 
--- Takes `n` units. `late`: microseconds, below one interval, by which a waiter that was next may be late without a
--- delay of those after it; 0 for others. Returns when the bucket is full again.
+-- Takes `n` units. `late`: microseconds, below one interval, by which the first waiter may be late without delaying the
+-- waiters behind it; 0 for other callers. Returns when the bucket is full again.
 --- (key: str, n: int, now: int, interval: int, late: int) -> int
 function bucket.take(key, n, now, interval, late)
   local full = math.max(tonumber(redis.call("GET", key) or 0), now - late) + n * interval
@@ -29,8 +29,8 @@ function bucket.left(key, now, interval, burst)
   return math.max(0, math.floor((now + burst * interval - math.max(full, now)) / interval))
 end
 
--- Gives back units that were not used. They are kept only if nothing was taken after them, because the bucket may have
--- been full in between. `full`: what `bucket.take` returned for them. Returns whether it did.
+-- Gives back units that were not used. The bucket accepts them only if no unit was taken after them, because it may
+-- have been full in between. `full`: what `bucket.take` returned for them. Returns whether it accepted them.
 --- (key: str, n: int, full: int, now: int, interval: int) -> bool
 function bucket.give_back(key, n, full, now, interval)
   if tonumber(redis.call("GET", key) or 0) ~= full then return false end

@@ -12,7 +12,7 @@ def milliseconds(seconds: float) -> int:
 
 @dataclass(slots=True)
 class Clock:
-    """The time that is passed to scripts: 0 for the server's own clock, which decides in production.
+    """The time that is passed to scripts. 0, as always in production: scripts use the server's own clock.
 
     A test may set `now_ms` to milliseconds since 1970 and move it.
     """

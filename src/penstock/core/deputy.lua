@@ -1,7 +1,7 @@
--- A deputy: a second process that looks a little later whether the one that was to act has acted. A process that was
--- woken may be frozen, and whatever froze it froze its neighbours as well, so a deputy belongs to another process.
+-- A deputy is a second process, which checks a little later whether the process that should act has acted. The process
+-- that was woken may be frozen, and its other listeners with it, so a deputy always belongs to another process.
 --
---   who is to act                                           its deputy                       after
+--   which is to act                                         its deputy                       after
 --   the idle worker that ready work woke (sleepers.lua)     the worker that was idle before  READY
 --   the timekeeper of a queue, for due work (jobs/wake.lua) another idle worker              DUE
 --   an idle worker of a shared reader, for a lease that     another one                      DUE
@@ -9,27 +9,28 @@
 --   a waiter, for a lease or an offer that may run out      another waiter                   DUE
 --   (locks/waiters.lua)
 --
--- A message to either is the number of milliseconds after which it looks. Both look at the state and act on what they
--- find; so it does no harm if both do.
+-- A message to either is the number of milliseconds after which it looks at the state. Each acts on what it finds, so
+-- it does no harm if both of them look.
 
 _deputy = { READY = 50, DUE = 300 } -- ms
 
--- Asks a process to look after `ms`. Returns false if it is gone.
+-- Asks a process to look at the state in `ms` milliseconds. Returns false if the process is gone.
 --- (address: str, ms: int) -> bool
 --- inline
 function deputy.ask(address, ms)
   return notify.send(address, string.format("%d", ms))
 end
 
--- Whether the process at `address` may be the deputy of the one at `first`.
+-- Whether the listener at `address` may be the deputy of the one at `first`: their processes differ.
 --- (first: str, address: str) -> bool
 --- inline
 function deputy.may_follow(first, address)
   return string.match(first, "^(.*)/") ~= string.match(address, "^(.*)/")
 end
 
--- Asks the first of these processes that is there to look after `ms`, and one of another process to do so `delay`
--- later. Returns the addresses of both, or nil for one that was not found, and of those that are gone.
+-- Asks the first of these listeners that can be reached to look at the state in `ms`, and the first one of another
+-- process to look `delay` later. Returns both addresses (nil for one that was not found), and the addresses that are
+-- gone.
 --- (addresses: table, ms: int, delay: int) -> str | nil, str | nil, table
 function deputy.appoint(addresses, ms, delay)
   local first, gone = nil, {}

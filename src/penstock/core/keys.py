@@ -24,7 +24,7 @@ WAKE_CHANNELS = "penstock:wake:"
 """First part of the name of every channel of wake-ups. It is the same for all apps: locks belong to no app."""
 
 TABLES: dict[str, Mapping[str, tuple[str, str, str]]] = {}
-"""Kind of component -> its key table, of the nouns that are imported. Each `keys.py` adds its own."""
+"""Kind of component -> its key table. Each `keys.py` adds its own when it is imported."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
 _LABEL = re.compile(r"[^{}\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}\Z")
@@ -33,7 +33,8 @@ _LABEL = re.compile(r"[^{}\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}\Z")
 def check_name(kind: str, name: str) -> str:
     """Return a name that may be part of a key and of a job id: ASCII letters, digits, `_`, `-` and `.`.
 
-    This and the next three raise a ConfigurationError that states the rule. `kind`: what has the name, for the message.
+    This function and the next three raise ConfigurationError, whose message states the rule. `kind`: the kind of thing
+    that has the name, for the message.
     """
     if not _NAME.match(check_is_text(kind, name)):
         raise ConfigurationError(f"{kind} name {shown(name)}: use 1 to 100 letters, digits, '_', '-' or '.'")
@@ -66,7 +67,7 @@ def check_text(kind: str, name: str) -> str:
 
 
 def check_is_text(kind: str, name: Any) -> str:
-    """Return a name that is a text. Bytes and numbers are not: two programs may read different names in them."""
+    """Return a name that is a text. Bytes and numbers are refused: two programs could make different names of them."""
     if not isinstance(name, str):
         fix = f"; write name.decode() or {shown(name.decode(errors='replace'))}" if isinstance(name, bytes) else ""
         raise ConfigurationError(f"{kind} name {shown(name)}: a text (str), not {type(name).__name__}{fix}")
@@ -82,7 +83,7 @@ def key_pattern(prefix: str, rest: str = "") -> str:
 
 
 class Component(NamedTuple):
-    """The component that a key belongs to. As a text it is for people: `mailbox 'ada'`."""
+    """The component that a key belongs to. `str` makes a text for people: `mailbox 'ada'`."""
 
     kind: str
     name: str

@@ -9,23 +9,23 @@
 
 A layout lists the fields in the order of their bytes, each with its form in the server's `struct`: `B`, `H`, `I5` and
 so on for big-endian numbers, `c1` for bytes of this length, `Bc0` or `Hc0` for a text after its length in one or two
-bytes, `*` for what is left.
-No other line knows where a field is:
+bytes, `*` for the rest of the value. No other line of a file needs to know where a field is:
 
     claim.flags(held)                           one field
     claim.flags_bytes(held)                     the same, as its bytes
     claim.with(held, { flags = 1 })             a copy of the value with other fields; only of a fixed size
-    claim.pack({ number = 1, flags = 0, … })    a new value; all fields, but `*` may be missing
+    claim.pack({ number = 1, flags = 0, … })    a new value, of all fields; only `*` may be missing
     claim.tenant_size(held)                     the length of the first text
-    claim.AT_TENANT                             where a field begins, from 1; behind the first text no field has this
+    claim.AT_TENANT                             where a field begins, from 1; not for fields behind the first text
 
     local was = claim.fields(held)
     return was.number, was.tenant
 
-The last form reads several fields at once. `was` is no table: the cutter reads only the fields that the section names,
-into a local of each. So they may be assigned to as well, but `was` alone stands for nothing.
+The last form reads several fields at once. `was` is not a table: the cutter makes a local variable for each field that
+the section names, and reads only those. So a section may also assign to `was.number`, but it cannot use `was` alone.
 
-Every form becomes what one would write by hand, with `string.byte`, `string.sub`, `struct.unpack` and `struct.pack`.
+The cutter replaces each form by the code that one would write by hand, with `string.byte`, `string.sub`,
+`struct.unpack` and `struct.pack`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _STRING = r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
 _PUNCTUATION = re.compile(rf"{_STRING}|[](){{}}[,]")
 _CALL = re.compile(rf"{_STRING}|(?<![\w.:])([a-z_]+)\.(\w+)\(")
 _ENTRY = re.compile(r"(\w+)\s*=(?!=)\s*(.+)\Z", re.DOTALL)
-# The others are declared with it, behind a comma.
+# `local name, others = `: the second group holds the other names.
 _DECLARATION = re.compile(r"\blocal (\w+)(?:, ([\w, ]+))? = \Z")
 _FORM = re.compile(r"(?:(B)|(H)|I([1-8])|c([1-9]\d*)|[BH]c0|\*)\Z")
 # What an expression may repeat: a name, a number or one element of a table.
@@ -47,7 +47,7 @@ _REST = "*"
 _LONGEST = 32  # bytes of a number in the server's `struct`
 
 VERBS = ("fields", "with", "pack")
-"""What a layout has beside its fields."""
+"""The functions of a layout that are not named after a field."""
 
 Fault = Callable[[str], ValueError]
 
@@ -57,7 +57,7 @@ class Piece:
     """A field.
 
     at    its first byte, from 1; None behind the first text
-    size  its bytes; 0 for a text, and for what is left
+    size  its number of bytes; 0 for a text, and for the rest of the value
     """
 
     name: str
@@ -175,7 +175,7 @@ class Layout:
             raise fault(f"sets {self.noun}.{fixed[0]}, which has no fixed size")
         pieces: list[str] = []
         run: list[Piece] = []
-        end = 1  # what precedes it is in `pieces`
+        end = 1  # the bytes before it are in `pieces` or `run` already
         for field in self.fields.values():
             if field.name in values:
                 if not run and field.at and field.at > end:
@@ -203,7 +203,7 @@ class Layout:
 
 
 def expand(code: str, layouts: Mapping[str, Layout], fault: Fault) -> str:
-    """The code of a section with what it says about layouts written out."""
+    """The code of a section, with each use of a layout replaced by plain Lua."""
     for call in reversed([*_CALL.finditer(code)]):
         layout = layouts.get(call[1] or "")
         if not layout or not layout.has(call[2]):
@@ -230,7 +230,7 @@ def expand(code: str, layouts: Mapping[str, Layout], fault: Fault) -> str:
 
 
 def _bind(layout: Layout, name: str, text: str, before: str, after: str, fault: Fault) -> str:
-    """Has the statements after the declaration use a local for each `name.field`."""
+    """Replace the declaration, and each `name.field` after it, by locals."""
     use = re.compile(rf"{_STRING}|(?<![\w.:]){name}\b(?:\.(\w+))?")
     if any(found[0] == name for found in use.finditer(after)):
         raise fault(f"uses {name} without a field: it is no table, but stands for fields of {layout.noun}")
@@ -242,7 +242,7 @@ def _bind(layout: Layout, name: str, text: str, before: str, after: str, fault: 
 
 
 def _skip(gap: int, results: list[str]) -> Iterator[str]:
-    """What skips so many bytes: numbers that nobody uses, which `struct` reads faster than it passes single bytes."""
+    """The forms that skip `gap` bytes: unused numbers, which `struct` reads faster than it skips single bytes."""
     while gap > 1:
         results.append("_")
         yield f"I{min(gap, _LONGEST)}"

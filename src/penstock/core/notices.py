@@ -14,7 +14,7 @@ from penstock.core.operations import AioFace, AsyncListener
 from penstock.errors import PenstockError
 
 _SWEEP_INTERVAL = 60.0
-"""A listener is closed when no lease has used it for so many seconds."""
+"""Seconds. A listener that no lease uses is closed after at most about this time."""
 
 
 class Noticed(Protocol):
@@ -22,7 +22,7 @@ class Noticed(Protocol):
 
     token: str
     notice_key: str
-    """A key of the lease, from which the slot of its channel follows."""
+    """A key of the lease. Its slot is the slot of the channel."""
     notice_address: str
 
     def receive_notice(self, text: str) -> None:

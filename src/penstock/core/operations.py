@@ -62,8 +62,9 @@ Arg: TypeAlias = str | bytes | int | float
 class RoundTrip(msgspec.Struct, Generic[R], frozen=True):
     """One call of a script. A struct, because a frozen dataclass takes several times as long to make.
 
-    script, keys, args  what is called. If the arguments of a numbered script begin with `UNNUMBERED`, the driver
-                        replaces that with an idempotency key, by which the server recognises a repeated call.
+    script, keys, args  the script, and what it is called with. If the arguments of a numbered script begin with
+                        `UNNUMBERED`, the driver replaces that with an idempotency key, by which the server recognises a
+                        repeated call.
     read                turns the server's reply into the result, or raises
     durable             return only when the write is on disk or on a replica, or raise DurabilityUnavailable or
                         NotDurable
@@ -72,9 +73,9 @@ class RoundTrip(msgspec.Struct, Generic[R], frozen=True):
     followed_by         one command that only reads, sent right after the script in the same round trip; `read` is
                         given the pair of both replies. It saves time where the data is large: a script hashes each
                         string it touches. Not with `durable`, in `Parallel` or in a pipeline.
-    shortcut            a shorter script with the same keys and arguments. Where the call can be sent at once, it is
-                        tried instead. It replies 0 if it does not apply, and has changed nothing then; so the script
-                        itself is called, with the same idempotency key.
+    shortcut            a shorter script with the same keys and arguments, which the driver tries first if it can send
+                        the call at once. If the shortcut does not apply, it changes nothing and replies 0. The driver
+                        then calls `script`, with the same idempotency key.
     """
 
     script: Script
@@ -106,16 +107,16 @@ class Unanswered(Protocol):
 
     async def receive(self) -> Any: ...
     def close(self) -> object:
-        """Give the reply up, unless it was received."""
+        """Abandon the reply, unless it was received."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Call a script, and prepare the next call before its reply is there. Result: an `Unanswered`, for `Receive`.
+    """Call a script without waiting, to prepare the next call meanwhile. Result: an `Unanswered`, for `Receive`.
 
-    Receive it before the next `Send`: of two calls on their way, one that has to be
-    repeated could come after the other.
+    Receive its reply before the next `Send`. If the first of two unanswered calls had to be repeated, the server could
+    execute it after the second.
     """
 
     round_trip: RoundTrip[Any]
@@ -257,7 +258,7 @@ Operation: TypeAlias = Generator[Effect, Any, R]
 
 
 def recheck_delay(message: str) -> float:
-    """After how many seconds a notification asks its listener to check the state again.
+    """The seconds after which a notification asks its listener to check the state again.
 
     A number means that many milliseconds from now; any other text means now.
     """
@@ -267,8 +268,8 @@ def recheck_delay(message: str) -> float:
 def wait_until_recheck(listener: Listener, interval: float, deadline: float | None) -> Operation[bool]:
     """Sleep until the state should be checked again. Returns whether a notification arrived meanwhile.
 
-    That is after `interval` seconds, at the `deadline` (a `time.monotonic()`), or when a notification asks for it,
-    whichever is earliest.
+    The sleep ends after `interval` seconds, at the `deadline` (a `time.monotonic()`), or when a notification asks for a
+    check, whichever is earliest.
     """
     until, is_notified = time.monotonic() + interval, False
     if deadline is not None:
@@ -346,7 +347,7 @@ class BoundVerb(Generic[P, R_co]):
         return answer
 
     def within(self, /, *args: P.args, **kwargs: P.kwargs) -> Operation[R_co]:
-        """The same, as a part of another operation: `counts = yield from queue.count.within()`."""
+        """Run the verb inside another operation: `counts = yield from queue.count.within()`."""
         work = self._make(self._owner, *args, **kwargs)
         answer: R_co = (yield work) if isinstance(work, RoundTrip) else (yield from work)
         return answer

@@ -1,12 +1,12 @@
-"""Renews every lease that this process holds, each after a third of its time, in one thread per app.
+"""Renews every lease that this process holds, each when a third of it has passed, in one thread per app.
 
 The thread runs an event loop of its own. So a node that does not answer delays no renewal on another node, and a
 program that blocks its own event loop still keeps its locks. The thread is started before a lease is requested, sleeps
-until the next renewal is due, and ends when nothing was held for a while. A lock that is released within a third of its
-lease is never renewed.
+until the next renewal is due, and ends when the process has held no lease for a while. A lock that is released within a
+third of its lease is never renewed.
 
-The renewer also reports when a lease ends by itself, because its holder wanted no renewal or a bounded holding, and
-receives the notices that are sent to holders (`notices.py`).
+The renewer also reports the end of a lease whose holder asked for no renewal, or for a maximum time, and receives the
+notices that are sent to holders (`notices.py`).
 
 The renewer holds weak references. The lease of an object that is dropped without a release is not renewed, and ends.
 """
@@ -38,21 +38,22 @@ now: Callable[[], float] = (
 )
 """Seconds by a clock of this host that never jumps. Only differences between two readings have a meaning."""
 
-# The part of a lease after which it is renewed. Slightly less than a third, so that three renewals, not
-# just two, fit into the first lease.
+# The fraction of a lease after which it is renewed. Slightly less than a third, so that three renewals, not just two,
+# fit into the first lease.
 _RENEW_AFTER = 0.31
 
-# The part of what is left of a lease after which a failed renewal is tried again, and the least number of seconds.
+# A failed renewal is tried again after this fraction of the rest of the lease, but not before the shortest pause in
+# seconds.
 _RETRY_AFTER = 0.05
 _SHORTEST_RETRY = 0.02
 
 # The clocks of two hosts differ in speed by less than this.
 _MAX_DRIFT = 0.005
 
-# After an unexpected error the thread begins again after so many seconds.
+# Seconds from an unexpected error until the thread starts again.
 _RESTART_PAUSE = 0.2
 
-# The thread ends after this many seconds in which nothing was held.
+# The thread ends after this many seconds without a lease.
 _THREAD_IDLE_TIMEOUT = 10.0
 
 # Released leases are swept out of the heap when it has more than twice as many entries as after the last sweep, plus
@@ -61,7 +62,7 @@ _SWEEP_MARGIN = 1000
 
 
 class Renewable(Protocol):
-    """A lease that the renewer looks after: of a lock, of a permit, or of the receiver of a channel.
+    """A lease that the renewer can maintain: of a lock, of a permit, or of the receiver of a channel.
 
     A class that is derived from this one inherits the values for a lease that is renewed without an end.
     """
@@ -72,14 +73,14 @@ class Renewable(Protocol):
     valid_until: float
     """The time, by `now()`, until which the lease is certain to be held. Each renewal extends it."""
     renewing: bool
-    """Whether the renewer looks after it. Its holder sets this to False at the release."""
+    """Whether the renewer maintains the lease. Its holder sets this to False at the release."""
     renew_at: float = 0.0
     """The time, by `now()`, of the next renewal."""
     ends_at: float = math.inf
     """The time, by `now()`, at which the lease ends whatever its holder does."""
     ends_because: str = ""
     ends_by_itself: bool = False
-    """Whether the server ends it at `ends_at`. Otherwise the renewer gives it back."""
+    """Whether the server ends the lease at `ends_at`. Otherwise the renewer gives it back then."""
     notice_key: str = ""
     """A key in the slot of the lease; "" if no notices are sent to its holder."""
     notice_address: str = ""
@@ -97,7 +98,10 @@ class Renewable(Protocol):
         ...
 
     def mark_lost(self, why: str) -> None:
-        """Called in the renewer's thread when the lease is lost. Sets `renewing` to False. "": the reason is known."""
+        """Called in the renewer's thread when the lease is lost. Sets `renewing` to False.
+
+        `why` is "" if the lease knows the reason already.
+        """
         ...
 
     def receive_notice(self, text: str) -> None:
@@ -106,7 +110,7 @@ class Renewable(Protocol):
 
 
 def renew_at(requested_at: float, lease: float) -> float:
-    """The time, by `now()`, at which a lease that was requested at `requested_at` is to be renewed."""
+    """The time, by `now()`, at which a lease that was requested at `requested_at` is due for renewal."""
     return requested_at + lease * _RENEW_AFTER
 
 
@@ -116,7 +120,7 @@ def valid_until(requested_at: float, lease: float) -> float:
 
 
 class PlainLease(Renewable):
-    """A lease without a bound, about which its holder gets no notices."""
+    """A lease without a maximum time, whose holder gets no notices."""
 
     def __init__(self, lease: float, requested_at: float) -> None:
         self.lease = lease
@@ -128,7 +132,7 @@ class PlainLease(Renewable):
 
     @property
     def extension(self) -> RoundTrip[bool]:
-        """The call that starts the lease again; its result is False if the server no longer has the lease."""
+        """The call that restarts the full lease; its result is False if the server no longer has the lease."""
         raise NotImplementedError
 
     def renewal(self, requested_at: float) -> RoundTrip[bool]:
@@ -144,7 +148,7 @@ class PlainLease(Renewable):
         self.renewing = False
 
     def receive_notice(self, text: str) -> None:
-        """Is never called."""
+        """Never called, because the lease has no `notice_key`."""
 
 
 class Renewer:
@@ -194,7 +198,7 @@ class Renewer:
         self.start()  # and after: the thread may have ended in between, because nothing was held
 
     def check_all(self) -> None:
-        """Renew all leases now: another node has taken over, which may not have them. Any thread may call it."""
+        """Renew all leases now, because the node that has taken over may not have them. Any thread may call it."""
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -228,7 +232,7 @@ class Renewer:
                 self._wake()
 
     def _drop_released(self) -> None:
-        """Drop what was released from the head of the heap: else the thread would wake up for each lease there was."""
+        """Drop released leases from the head of the heap. Otherwise the thread would wake up for each of them."""
         while self._due and ((known := self._due[0][2]()) is None or not known.renewing):
             heapq.heappop(self._due)
 
@@ -237,7 +241,7 @@ class Renewer:
             self._loop.call_soon_threadsafe(self._wake_event.set)
 
     def close(self) -> None:
-        """Stop renewing. What is still held ends with its lease, and its holders learn of that now."""
+        """Stop renewing. Marks each lease that is still held as lost; in the server it runs out later."""
         for held in self.kept():
             held.mark_lost("the app was closed, so it is not renewed any longer")
         with self._lock:
@@ -263,7 +267,7 @@ class Renewer:
                 self._forget_thread()
 
     def _report_losses(self) -> None:
-        """Mark as lost what has ended while no renewal was possible."""
+        """Mark as lost the leases that ended while no renewal was possible."""
         for held in self.kept():
             if now() >= held.valid_until:
                 held.mark_lost("this process could not renew it")

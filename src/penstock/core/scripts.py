@@ -38,9 +38,10 @@ A *script* takes its keys, then its arguments. An `int` arrives as a number and 
 argument may have the type `*`, for any number of values: it is the index of the first of them in ARGV, and the
 parameters end in `...`. A long clause may take several lines, each of which begins with its word, such as `--- args:`.
 
-A *frame* is what many scripts do before their own statements, and before their last `return`. `--- frame: change` takes
-the statements of `frame.change` in front of the line `-- …`, and those behind it. A frame that ends with a `return` has
-`...` where it needs what the script returns. `uses` lists the keys and arguments that the script has to bind.
+A *frame* holds the statements that many scripts share: those before their own, and those before their last `return`. A
+script with `--- frame: change` begins with the statements of `frame.change` above the line `-- …`, and ends with those
+below it. If a frame ends with a `return`, its `...` stands for the value that the script returns. `uses` lists the keys
+and arguments that the script has to bind.
 
     --- uses: base given
     function frame.change()
@@ -72,7 +73,7 @@ from penstock.core import idempotency
 from penstock.core.cached import cached_property
 from penstock.core.sections import Section, callees, link
 
-# A line, not indented, that begins no statement.
+# A line that continues a statement: it is indented, closes a bracket, or begins with one of these keywords.
 _CONTINUATION = re.compile(r"[ \t})\]]|(?:end|else|elseif|until)\b")
 _WORD = re.compile(r"\w+")
 _BINDING = {"int": "tonumber(ARGV[{0}])", "str": "ARGV[{0}]", "*": "{0}"}
@@ -187,6 +188,6 @@ def as_field(function: Section) -> str:
 
 
 def _when_called(function: Section, private: Sequence[Section]) -> str:
-    """The text that defines a seldom function, and the functions that only it needs, when it is called first."""
+    """The text of a stub, whose first call defines the seldom function and the functions that only it needs."""
     inner = "\n".join(map(as_field, [*private, function]))
     return f"function F.{function.flat_name}(...)\n{inner}\nreturn F.{function.flat_name}(...)\nend"

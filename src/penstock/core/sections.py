@@ -1,6 +1,6 @@
-"""What a .lua file holds: functions, scripts, frames, constants and layouts, read and linked by name.
+"""Reads the functions, scripts, frames, constants and layouts of the .lua files, and links them by name.
 
-`scripts.py` says how such a file is written, and what the server gets of it.
+`scripts.py` says how such a file is written, and what the server receives.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _FIELD = re.compile(
     r"""(?:\s|--.*\n)*([A-Z][A-Z\d_]*) = ("(?:[^"\\\n]|\\\d{1,3})*"|-?\d+(?:\.\d+)?) *(?:,|$)(?:[ \t]*--.*)?"""
 )
 _FORM = re.compile(r"""(?:\s|--.*\n)*([a-z_]+) = "([^"]+)" *(?:,|$)(?:[ \t]*--.*)?""")
-# In a frame, where the statements of the script are; and its last `return`, around what the script returns.
+# The line of a frame that the statements of a script replace; and the last `return` of a script, with its value.
 _STATEMENTS = "  -- …\n"
 _LAST_RETURN = re.compile(r"^  return\b *(?P<value>[^\n]*(?:\n(?:   |  [})\]])[^\n]*)*)\n\Z", re.MULTILINE)
-# Empty lines, comment lines, and the indentation of a body. Of deeper indentation one space stays.
+# Empty lines, comment lines, and the indentation of a body. Deeper indentation is reduced to one space.
 _BLANKS = re.compile(r"^[ \t]*(?:--.*)?\n|^(?:[ \t]{2,}(?=[ \t])|[ \t]{2})", re.MULTILINE)
 # noun.CONSTANT, or noun.verb before a parenthesis. Comments and strings are matched first: a name in them is no match.
 _NAME = re.compile(rf"[ \t]*--[^\n]*|{_STRING}|(?<![\w.:])([a-z_]+)\.(?:([A-Z][A-Z\d_]*)\b|(\w+)(?=\s*\())")
@@ -70,8 +70,8 @@ def _value(literal: str) -> Literal:
 class Section:
     """A function, a script or a frame.
 
-    body   its statements, as written; of a script with a frame, together with those of the frame
-    code   the body as the server gets it
+    body   its statements as written, including those of the frame that a script names
+    code   the body as the server receives it
     calls  the functions that it calls directly
     """
 
@@ -150,7 +150,7 @@ def callees(
 ) -> list[Section]:
     """The functions that a section calls, directly or not, in the order of `sections`: callees first.
 
-    `ends_at`: for which functions not to include what they call.
+    `ends_at`: returns True for a function whose own calls are not followed.
     """
     needed = set(section.calls)
     for function in reversed(sections):
@@ -181,7 +181,7 @@ def _parse(file: str, text: str) -> tuple[list[Section], list[tuple[int, str, st
 def _constants_between(
     file: str, text: str, at: int, end: int, layouts: list[Layout]
 ) -> Iterator[tuple[int, str, str, str]]:
-    """The constants between two sections; appends to `layouts`. Anything else but comments is an error there."""
+    """The constants between two sections. Appends their layouts to `layouts`. Other code there is an error."""
     while at < end:
         if table := _TABLE.match(text, at, end):
             if table["layout"]:
@@ -226,7 +226,7 @@ def _section(file: str, match: re.Match[str]) -> Section:
         if text == "seldom" and not section.is_script:
             section.is_seldom = True
             continue
-        joint = "," if clause else " "  # a signature continues in the middle
+        joint = "," if clause else " "  # a signature may continue anywhere on the next line
         clauses[clause] = f"{clauses[clause]}{joint}{text}" if clause in clauses else text
     noun, forbidden = (
         ("script", {"", "uses"}) if section.is_script else ("function", {"keys", "args", "flags", "frame"})

@@ -1,4 +1,4 @@
-"""The servers that Penstock runs on: families, releases, and the oldest of each."""
+"""The families of servers on which Penstock runs, and the oldest supported release of each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ServerRelease:
 
     @classmethod
     def parse(cls, text: str) -> ServerRelease | None:
-        """From `valkey 9.1.2`, or from what `valkey-server --version` prints. None for anything else."""
+        """Read `valkey 9.1.2`, or the output of `valkey-server --version`. Returns None for any other text."""
         found = re.match(r"(valkey|redis) (?:server v=)?(\d+(?:\.\d+)*)", text, re.IGNORECASE)
         return cls(found[1].lower(), tuple(map(int, found[2].split(".")))) if found else None
 
@@ -32,7 +32,7 @@ class ServerRelease:
         return f"{self.family} {'.'.join(map(str, self.version))}"
 
     def reads_data_of(self, writer: ServerRelease) -> bool:
-        """Whether it surely reads the files of another release: one of its family, and of no newer series."""
+        """Whether it can certainly read data files of `writer`: both are of one family, `writer` of no newer series."""
         return self.family == writer.family and self.version[:2] >= writer.version[:2]
 
     def __str__(self) -> str:

@@ -2,7 +2,8 @@
 --
 --   list    ZSET   address (notify.lua) -> server ms until which the worker is idle
 --   marks   HASH   <prefix>woken: ms of the last wake-up; deleted when a worker looks for work
---                  <prefix>witness, <prefix>check_at: its deputy (deputy.lua), and when that looks for work
+--                  <prefix>witness, <prefix>check_at: the deputy (deputy.lua) of the worker that was woken last, and
+--                  when the deputy looks for work
 --
 -- The caller names both keys and the prefix, and adds and removes the addresses. Messages to an idle worker: "0": look
 -- for work now; "<n>": look for work in n ms.
@@ -14,10 +15,10 @@
 -- about a thousand workers that are gone, and wakes at most 100.
 _idle_slice = { FIRST = 4, NEXT = 100, SKIPPED = 100, GONE = 1000, WOKEN = 100 }
 
--- Sends `text` to the worker that became idle last; with nil, only looks whether it is there. Returns its address and
--- until when it is idle. Skips workers in the process of `other`, because whatever froze that worker froze them as
--- well. Workers that are gone are forgotten, and added to `gone`. If even the one with the latest deadline is overdue,
--- all workers are gone.
+-- Sends `text` to the worker that became idle last; with nil, only checks that the worker can be reached. Returns its
+-- address and until when it is idle. Skips workers in the process of `other`, because whatever freezes that worker
+-- freezes them as well. Removes workers that are gone, and appends them to `gone`. If even the worker with the latest
+-- deadline is overdue, all of them are gone.
 --- (list: str, now: int, other: str | nil, text: str | nil, gone: table) -> str | nil, str
 function sleepers.notify_last(list, now, other, text, gone)
   local face = other and notify.face(other)

@@ -11,8 +11,8 @@
 _slice = { FACES = 64, ADDRESSES = 500 } -- one call wakes at most 64 faces, and tries about 500 addresses at most
 _face_sweep = { FROM = 16, ADDRESSES = 2 } -- in a list longer than 16, each new address checks two random ones
 
--- Registers an address for `ms`. A face that is registered already keeps its place: another of its listeners waits for
--- an earlier event.
+-- Registers an address for `ms`. A face that is registered already keeps its number, because another of its listeners
+-- waits for an earlier event.
 --- (list: str, address: str, ms: int)
 --- uses: base
 function waiting.add(list, address, ms)
@@ -27,6 +27,7 @@ function waiting.add(list, address, ms)
   if redis.call("PTTL", key) < ms then redis.call("PEXPIRE", key, ms) end
 end
 
+-- Removes an address. Does nothing for "".
 --- (list: str, address: str)
 --- uses: base
 function waiting.remove(list, address)

@@ -1,5 +1,5 @@
--- Writes to keys of users that are checked before the first of them is executed, because the server cannot undo a
--- write.
+-- Writes to the keys of users. A script checks all of them before it executes the first, because the server cannot undo
+-- a write.
 --
 -- A write is { command, position of its key in `keys`, type of the key or false for any, arguments, … }. Everything
 -- that could make one fail is checked: a key of another type, a value that is not a whole number or would reach ±2^53
@@ -74,8 +74,8 @@ function writes.plan(drafts, keys, write)
 end
 
 -- Checks all of these writes. Returns nil if each of them can be executed; else the number of the first that cannot,
--- from 1, and the type or value that prevents it, or an error if this user may not send the command. `drafts`: what is
--- known of the keys.
+-- from 1, and the type or value that prevents it, or an error if this user may not send the command. `drafts`: position
+-- of a key -> its draft, for the keys that the caller has read already.
 --- (drafts: table, keys: table, order: table) -> int | nil, any
 function writes.check(drafts, keys, order)
   local allowed = {}

@@ -1,4 +1,4 @@
-"""Writes to ordinary keys that are sent together and checked whole by the server before the first is executed.
+"""Writes to ordinary keys that are sent together. The server checks all of them before it executes the first.
 
 See `writes.lua`. A transaction collects them with its conditions, and a running job stages them for its completion.
 """
@@ -63,7 +63,7 @@ class Writes:
     """The verbs of writes. A class that derives from it collects them. Nothing is sent."""
 
     def set(self, key: str, value: Value, *, ttl: float | None = None) -> Self:
-        """`ttl`: seconds; None: the key stays, and loses a TTL that it had."""
+        """`ttl`: seconds until the key expires. None: it never expires, even if it had a TTL before."""
         return self._write("SET", key, value, *(() if ttl is None else ("PX", _milliseconds("set", "ttl", ttl))))
 
     def delete(self, *keys: str) -> Self:
@@ -72,7 +72,7 @@ class Writes:
         return self
 
     def expire(self, key: str, seconds: float) -> Self:
-        """Delete the key after so many seconds. Does nothing if it does not exist."""
+        """Have the server delete the key after `seconds`. Does nothing if the key does not exist."""
         return self._write("PEXPIRE", key, _milliseconds("expire", "seconds", seconds))
 
     def incrby(self, key: str, by: int = 1) -> Self:
