@@ -98,7 +98,7 @@ class Judge:
         """A job was sent. Returns the job that holds its key, if it is a double."""
         if job.unique is not None:
             key, mode, ms = job.unique
-            if (holder := self.holder(job.unique)) is not None:
+            if (holder := self.holder(job.unique)) is not None and not self.expire(holder):
                 first = self.jobs.get(holder)
                 if mode in "rb" and first and first.unique and first.unique[1] in "rb":
                     first.payload, first.unique = job.payload, job.unique
@@ -111,6 +111,18 @@ class Judge:
             self.sent[name].add((most, interval, burst, release))
         self.jobs[job.id] = job
         return None
+
+    def is_over(self, id: str) -> bool:
+        """Whether the job waits and may not be started any more."""
+        job, record = self.jobs.get(id), self.records.get(id)
+        is_waiting = job is not None and job.token is None and not job.dead
+        return is_waiting and record is not None and 0 < record.expires <= self.now
+
+    def expire(self, id: str) -> bool:
+        """End the job if it is over. Returns whether it was."""
+        if is_over := self.is_over(id):
+            self.end(self.jobs[id])
+        return is_over
 
     def end(self, job: Job) -> None:
         """A job leaves the queue."""
@@ -182,7 +194,8 @@ class Judge:
             if job is None or not job.dead:
                 continue
             if job.unique and job.unique[1] != "t":
-                if self.held.get(job.unique[0]) is not None:
+                holder = self.held.get(job.unique[0])
+                if holder is not None and not self.expire(holder):
                     continue
                 self.held[job.unique[0]] = job.id
             job.dead, job.handed_back, job.in_order = False, False, False

@@ -118,6 +118,18 @@ class QueueModel:
             self.done[job.id] = (self.now + job.ttl, end)
         self.waiters.pop(job.id, None)
 
+    def is_over(self, job: Job) -> bool:
+        return job.state in (READY, DELAYED) and 0 < job.expires <= self.now
+
+    def _expire(self, key: str) -> bool:
+        """End the job if it waits and may not be started any more. Returns whether it did."""
+        job = self.jobs.get(key)
+        if job is None or not self.is_over(job):
+            return False
+        self._finish(job, constants.EXPIRED)
+        self.totals["expired"] += 1
+        return True
+
     def _next_generation(self, job: Job) -> None:
         self.seq += 1
         job.generation = self.seq
@@ -151,10 +163,10 @@ class QueueModel:
             return answer
         known: list[Any] = []
         for place, (job, at) in enumerate(zip(jobs, due, strict=True)):
-            if job.id in self.jobs:
+            if job.id in self.jobs and not self._expire(job.id):
                 known.append(place)
                 continue
-            if (holder := self.holder(job)) is not None:
+            if (holder := self.holder(job)) is not None and not self._expire(holder):
                 known.append([place, holder])
                 continue
             self._hold(job)
@@ -209,6 +221,8 @@ class QueueModel:
 
     def cancel(self, ids: Sequence[str]) -> list[str]:
         self.empty_intake()
+        for key in ids:
+            self._expire(key)
         return [self._cancel(key) for key in ids]
 
     def _cancel(self, key: str) -> str:
@@ -235,6 +249,8 @@ class QueueModel:
             return "done" if key in self.done and self.done[key][0] > self.now else "none"
         if job.state in (DEAD, RUNNING):
             return {DEAD: "dead", RUNNING: "running"}[job.state]
+        if self.is_over(job):
+            return "done"
         was, since = job.state, job.since
         if was == READY and due is not None and due <= self.now and priority is None and payload is None:
             return "edited"  # it keeps its turn
@@ -263,7 +279,8 @@ class QueueModel:
         assert all(tenant in (None, job.tenant) for job in gone)
         others = self.suspects if suspects else lambda: self.in_state(DELAYED)
         reached_the_others = finished or any(job in others() for job in gone)
-        self.cancel([job.id for job in gone])
+        for job in gone:
+            self._cancel(job.id)
         in_lanes = [job for job in self.in_state(READY) if not job.suspect]
         assert not (reached_the_others and any(tenant in (None, job.tenant) for job in in_lanes))
         assert not (finished and tenant is None and others())
@@ -273,7 +290,7 @@ class QueueModel:
         dead = self._dead(ids)
         for job in [*dead]:
             if job.unique is not None and job.unique[1] != "t":
-                if self.holder(job) is not None:
+                if (holder := self.holder(job)) is not None and not self._expire(holder):
                     dead.remove(job)
                     continue
                 self._hold(job)
@@ -297,7 +314,7 @@ class QueueModel:
 
     def wait_for(self, key: str, address: str) -> None:
         self.empty_intake()
-        if key in self.jobs and self.jobs[key].state != "d":
+        if key in self.jobs and self.jobs[key].state != "d" and not self.is_over(self.jobs[key]):
             waiting = self.waiters.setdefault(key, [])
             waiting.extend({address} - set(waiting))
 

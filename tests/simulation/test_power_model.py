@@ -241,8 +241,12 @@ class PowerHistory:
 
     def cancel(self) -> None:
         ids = self.pick(2)
+        over = [id for id in ids if self.judge.expire(id)]
         words = self.send(self.stand.bindings.cancel(ids))
         for id, word in zip(ids, words, strict=True):
+            if id in over:
+                assert word == "none"
+                continue
             job = self.judge.jobs[id]
             assert word == ("running" if job.token else "dead" if job.dead else "cancelled")
             if word == "cancelled":
@@ -253,8 +257,8 @@ class PowerHistory:
         dead = [job.id for job in self.judge.jobs.values() if job.dead]
         ids = self.random.sample(dead, min(len(dead), 2))
         if self.random.random() < 0.7:
-            n = self.send(self.stand.bindings.requeue([*ids, "unknown"]))
-            assert n == self.judge.requeue(ids)
+            requeued = self.judge.requeue(ids)
+            assert self.send(self.stand.bindings.requeue([*ids, "unknown"])) == requeued
         else:
             self.send(self.stand.bindings.remove_dead(ids))
             for id in dict.fromkeys(ids):
@@ -267,8 +271,9 @@ class PowerHistory:
 
     def edit_one(self, id: str, due: float | None, level: int | None) -> None:
         job, is_delayed = self.judge.jobs[id], self.stand.state(id) == DELAYED
+        is_over = self.judge.is_over(id)
         word = self.send(self.stand.bindings.edit(id, due=due, priority=level))
-        assert word == ("dead" if job.dead else "running" if job.token else "edited")
+        assert word == ("dead" if job.dead else "running" if job.token else "done" if is_over else "edited")
         if word == "edited" and not is_delayed and not (due == 0 and level is None):
             self.serial += 1
             job.order, job.in_order = self.serial, job.in_order and not due  # it goes behind the others

@@ -454,10 +454,11 @@ def _nothing(_: Any) -> None:
 
 
 def _stored_job(reply: Sequence[Any]) -> StoredJob:
-    record, failure, done, owner, notes, waits, *worker = reply
+    record, failure, done, owner, notes, waits, expires_in, *worker = reply
     ended, kept_notes = split_result(done)
     name = worker_name(worker[0]) if worker else ""
-    return StoredJob(Record.read(record), failure, ended, owner, notes or kept_notes, name, waits)
+    left = None if expires_in is None else expires_in / 1000
+    return StoredJob(Record.read(record), failure, ended, owner, notes or kept_notes, name, waits, left)
 
 
 def _counts(reply: Sequence[Any]) -> Counts:

@@ -73,7 +73,7 @@ function dead_letters.requeue(s, id, body)
   local one = record.flags(body) >= flag.UNIQUE and record.unique(body)
   if one and one[2] ~= keeping.THROTTLE then
     local holder = unique.holder(s, one)
-    if holder then return holder end
+    if holder and not job.expire(s, holder) then return holder end
     unique.hold(s, one, id, body)
   end
   redis.call("ZREM", base .. "dead", id)

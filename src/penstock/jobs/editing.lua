@@ -17,6 +17,7 @@ function script.edit(base, meta, caller, number, given, id, due, due_is_date, pr
   if not body then return results.get(id, s.now) and "done" or "none" end
   if record.state(body) == state.DEAD then return "dead" end
   if redis.call("HEXISTS", base .. "owners", id) == 1 then return "running" end
+  if job.is_over(id, body, s.now) then return "done" end
   if due >= 0 and due_is_date == 0 then due = s.now + due end
   local was = record.state(body)
   local is_due = was == state.READY or was == state.PARKED

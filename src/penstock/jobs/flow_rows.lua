@@ -39,7 +39,9 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
   for i = 1, #ids do
     local letter = string.sub(ARGV[rows + 4 * i - 4], 1, 1)
     letters[i] = letter
-    if old[i] and (letter == "o" or letter == "j") then return { "known", i - 1 } end
+    if old[i] and (letter == "o" or letter == "j") and not flow.is_free(s, ids[i], old[i]) then
+      return { "known", i - 1 }
+    end
     if letter == "a" and not old[i] and not opened[ids[i]] then
       ended[i] = results.get(ids[i], s.now)
       if not ended[i] then return { "gone", i - 1, "" } end
@@ -66,6 +68,7 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
   for i = 1, #ids do
     local at = rows + 4 * i - 4
     local verb, letter, id, body, dependent = ARGV[at], letters[i], ids[i], ARGV[at + 2], ARGV[at + 3]
+    if old[i] and (letter == "o" or letter == "j") then job.expire(s, id) end
     if letter == "o" then
       flow.add(s, id, body, generation + i, verb, set)
     elseif letter == "j" then
@@ -105,6 +108,15 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
   flow.settle_touched(s, s.visits)
   flow.note_opened(s, opened, closed)
   return {}
+end
+
+-- Whether the job with this id is over, and no other waits for it, so that a job of a flow may have the id.
+--- (s: table, id: str, body: str) -> bool
+--- uses: base
+--- seldom
+function flow.is_free(s, id, body)
+  return record.intact(body) and job.is_over(id, body, s.now) and record.state(body) ~= state.WAITING
+    and redis.call("HEXISTS", base .. "dependents", id) == 0
 end
 
 -- Notes when the dependents that this script leaves open are given up, and forgets those that it has closed.

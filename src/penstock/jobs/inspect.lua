@@ -124,15 +124,25 @@ function script.tenant_counts(base, meta, given, tenant)
 end
 
 -- All data about a job: { record, reason, how it ended, owner (incarnation that runs it, and since when), notes, what
--- it waits for }; each may be false.
+-- it waits for, ms until it expires }; each may be false. A job that is over counts as ended, though it is removed only
+-- by a claim, or when its id or its key is used again.
 --- (id: str, now: int) -> table
 --- uses: base
 function inspect.job(id, now)
   local body, owner = redis.call("HGET", base .. "jobs", id), redis.call("HGET", base .. "owners", id)
   local noted = owner or record.intact(body) and record.has(record.flags(body), flag.NOTES)
+  local expires = not owner and record.intact(body) and record.expires(body) or 0
+  if expires > 0 and job.is_over(id, body, now) then
+    local kept = record.ttl(body) > 0 and ending.EXPIRED
+    return {
+      false, redis.call("HGET", base .. "reasons", id), kept, false, noted and redis.call("HGET", base .. "notes", id),
+      false, false,
+    }
+  end
   return {
     body, redis.call("HGET", base .. "reasons", id), results.get(id, now), owner,
     noted and redis.call("HGET", base .. "notes", id),
     record.intact(body) and record.state(body) == state.WAITING and redis.call("HGET", base .. "waiting", id),
+    expires > now and expires - now,
   }
 end

@@ -152,7 +152,7 @@ end
 --- (s: table, id: str, body: str, generation: int, set: table) -> bool
 --- uses: base
 function job.accept(s, id, body, generation, set)
-  if redis.call("HEXISTS", base .. "jobs", id) == 1 then return false end
+  if redis.call("HEXISTS", base .. "jobs", id) == 1 and not job.expire(s, id) then return false end
   return not job.add_draft(s, id, body, generation, set)
 end
 
@@ -173,7 +173,7 @@ function job.add_draft(s, id, body, generation, set)
   if record.flags(body) >= flag.UNIQUE then
     local one = unique.field(s, body)
     local holder = unique.holder(s, one)
-    if holder then
+    if holder and not job.expire(s, holder) then
       if one[2] == keeping.REPLACE or one[2] == keeping.DEBOUNCE then
         batch.write("HSET", base .. "jobs", set) -- the holder may be in the same call
         for i = #set, 1, -1 do set[i] = nil end
@@ -219,6 +219,29 @@ function job.replace(s, id, drafted, generation, one)
     end
   end
   redis.call("HSET", base .. "jobs", id, new)
+  if expires ~= was.expires then listeners.report(s.row, id, "expires", s.budget) end
+end
+
+-- Whether a job waits that may not be started any more.
+--- (id: str, body: str, now: int) -> bool
+--- uses: base
+function job.is_over(id, body, now)
+  local expires = record.expires(body)
+  return expires > 0 and expires <= now and record.state(body) ~= state.DEAD
+    and redis.call("HEXISTS", base .. "owners", id) == 0
+end
+
+-- Removes a job that is over, and stores that it expired, so that its id and its key are free. Returns whether it did.
+--- (s: table, id: str) -> bool
+--- uses: base
+function job.expire(s, id)
+  local body = record.get(id)
+  if not body or not job.is_over(id, body, s.now) then return false end
+  job.remove(s, id, body, ending.EXPIRED, "")
+  s.row[_row.EXPIRED] = s.row[_row.EXPIRED] + 1
+  unique.write(s)
+  results.write(s) -- a job that is enqueued with this id deletes the result
+  return true
 end
 
 -- Removes a job that is not running. Its entry in a lane stays, and is skipped later.

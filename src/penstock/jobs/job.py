@@ -174,8 +174,10 @@ class Job(ShardHandle, Generic[R_co]):
                 was_pending = True
                 if on_progress is not None and (progress := read_notes(stored.notes).progress) is not None:
                     reports.show(progress)
-                while (messages := (yield Wait(listener, left))) and all(map(reports.read, messages)):
-                    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                ends = math.inf if stored.expires_in is None else time.monotonic() + stored.expires_in
+                until = ends if deadline is None else min(ends, deadline)
+                while (messages := (yield Wait(listener, _seconds_until(until)))) and all(map(reports.read, messages)):
+                    pass
         finally:
             # While other waiters in this process share the address, it stays registered.
             if listener.close() and not known_done:
@@ -420,6 +422,11 @@ def cancel_job(shard: Shard, key: str, wait: float | None) -> Operation[bool]:
     finally:
         if listener.close() and not has_ended:
             yield bindings.forget(key, listener.address)
+
+
+def _seconds_until(time_: float) -> float | None:
+    """Seconds until this `time.monotonic()`; None: no limit."""
+    return None if time_ == math.inf else max(0.0, time_ - time.monotonic())
 
 
 def _in_progress(stored: StoredJob) -> bool:

@@ -93,6 +93,11 @@ function queue.add_jobs(s, caller, number, first)
   local generation = row.mint(r, #ids)
   for i = 1, #ids do
     local id, body = ids[i], ARGV[first + 2 * i - 1]
+    if not seen[id] and old[i] and job.expire(s, id) then
+      for j = i, #ids do
+        if ids[j] == id then old[j] = false end
+      end
+    end
     if old[i] or seen[id] then
       known[#known + 1] = i - 1
     else
@@ -322,6 +327,7 @@ function script.cancel(base, meta, given, ids, ...)
   local words = {}
   for i = ids, #ARGV do
     local id = ARGV[i]
+    job.expire(s, id)
     local body = record.get(id)
     if not body then
       results.write(s) -- an id may be given twice
@@ -387,7 +393,7 @@ end
 --- frame: read
 function script.show(base, meta, given, id)
   local found = inspect.job(id, s.now)
-  found[7] = found[4] and redis.call("HGET", base .. "workers", lease.incarnation(found[4]))
+  found[8] = found[4] and redis.call("HGET", base .. "workers", lease.incarnation(found[4]))
   return found
 end
 

@@ -385,6 +385,7 @@ class StoredJob:
     notes    its progress and its log (see `read_notes`)
     worker   `host:pid` of the worker that runs it, if it was asked for
     waits    what it waits for (see `WaitState`)
+    expires_in  seconds until a job that waits expires; None: it does not
     """
 
     record: Record | None
@@ -394,6 +395,7 @@ class StoredJob:
     notes: bytes | None = None
     worker: str = ""
     waits: bytes | None = None
+    expires_in: float | None = None
 
     @property
     def claimed(self) -> float | None:

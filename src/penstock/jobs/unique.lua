@@ -144,7 +144,10 @@ function unique.write(s)
   for i = 1, #s.given_up, 2 do keys[#keys + 1] = s.given_up[i] end
   local holders = batch.read(base .. "unique", keys)
   for i = 1, #keys do
-    if holders[i] == s.given_up[2 * i] then gone[#gone + 1] = keys[i] end
+    if holders[i] == s.given_up[2 * i] then
+      gone[#gone + 1] = keys[i]
+      if s.holders then s.holders[keys[i]] = nil end
+    end
   end
   batch.write("HDEL", base .. "unique", gone)
   s.given_up = nil
