@@ -1,4 +1,4 @@
--- Admission: parked jobs get the places that the other transitions of a script have freed. limits.lua explains places.
+-- Admission: parked jobs get the places that a script has freed. limits.lua explains places.
 
 -- Admits parked jobs of the keys in which a place may be free: as many as there are places, the most urgent ones first,
 -- at most some hundred in one script. Call it when all other transitions of the script are done.
@@ -14,8 +14,8 @@ function admission.admit(s)
   end
 end
 
--- Admits parked jobs of one key. Expired ones, and entries of jobs that were cancelled, each use up one of the `looks`.
--- Returns how many of those are left.
+-- Admits parked jobs of one key. Each entry that it examines uses up one of the `looks`, even if the job has expired or
+-- was cancelled. Returns how many looks are left.
 --- (s: table, place: table, looks: int) -> int
 --- uses: base
 --- seldom

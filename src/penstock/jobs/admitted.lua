@@ -32,13 +32,13 @@ function admitted.collect(members, list, of_job)
   end
 end
 
--- Notes that a job was admitted and may still give its place to a more urgent one.
+-- Notes that a job was admitted, and may give its place to a more urgent job until it is claimed.
 --- (s: table, list: table, level: int, ready: str)
 function admitted.note(s, list, level, ready)
   admitted.collect(s.admitted, list, admitted.of_job(level, entry.generation_bytes(ready), entry.id(ready)))
 end
 
--- Notes that a job was removed or parked, and has no such place any longer.
+-- Notes that an admitted job was removed or parked, so that it no longer has a place to give.
 --- (s: table, list: table, level: int, body: str, id: str)
 function admitted.forget(s, list, level, body, id)
   limits.open(s)

@@ -6,9 +6,9 @@
 --   owed:<level>    ZSET  tenant -> virtual time from which it may be served, of tenants that had no waiting job
 --                         when one of their jobs ended; PX 60 s
 --
--- A claim costs a tenant one service, as always, which stands for MS of a worker's time. The end of the run charges the
--- rest. So a job of two seconds costs as much as two hundred of ten milliseconds. A tenant without waiting jobs keeps
--- what it owes.
+-- A claim costs the tenant one service, as in any queue, which pays for the first MS milliseconds of the run. The end
+-- of the run charges the rest, so a job of two seconds costs as much as two hundred jobs of ten milliseconds. A tenant
+-- without waiting jobs keeps what it owes.
 
 _charged = layout { level = "c1", tenant = "*" } -- the level as a digit
 
@@ -37,7 +37,7 @@ function charging.charge(s, done, ids, held)
   end
 end
 
--- Has a tenant wait for so many services.
+-- Advances the virtual time of a tenant by `services` services, so that it is served later.
 --- (s: table, level: int, tenant: str, services: int)
 --- uses: base
 function charging.add(s, level, tenant, services)

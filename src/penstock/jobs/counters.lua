@@ -9,7 +9,7 @@
 -- A script collects the changes and writes them once: a batch of jobs of one tenant costs as much as a single job. The
 -- newest second is counted in the row, so that a job that is claimed in the second of its enqueue costs nothing here.
 
--- BEFORE_READY: in the row
+-- The states as `move` takes them; BEFORE_READY plus a state is the index of its count in the row.
 _count = { NONE = 0, READY = 1, DELAYED = 2, RUNNING = 3, DEAD = 4, PARKED = 25, DEPENDENT = 31, BEFORE_READY = 4 }
 
 -- Counts the change of state of `n` jobs. `from` NONE: they enter the queue; `to` NONE: they leave.
@@ -47,7 +47,7 @@ function counters.add_ready_since(s, since, n)
   end
 end
 
--- Counts that ready jobs begin to run. Jobs of one tenant in a row, and of one second, are counted together.
+-- Counts that ready jobs begin to run. Consecutive jobs of one tenant, or of one second, are counted together.
 --- (s: table, tenants: table, sinces: table)
 function counters.begin_runs(s, tenants, sinces)
   local first, second, n = 1, 0, 0
@@ -66,7 +66,7 @@ function counters.begin_runs(s, tenants, sinces)
   if n > 0 then counters.add_ready_since(s, second, -n) end
 end
 
--- The second in which the oldest ready job became ready; false: none is ready.
+-- The second in which the oldest ready job became ready; false if no job is ready.
 --- (r: table) -> int | false
 --- uses: base
 function counters.oldest_second(r)
@@ -74,8 +74,9 @@ function counters.oldest_second(r)
   return oldest and tonumber(oldest) or r[_row.SECOND_READY] > 0 and r[_row.SECOND]
 end
 
--- The four numbers of a tenant; how many of its jobs are parked; and how many wait for others. Each of these two is
--- stored only if it is not 0, or the next one. Python unpacks them as well: see `scan_tenants` in inspect.lua.
+-- A tenant's numbers of ready, delayed, running, dead, parked and dependent jobs. The fifth number is stored only if it
+-- or the sixth is not 0, and the sixth only if it is not 0. Python unpacks them as well: see `scan_tenants` in
+-- inspect.lua.
 --- (packed: str | false) -> int, int, int, int, int, int
 function counters.unpack(packed)
   if not packed then return 0, 0, 0, 0, 0, 0 end
@@ -87,7 +88,7 @@ function counters.unpack(packed)
   return struct.unpack(">I4I4I4I4I4I4", packed)
 end
 
--- The text behind the first four numbers of a tenant after a change: see `counters.unpack`.
+-- The fifth and sixth number of a tenant after a change, packed as `counters.unpack` reads them.
 --- (packed: str | false, change: table) -> str
 --- seldom
 function counters.rest(packed, change)

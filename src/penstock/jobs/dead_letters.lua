@@ -30,7 +30,7 @@ function script.dead_until(base, meta, given, until_, limit)
   return { until_, unpack(redis.call("ZRANGE", base .. "dead", "-inf", until_, "BYSCORE", "LIMIT", 0, limit)) }
 end
 
--- How many jobs died up to `age` ms ago: { that time, count }.
+-- Counts the jobs that died at least `age` ms ago: { server ms at that time, count }.
 --- keys: base meta
 --- args: given: int, age: int
 --- flags: no-writes
@@ -40,8 +40,8 @@ function script.count_dead(base, meta, given, age)
   return { until_, redis.call("ZCOUNT", base .. "dead", "-inf", until_) }
 end
 
--- Makes dead letters ready again, with their counts at zero. A job whose unique key another one holds stays dead.
--- Returns { how many are ready again, id of a job that stays dead, id of the job that holds its key, … }.
+-- Makes dead letters ready again, with their counts at zero. A dead letter stays dead if another job holds its unique
+-- key. Returns { how many are ready again, id of a job that stays dead, id of the job that holds its key, … }.
 --- keys: base meta
 --- args: given: int, ids: *
 --- frame: change
@@ -65,8 +65,8 @@ function script.requeue(base, meta, given, ids, ...)
   return reply
 end
 
--- Makes a dead letter ready again. Returns the id of the job that holds its unique key, if there is one: then it stays
--- dead.
+-- Makes a dead letter ready again. If another job holds its unique key, it stays dead, and the id of that job is
+-- returned.
 --- (s: table, id: str, body: str) -> str | nil
 --- uses: base
 function dead_letters.requeue(s, id, body)

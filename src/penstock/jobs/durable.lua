@@ -4,13 +4,13 @@
 --                     "!" and a signal -> its payloads that no step has received, in MessagePack, the first one first
 --                     "" -> the bytes of all values in 4 bytes, and the signal that the job waits for
 --
--- A running job records steps under its claim, so a worker that has lost the job records nothing. A job that has
--- anything here has the flag NOTES in its claim, or in its record: so the scripts that end a job look here only where
--- it is needed.
+-- A running job records steps under its claim, so a worker that has lost the job records nothing. If a job has a field
+-- here, its claim or its record has the flag NOTES. So the scripts that end a job read this key only if there is
+-- something to delete.
 --
--- `sleep` and `wait_for` end the run, with the verb `suspend`. The job is delayed until the time is over, and a
--- signal makes it due at once. Then it runs again: it gets what it has recorded, and continues behind that. Of signal
--- and time-out the first that is recorded counts.
+-- `sleep` and `wait_for` end the run, with the verb `suspend`. The job is delayed until the time is over, and a signal
+-- makes it due at once. Then it runs again: it receives the steps that it has recorded, and continues after them. If
+-- both a signal and the time-out arrive, the one that was recorded first counts.
 
 recorded = {
   RESULT = "r", FAILED = "f", -- of a function: what it returned; the error that the task has caught
@@ -18,7 +18,7 @@ recorded = {
   SIGNAL = "s", TIMEOUT = "t",
 }
 
--- of one job; counted for each value; a time in the year 6429
+-- The most bytes for one job; bytes that each value counts in addition; server ms in the year 6429.
 _durable = { BYTES = 1048576, EACH = 256, FOREVER = 140737488355328 }
 
 _step = layout { kind = "c1", at = "I6", name = "Bc0", value = "*" }
@@ -68,7 +68,7 @@ function steps.take_signal(key, name)
   return first
 end
 
--- Marks the claim of a job that has something here.
+-- Sets the flag NOTES in the claim of a job that has steps or signals.
 --- (incarnation: str, id: str, held: str)
 --- uses: base
 function steps.mark_claim(incarnation, id, held)
@@ -76,8 +76,9 @@ function steps.mark_claim(incarnation, id, held)
   redis.call("HSET", base .. "held:" .. incarnation, id, lease.noted(held))
 end
 
--- Records that a job waits from now on: `ms` long (0: for ever), at the step and for the signal in `text` (an empty
--- one: only for the time). A wait that was recorded before keeps its end. Returns for how many ms the job is delayed.
+-- Records that a job waits from now on, for `ms` milliseconds (0: without an end). `text` has the step that waits, and
+-- the signal that ends the wait (empty: only the time ends it). A wait that an earlier run recorded keeps its end.
+-- Returns for how many ms the job is to be delayed.
 --- (s: table, id: str, ms: int, text: str) -> int
 --- uses: base
 --- seldom
@@ -92,8 +93,8 @@ function steps.suspend(s, id, ms, text)
   return math.max(0, (until_ > 0 and until_ or _durable.FOREVER) - s.now)
 end
 
--- The steps that a running job has recorded: { server ms, step, recorded, … }, or an empty table if the incarnation
--- does not hold it.
+-- The steps that a running job has recorded: { server ms, step, record of the step, … }. The table is empty if the
+-- incarnation does not hold the job.
 --- keys: base meta
 --- args: given: int, incarnation: str, token: str
 --- flags: allow-oom
@@ -109,9 +110,9 @@ function script.load_steps(base, meta, given, incarnation, token)
   return reply
 end
 
--- Records how a step ended: `kind` is RESULT or FAILED. Returns { 1 }; { 1, recorded } if the step was recorded before,
--- which counts; { 0 } if the incarnation does not hold the job; { -1, bytes } if the job has no room for it. May be
--- sent again.
+-- Records how a step ended: `kind` is RESULT or FAILED. Returns { 1 }; { 1, record of the step } if it was recorded
+-- before, in which case that record stays; { 0 } if the incarnation does not hold the job; { -1, bytes } if the value
+-- exceeds the limit of the job, which has recorded that many bytes already. May be sent again.
 --- keys: base meta
 --- args: given: int, incarnation: str, token: str, step: str, kind: str, name: str, value: str
 --- flags: allow-oom
@@ -130,9 +131,9 @@ function script.record_step(base, meta, given, incarnation, token, step, kind, n
   return { 1 }
 end
 
--- Has a step of a running job receive the first signal of this name; or, if the step has waited until its end, the
--- time-out. Returns { 1, recorded }; { 2 } if it has to wait; { 0 } if the incarnation does not hold the job. May be
--- sent again.
+-- Gives a step of a running job the first signal of this name, or the time-out if the step has waited until its end.
+-- Returns { 1, record of the step }; { 2 } if the step has to wait; { 0 } if the incarnation does not hold the job. May
+-- be sent again.
 --- keys: base meta
 --- args: given: int, incarnation: str, token: str, step: str, name: str
 --- flags: allow-oom
@@ -162,8 +163,8 @@ function script.receive_signal(base, meta, given, incarnation, token, step, name
   return { 1, packed }
 end
 
--- Keeps a signal for a job, and makes the job ready if it waits for that. Returns sent, full (the job keeps too much
--- already), done or none.
+-- Stores a signal for a job, and makes the job ready if it waits for a signal of this name. Returns `sent`; `full` if
+-- the job stores too much already; `done` if it has finished; or `none` if there is no such job.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, id: str, name: str, payload: str
 --- frame: once

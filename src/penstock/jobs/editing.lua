@@ -1,12 +1,12 @@
 -- Changes one waiting job: when it is due, its priority, its arguments. queue.lua draws the states and maps the keys.
 --
--- The job gets a new generation, so that its old entry stands for nothing. It enters its lane as if it were enqueued
--- now: it gives up its places in limits, and passes them again.
+-- The job gets a new generation, so its old entry no longer represents it. It enters its lane as if it were enqueued
+-- now: it gives up its places in limits, and passes the limits again.
 
--- Changes a waiting job. `due`: ms from now, or a date if `due_is_date` is 1; -1: leave it. `priority`: -1: leave it.
--- `task` and `payload` replace the arguments if `replace` is 1; the job must belong to that task (empty: to none).
--- Returns edited, fixed (its arguments may not change), waits (its date may not), task (it belongs to another one),
--- running, dead, done or none.
+-- Changes a waiting job. `due`: ms from now, or a date if `due_is_date` is 1; -1 leaves the due time. `priority`: -1
+-- leaves it. If `replace` is 1, `task` and `payload` replace the arguments; the job must belong to that task (empty: to
+-- no task). Returns `edited`, or why nothing changed: `fixed` (the arguments of this job cannot change), `waits` (a job
+-- that waits for others has no due time), `task` (it belongs to another task), `running`, `dead`, `done` or `none`.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, id: str, due: int, due_is_date: int, priority: int, replace: int
 --- args: task: str, payload: str
@@ -39,7 +39,7 @@ function script.edit(base, meta, caller, number, given, id, due, due_is_date, pr
   return "edited"
 end
 
--- Takes a waiting job out of its list, and has it enter again as `changed`. `due`: -1: when it was due.
+-- Takes a waiting job out of its list, and puts it into one again as `changed`. `due`: -1 keeps its due time.
 --- (s: table, id: str, body: str, changed: str, due: int)
 --- uses: base
 function editing.enter_again(s, id, body, changed, due)
@@ -72,7 +72,7 @@ function editing.enter_again(s, id, body, changed, due)
   redis.call("HSET", base .. "jobs", id, record.moved(changed, new_state, generation, due, flags))
 end
 
--- Where the state of a waiting job is counted.
+-- The counter in which a waiting job of this state is counted.
 --- (was: str) -> int
 function editing.counted(was)
   return was == state.READY and _count.READY or was == state.PARKED and _count.PARKED or _count.DELAYED

@@ -1,11 +1,12 @@
--- Staged effects: writes and calls that a running job collects, and that are applied in the step that completes it, or
--- not at all. They arrive with the completion, in MessagePack: { keys, writes (core/writes.lua), calls of this queue as
--- id, draft, …, calls of other queues as queue, id, draft, … }.
+-- Staged effects: the writes and calls that a running job collects. The script that completes the job applies all of
+-- them or none. They arrive with the completion, in MessagePack: { keys, writes (core/writes.lua), calls of this queue
+-- as id, draft, …, calls of other queues as queue, id, draft, … }.
 --
--- The claim was checked before, so a worker that lost its lease applies nothing, and a turn that is repeated applies
--- nothing twice. If a write is impossible, none is executed, no call is enqueued, and the job becomes a dead letter.
+-- The script has checked the claim before, so a worker that lost its lease applies nothing, and a repeated turn applies
+-- nothing twice. If one write is impossible, the script executes none and enqueues no call, and the job becomes a dead
+-- letter.
 
--- Applies the effects of one job. Returns why that is impossible; then nothing was written.
+-- Applies the effects of one job. If a write is impossible, it writes nothing and returns the reason.
 --- (s: table, packed: str) -> str | nil
 --- uses: base
 --- seldom

@@ -8,9 +8,10 @@
 --     └────── one is a dead letter ──▶ blocked
 --
 -- The job that waits is a *dependent*, and those that it waits for are its *predecessors*. A predecessor fails if it is
--- cancelled, dropped, expires, or if its dead letter is removed. Then the dependent stops: it is cancelled, and its own
--- dependents learn of that. While a predecessor is a dead letter, the dependent is blocked. With the policy CONTINUE it
--- counts a failed or dead predecessor as one that has ended, and with INSTEAD it becomes another call, at once.
+-- cancelled or dropped, if it expires, or if its dead letter is removed. What a dependent does then depends on its
+-- policy. With STOP, it is cancelled, which its own dependents count as a failure in turn; while a predecessor is a
+-- dead letter, it is blocked. With CONTINUE, it counts a failed or dead predecessor as one that has ended. With
+-- INSTEAD, a failed or dead predecessor turns it into another call at once.
 --
 --   waiting            HASH    dependent -> its number; how many predecessors it has and still waits for, and how many
 --                              of them are dead; bytes of its inputs; marks (OPEN …), size class, policy; one that
@@ -26,18 +27,20 @@
 --   row                (row.lua)  FLOWS has a mark for `dependents` and one for `events`. Until the queue has its first
 --                              flow it is absent, and nothing here is called
 --
--- An edge has the number of the dependent, so that a later job with the same id does not take it for its own; the index
--- of the predecessor; and the dependent. A dependent that is *open* gets further predecessors, and does not become
--- ready. If the program that enqueues the flow dies meanwhile, the dependent stays open, and is cancelled after ten
--- minutes. While the dependent counts the predecessor as a dead letter, the index has a mark, so that it does so once.
+-- An edge has the number of the dependent, so that a later job with the same id is not mistaken for it; the index of
+-- the predecessor; and the id of the dependent. A dependent that is *open* may still get predecessors, so it does not
+-- become ready. If the program that enqueues the flow dies meanwhile, the dependent stays open, and is cancelled after
+-- ten minutes. While the dependent counts the predecessor as a dead letter, the index has a mark, so that the same
+-- death is not counted twice.
 --
--- A dependent of another queue, perhaps in another slot, is named in the edge together with its queue, its policy, and
--- whether it wants results. What happens to the predecessor goes there through the outbox, and is counted there once.
--- The number of such a dependent is chosen by the client, which sends it to both queues: the dependent and its
--- predecessors there first, then the edges, and then it closes the dependent.
+-- If the dependent is in another queue, perhaps in another slot, the edge also has the name of that queue, the policy,
+-- and whether the dependent wants results. The outbox reports to that queue what happens to the predecessor, and that
+-- queue counts each report once. The client chooses the number of such a dependent, because both queues need it: the
+-- client first enqueues the dependent there, together with its predecessors in that queue, then it sends the edges to
+-- the other queues, and last it closes the dependent.
 --
--- A script visits a limited number of edges and releases a limited number of dependents. The rest are `events`, which
--- the next turns work off in order.
+-- A script visits a limited number of edges and releases a limited number of dependents. It leaves the rest in
+-- `events`, which the next turns process in order.
 
 -- OVERDUE: the entry in `ticks` for the end of open dependents.
 flow = { STOP = "s", CONTINUE = "c", INSTEAD = "i", OPEN = 1, WANTS = 2, TOO_LARGE = 4, OVERDUE = ":" }
@@ -83,7 +86,7 @@ function flow.open(r)
   r[_row.FLOWS], r[_row.DEPENDENT] = 0, 0
 end
 
--- Has `flow.advance` report an end, or another event, to the jobs that wait for this one.
+-- Notes an end, or another event, of a job, which `flow.advance` reports to the jobs that wait for it.
 --- (s: table, letter: str, id: str, text: str)
 function flow.report(s, letter, id, text)
   local flows = s.row[_row.FLOWS]
@@ -145,7 +148,7 @@ function flow.write(s)
   s.waits = nil
 end
 
--- A job waits no longer. Its predecessors can be listed for an hour longer than its result.
+-- Ends the wait of a job. The list of its predecessors stays for an hour longer than its result.
 --- (s: table, id: str, ttl: int)
 --- uses: base
 --- seldom
@@ -159,7 +162,7 @@ function flow.forget(s, id, ttl)
   wait.gone = true
 end
 
--- Has `flow.settle_touched` look whether the wait is over.
+-- Notes a dependent whose wait may be over, so that `flow.settle_touched` examines it.
 --- (s: table, id: str, wait: table)
 function flow.touch(s, id, wait)
   if not wait.touched then
@@ -168,8 +171,8 @@ function flow.touch(s, id, wait)
   end
 end
 
--- Counts the event of one predecessor for a dependent. Returns the edge as it is to be kept, or nil if it has served
--- its purpose.
+-- Counts one event of a predecessor for the dependent of this edge. Returns the edge as it is to be stored, or nil if
+-- no later event of the predecessor matters.
 --- (s: table, edge: str, letter: str, id: str, text: str) -> str | nil
 --- uses: base
 function flow.visit(s, edge, letter, id, text)
@@ -238,8 +241,8 @@ function flow.arrive(s, sender, id, packed)
   flow.visit(s, _arrival.edge(packed), _arrival.letter(packed), sender .. ":" .. id, _arrival.text(packed))
 end
 
--- Visits some edges of a predecessor with several dependents, at least one. An edge that has not served its purpose
--- goes to the end of the list. Returns how many of the `rest` are left to visit.
+-- Visits some edges of a predecessor with several dependents, at least one. An edge that is still needed goes to the
+-- end of the list. Returns how many of the `rest` are left to visit.
 --- (s: table, letter: str, id: str, text: str, rest: int, budget: table) -> int
 --- uses: base
 function flow.visit_list(s, letter, id, text, rest, budget)
@@ -252,7 +255,8 @@ function flow.visit_list(s, letter, id, text, rest, budget)
   return #edges == 0 and 0 or rest - #edges
 end
 
--- Ends the wait of a dependent if it is time for that. Returns false if it does not fit into the slice `budget`.
+-- Ends the wait of a dependent that is not open, if all of its predecessors have ended or one has failed. Returns false
+-- if the dependent does not fit into the slice `budget`.
 --- (s: table, id: str, wait: table, budget: table) -> bool
 --- uses: base
 function flow.settle(s, id, wait, budget)
@@ -302,7 +306,7 @@ function flow.settle(s, id, wait, budget)
   return true
 end
 
--- Settles the dependents that `flow.visit` has touched. Those that do not fit become events.
+-- Settles the dependents that `flow.visit` has touched. Those that do not fit into `budget` become events.
 --- (s: table, budget: table)
 --- uses: base
 function flow.settle_touched(s, budget)
@@ -362,8 +366,8 @@ function flow.resume(s, budget)
   end
 end
 
--- Stores the edges of predecessors with one dependent after a visit. `found`: as they were; `edges`: as they are, or
--- false.
+-- Stores the edges of predecessors with one dependent after a visit. `found`: the edges before the visit; `edges`: the
+-- edges after it, or false for one that is no longer needed.
 --- (ids: table, found: table, edges: table)
 --- uses: base
 --- seldom
@@ -428,8 +432,8 @@ function flow.describe(page, id, now, budget)
   return true
 end
 
--- A page of the predecessors of a job: { how many there are, entry, and what `flow.describe` appends, … }. Of those in
--- other queues nothing is known here. At most 1 MiB of records.
+-- A page of the predecessors of a job: { how many there are, entry, and what `flow.describe` appends, … }. This queue
+-- knows nothing about predecessors in other queues. At most 1 MiB of records.
 --- keys: base meta
 --- args: given: int, id: str, offset: int, limit: int
 --- flags: allow-oom

@@ -1,5 +1,5 @@
--- The way into a queue for jobs that wait for others, see flow.lua: a program sends a flow in rows, the last jobs
--- first. A job that waits is open until its last row has arrived. If the program dies before, a worker cancels the job
+-- How jobs that wait for others enter a queue (see flow.lua). A program sends a flow in rows, the last jobs first. A
+-- dependent is open until its last row has arrived. If the program dies before that, a worker cancels the dependent
 -- after ten minutes.
 
 _open_verb = layout { word = "c4", policy = "c1", wants = "c1", number = "*" }
@@ -14,14 +14,14 @@ _open_verb = layout { word = "c4", policy = "c1", wants = "c1", number = "*" }
 --   after    no new job: one that was enqueued before, in this call or earlier, and may have ended
 --   close    the dependent has all of its predecessors
 --
--- The job of a row is a predecessor of `dependent`, unless that is empty. If job, edge or after is followed by ">",
--- `dependent` is an edge that leads to another queue. Returns { } or, if nothing was written, { word, position }:
--- `known`, an id that is in the queue already; `gone`, a job that does not exist and has no result, and to which queue
--- it was moved; `split`, the first row whose result is too much for one call, so that the caller sends the rows before
--- it first.
+-- The job of a row becomes a predecessor of `dependent`, unless that is empty. If ">" follows job, edge or after,
+-- `dependent` is an edge that leads to another queue. Returns { } or, if nothing was written, { word, position }.
+-- `known`: the id is in the queue already. `gone`: the job does not exist and has no result; the reply also has the
+-- queue to which it was moved. `split`: the result of this row's job is too large for this call, so the caller sends
+-- the rows before it first.
 --
--- A shard gets the table of shards as well, else "", and the number of the tenants that are to move, which are named
--- before the rows. It may answer as `enqueue_in_shard` does.
+-- `shards_table` is empty if the queue is not split. `moving` is the number of tenants that are to move, whose names
+-- precede the rows. A shard may reply as `enqueue_in_shard` does.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, shards_table: str, moving: int, rows: *
 --- frame: once
@@ -148,7 +148,7 @@ function flow.plan_opened(s)
 end
 
 -- Cancels dependents that have been open for ten minutes, because the program that enqueued their flow has died, and
--- deletes the edges of jobs that it did not come to. Returns how many it looked at, at most 100.
+-- deletes the edges of jobs that the program did not get to enqueue. Returns how many jobs it examined, at most 100.
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
@@ -174,7 +174,8 @@ function script.give_up_open(base, meta, given)
   return #looked
 end
 
--- Deletes the edges of jobs that are not in the queue; later, if the end of one of them may still be an event.
+-- Deletes the edges of jobs that are not in the queue. While `events` may contain the end of such a job, it only sets a
+-- later time at which to try again.
 --- (s: table, ids: table)
 --- uses: base
 --- seldom
@@ -206,8 +207,8 @@ function flow.add(s, id, body, generation, verb, set)
   set[#set + 1], set[#set + 2] = id, record.from_draft(body, state.WAITING, generation, s.now, s.now, expires)
 end
 
--- Makes a job, as `predecessors` names it, a predecessor of a dependent. Returns the edge, or nil if the dependent
--- waits no longer.
+-- Adds `named`, a job in the form of `predecessors`, to the predecessors of a dependent. Returns the edge, or nil if
+-- the dependent is not open any longer.
 --- (s: table, named: str, dependent: str) -> str | nil
 --- uses: base
 function flow.link(s, named, dependent)

@@ -9,8 +9,8 @@
 -- 24 bits of the totals: entered, completed, retried, failed, dropped, cancelled, expired and lost. Differences of two
 -- rows are what happened between them, so a row needs no earlier one. Both lists together stay below 100 kB.
 --
--- The first enqueue or turn of each 10 s writes the rows, before it changes anything. All others pay one comparison. A
--- turn of a queue that was never used writes none.
+-- The first enqueue or turn in each 10 s writes the rows, before it changes anything. All other scripts pay for one
+-- comparison. A turn of a queue that was never used writes no row.
 
 history = { ROWS_OF_10_S = 360, ROWS_OF_A_MINUTE = 1440, ROW_BYTES = 52, WRAP = 16777216 }
 

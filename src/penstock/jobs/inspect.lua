@@ -1,5 +1,5 @@
--- The questions of an operator to a queue: counts, tenants, workers. Those that depend on waiting jobs empty the
--- intake; apart from that nothing here writes. queue.lua has the key map.
+-- What an operator reads from a queue: counts, tenants, workers. A script whose answer depends on waiting jobs empties
+-- the intake first; apart from that, nothing here writes. queue.lua has the key map.
 
 -- A page of incarnations: { now, next cursor, incarnation, alive until, claims held, since and registration or false,
 -- … }. With an empty cursor: all incarnations, the longest lease first. With any other cursor: workers only; the first
@@ -95,8 +95,8 @@ function script.scan_tenants(base, meta, given, cursor, count)
 end
 
 -- { now, ms at which the oldest ready job became ready (false: none found), ready, delayed, running, dead, weight or
--- false, parked, dependent }. The oldest is searched for among the first eight entries of each of the tenant's lists:
--- entries of cancelled jobs may precede it.
+-- false, parked, dependent }. The script looks for the oldest job among the first eight entries of each of the tenant's
+-- lists, because entries of cancelled jobs may precede it.
 --- keys: base meta
 --- args: given: int, tenant: str
 --- flags: allow-oom

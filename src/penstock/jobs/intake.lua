@@ -3,9 +3,9 @@
 --   intake   LIST   for each call: caller, number, id, draft, server ms
 --
 -- The script `take_in` (queue.lua) appends a plain call with four commands, as long as no worker is idle and the intake
--- is not full. Every other script that reads or changes jobs first moves all of them into lanes, so none of them has to
--- know about the intake. An idle worker is never left beside a call in the intake: the turn that makes it idle empties
--- the intake, and while it is idle nothing is taken in.
+-- is not full. Every other script that reads or changes jobs first moves all calls of the intake into lanes, so it need
+-- not know about the intake. No worker is idle while the intake has a call: the turn that makes a worker idle empties
+-- the intake first, and while a worker is idle, `take_in` accepts nothing.
 
 intake = { MOST_BYTES = 2048 } -- of a record that may be taken in
 

@@ -103,8 +103,8 @@ function job.finish(s, id, letter, text, ttl)
   flow.report(s, letter, id, text)
 end
 
--- Removes what is stored beside the record of a job that leaves the queue. Returns what precedes its result: `letter`,
--- perhaps with notes before it.
+-- Deletes the reason, steps and notes of a job that leaves the queue. Returns the text that its result begins with:
+-- `letter`, or the notes and then `letter`.
 --- (id: str, flags: int, letter: str) -> str
 --- uses: base
 function job.clear(id, flags, letter)
@@ -114,8 +114,8 @@ function job.clear(id, flags, letter)
   return notes.close(id, letter)
 end
 
--- Stores what a running job reports, and sends its progress to those that wait for its result. Does nothing if the
--- incarnation no longer holds the job.
+-- Stores what a running job reports, and sends its progress to the processes that wait for its result. Does nothing if
+-- the incarnation no longer holds the job.
 --- (s: table, incarnation: str, token: str, text: str)
 --- uses: base
 --- seldom
@@ -147,8 +147,8 @@ function job.enqueue(s, id, body, generation, now, since, expires)
   return record.from_draft(body, new_state, generation, now, now, expires)
 end
 
--- Enqueues a draft unless its id is in the queue already: appends id and record to `set`, which the caller writes.
--- Times in the draft count from now, or are dates.
+-- Enqueues a draft unless its id is in the queue already: appends id and record to `set`, which the caller writes. A
+-- time in the draft is either ms from now or a date.
 --- (s: table, id: str, body: str, generation: int, set: table) -> bool
 --- uses: base
 function job.accept(s, id, body, generation, set)
@@ -192,10 +192,10 @@ function job.add_draft(s, id, body, generation, set)
   set[#set + 1] = job.enqueue(s, id, body, generation, s.now, due, expires)
 end
 
--- Gives a waiting job the arguments of another draft. With DEBOUNCE, a job that is not due is delayed again. The job
--- gets a new entry, with `generation`, if it is due at another time or if the class of its size changes. A
--- parked job gets one with its admission. A job whose own key does not have one of these modes is left alone: tasks may
--- share a key, and it may be running, or have places in limits that follow from its arguments.
+-- Gives a waiting job the arguments of another draft. With DEBOUNCE, a job that is not due is delayed again. If the job
+-- is now due at another time, or its record has another size class, it gets a new entry with `generation`; a parked job
+-- gets one at its admission instead. A job whose own key has neither the mode REPLACE nor DEBOUNCE stays unchanged:
+-- tasks may share a key, so the job may be running, or have places in limits that follow from its arguments.
 --- (s: table, id: str, drafted: str, generation: int, one: table)
 --- uses: base
 --- seldom
@@ -357,10 +357,11 @@ function job.promote(s, limit)
   return budget.left == 0, late
 end
 
--- Serves tenants from the most urgent level down, and writes the picked jobs as held. `trial`: "only" a suspect is
--- claimed; a suspect may be claimed, but then "alone"; or (empty) not at all. Returns what the claim might still take,
--- how many jobs it took (`claimed`), and `reply`: id and record of each. The first of them has the claim number
--- `number`.
+-- Serves tenants from the most urgent level down, and stores the picked jobs as held by the incarnation. `trial`
+-- decides about suspects: with "only", the claim takes one suspect or nothing; with "alone", it takes one suspect and
+-- no other job, or other jobs if no suspect waits; if empty, it takes no suspect. Returns `room`: what the claim might
+-- still take; `claimed`, how many jobs it took; and `reply`, id and record of each. The first of them has the claim
+-- number `number`.
 --- (s: table, incarnation: str, want: int, trial: str) -> table
 --- uses: base
 function job.claim(s, incarnation, want, trial)

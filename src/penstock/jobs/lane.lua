@@ -1,6 +1,6 @@
 -- Order and fairness: which job is next.
 --
--- A job's *level* is its priority. The tenants of a level are served in rotation: each service hands out one job.
+-- A job's *level* is its priority. The tenants of a level are served in rotation: each service gives a worker one job.
 --
 --   turns:<level>            ZSET  tenant -> virtual time at which it is served next; of the tenants that have entries
 --                                  at this level, in any of the three lists below
@@ -28,14 +28,14 @@ _service = { COST = 68719476736, HEAD_START = 1048576 }
 
 _read = { ENTRIES = 32 } -- the most that a tenant is read ahead
 
--- How far one service advances the virtual time of a tenant with this weight.
+-- By how much one service advances the virtual time of a tenant with this weight.
 --- (weight: str | false) -> int
 function lane.cost(weight)
   return weight and math.floor(_service.COST / weight) or _service.COST
 end
 
--- Lets tenants that arrive or return be served, unless they are in the rotation because of their other list of this
--- level. `r.weights`: the key of the weights, if the lanes have another base (limits.lua).
+-- Adds tenants that arrive or return to the rotation, unless their other list at this level already keeps them in it.
+-- `r.weights`: the key of the weights, if the lanes have another base (limits.lua).
 --- (r: table, level: int, tenants: table)
 --- uses: base
 function lane.add_tenants(r, level, tenants)
@@ -146,7 +146,8 @@ function lane.cursor(r, level, tenant, time, cost, head)
   return cursor
 end
 
--- Cursors into the entries of the `n` tenants that are served first: the next `n` services can be of no other tenant.
+-- Cursors into the entries of the `n` tenants that are served first: no other tenant can get one of the next `n`
+-- services.
 --- (r: table, level: int, n: int) -> table
 --- uses: base
 function lane.open(r, level, n)
@@ -231,9 +232,9 @@ function lane.fetch(cursors, share, room)
   end
 end
 
--- Takes the tenant's next entry that stands for a ready job. Returns its id, its record, and when it expires. Entries
--- of cancelled and purged jobs are skipped, but each uses up one of the `room.look` entries that a claim may read. Sets
--- `room.full` to end the claim.
+-- Takes the tenant's entries up to the first one that represents a ready job. Returns the id of that job, its record,
+-- and when it expires. Entries of cancelled and purged jobs are skipped, but each uses up one of the `room.look`
+-- entries that a claim may read. Sets `room.full` to end the claim.
 --- (cursor: table, lanes: str, room: table) -> str | nil, str, int
 --- uses: base
 function lane.next(cursor, lanes, room)
@@ -261,8 +262,9 @@ function lane.next(cursor, lanes, room)
   room.full = true
 end
 
--- Whether the job belongs to a paused scope (pauses.lua). Collects it, and ends the claim if it has met many of them.
--- Such a job counts as a service of its tenant, so that others need not wait until all of them are parked.
+-- Returns whether the job belongs to a paused scope (pauses.lua). Collects such a job, and ends the claim once it has
+-- met many of them. The job counts as a service of its tenant, so that other tenants need not wait until all of them
+-- are parked.
 --- (room: table, tenant: str, id: str, body: str) -> bool
 --- uses: base
 function lane.met_paused(room, tenant, id, body)
@@ -273,7 +275,8 @@ function lane.met_paused(room, tenant, id, body)
   return true
 end
 
--- The earliest time at which another tenant is next, which may be the one that is read next or the one that was served.
+-- The virtual time at which another tenant is served next. That is `unread`, the next cursor that was not served yet;
+-- or `returned`, the next one that was; or, from `horizon` on, a tenant that was not read.
 --- (unread: table | nil, returned: table | nil, horizon: int) -> int
 function lane.earliest(unread, returned, horizon)
   if unread and unread.time < horizon then horizon = unread.time end

@@ -69,7 +69,7 @@ function lease.collect(room, id, body, tenant)
   if its.flags >= flag.UNIQUE then room.unique = true end
 end
 
--- A claim whose job has something beside its record (notes.lua).
+-- The claim of a job that has notes, steps or signals (notes.lua, durable.lua).
 --- (held: str) -> str
 function lease.noted(held)
   local flags = claim.flags(held)
@@ -165,8 +165,8 @@ function lease.some_tokens(incarnation, budget)
   return tokens
 end
 
--- The jobs that a turn claimed, for its repetition: id, record, …, in the order of the claims. A claim that is no
--- longer held has an empty id and record.
+-- The jobs that a turn claimed, for the reply when the turn is repeated: id, record, …, in the order of the claims. Id
+-- and record are empty where the incarnation no longer holds the job.
 --- (incarnation: str, own: table) -> table
 --- uses: base
 --- seldom

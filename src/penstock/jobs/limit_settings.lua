@@ -1,8 +1,8 @@
 -- The limits of a queue for an operator: their numbers, the keys with parked jobs, and a purge of those. limits.lua has
 -- the keys.
 
--- Sets the numbers of a limit from now on, until a newer release brings others. Up to some hundred parked jobs are
--- admitted at once, the others in the next turns. Returns 0 if no job has used the limit yet.
+-- Sets the numbers of a limit. They stay until a newer release of the code has other numbers. The script admits up to
+-- some hundred parked jobs; the next turns admit the others. Returns 0 if no job has used the limit yet.
 --- keys: base meta
 --- args: given: int, name: str, most: int, interval: int, burst: int
 --- flags: allow-oom
@@ -39,8 +39,8 @@ function script.show_limits(base, meta, given, keys)
   return reply
 end
 
--- Cancels a slice of the parked jobs of one tenant, or of `all`. `offset` counts keys with parked jobs; those whose
--- last parked job was cancelled are counted no longer. Returns as `purge` does.
+-- Cancels a slice of the parked jobs of one tenant, or of `all`. `offset`: how many keys with parked jobs to skip; a
+-- key whose last parked job was cancelled no longer counts among them. Returns as `purge` does.
 --- keys: base meta
 --- args: given: int, tenant: str, all: int, offset: int, limit: int
 --- flags: allow-oom

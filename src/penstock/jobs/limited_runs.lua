@@ -2,7 +2,8 @@
 --
 -- The claim of a job names the keys of concurrency in which it has a place, so its end needs no record.
 
--- A claim takes these jobs: books the starts of rates, and adds to each claim in `held` the keys to free when it ends.
+-- Call it when a claim takes these jobs. Counts their starts in their rates, and adds to each claim in `held` the keys
+-- in which its end frees a place.
 --- (s: table, room: table)
 --- uses: base
 --- seldom
@@ -35,7 +36,7 @@ function limited_runs.start(s, room)
   for i = 1, #spread, 2 do shards.keep(spread[i + 1], s.now, full[spread[i]]) end
 end
 
--- Books that `n` admitted jobs of a rate start. Returns when all of its units are free again, ms.
+-- Counts that `n` admitted jobs of a rate start. Returns when all of its units are free again, ms.
 --- (s: table, place: table, n: int) -> int
 --- uses: base
 function limited_runs.take(s, place, n)

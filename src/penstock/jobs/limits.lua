@@ -1,4 +1,4 @@
--- Limits: how many jobs with the same key run at a time (concurrency), or start in a time (rate).
+-- Limits: how many jobs with the same key run at a time (concurrency), or start within an interval (rate).
 --
 --             no place is free                  a place is free
 --   (enters) ──────────────────▶ parked ───────────────────────────▶ ready ── claim ──▶ running
@@ -69,7 +69,7 @@ function limits.is_rate(key)
   return string.byte(key) == 114
 end
 
--- The places of one key, from what `places` holds.
+-- The places of one key. `packed`: its value in `places`.
 --- (s: table, key: str, packed: str | false) -> table
 function limits.add(s, key, packed)
   local used, parked, front, levels = 0, 0, 0, {}
@@ -178,7 +178,7 @@ function limits.look_at_all(s, name)
   limits.look_again(s, "=" .. name, s.now)
 end
 
--- Stores the numbers in a record, if its release is newer than the one that stored the present ones.
+-- Stores the numbers of a limit that a job brings, if they are from a newer release than the stored ones.
 --- (s: table, one: table)
 --- uses: base
 function limits.learn(s, one)
@@ -189,7 +189,7 @@ function limits.learn(s, one)
   for _, place in ipairs(s.place_list or {}) do if place.name == name then place.left = nil end end
 end
 
--- Has a turn look at `key` from `at` on: a name=key, or = and a name.
+-- Has a turn look for a free place once `at` has passed. `key`: a name=key; or =name, for all keys of that limit.
 --- (s: table, key: str, at: int)
 --- uses: base
 function limits.look_again(s, key, at)
@@ -198,7 +198,7 @@ function limits.look_again(s, key, at)
   s.alarm = math.min(s.alarm or at, at)
 end
 
--- How many more jobs may be admitted.
+-- How many more jobs may be admitted to this key.
 --- (s: table, place: table) -> int
 --- uses: base
 function limits.room(s, place)
@@ -211,7 +211,7 @@ function limits.room(s, place)
   return place.left - place.used
 end
 
--- When a rate has room for one more job, ms; nil if it has room once admitted jobs have started.
+-- When a rate has room for one more job, ms; nil if it has none before admitted jobs have started.
 --- (s: table, place: table) -> int | nil
 --- uses: base
 function limits.room_at(s, place)
@@ -222,8 +222,8 @@ function limits.room_at(s, place)
   return math.max(s.now + 1, math.ceil(at / _park.MICROS))
 end
 
--- Takes a place in each of the limits from the one after `passed` on. Returns how many are passed now, and the place at
--- which the job has to be parked, if there is one: no place is free, or others are parked there.
+-- Takes a place in each limit after the first `passed` ones, up to a limit that has no free place or has parked jobs.
+-- Returns how many limits the job has passed then, and the key at which it has to be parked, or nil.
 --- (s: table, list: table, passed: int) -> int, table | nil
 --- uses: base
 --- seldom
@@ -248,7 +248,7 @@ function limits.park(s, place, is_front, level, tenant, entry)
   limits.mark(s, place)
 end
 
--- Adds the collected entries to the parked lanes of a key. They are lanes like others, under another base.
+-- Adds the collected entries to the parked lanes of a key, which are lanes as in lane.lua under another base.
 --- (place: table)
 --- uses: base
 function limits.push(place)
@@ -315,8 +315,7 @@ function limits.mark_kept(s, list, kept)
   end
 end
 
--- Gives up the places in the limits after `keep`, of the `passed` ones. In a rate only a job that has not started uses
--- one.
+-- Gives up the places in the limits from `keep` + 1 to `passed`. A job that has started uses no place in a rate.
 --- (s: table, list: table, keep: int, passed: int, started: bool)
 --- uses: base
 function limits.give_up(s, list, keep, passed, started)
@@ -345,8 +344,8 @@ function limits.leave(s, id, body, was, flags, priority)
   end
 end
 
--- How many limits a job keeps when it will run again: all of concurrency if it was `interrupted`; else up to the last
--- one of a single job, because the jobs of its key keep their order.
+-- How many of its first limits a job keeps when it will run again. If it was `interrupted`, it keeps all limits of
+-- concurrency. Otherwise it keeps those up to its last limit of 1, because the jobs of such a key keep their order.
 --- (s: table, list: table, interrupted: bool) -> int
 --- uses: base
 function limits.kept(s, list, interrupted)
@@ -358,7 +357,7 @@ function limits.kept(s, list, interrupted)
   return keep
 end
 
--- Marks the keys at which it is time to look. Returns whether there may be more of them.
+-- Marks the keys whose time in `admissions` has come. Returns whether there may be more of them.
 --- (s: table) -> bool
 --- uses: base
 --- seldom

@@ -15,7 +15,8 @@ _lingering = layout { level = "c1", colon = "c1", tenant = "*" }
 
 _offer = { MOST = 100 } -- lanes in one turn
 
--- Takes over the settings of a worker that begins: size, ms and by tenant, or none of them.
+-- Stores the batch settings in the registration of a worker that starts: size, ms and by tenant. A registration without
+-- them resets those of the queue.
 --- (s: table, registration: str)
 --- seldom
 function linger.declare(s, registration)
@@ -147,8 +148,8 @@ function linger.is_over(r, now)
   return false
 end
 
--- Serves a batch of one tenant, of the most urgent level that offers one. Returns whether the whole queue lingers and
--- is offered now; then the claim serves it as any other queue.
+-- Serves a batch of one tenant, of the most urgent level that offers one. If the whole queue lingers, serves nothing,
+-- and returns whether the queue is offered now; then the claim serves it as any other queue.
 --- (s: table, room: table) -> bool
 --- uses: base
 --- seldom
@@ -163,7 +164,7 @@ function linger.serve(s, room)
   return false
 end
 
--- Serves the first tenant of this level once: a batch of its jobs. It costs as much as so many single jobs.
+-- Serves the first tenant of this level once: a batch of its jobs. The batch costs as many services as it has jobs.
 --- (s: table, level: int, room: table)
 --- uses: base
 --- seldom
@@ -202,8 +203,9 @@ function linger.take(s, level, room)
   end
 end
 
--- Call it after a claim. Sets the time of the jobs that it has left in the whole queue: they came after those that it
--- took, apart from the order in which tenants are served. Returns whether another batch is offered now.
+-- Call it after a claim. If the whole queue lingers, sets when the jobs that the claim has left are offered: they
+-- waited since the latest of the claimed jobs, because rotation alone lets a job pass an older one. Returns whether
+-- another batch is offered now.
 --- (s: table, sinces: table) -> bool
 --- uses: base
 --- seldom

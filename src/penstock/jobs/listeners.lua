@@ -5,9 +5,9 @@
 --   unnotified       LIST  ids of finished jobs whose listeners have not all been notified
 --   row              (row.lua)  a mark for the HASH, and one for the LIST
 --
--- The calls for one job in one process share an address. A script notifies at most 200 processes, or looks at 500 that
--- are gone; either takes it about a millisecond. Each later turn, and each later call for a result, notifies another
--- 200 that are left. Each process that is notified makes such a call.
+-- All calls of one process that wait for one job share an address. A script notifies at most 200 processes, or finds
+-- 500 that are gone; either takes about a millisecond. Each later turn, and each later request for a result, notifies
+-- up to 200 of the others. Each process that was notified makes such a request.
 
 _listeners = { BYTES = 4096 }
 _cost = { SLICE = 1000, NOTIFIED = 5, GONE = 2 } -- most in one script; of notifying a process; of one that is gone
@@ -76,8 +76,8 @@ function listeners.notify(r, ids, budget)
   if #later > 0 then r[_row.UNNOTIFIED] = 1 end
 end
 
--- Sends a text about a job that is not finished to its listeners, which stay registered: to as many as half of `budget`
--- allows. The others get the next one.
+-- Sends a text about an unfinished job to its listeners, which stay registered. Half of `budget` limits how many
+-- listeners get it; the others have to wait for the next text.
 --- (r: table, id: str, text: str, budget: table)
 --- uses: base
 function listeners.report(r, id, text, budget)
@@ -89,7 +89,7 @@ function listeners.report(r, id, text, budget)
   end
 end
 
--- Notifies listeners that earlier calls have left. Returns whether some are left still.
+-- Notifies listeners that earlier scripts have left. Returns whether some are still left.
 --- (r: table, budget: table) -> bool
 --- uses: base
 function listeners.notify_rest(r, budget)

@@ -1,4 +1,4 @@
--- Pages of the jobs that match a filter, and changes of such jobs. queue.lua draws the states and maps the keys.
+-- Pages of the jobs that match a filter, and changes to such jobs. queue.lua draws the states and maps the keys.
 --
 -- A page walks one source:
 --
@@ -21,8 +21,8 @@ _page = { LOOK = 1000, CHUNK = 100, FIRST = 4, CHUNK_BYTES = 131072, CHANGED = 1
 -- jobs that have been in their state for that many ms (a delayed one since its enqueue). With a `limit` of 0 matching
 -- jobs are only counted. Returns { next cursor (empty: the source is done), examined, about how many jobs the source
 -- has, matching, now, { incarnation, registration of the worker or false, … }, id, owner (empty: it does not run),
--- record without payload, … }. It may have some more rows than `limit`, because a walk without an order cannot stop
--- anywhere.
+-- record without payload, … }. It may have some more rows than `limit`, because an HSCAN cannot continue in the middle
+-- of a reply.
 --- keys: base meta
 --- args: given: int, source: str, cursor: str, limit: int, state_: str, tenant: str, task: str, prefix: str, older: int
 --- flags: allow-oom
@@ -82,11 +82,11 @@ function script.change_jobs(base, meta, caller, number, given, verb, jobs, ...)
   return reply
 end
 
--- Delays waiting jobs for at least `ms`, so that no worker claims them while they are enqueued elsewhere. Only jobs
--- that are still as a page has shown them, have no powers, as unique keys and limits belong to their queue, and have no
--- dependents, which would be cancelled. A dead letter waits for no worker, and is only returned. Arguments as of
--- `change_jobs`; returns { how many of them were reached, id, ms at which it was due (0: it was ready or dead), record,
--- … }.
+-- Delays waiting jobs for at least `ms`, so that no worker claims them while they are enqueued elsewhere. It delays
+-- only jobs that are unchanged since a page has shown them, that have no powers (unique keys and limits belong to their
+-- queue), and that have no dependents (which would be cancelled). It returns a dead letter without delaying it, because
+-- no worker claims it. Arguments as of `change_jobs`. Returns { how many of them were reached, id, ms at which it was
+-- due (0: it was ready or dead), record, … }.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, ms: int, jobs: *
 --- flags: allow-oom
@@ -175,7 +175,7 @@ function listing.is_full(page)
   return page.budget.left <= 0 or page.limit > 0 and page.matched >= page.limit
 end
 
--- How many jobs to read next, after `n` of them had so many bytes: few if they are large.
+-- How many jobs to read next. The last `n` had `bytes` together; if they were large, few jobs are read next.
 --- (page: table, n: int, bytes: int) -> int
 function listing.chunk(page, n, bytes)
   local most = math.min(_page.CHUNK, page.budget.left)
@@ -294,8 +294,8 @@ function listing.walk_lanes(page, cursor)
   return ""
 end
 
--- The position of the first entry behind this generation. Claims have moved it towards the start since it was `passed`.
--- The generations of a list rise.
+-- The position of the first entry after this generation; the generations of a list rise. It was at most `passed`, and
+-- claims may have moved it towards the start since then.
 --- (key: str, passed: int, generation: int) -> int
 function listing.find_entry(key, passed, generation)
   local low, high = 0, passed

@@ -1,11 +1,11 @@
--- The reports of running jobs: how far it is, and the lines of a log.
+-- What running jobs report: their progress, and the lines of a log.
 --
 --   notes   HASH   id -> length in 2 bytes and text of the progress, then the lines; each line has server ms in 6
 --                  bytes, its length in 2, and its text. The text of the progress has server ms in 6 bytes, and JSON.
 --
--- The claim of a job with notes has the flag NOTES, and so has its record once it is written again. So a script that
--- ends a job looks for notes only where there are some. The notes of a finished job are stored before its result (see
--- `notes.close`).
+-- The claim of a job with notes has the flag NOTES, and its record has it from the next time that it is written. So a
+-- script that ends a job looks for notes only where there are some. The notes of a finished job are stored before its
+-- result (see `notes.close`).
 
 _notes = layout { progress = "Hc0", lines = "*" }
 
@@ -43,8 +43,8 @@ function notes.latest(lines)
   return string.sub(lines, from)
 end
 
--- Removes the notes of a job that leaves the queue. Returns what precedes its result: the letter alone, or first the
--- notes.
+-- Removes the notes of a job that leaves the queue. Returns the text that its result begins with: `letter`, or, if the
+-- job had notes, the letter NOTED, the notes and then `letter`.
 --- (id: str, letter: str) -> str
 --- uses: base
 function notes.close(id, letter)

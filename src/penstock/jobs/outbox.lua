@@ -1,4 +1,4 @@
--- The outbox: what a script of this queue has for other queues, which may be in other slots.
+-- The outbox: entries of this queue for other queues, which may be in other slots.
 --
 --   outbox:<queue>  LIST  what is for that queue, the oldest first: for each entry its number, verb, id and text
 --   ticks           ZSET  ":" and queue -> server ms at which a worker is offered entries for it (schedule.lua)
@@ -30,7 +30,8 @@ function outbox.put(s, queue, verb, id, text)
   entries[at + 1], entries[at + 2], entries[at + 3], entries[at + 4] = "", verb, id, text
 end
 
--- Writes what was put. The turn that does so offers it at once; otherwise a worker takes a turn for it soon.
+-- Writes the entries that `put` has collected. If the script is a turn, it offers them at once; otherwise some worker
+-- takes a turn for them soon.
 --- (s: table)
 --- uses: base meta
 --- seldom

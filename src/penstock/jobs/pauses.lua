@@ -1,14 +1,14 @@
--- Pauses of a scope: of the jobs of one task, or of one tenant. They are parked as at a limit that has no
--- place.
+-- Pauses: an operator pauses a scope, which means all jobs of one task or of one tenant. The jobs are parked as if the
+-- scope were a limit without a free place.
 --
 --   pauses   HASH   scope -> PAUSED, or RESUMED as long as jobs are parked there. A scope is p:task=name or
 --                   p:tenant=name
 --   row      (row.lua)  PAUSES: how many fields that has; absent until the first pause
 --
--- The jobs of a scope wait in its parked lanes (limits.lua), and have no place in a limit. A job that becomes ready is
--- parked at once. One that was ready before is parked by the claim that meets it, in front of those. After the end of a
--- pause each script admits some jobs to the front of their lanes; until none is left, new jobs of the scope are parked
--- behind the others.
+-- The jobs of a scope wait in its parked lanes (limits.lua), and hold no place in a limit. A job that becomes ready
+-- during the pause is parked at once. A job that was ready before is parked by the claim that meets it, ahead of those.
+-- After the end of a pause each script admits some jobs to the front of their lanes; until no job is left there, new
+-- jobs of the scope are parked behind the others.
 
 _pause = { PAUSED = "1", RESUMED = "2", MET = 100, ADMITTED = 100, SCOPES = 1000 }
 
@@ -25,7 +25,8 @@ function pauses.status(s, scope)
   return known
 end
 
--- The paused scope to which a job belongs, or nil. `behind`: also one that was resumed and still has parked jobs.
+-- The paused scope to which a job belongs, or nil. With `behind`, a scope that was resumed but still has parked jobs
+-- counts as paused.
 --- (s: table, tenant: str, body: str, behind: bool) -> str | nil
 --- uses: base
 function pauses.scope(s, tenant, body, behind)
@@ -41,8 +42,8 @@ function pauses.scope(s, tenant, body, behind)
   return (status == _pause.PAUSED or behind and status) and scope or nil
 end
 
--- Parks a job that would be ready, and gives up its places. Its record says that it has passed all of its limits: so
--- `limits.leave` knows that it is parked at none of them. Returns its state and its flags.
+-- Parks a job that would be ready, and gives up its places. Its record then says that it has passed all of its limits,
+-- which shows `limits.leave` that the job is parked at a pause and not at a limit. Returns its state and its flags.
 --- (s: table, scope: str, is_front: bool, entry: str, flags: int, priority: int, tenant: str, from: int, body: str)
 ---  -> str, int
 --- uses: base

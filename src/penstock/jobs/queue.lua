@@ -41,10 +41,10 @@ _late = { TIMEKEEPER = 250 } -- ms: a due job that is later than this shows that
 
 _taken = { NO = 0, YES = 1 }
 
--- Accepts one plain call: due now, with an id of the library's. Returns 1; or 0 if a worker is idle, the intake is
--- full, the record is large or the queue is new. Then nothing was written, and the caller sends `enqueue` with the same
--- number. This is the shortest way into the queue, so it calls no function, and reads only the first two values of the
--- row.
+-- Accepts one plain call: it is due now, and the library chose its id. Returns 1; or 0 if a worker is idle, the intake
+-- is full, the record is large or the queue is new. Then nothing was written, and the caller sends `enqueue` with the
+-- same number. This is the shortest way into the queue, so it calls no function, and reads only the first two values of
+-- the row.
 --- keys: base meta
 --- args: caller: str, number: str, given: int, id: str, body: str
 function script.take_in(base, meta, caller, number, given, id, body)
@@ -116,8 +116,8 @@ end
 
 -- Enqueues `jobs`: id, draft (see record.lua), id, draft, … Send at most a few hundred per call. Returns the positions,
 -- from 0, of ids that are already in the queue; those jobs are not changed. For a double of a unique job (unique.lua)
--- it returns the position and the id of that job, in an array. If all are new, it may return a number instead: whether
--- the caller should try `take_in` for its next call, because no worker is idle.
+-- it returns the position and the id of that job, in an array. If all ids are new, it may return a number instead: 1 if
+-- the caller should try `take_in` for its next call, because no worker is idle, else 0.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, jobs: *
 --- frame: read

@@ -1,14 +1,14 @@
 -- A job's record: a header that scripts read, and a payload that they pass on unread.
 --
--- The record of a running job does not change: `owners` (lease.lua) says that it runs. So a record says ready for ready
--- and for running jobs.
+-- The record of a running job does not change: `owners` (lease.lua) shows that it runs. So the state in the record is
+-- READY for ready and for running jobs.
 --
 -- A client sends a draft, in which the server fills in the fields before the flags.
 --
--- An *entry* stands for a job in a lane, in `delayed` or in `suspects`: the generation, so that jobs that are due at
--- the same time keep their order; a byte for the size of the record; the id. Each transition that puts an entry
--- anywhere gives the job a new generation. So at most one entry names the generation of a record, and a script that
--- takes that entry out of its list knows that the job is neither running nor anywhere else.
+-- An *entry* represents a job in a lane, in `delayed` or in `suspects`. It has the generation, so that jobs that are
+-- due at the same time keep their order; a byte for the size of the record; and the id. Each transition that puts an
+-- entry into a list gives the job a new generation. So at most one entry names the generation of a record, and a script
+-- that takes that entry out of its list knows that the job does not run and is in no other list.
 
 record = { FORMAT = 2 }
 
@@ -46,7 +46,7 @@ draft = layout {
   expires = "I6", -- ms from now, or a date; 0: never
 }
 
--- What stands for a job in a list.
+-- An entry: what a list has for a job.
 entry = layout {
   generation = "I6",
   class = "B", -- the size class of the record: see `_size_class`
@@ -75,7 +75,7 @@ _size_class = { BYTES = 1024, MORE = 128 }
 
 _most = { SHORT = 65535, BYTE = 255 } -- what the counts in a header can hold
 
--- Where the bytes behind tenant, task and trace are.
+-- The position of the first byte after tenant, task and trace.
 --- (body: str) -> int
 function record.behind_names(body)
   local at = record.AT_TENANT + 1 + record.tenant_size(body)
@@ -179,9 +179,9 @@ function record.entry_bytes(of)
   return class == 0 and _size_class.BYTES or _size_class.BYTES * 2 ^ class
 end
 
--- Whether the record is intact and ready, with this generation, and when it expires. An entry with that generation
--- stands for the job then. After the job is cancelled it does not, even if the id is enqueued again: the new job has
--- another generation.
+-- Returns whether the record is intact and ready, with this generation, and when it expires. If so, an entry with that
+-- generation represents the job. The entry of a cancelled job represents no job, even if the id is enqueued again,
+-- because the new job has another generation.
 --- (body: str | false, generation: int) -> bool, int
 function record.is_ready(body, generation)
   if not body or #body < record.AT_TENANT + 2 then return false end

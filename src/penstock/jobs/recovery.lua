@@ -6,17 +6,17 @@
 --      │                                │                          └──┘ crash, host death: tried again
 --      └──────── a run that ends by itself, in whatever way ───────┘
 --
--- A *loss* is the end of a process in which the job ran. It charges no job, and the job runs again at once, beside
--- others and before the other jobs of its tenant. If the lease of a supervised worker runs out, its supervisor has died
--- with it, so probably the whole machine. Machines come and go, and such a loss counts half. So does that of a program
--- without a worker. From its second loss on the job is a suspect, and runs only in a *trial*: a process that runs
--- nothing else. Suspects wait in a set of their own instead of a lane:
+-- A *loss* is the end of a process in which the job ran; it is charged to no job. The job runs again at once, in a
+-- process with others, and before the other jobs of its tenant. If the lease of a supervised worker runs out, its
+-- supervisor has died with it, so probably the whole machine has died. Machines come and go, so such a loss counts
+-- half. So does the loss of a program without a worker. From its second loss on the job is a suspect, and runs only in
+-- a *trial*: a process that runs nothing else. Suspects wait in a set of their own instead of a lane:
 --
 --   suspects     ZSET    entry -> ready since, server ms
 --
--- A *crash* is charged to a job if no other job ran in the process, and a supervisor saw it die. The third makes the
--- job a dead letter. If the host dies with a trial and its supervisor, that is counted apart: it may be the job's fault
--- or not.
+-- A *crash* is charged to the job, because no other job ran in the process and a supervisor saw it die. The third crash
+-- makes the job a dead letter. If the host dies during a trial, and the supervisor with it, the record counts that
+-- separately, because the job may or may not have caused it.
 --
 -- The record counts the losses of a job that is no suspect, in halves, its crashes, and the trials that ended with
 -- their host.
@@ -46,10 +46,10 @@ function recovery.count(verb, flags, losses, crashes, hosts, host_deaths)
   return flags, losses, crashes, hosts, dead
 end
 
--- The verbs for the jobs that an incarnation held when its lease ran out: for a suspect, for any other, and the limit
--- of host deaths. A trial without a supervisor runs one suspect and nothing else, as does a program without a worker:
--- its end is a crash. Of any other worker without a supervisor nobody could have seen the end, so its jobs are lost in
--- full.
+-- The verbs for the jobs that an incarnation held when its lease ran out: the verb for a suspect, the verb for any
+-- other job, and the limit of host deaths. A trial without a supervisor runs one suspect and nothing else, as does a
+-- program without a worker: its end is a crash. If any other worker has no supervisor, no process could observe its
+-- end, so each of its jobs counts a whole loss.
 --- (incarnation: str) -> str, str, int
 --- uses: base
 function recovery.verbs(incarnation)

@@ -1,4 +1,4 @@
--- How jobs ended, kept for the time that each asked for.
+-- How jobs ended. A result is kept for the time that its job asked for.
 --
 --   results        HASH   id -> end of its time, a letter (see `ending`), and the result or a text
 --   ends:<class>   LIST   end and id of the results whose ttl has the same power of two; the class is its exponent
@@ -20,8 +20,8 @@ _noted = layout { letter = "c1", notes = "Hc0", ending = "*" }
 
 _end = layout { at = "I6", id = "*" } -- in a list
 
--- Results that one script removes: at least, and if the worker is idle. Milliseconds between two removals while no job
--- runs, and while many are overdue.
+-- LEAST: how many results one script removes at least; IDLE: how many if the worker is idle. Milliseconds between two
+-- removals: PAUSE while no job runs, BUSY_PAUSE while many are overdue.
 _trim = { LEAST = 100, IDLE = 1000, PAUSE = 60000, BUSY_PAUSE = 100 }
 
 -- Collects a result. `results.write` stores it.
@@ -118,8 +118,8 @@ function results.trim_class(s, class, limit)
   return heads[n + 1] and _end.at(heads[n + 1]) or nil
 end
 
--- Removes `n` stored results: of the classes in use, those that were stored first of the one whose first result ends
--- first. Entries of ids that were used again count as results.
+-- Removes `n` stored results. Each one is the oldest of its class, taken from the class whose oldest result ends first.
+-- Entries of ids that were used again count as results.
 --- (s: table, n: int)
 --- uses: base
 --- seldom

@@ -1,10 +1,10 @@
--- Retention: how many dead letters and results a queue keeps, and dead letters for how long.
+-- Retention: how many dead letters and results a queue keeps, and for how long it keeps dead letters.
 --
 --   meta   HASH   retention: most dead letters, their age in ms, most results; each may be nil. MessagePack
 --   row    (row.lua)  RESULT_CLASSES has the bit SET while any of them is set
 --
--- The scripts that settle jobs remove what is too many or too old, the oldest first, at most some hundred at a time.
--- The time for which a result is kept belongs to its job (results.lua).
+-- The scripts that settle jobs remove dead letters and results beyond these limits, the oldest first, at most some
+-- hundred at a time. The time for which a result is kept belongs to its job (results.lua).
 
 _retention = { SET = 281474976710656, SLICE = 100, RESULTS = 500 } -- SET: 2^48, above the bits of the classes
 

@@ -78,16 +78,16 @@ function schedule.refresh(s)
   if first[2] then s.alarm = math.min(s.alarm or math.huge, tonumber(first[2])) end
 end
 
--- Whether no live worker has declared it for a day, although it comes from the code of an app.
+-- Whether a schedule from the code of an app was declared by no live worker for a day.
 --- (one: table, now: int) -> bool
 --- inline
 function schedule.is_orphaned(one, now)
   return one.declared > 0 and now - one.declared > _orphan.AGE
 end
 
--- Offers due ticks to the worker that takes this turn: { now, name, schedule, … }, or an empty table. A schedule that
--- is orphaned is taken out. Instead of a name and a schedule, there may be ":", a queue, and entries for it
--- (outbox.lua); or `flow.OVERDUE`, if dependents are to be given up (flow.lua).
+-- Offers due ticks to the worker that takes this turn: { now, name, schedule, … }, or an empty table. Removes an
+-- orphaned schedule from `ticks` instead. In place of a name and a schedule, there may be ":", a queue, and entries for
+-- it (outbox.lua); or `flow.OVERDUE`, if dependents are to be given up (flow.lua).
 --- (s: table) -> table
 --- uses: base
 --- seldom
@@ -133,10 +133,10 @@ function schedule.busy_wait(r, now)
   return r[_row.NEXT_TICK] > 0 and math.max(0, r[_row.NEXT_TICK] - now) + _offer.BUSY or -1
 end
 
--- Enqueues the jobs of ticks, and moves their schedules on. `ticks`: for each schedule its name, the version and the
--- tick that the worker expects, the last tick that the jobs stand for, the tick that follows (0: none), the number of
--- jobs, and for each job id and draft. Returns for each 1, or 0 if the schedule was changed or another worker was
--- first.
+-- Enqueues the jobs of ticks, and sets the next ticks of their schedules. `ticks` has for each schedule: its name; the
+-- version and the tick that the worker expects; the last tick for which this call enqueues jobs; the tick that follows
+-- (0: none); the number of jobs; and for each job its id and draft. Returns for each schedule 1, or 0 if it was changed
+-- or another worker was first.
 --- keys: base meta
 --- args: given: int, ticks: *
 --- frame: change

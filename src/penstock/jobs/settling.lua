@@ -1,7 +1,7 @@
--- How the run of a job ends: the transitions of running jobs, beside those of job.lua.
+-- How the run of a job ends: the transitions of running jobs. job.lua has the others.
 --
--- recovery.lua says what follows for a job whose process died. A release keeps what is counted there; a run that ends
--- in any other way clears it.
+-- recovery.lua describes what happens to a job whose process died. A release keeps the losses, crashes and host deaths
+-- that a job has; any other run that ends by itself sets them to zero.
 
 -- Completes jobs: four commands for all of them, and one or two for their results. `held`: their claims, as read from
 -- the incarnation; `numbers`: the claim numbers, 6 bytes each; `staged`: the effects of those that have some. Appends

@@ -1,19 +1,20 @@
--- The shards of one queue. Each is a queue of its own; what these scripts add is which of them may take a tenant's
--- jobs.
+-- The shards of one queue. Each shard is a queue with keys of its own. These scripts decide which shard accepts the
+-- jobs of a tenant.
 --
 --   meta    HASH   shards: the table, "version number before": how many shards there are, and how many there were
 --                  before the change that is open now (0: none is)
 --   moved   SET    tenants that this shard has handed over to another one in the change that is open
 --   windows ZSET   tenant -> until when a window or a bucket of one of its keys is in use, server ms; TTL
 --
--- The first shard has the table; a client computes a tenant's shard from it (shards.py). Every shard knows the table
--- too, and the calls that bring a job carry it: a call with an older table is refused with the newer one, a newer one
--- is adopted. So as soon as one call of a newer table was answered here, no call of an older one is accepted.
+-- A client computes the shard of a tenant from the table (shards.py), which the first shard stores. Every shard has a
+-- copy, and each call that enqueues a job carries the table of its client. A shard refuses an older table, and returns
+-- its own; it adopts a newer one. So once a shard has answered a call with a newer table, it accepts no call with an
+-- older one.
 --
--- While a change is open, the jobs of a tenant that is to move go to its old shard first. That takes them while it has
--- anything of the tenant (a job in any state, a window or bucket of a key), and else notes the tenant in `moved`, from
--- when on it takes none of it. So the new shard gets the first job of a tenant when the old one has none any more: the
--- tenant's jobs keep their order.
+-- While a change is open, the jobs of a tenant that is to move go to its old shard first. The old shard accepts them
+-- while it has anything of the tenant (a job in any state, a window or bucket of a key). Otherwise it notes the tenant
+-- in `moved`, and accepts no job of the tenant from then on. So the new shard gets its first job of a tenant when the
+-- old shard has no job of that tenant any longer, and the tenant's jobs keep their order.
 
 -- Stores the table of a caller. Returns the table of the shard if that one is newer.
 --- (s: table, text: str) -> str | nil
@@ -54,7 +55,7 @@ function shards.tenants_of(first)
   return tenants
 end
 
--- Which of these tenants the shard hands over. It notes them.
+-- Returns which of these tenants the shard hands over, and notes them in `moved`.
 --- (tenants: table, now: int) -> table
 --- uses: base
 function shards.handed_over(tenants, now)
@@ -69,7 +70,7 @@ function shards.handed_over(tenants, now)
   return gone
 end
 
--- As `take_in`, for a shard: it replies 0 also for another table.
+-- As `take_in`, for a shard. It also replies 0 if the table of the caller is not the shard's.
 --- keys: base meta
 --- args: caller: str, number: str, given: int, shards_table: str, moving: int, id: str, body: str
 function script.take_in_shard(base, meta, caller, number, given, shards_table, moving, id, body)
@@ -93,9 +94,9 @@ function script.take_in_shard(base, meta, caller, number, given, shards_table, m
   return _taken.YES
 end
 
--- As `enqueue`, for a shard. Returns { "TABLE", table } if the shard knows a newer table, and with `moving` 1, which
--- means that all tenants of these jobs are to move, { "MOVED", tenants that another shard has … } if there are some.
--- Then no job was enqueued.
+-- As `enqueue`, for a shard. Returns { "TABLE", table } if the shard knows a newer table. If `moving` is 1, all tenants
+-- of these jobs are to move: it returns { "MOVED", tenants … } if another shard has some of them. In both cases no job
+-- was enqueued.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, shards_table: str, moving: int, jobs: *
 --- frame: read
@@ -111,8 +112,8 @@ function script.enqueue_in_shard(base, meta, caller, number, given, shards_table
   return queue.add_jobs(s, caller, number, jobs)
 end
 
--- Returns the table. A missing one is stored with `number` shards, or with one if the queue has jobs; 0: it returns ""
--- instead.
+-- Returns the table. If the shard has no table, stores one with `number` shards, or with one shard if the queue has
+-- jobs. With `number` 0, a missing table is not stored, and "" is returned.
 --- keys: base meta
 --- args: given: int, number: int
 --- flags: allow-oom

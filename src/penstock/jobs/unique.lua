@@ -1,10 +1,10 @@
--- Unique jobs: of the calls with one key, only the first is enqueued while there is a reason. A further call, a
--- *double*, gets the id of the first job.
+-- Unique jobs: of the calls with one key, only the first is enqueued as long as its job holds the key. A further call,
+-- a *double*, gets the id of that job.
 --
 --   unique          HASH    key -> id of the job that holds it
 --   throttle:<key>  STRING  end of the window in 6 bytes, and the id of its first job; PX
 --
--- The record says what the reason is (`record.unique`):
+-- The record says for how long a job holds the key (`record.unique`):
 --
 --   mode            the key is held                      a double
 --   DONE            until the job ends                   changes nothing
@@ -92,7 +92,7 @@ function unique.give_up(s, key, id)
   s.given_up[#s.given_up + 1], s.given_up[#s.given_up + 2] = key, id
 end
 
--- A job that is not running leaves the queue.
+-- Gives up the key of a job that is not running and leaves the queue.
 --- (s: table, id: str, body: str, was: str)
 --- uses: base
 function unique.leave(s, id, body, was)
@@ -102,7 +102,8 @@ function unique.leave(s, id, body, was)
   if unique.holder(s, one) == id then redis.call("DEL", base .. "throttle:" .. one[1]) end
 end
 
--- A claim takes these jobs. A key that is held until the end is added to the claim.
+-- Call it when a claim takes these jobs. Gives up the keys that are held until then, and adds to the claim those that
+-- are held until the job ends.
 --- (s: table, room: table)
 --- seldom
 function unique.start(s, room)
@@ -119,7 +120,7 @@ function unique.start(s, room)
   end
 end
 
--- A claim has ended for good. The unique key is the last of its keys.
+-- Gives up the key of a job whose run has ended for good. It is the last of the keys in the claim.
 --- (s: table, id: str, held: str)
 function unique.finish(s, id, held)
   local keys = claim.keys(held)

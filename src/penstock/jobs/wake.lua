@@ -29,8 +29,8 @@ function wake.one(r, now)
   wake.replace(sleepers.wake_one(base .. "sleepers", meta, "", now), r, now)
 end
 
--- Wakes up to `n` idle workers, at most a hundred, because so many jobs became suspects. Each of them has a process
--- started that tries suspects.
+-- Wakes up to `n` idle workers, at most a hundred, because that many jobs became suspects. Each worker starts a process
+-- that tries suspects.
 --- (r: table, now: int, n: int)
 --- uses: base meta
 function wake.many(r, now, n)
@@ -142,7 +142,7 @@ function wake.appoint(r, now)
   end
 end
 
--- The message that makes a worker take a turn in so many milliseconds; nil for -1.
+-- The message that makes a worker take a turn after `ms` milliseconds; nil for -1.
 --- (ms: int) -> str | nil
 --- inline
 function wake.message(ms)
