@@ -4,19 +4,19 @@ The modules of this folder, in reading order:
 
     worker.py             the rounds of one worker process: claim, run, settle, sleep
     app.py                what a worker needs from an app, and which settings can work
-    notes.py              what running jobs report, until a turn carries it
+    notes.py              keeps the reports of running jobs until a turn carries them
     feed.py               one queue as the worker sees it: its incarnation, its turns, its claims
     turn_order.py         the queues of a worker, their shards, and the order of its turns in them
     open_feeds.py         the listener and the heartbeat of each queue that a worker serves
-    delivery.py           delivers what a queue has for another one
+    delivery.py           delivers entries from one queue's outbox to another queue
     ticks.py              declares the schedules of the app, and enqueues the jobs of due ticks
     batches.py            one call for several claims
-    runs.py               all claims and runs of the process: waiting, running, and how many more it wants
+    runs.py               all claims and runs of the process: waiting, running, and how many more to claim
     run.py                one run of a job
     execution.py          one run, from the claimed record to the settlement
     places.py             runs each job where it belongs: on the loop, in a thread or in a process
     streak.py             which `async def` jobs share an asyncio task
-    job_task.py           the asyncio tasks of jobs, which note by whose code they are cancelled
+    job_task.py           the asyncio tasks of jobs, which remember which job's code has cancelled them
     threads.py            the `def` jobs, with their timeouts and cancellations
     job_log.py            the worker's log lines about jobs, as middleware
     heartbeat.py          the thread that keeps leases, and a watchdog for a blocked loop

@@ -46,7 +46,7 @@ def queues_of(app: App, settings: WorkerSettings) -> tuple[Queue, ...]:
 def shards_of(queues: Iterable[Queue]) -> tuple[Shard, ...]:
     """All shards that these queues may ever have, each once. They are the same in each process.
 
-    Raises ConfigurationError for more of them than the supervisor could keep apart.
+    Raises ConfigurationError for more than `MOST_QUEUES` shards.
     """
     found = tuple({shard.name: shard for queue in queues for shard in queue.shards.possible}.values())
     if len(found) > MOST_QUEUES:

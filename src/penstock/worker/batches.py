@@ -19,14 +19,15 @@ from penstock.worker.run import JobRun
 class BatchRun(JobRun):
     """One call of a task with the arguments of several jobs. `members` has the run of each.
 
-    outcomes  how each member ends, in their order, once the call has ended
+    outcomes  the settlement of each member, in the order of `members`. Empty until the call has ended, and also if all
+              members end alike
     """
 
     outcomes: Sequence[Settlement] = ()
 
     @property
     def note_sink(self) -> NoteSink:
-        """Each job of the batch reports what the call reports."""
+        """Adds each report of the call to every job of the batch."""
         return _EachMember(super().note_sink, [one.claim.token for one in self.members])
 
     @property
@@ -64,12 +65,12 @@ class _EachMember:
 
 
 def batch_run(members: Sequence[JobRun]) -> BatchRun:
-    """One call for all of these."""
+    """Make one run for these jobs: a call of their task with the arguments of all of them."""
     first = members[0]
     arguments: Any = [one.arguments for one in members]
     return BatchRun(first.claim, first.definition, arguments, first.queue, members=tuple(members))
 
 
 def batch_of(registry: Registry, queue: str) -> Batch | None:
-    """How the task of this queue, or of this shard of a queue, gets its jobs; None: one by one."""
+    """The batch options of the task of this queue or shard. None: the task gets its jobs one by one."""
     return next((one.batch for one in registry if one.batch is not None and one.queue == whole_name(queue)), None)

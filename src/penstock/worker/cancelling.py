@@ -1,4 +1,4 @@
-"""Cancels the running jobs of a worker that somebody has cancelled in the server."""
+"""Ends the running jobs of a worker after a client has cancelled them in the server."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from penstock.worker.runs import Runs
 log = logging.getLogger("penstock.worker")
 
 MESSAGE = "cancel"
-"""The message to a worker's listener: the reply to its next heartbeat names jobs to cancel."""
+"""A worker that receives this message sends a heartbeat at once. The reply names the jobs to cancel."""
 
 
 class Cancelling:
     """Reads which jobs are to be cancelled, and ends them.
 
-    A worker hears of it by a message or, at the latest after a third of the lease, by the reply to a regular heartbeat.
+    A message notifies the worker. If it does not arrive, the reply to a regular heartbeat names the jobs, at the latest
+    after a third of the lease.
     """
 
     def __init__(self, driver: Driver, runs: Runs, places: Places) -> None:

@@ -48,12 +48,12 @@ class WorkerProcess:
         begins_slowly: bool = False,
         is_sole_trial: bool = False,
     ) -> WorkerProcess:
-        """Start a process that serves these shards with so many runners.
+        """Start a process that serves these shards with `runners` runners.
 
-        report         called on the loop with each report of the process (see `SharedStatus`)
+        report         the loop calls it with each report of the process (see `SharedStatus`)
         environment    further variables for the process
         begins_slowly  whether it adds its runners little by little, because its predecessor was killed at work
-        is_sole_trial  whether it is a trial process, beside which no other one runs
+        is_sole_trial  whether it is a trial process, and no other trial process runs meanwhile
 
         Raises OSError if there is no memory or no descriptor for another process.
         """
@@ -64,7 +64,7 @@ class WorkerProcess:
             on_error.callback(status.close)
             on_error.callback(pipe.close)
             try:
-                # In a session of its own: Ctrl-C reaches the supervisor alone, which signals each process once.
+                # A session of its own keeps Ctrl-C from the process: the supervisor gets it, and passes it on once.
                 process = await asyncio.create_subprocess_exec(
                     *command,
                     stdin=asyncio.subprocess.DEVNULL,
@@ -101,7 +101,7 @@ class WorkerProcess:
         self._send(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it because it has not stopped in time. Its jobs are not charged."""
+        """Kill the process because it has not stopped in time. Its jobs are not charged."""
         self.killed_by_supervisor = True
         self._send(signal.SIGKILL)
 
@@ -110,7 +110,7 @@ class WorkerProcess:
             self.process.send_signal(number)
 
     def close(self) -> None:
-        """Call it when the process has ended."""
+        """Release the shared memory and the pipes. Call it when the process has ended."""
         if self._heartbeats is not None:
             self._heartbeats.cancel()
         asyncio.get_running_loop().remove_reader(self._status.pipe)
@@ -119,7 +119,7 @@ class WorkerProcess:
 
     @property
     def exit_description(self) -> str:
-        """How it ended, in words."""
+        """How the process ended, in words."""
         return describe_exit(self.process.returncode or 0)
 
     def took_a_turn(self) -> bool:
@@ -129,7 +129,7 @@ class WorkerProcess:
         return any(status.holds_jobs for status in self._status.queue_statuses())
 
     def has_worked(self) -> bool:
-        """Whether a job has ended in the process, or ran there at its end: then it was able to work."""
+        """Whether the process was able to work: a job has ended in it, or was running when the process ended."""
         return self._status.has_ended_a_job() or bool(self._status.running_jobs())
 
     async def hand_back_jobs(self, within: float) -> bool:

@@ -1,4 +1,4 @@
-"""Delivers what the outbox of one queue has for another one. See `outbox.lua`."""
+"""Delivers entries from the outbox of one queue to another queue. See `outbox.lua`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ log = logging.getLogger("penstock.worker")
 
 
 class Deliveries:
-    """The deliveries of one worker: at most one at a time from a queue to another.
+    """Runs the deliveries of one worker, at most one at a time for each source and target.
 
-    A turn may offer entries while some of the same are on their way; then the delivery continues with those.
-    `start` runs a coroutine in the background.
+    A turn may offer entries while a delivery between the same two queues is running. That delivery then continues with
+    the offered entries. `start` runs a coroutine in the background.
     """
 
     def __init__(self, driver: Driver, start: Callable[[Coroutine[Any, Any, None]], None]) -> None:
@@ -27,7 +27,7 @@ class Deliveries:
         self._offered: dict[tuple[Shard, Shard], Sequence[bytes]] = {}
 
     def deliver(self, source: Shard, target: Shard, entries: Sequence[bytes]) -> None:
-        """Deliver these entries, and then all that follow them."""
+        """Deliver these entries in the background, and then all later ones for the same target."""
         pair, is_running = (source, target), (source, target) in self._offered
         self._offered[pair] = entries
         if not is_running:
@@ -44,9 +44,10 @@ class Deliveries:
 
 
 async def deliver(driver: Driver, source: Shard, target: Shard, entries: Sequence[bytes]) -> None:
-    """Deliver entries, and then all that follow them. Two round trips for each hundred, to the two queues in turn.
+    """Deliver these entries, and then all later ones for the same target.
 
-    If one fails, the rest is offered again after five seconds, to whichever worker takes a turn then.
+    Each hundred entries cost two round trips: one to the target, one to the source. If a round trip fails, the source
+    offers the remaining entries again after five seconds, to whichever worker takes a turn then.
     """
     try:
         while entries:

@@ -38,7 +38,7 @@ log = logging.getLogger("penstock.worker")
 T = TypeVar("T")
 
 _MAX_TRACEBACK = 16_000
-"""Characters of a traceback to keep, counted from its end, because the place of the error matters most."""
+"""Characters of a traceback to keep, counted from its end, because the line that raised the error matters most."""
 
 _MAX_REASON = 4_000
 """Characters of a reason to keep."""
@@ -52,7 +52,7 @@ class Execution:
     ) -> None:
         """
         worker  the worker's name, which is stored with each failure
-        scope   has what lives as long as the process
+        scope   the hooks and dependencies that live as long as the process
         """
         self._registry = registry
         self._settings = settings
@@ -94,7 +94,7 @@ class Execution:
         return runs, refused
 
     def _prepare_alike(self, claims: Sequence[Claim], queue: str) -> list[JobRun] | None:
-        """The runs of calls of one task that are all in order. None: prepare them one by one."""
+        """Prepare the runs together if all claims are valid calls of one task. None: prepare them one by one."""
         calls = [claim.record.call for claim in claims]
         names = {name for name, _ in calls}
         definition = self._registry.get_encoded(calls[0][0]) if len(names) == 1 else None
@@ -140,7 +140,7 @@ class Execution:
     async def finish(self, run: JobRun, rest: Awaitable[Any], timeout: float | None) -> Settlement:
         """Wait for the rest of an `async def` task, for at most `timeout` seconds.
 
-        Raises CancelledError if the run ended in whatever error after other code than the job's had cancelled it.
+        Raises CancelledError if code other than the job's had cancelled the run, whatever error the run then raised.
         """
         limit = asyncio.timeout(timeout) if timeout is not None else None
         try:
@@ -250,7 +250,7 @@ class Execution:
         return result
 
     def completed(self, run: JobRun, result: Any) -> Settlement:
-        """The run returned `result`."""
+        """The settlement of a run that returned `result`."""
         if run.steps is not None and run.steps.suspension is not None:
             return self.failed(
                 run,
@@ -295,15 +295,15 @@ class Execution:
     # --- runs that did not complete ---
 
     def cancelled_itself(self, run: JobRun) -> Settlement:
-        """The task raised CancelledError after its own code had cancelled it."""
+        """The settlement of a run that raised CancelledError after its own code had cancelled it."""
         return self.failed(run, asyncio.CancelledError("the task cancelled itself"))
 
     def cancelled(self, run: JobRun) -> Settlement:
-        """Somebody has cancelled the job."""
+        """The settlement of a run whose job was cancelled in the server."""
         return Settlement(run.claim.token, b"", "cancel")
 
     def timed_out(self, run: JobRun, cause: BaseException | None = None) -> Settlement:
-        """The run took longer than its task's timeout. The traceback of `cause` shows where the task was then."""
+        """The settlement of a run that exceeded its timeout. The traceback of `cause` shows where the task was then."""
         if run.cancelled:
             return self.cancelled(run)
         error = TimeoutError(f"ran longer than its timeout of {run.definition.timeout:g} s")
@@ -311,28 +311,28 @@ class Execution:
         return self.failed(run, error)
 
     def unavailable(self, run: JobRun, reason: str) -> Settlement:
-        """The task cannot be run here, though this process knows it. Handed back, as for an unknown task."""
+        """Hand the job back, as for an unknown task: this process knows the task, but cannot run it."""
         return self._unknown(run.claim, reason)
 
     def crashed(self, run: JobRun, cause: str) -> Settlement:
-        """The run's own process died. The job is charged with a crash."""
+        """The settlement of a run whose own process died: the job is charged with a crash."""
         return Settlement(run.claim.token, self._reason(cause), "contained")
 
     def lost(self, run: JobRun, cause: str) -> Settlement:
-        """The run's process died with another one, through no fault of the job."""
+        """The settlement of a run whose process died because another one died, through no fault of the job."""
         return Settlement(run.claim.token, self._reason(cause), "loss")
 
     def interrupted(self, run: JobRun, cause: str, *, in_trial: bool) -> Settlement:
-        """The run was ended from outside, perhaps because of the job, perhaps not: a loss or, in a trial, a crash."""
+        """The settlement of a run that other code ended, perhaps because of the job: a loss or, in a trial, a crash."""
         return self.crashed(run, cause) if in_trial else self.lost(run, cause)
 
     def could_not_start(self, run: JobRun, error: OSError) -> Settlement:
-        """The run could not start for lack of memory or file descriptors. The job is handed back and not charged."""
+        """Hand back a job that could not start for lack of memory or file descriptors. It is not charged."""
         log.error("job %s (%s) is handed back: %s", run.context.id, run.definition.name, error)
         return Settlement(run.claim.token, self._reason(_describe(error)), "later", self._settings.unknown_backoff)
 
     def failed(self, run: JobRun, error: BaseException) -> Settlement:
-        """The run raised `error`. Decides whether the job is retried, postponed, dropped or made a dead letter.
+        """Decide what follows a run that raised `error`: a retry, a postponement, a drop or a dead letter.
 
         If the decision itself fails, for example because a condition of its retry policy raises, the job becomes a dead
         letter.
@@ -389,7 +389,7 @@ class Execution:
 
 
 def _is_cancelled() -> bool:
-    """Whether the current asyncio task was cancelled. If not, the job waited for something that was cancelled."""
+    """Whether the current asyncio task was cancelled. If not, something that the job awaited was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -30,8 +30,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 
 
 _MOST_IN_VAIN, _PAUSE_IN_VAIN = 20, 0.1
-"""After this number of turns in quick succession that found nothing, each further wake-up waits for this many seconds.
-So nothing spins if a server wakes a worker again and again without having work for it."""
+"""After `_MOST_IN_VAIN` turns in quick succession that found no job, each further wake-up takes effect only after
+`_PAUSE_IN_VAIN` seconds. Otherwise a worker would spin if a server wakes it again and again without having work."""
 
 
 class Feed:
@@ -54,12 +54,12 @@ class Feed:
         round_due: asyncio.Event | None = None,
     ) -> None:
         """
-        sleep         seconds after which an idle worker registers again
+        sleep         an idle worker registers again after this many seconds
         registration  what the worker reports about itself in its first turn
         slot          the position of the queue among all that the process may serve
-        batch         how the queue's task gets its jobs together; None: one by one
+        batch         the batch options of the queue's task; None: it gets its jobs one by one
         burst         do not wait for a batch to fill up
-        round_due     is set when a turn became due, so that the worker begins a round
+        round_due     an event that the feed sets when a turn becomes due, so that the worker begins a round
         """
         self.shard = shard
         self.slot = slot
@@ -79,11 +79,11 @@ class Feed:
         self.trial = False
         """Whether the turns claim suspects, and nothing else."""
         self.untried_since: float | None = None
-        """`time.monotonic()` since when the first suspect of the queue has waited; None: the last turn saw none."""
+        """`time.monotonic()` when the first suspect of the queue began to wait; None: the last turn saw no suspect."""
         self.to_settle: list[Settlement] = []
         """The settlements that no turn has carried yet."""
         self.notes = PendingNotes()
-        """Reports of the running jobs; each turn carries some of it."""
+        """The reports of the running jobs that no turn has carried yet."""
         self.awake = True
         """False while the worker is registered as idle in this queue, or waits for the next due time."""
         self.wake_at = 0.0
@@ -112,7 +112,7 @@ class Feed:
         self._worker = self._registration = structs.replace(self._worker, supervised=True)
 
     def begin_trials(self, host_deaths: int | None) -> None:
-        """From now on, in a new incarnation, claim one suspect at a time and nothing else.
+        """Begin a new incarnation, which claims one suspect at a time and nothing else.
 
         host_deaths  see `WorkerSettings`; None: the process has no supervisor, so if its lease runs out, its job is
                      charged with a crash
@@ -120,7 +120,7 @@ class Feed:
         self._begin_as(True, structs.replace(self._worker, concurrency=1, host_deaths=host_deaths, trial=True))
 
     def end_trials(self) -> None:
-        """From now on, in a new incarnation, claim what is not a suspect."""
+        """Begin a new incarnation, which claims any job that is not a suspect."""
         self._begin_as(False, self._worker)
 
     def _begin_as(self, trial: bool, registration: Registration) -> None:
@@ -137,11 +137,11 @@ class Feed:
         publish(self._status)
 
     def wants_turn(self, can_claim: bool) -> bool:
-        """Whether a turn is due by itself. `can_claim`: the worker has room for a job."""
+        """Whether a turn is due even if the worker has nothing to send. `can_claim`: the worker has room for a job."""
         return min(self.wake_at, self.tick_at) <= time.monotonic() or (self.awake and can_claim)
 
     def settle(self, *settlements: Settlement) -> None:
-        """Keep these settlements until a turn has brought them to the server."""
+        """Keep these settlements for the next turns, which carry them to the server."""
         self.to_settle += settlements
 
     def hand_back(self, claims: Iterable[Claim]) -> None:
@@ -149,9 +149,9 @@ class Feed:
         self.settle(*(Settlement(claim.token, b"", "release") for claim in claims))
 
     async def take_turn(self, want: int, *, leave: bool = False, give_up: Callable[[], bool]) -> TurnReply:
-        """Take a turn, again and again unchanged until the server answers. See `turn`.
+        """Take a turn, and repeat it unchanged until the server answers. See `turn`.
 
-        Raises FormatTooNew at once, and another ServerError if `give_up()` is true then.
+        Raises FormatTooNew at once. Raises any other ServerError if `give_up()` returns true when it occurs.
         """
         pause = 0.0
         while True:
@@ -265,7 +265,7 @@ class Feed:
         return bool(self.to_settle) or self._unanswered is not None or self.notes.are_due
 
     def start_notes(self) -> None:
-        """Have a turn taken when the reports of the jobs are due. Call it on the worker's loop."""
+        """From now on, begin a round when reports of the jobs are due. Call it on the worker's loop."""
         self.notes.start(asyncio.get_running_loop(), self._round_due.set)
 
     def wake_up(self, messages: Iterable[str]) -> None:

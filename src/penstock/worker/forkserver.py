@@ -4,9 +4,9 @@
        ▲                                                     │
        └──────── channel: the request, the settlement ───────┘
 
-The fork server is the parent of the children. It alone kills them, together with every process that they started, and
-reports to the worker how each one ended. When the worker ends, for whatever reason, the fork server kills all children
-and exits. When the fork server itself is killed, Linux kills the children.
+The fork server is the parent of the children. Only the fork server kills them, together with every process that they
+started, and it reports to the worker how each one ended. When the worker ends, for whatever reason, the fork server
+kills all children and exits. When the fork server itself is killed, Linux kills the children.
 
 Messages on the control socket carry the number of a child:
 
@@ -60,7 +60,7 @@ REPORT: Final = struct.Struct(">cIq")
 READY, BORN, ENDED = b"r", b"b", b"e"
 LENGTH: Final = struct.Struct(">I")
 NOTE: Final = b"\0"
-"""The first byte of a message that is no answer: the running job reports something."""
+"""The first byte of a message in which the running job reports something, before its answer."""
 NOT_FORKED: Final = 1 << 32
 """The exit code that is reported for a child that could not be forked."""
 
@@ -120,7 +120,7 @@ class LoadedModules:
     def load(self, module: str, name: str) -> None:
         """Import the module of a task. A run that needs a module with an error fails with that error."""
         if module not in self.modules and module not in self.errors:
-            # It registers hooks around forks. If the first fork imported it, its hooks after a fork would run alone.
+            # It registers hooks around forks. If the first fork imported it, only its hooks after the fork would run.
             import_module("concurrent.futures.thread")
             try:
                 self.modules[module] = import_module(module)
@@ -155,11 +155,11 @@ def serve(control_fd: int, worker: int) -> NoReturn:
     loaded = _imported(preparation, preparation.tasks)
     sys.stdout.flush()
     gc.collect()
-    gc.freeze()  # else a child's garbage collector would write to each page that it visits, and so copy it
+    gc.freeze()  # otherwise a child's garbage collector writes to, and so copies, each page that it visits
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    # Set again, because a module may have installed handlers of its own.
+    # Set the handlers again, because a module may have installed handlers of its own.
     for number in (*_STOP_SIGNALS, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, _ignore)
     # From now on, end-of-file on the control socket shows that the worker has ended. The signal covers the case where
@@ -310,7 +310,7 @@ def run_one(channel: socket.socket, loaded: LoadedModules) -> None:
 def run_request(channel: socket.socket, request: RunRequest, loaded: LoadedModules) -> None:
     """Run one job in this process: send an empty message when the run begins, and its settlement when it has ended.
 
-    After sending the settlement it waits: the worker has this process killed, with everything that it started.
+    Then wait for the end: the worker has this process killed, together with everything that it started.
     """
     send(channel, b"")
     pid = os.getpid()
@@ -328,7 +328,7 @@ def run_request(channel: socket.socket, request: RunRequest, loaded: LoadedModul
 
 
 class ChannelNotes:
-    """Sends what the job reports to the worker, at once. Any thread may call it."""
+    """Sends each report of the job to the worker at once. Any thread may call it."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -343,7 +343,7 @@ class ChannelNotes:
                 send(self._channel, message)
 
     def close(self) -> None:
-        """Send nothing more: the answer follows. A thread that the job has left may still report something."""
+        """Drop later reports, because the answer follows. A thread that the job left behind may still make some."""
         with self._lock:
             self._is_open = False
 
@@ -369,7 +369,7 @@ def _run(request: RunRequest, loaded: LoadedModules, notes: ChannelNotes) -> Set
     run.own_notes, run.started_at = notes, time.monotonic()
     task = reduce(getattr, request.name.split("."), loaded.modules[request.module])
     run.own_incarnation = request.incarnation
-    run.own_shard = task.queue.first.beside(request.queue)  # another queue, if the job was moved
+    run.own_shard = task.queue.first.beside(request.queue)  # not the task's queue if the job was moved
     if scope.is_empty and not definition.is_async:
         return _run_blocking(execution, run)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:

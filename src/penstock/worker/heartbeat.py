@@ -1,5 +1,5 @@
-"""Threads beside the event loop: heartbeats that keep leases alive, a watchdog that reports a blocked loop, and the
-limit of the process's memory.
+"""The helper threads of a worker: heartbeats that keep its leases, a watchdog that reports a blocked event loop, and a
+check of the process's memory.
 
 They are threads because they must work while a task blocks the loop.
 """
@@ -27,7 +27,7 @@ from penstock.worker.runs import Runs
 log = logging.getLogger("penstock.worker")
 
 _MEMORY_INTERVAL = 0.5
-"""Seconds between two looks at the process's memory."""
+"""Seconds between two checks of the process's memory."""
 
 
 class PeriodicThread(threading.Thread):

@@ -47,14 +47,15 @@ def _is_subreaper() -> bool:
 
 
 def continue_in_child() -> None:
-    """If orphans become children of this process, fork: the child returns, and this process serves it until it ends.
+    """If orphans become children of this process, fork. Otherwise do nothing.
 
-    Call it before the program starts threads. Elsewhere it does nothing.
+    After the fork the child returns, and continues as the program. This process never returns: it reaps orphans and
+    forwards signals until the child ends, then exits. Call it before the program starts threads.
     """
     if not adopts_orphans():
         return
-    # Signals that arrive between the fork and the first `sigwait` stay pending. A signal that this process was started
-    # with ignored stays ignored, also in the child.
+    # Signals that arrive between the fork and the first `sigwait` stay pending. A signal that was
+    # ignored when this process started stays ignored, also in the child.
     waited_for = {signal.SIGCHLD, *(number for number in _FORWARDED if signal.getsignal(number) != signal.SIG_IGN)}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     parent, pipe = os.getpid(), ParentPipe(passes_stops=True)

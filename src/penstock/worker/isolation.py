@@ -54,8 +54,8 @@ _IMPORT_LIMIT = 60.0
 """Seconds that the import of the tasks' modules may take."""
 
 _BIRTH_LIMIT = 10.0
-"""Seconds in which the fork server must have forked a child, and the child must have begun its run. It may hang before
-that, if a module has registered a function that waits after a fork."""
+"""Seconds within which the fork server must fork a child, and the child must begin its run. A child may hang before its
+run if a module has registered an after-fork function that blocks."""
 
 _SERVER_PAUSE = 60.0
 """Seconds after a failure of the fork server until it is started again."""
@@ -142,7 +142,7 @@ class Isolation:
             return await self._run_spawned(run)
 
     async def _run_forked(self, run: JobRun) -> Settlement | None:
-        """Run a job in a child of the fork server. None if it has not begun to run, because of the fork server."""
+        """Run a job in a child of the fork server. Returns None if the job could not begin to run there."""
         if time.monotonic() < self._no_server_until:
             return None
         try:
@@ -167,7 +167,7 @@ class Isolation:
                 return self._execution.lost(run, "its process ended together with the fork server")
             return self._execution.crashed(run, f"its process {describe_exit(exit_code)}")
         settlement = self._settlement(run, answer)
-        if isinstance(settlement, str):  # this module alone cannot be imported in the fork server
+        if isinstance(settlement, str):  # the fork server could not import the module of this task
             if run.definition.import_path and run.definition.import_path[0] == "__main__":
                 # It would run the program once more for each job.
                 return self._execution.failed(run, RuntimeError(settlement))
@@ -245,7 +245,7 @@ class Isolation:
         return msgspec.msgpack.encode(request)
 
     def _settlement(self, run: JobRun, answer: bytes) -> Settlement | str:
-        """A text is the reason why the task could not be found in the process."""
+        """Decode an answer. A text is the reason why the process could not find the task."""
         try:
             return _answer_decoder.decode(answer)
         except msgspec.DecodeError as error:
@@ -271,7 +271,7 @@ class Isolation:
 
 
 def _pass_on(run: JobRun, note: bytes) -> None:
-    """Keep what an isolated job reports until the next turn of its worker."""
+    """Keep a report of an isolated job until its worker takes the next turn."""
     if run.feed is not None:
         progress, *lines = decode_notes(note)
         for line in lines or (None,):
@@ -419,7 +419,7 @@ class ForkServerClient:
 
 
 class IsolatedProcess(RunChannel):
-    """One child of the fork server. It has ended with None if the fork server ended first."""
+    """One child of the fork server. Its end has no exit code (None) if the fork server ended first."""
 
     def __init__(self, server: ForkServerClient, number: int, channel: socket.socket) -> None:
         super().__init__(channel)

@@ -106,7 +106,7 @@ class RunReports:
         self._middleware.report(context, outcome)
 
     def add_all(self, runs: Sequence[JobRun], settlements: Sequence[Settlement], started_at: float) -> None:
-        """Report runs that began together; of those that completed, only what is wanted."""
+        """Report runs that began together. Completed ones are skipped unless `wants_all`."""
         wants_all = self.wants_all
         for run, settlement in zip(runs, settlements, strict=True):
             if wants_all or settlement.ending is not None:

@@ -1,4 +1,4 @@
-"""The asyncio tasks of jobs. They remember whose code has cancelled them."""
+"""The asyncio tasks of jobs. Each remembers which job's code has cancelled it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ class JobTask(asyncio.Task[None]):
 def create_job_task(
     loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
 ) -> asyncio.Task[None]:
-    """A JobTask, or what the task factory of the loop makes, if it has one.
+    """Create a JobTask or, if the loop has a task factory, a task of that factory.
 
-    It never starts before this function has returned: a worker notes the task first. An eager factory would start it.
+    The task never starts before this function returns, so that the worker can note it first. An eager factory is
+    therefore not used: it would start the task at once.
     """
     factory = loop.get_task_factory()
     if factory is not None and not getattr(factory, "__qualname__", "").startswith("create_eager_task_factory"):
@@ -42,7 +43,7 @@ def create_job_task(
 
 
 def cancelled_by_others(run: Run, task: asyncio.Task[Any] | None = None) -> bool:
-    """Whether the asyncio task, or the current one, is cancelled, and not for certain by the code of this job alone."""
+    """Whether code other than this job's may have cancelled the asyncio task (None: the current one)."""
     task = task or asyncio.current_task()
     if task is None or not task.cancelling():
         return False

@@ -1,4 +1,4 @@
-"""The reports of the running jobs of a process, until a turn carries it to the server."""
+"""Keeps the reports of a process's running jobs until a turn carries them to the server."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from penstock.jobs.constants import LOG_BYTES
 from penstock.jobs.notes import encode_notes
 
 MOST_NOTES: Final = 100
-"""The jobs whose reports one turn carries; a report costs the server about five commands."""
+"""The most jobs whose reports one turn carries. A report costs the server about five commands."""
 
 
 _SENT_WITHIN: Final = 0.5
-"""Seconds."""
+"""Seconds after which a turn is due for reports that no other turn has carried."""
 
 
 class PendingNotes:
-    """The reports of the jobs of one queue: of each job the last progress, and the lines that were not sent yet.
+    """The reports of one queue's jobs: for each job its latest progress, and the log lines that were not sent yet.
 
     `add` is called in any thread, everything else on the worker's loop.
     """

@@ -1,4 +1,4 @@
-"""Beside the turns of each feed of a worker: a listener for wake-ups and cancellations, and a heartbeat."""
+"""Gives each feed of a worker a listener for wake-ups and cancellations, and a heartbeat."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class OpenFeeds:
         heartbeat = Heartbeat(self._driver.blocking, feed, self._loop, self._cancelling)
         self.heartbeats.append(heartbeat)
         heartbeat.start()
-        feed.look_again()  # a worker that sleeps does not know the feed
+        feed.look_again()  # a worker that sleeps does not know this feed yet
 
     def close_listeners(self) -> None:
         for listener in self._listeners:

@@ -26,13 +26,13 @@ from penstock.worker.streak import LONGEST, MOST_JOBS, StreakHabits, rest_of, tr
 from penstock.worker.threads import Threads
 
 _CANCELLED_END_WITHIN = 3.0
-"""Seconds that cancelled jobs have to end, before a worker that ends leaves them behind."""
+"""Seconds that cancelled jobs have to end, before a worker that is ending leaves them behind."""
 
 
 class Places:
     """Runs each job where its task belongs. Create it on the worker's loop; jobs get copies of the current context.
 
-    A job never waits for one that has suspended.
+    A job that has suspended never delays the jobs after it.
     """
 
     def __init__(self, runs: Runs, execution: Execution, isolation: Isolation, settings: WorkerSettings) -> None:
@@ -55,12 +55,12 @@ class Places:
     # --- starting ---
 
     def fill(self) -> None:
-        """Start as many of the waiting jobs as there are free runners. A streak takes them by itself."""
+        """Start waiting jobs while there are free runners. A streak that runs already takes them itself."""
         if self._streak is None and (run := self._next_in_streak()) is not None:
             self._begin_streak(run)
 
     def _next_in_streak(self) -> JobRun | None:
-        """Start waiting jobs up to the first one that belongs into a streak, and return that one, if there is one."""
+        """Start waiting jobs until one belongs in a streak, and return that one. None: no other job can start now."""
         while (run := self._runs.next()) is not None:
             definition = run.definition
             if definition.isolate:
@@ -92,11 +92,11 @@ class Places:
         self._tasks.discard(task)
         if not task.cancelled():
             error = task.exception()
-            # asyncio throws a GeneratorExit, with which something ended that the job waited for, into each coroutine.
+            # If something that the job awaits ends with GeneratorExit, asyncio throws that into every coroutine.
             if error is not None and not isinstance(error, GeneratorExit) and not self.broken.done():
                 self.broken.set_exception(error)
             return
-        # Only a task that is cancelled before its first step ends as cancelled.
+        # An asyncio task ends as cancelled only if it was cancelled before it had started.
         if self._streak is task:
             self._streak = None
         first.asyncio_task = None
@@ -162,7 +162,7 @@ class Places:
         self._runs.end([(run, settlement)])
 
     def _failed(self, run: JobRun, error: BaseException) -> Settlement:
-        """A job ended without having suspended, so no other code has cancelled it."""
+        """The settlement of a job that raised `error` before it ever suspended, so no other code has cancelled it."""
         if isinstance(error, asyncio.CancelledError) and _current_task().cancelling():
             return self._execution.cancelled_itself(run)
         return self._execution.failed(run, error)

@@ -23,16 +23,19 @@ class JobRun(msgspec.Struct, eq=False):
 
     feed          the queue as the worker sees it; None in the process of an isolated run
     started_at    `time.monotonic()` when it got its runner
-    asyncio_task  in which it runs, if it could be cancelled there
-    timeout       of a `def` task
-    thread        of a `def` task without a timeout: the thread that is in it, or 0
-    cancelled     somebody has cancelled the job while it runs here
-    own_notes     in the process of an isolated run: takes what the job reports
-    own_shard     there: that of the job
-    stage         what the job has staged, if it has
-    steps         its durable steps, if it has some
-    own_incarnation  in the process of an isolated run: the incarnation that holds the job
-    members       of a batch: the run of each of its jobs
+    asyncio_task  the asyncio task in which it runs; None if it could not be cancelled there
+    timeout       the timeout of a `def` task; None if it has no timeout
+    thread        the thread that runs a `def` task without a timeout; 0 if no thread is in the task
+    cancelled     whether the job was cancelled in the server while it ran here
+    stage         the effects that the job has staged; None if it has staged nothing
+    steps         the durable steps of the job; None if it has none
+    members       the run of each job of a batch; empty if this is not a batch
+
+    Only in the process of an isolated run:
+
+    own_notes        receives the reports of the job
+    own_shard        the shard of the job
+    own_incarnation  the incarnation of the worker that holds the job
     """
 
     claim: Claim
@@ -54,7 +57,7 @@ class JobRun(msgspec.Struct, eq=False):
 
     @property
     def note_sink(self) -> NoteSink:
-        """Takes what the job reports (see `CurrentJob.progress`)."""
+        """Receives the reports of the job (see `CurrentJob.progress`)."""
         if self.feed is not None:
             return self.feed.notes
         assert self.own_notes is not None

@@ -35,7 +35,7 @@ class RunChannel:
         return await self._first_of(self._receive_or_none())
 
     async def _first_of(self, exchange: Coroutine[Any, Any, bytes | None]) -> bytes | None:
-        """The result of `exchange`, or None if the process ends before.
+        """The result of `exchange`, or None if the process ends first.
 
         Waiting for the socket alone is not enough: a process that the task started may hold it open.
         """
@@ -56,7 +56,7 @@ class RunChannel:
         return await self._receive_or_none()
 
     async def _receive_or_none(self) -> bytes | None:
-        """The next message that is no report; None if the process has closed its end."""
+        """The next message other than a report; None if the process has closed its end."""
         try:
             while True:
                 (size,) = LENGTH.unpack(await self._receive_exactly(LENGTH.size))

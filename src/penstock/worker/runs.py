@@ -36,8 +36,8 @@ _SMOOTHING = 0.05
 """Weight of the latest duration in the moving mean. Some tens of jobs shape the mean; a single outlier does not."""
 
 _STOCK_LEFT = 0.75
-"""The share of the prefetched jobs that are left when the worker asks for more. It runs these while the server prepares
-its reply. An earlier turn could claim only a few jobs."""
+"""The worker asks for more jobs when this share of the prefetched ones is left, and runs those while it waits for the
+reply. If it asked earlier, it could claim only a few jobs."""
 
 
 class Runs:
@@ -47,8 +47,8 @@ class Runs:
     within `prefetch` seconds, as estimated from the mean duration of past jobs.
 
     The successor of a process that was killed at work begins with one runner, and doubles their number every `DOUBLING`
-    seconds. So of several jobs that kill their process, the next one runs beside few others, and short jobs of other
-    tenants end before it starts.
+    seconds. If several jobs kill their process, the next of them then shares a process with few others, and short
+    jobs of other tenants end before it starts.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Runs:
         return run
 
     def end(self, ended: Iterable[tuple[JobRun, Settlement]]) -> None:
-        """Free the runners of jobs that ran beside others, and settle the jobs."""
+        """Free the runners of jobs that ended outside of a streak, and settle the jobs."""
         now = time.monotonic()
         for run, settlement in ended:
             self._note_durations(1, now - run.started_at)
@@ -218,7 +218,7 @@ class Runs:
         feed = run.feed
         assert feed is not None
         if run.cancelled:
-            settlement = self._execution.cancelled(run)  # whatever its code has made of that
+            settlement = self._execution.cancelled(run)  # whatever its code did when it was cancelled
         if isinstance(run, BatchRun):
             settlements = run.settlements(settlement)
             feed.settle(*settlements)
@@ -229,7 +229,7 @@ class Runs:
                 self._reports.add(run.context, settlement, run.started_at)
 
     def _note_durations(self, jobs: int, duration: float) -> None:
-        """Let the mean duration include so many jobs that took this long each."""
+        """Include `jobs` further jobs of this duration each in the mean."""
         mean, duration = self._mean_duration, max(1e-6, duration)
         weight = 1 - (1 - _SMOOTHING) ** jobs
         self._mean_duration = duration if mean is None else mean + weight * (duration - mean)
@@ -261,11 +261,11 @@ class Runs:
             feed.hand_back(claims)
 
     def interrupted(self, run: JobRun) -> None:
-        """Other code than the job's has cancelled a run.
+        """Handle a run that code other than the job's has cancelled.
 
-        That was the worker, which has given up the run or received the cancellation of the job, or any code of the
-        program. If the worker was cancelled as well, the program ends. Then the run stays among the running ones, and
-        the worker decides about all of them.
+        Either the worker cancelled it, because it gave up the run or because the job was cancelled, or other code of
+        the program did. If the worker was cancelled as well, the program is ending. The run then stays among the
+        running ones, and the worker decides about all of them.
         """
         if self._worker_task is None or self._worker_task.cancelling() == self._cancelled_before:
             why = "its asyncio task was cancelled, and not by the job's own code"
@@ -282,7 +282,7 @@ class Runs:
             )
 
     def hand_back_running(self) -> int:
-        """Hand back all running jobs, and return their number. They may still run, and have no effect."""
+        """Hand back all running jobs, and return their number. Their code may continue to run, without effect."""
         running, self.running = self.running, {}
         for run in running:
             assert run.feed is not None
@@ -304,14 +304,14 @@ class Runs:
                 self.lost_in_threads.add(run)
 
     def running_with(self, tokens: Collection[bytes]) -> Iterator[tuple[JobRun, JobRun]]:
-        """The running jobs among these: the run and, of a batch, its member; else the run again."""
+        """For each running job with one of these tokens: the run that executes it, and its own run (see `BatchRun`)."""
         for run in list(self.running):
             for one in run.members or (run,):
                 if one.claim.token in tokens:
                     yield run, one
 
     def cancel_waiting(self, feed: Feed, tokens: Collection[bytes]) -> None:
-        """Settle those of these claims as cancelled that have not started."""
+        """Settle the claims with these tokens that have not started as cancelled."""
         batched = [claim for _, claims in self._batches for claim in claims]
         cancelled = [one for one in (*batched, *(claim for _, claim in self.waiting)) if one.token in tokens]
         if not cancelled:

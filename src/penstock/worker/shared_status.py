@@ -1,7 +1,7 @@
 """Memory that a worker process shares with its supervisor: the jobs that run now, and its incarnation in each queue.
 
-The worker writes it. The supervisor reads it, even after the worker was killed. A pipe beside it carries reports that
-the supervisor is to hear at once.
+The worker writes it. The supervisor reads it, even after the worker was killed. A pipe carries the
+reports that must reach the supervisor at once.
 
     header        number of queues; number of runners; whether the process begins slowly; whether it is the sole trial
                   of its host; whether a job has ended here
@@ -72,8 +72,8 @@ class SharedStatus:
     ) -> tuple[SharedStatus, int]:
         """Make the memory and the pipe. Returns the parent's side, and the child's end of the pipe.
 
-        begins_slowly  the child adds its runners little by little (see `Inflight`)
-        is_sole_trial  the child is a trial process, beside which no other one runs
+        begins_slowly  the child adds its runners little by little (see `Runs`)
+        is_sole_trial  the child is a trial process, and no other trial process runs meanwhile
         """
         with tempfile.TemporaryFile() as file:
             file.truncate(_HEADER.size + queues * _QUEUE.size + runners * _RUNNER.size)

@@ -1,7 +1,7 @@
 """Runs a job in a process of its own that is started afresh, where the fork server cannot be used.
 
-It takes as long as to start Python and to import the task's module, so it is only the second way. Nothing in it depends
-on what survives a fork.
+It is only a fallback, because each run has to start Python and import the task's module first. The process is not
+forked, so nothing depends on what survives a fork.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes the standard streams fit for a program: open, and able to print any text.
+"""Makes sure that the standard streams are open and can print any text.
 
 A program may be started with a closed stream, as by `penstock worker >&-` in a shell. The next file or socket that it
 opens would then get the number of that stream, and everything that is printed would go there.

@@ -27,11 +27,11 @@ LONGEST: Final = 0.001
 """Seconds after which a streak starts no further job, so that the loop soon does its other work."""
 
 ALONE: Final = 31
-"""The number of jobs that run outside of streaks after one that did not fit into its streak."""
+"""After a job that did not fit into its streak, this many further jobs of its task run outside of streaks."""
 
 
 class StreakHabits:
-    """Which tasks fit into streaks, as their last jobs have shown.
+    """Remembers which tasks fit into streaks, judged by their last jobs.
 
     A task whose job has suspended, or whose jobs take longer than a streak may, probably does so again. So its next
     jobs get an asyncio task each, which the loop starts all at once, before one job tries the streak again.
@@ -41,7 +41,7 @@ class StreakHabits:
         self._alone: dict[str, int] = {}
         """How many further jobs of a task, by its name, run outside of streaks."""
         self._overlong = ""
-        """The task whose job took longer than a streak may, and whose jobs since then have not been shorter."""
+        """The task whose last job in a streak took longer than a streak may; '' if that job was short enough."""
 
     def admit(self, task: str) -> bool:
         """Whether a streak runs the next job of this task. Otherwise the job gets an asyncio task of its own."""
@@ -57,7 +57,7 @@ class StreakHabits:
     def ended(self, task: str, seconds: float) -> None:
         """A job of this task has ended in the streak."""
         if seconds > LONGEST:
-            if self._overlong == task:  # twice in a row: it was not the system that interrupted it
+            if self._overlong == task:  # twice in a row, so the system did not just interrupt one job
                 self._alone[task] = ALONE
             self._overlong = task
         elif self._overlong == task:
@@ -90,10 +90,10 @@ def rest_of(
 
 
 def traces(task: asyncio.Task[Any]) -> tuple[object, ...]:
-    """What a job can change in the asyncio task of its streak, so that a later job in the same task would notice.
+    """Everything about the asyncio task of a streak that one job can change and a later job in it would notice.
 
-    References to the task, by which it can be cancelled later or have data attached; a cancellation, its name, and
-    callbacks at its end.
+    These are references to the task, through which code can later cancel it or attach data to it, a cancellation of the
+    task, its name, and its callbacks.
     """
     return (
         sys.getrefcount(task),

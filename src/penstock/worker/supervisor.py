@@ -7,7 +7,7 @@
       │             ▼
       └─── hand back its jobs: those that ran in it are lost once more, the others are not;
            the next process starts at once or, if this one died before it ran a job, after a pause that grows.
-           It begins slowly (see `Inflight`): another killer then meets few other jobs
+           It begins slowly (see `Runs`), so that the next job that kills it harms few others
 
 Jobs that were lost twice are suspects. Separate processes try them (see `trials.py`).
 
@@ -39,12 +39,12 @@ EXIT_USAGE = 2
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 30.0
-"""Seconds. The pause before a process is replaced that died before it ran a job. It doubles each time.
+"""Seconds. The longest pause before a process that died before it ran a job is replaced. Each pause doubles the last.
 
 A process that a job has killed is replaced at once: that job is tried apart after its second loss."""
 
 _LOOK_AGAIN = 0.05
-"""Seconds between two looks whether all processes have ended that make room for a trial."""
+"""Seconds between two checks whether all worker processes have ended, to make room for a trial."""
 
 _KILL_AFTER = 5.0
 """Seconds beyond `stop_timeout`, or after the second stop, in which a process must have stopped. Then it is killed."""
@@ -79,7 +79,7 @@ class Supervisor:
                     group.create_task(self._keep_running(group))
             had_trials = self._trials.are_running
             await self._trials.wait()
-            # With `burst` the processes end while suspects are tried. Those may have made other jobs ready.
+            # With `burst` the processes end even while suspects are tried, and these may make other jobs ready.
             if self._stop_calls or not had_trials:
                 return self._exit_code
 
@@ -156,9 +156,9 @@ class Supervisor:
         return worker
 
     async def _await_end(self, worker: WorkerProcess) -> tuple[bool, bool]:
-        """Wait until the process has ended, and end what it held.
+        """Wait until the process has ended, and hand back its jobs.
 
-        Returns whether its work was done, so that it needs no successor, and whether it had run a job.
+        Returns two values: whether its work was done, so that it needs no successor; and whether it had run a job.
         """
         code = await worker.process.wait()
         self._running.remove(worker)
@@ -170,7 +170,7 @@ class Supervisor:
             self._trials.suspects_wait()
         worker.close()
         self._has_served |= took_a_turn
-        # Once a process has served, another one may fail for lack of something that a third has, such as a port.
+        # If a process has served before, the command works: this one may lack a port, say, that another process has.
         if code == EXIT_USAGE and not self._has_served:
             self._exit_code = code
             self.stop()

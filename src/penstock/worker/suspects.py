@@ -21,7 +21,7 @@ from penstock.worker.shared_status import SUSPECTS, SharedStatus
 from penstock.worker.trials import TrialCommand, Trials
 
 _LAST = 5.0
-"""Seconds beyond the end of its own patience that a stopping worker waits for its trial processes."""
+"""Seconds after its own deadline that a stopping worker still waits for its trial processes."""
 
 
 class Turn(Protocol):
@@ -29,7 +29,7 @@ class Turn(Protocol):
 
 
 class SuspectWatch:
-    """Has the suspects tried that the turns of a worker show."""
+    """Has suspects tried when the replies to a worker's turns report that some wait."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class SuspectWatch:
         self._command = command
         self._settings = settings
         self.status: SharedStatus | None = None
-        """Where it reports to, if the worker has a supervisor."""
+        """Carries the reports to the supervisor; None if the worker has no supervisor."""
         self._trials: Trials | None = None
         self._here: Feed | None = None
 
@@ -61,7 +61,7 @@ class SuspectWatch:
 
     @property
     def work_is_left(self) -> bool:
-        """Whether suspects wait or are tried, for a worker that ends when no job is left. A supervisor waits itself."""
+        """Whether a `burst` worker must not end yet, because suspects wait or are tried. A supervisor waits itself."""
         if self.status is not None:
             return False
         return any(feed.untried_since is not None for feed in self._feeds) or (
@@ -90,7 +90,7 @@ class SuspectWatch:
         self._trials.suspects_wait()
 
     def _look_again(self) -> None:
-        """A trial process has ended. Its supervisor, this worker, waits for its end if it has nothing else to do."""
+        """Take turns again after a trial process has ended, because the worker may have waited only for that."""
         for feed in self._feeds:
             feed.look_again()
 

@@ -38,7 +38,7 @@ class CancellableRun(Protocol):
     """A run of a `def` task without a timeout."""
 
     thread: int
-    """The thread that is in the task; 0: none is."""
+    """The id of the thread that is in the task; 0 if no thread is."""
     cancelled: bool
 
 

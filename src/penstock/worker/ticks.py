@@ -1,6 +1,6 @@
-"""The part of a worker that serves schedules: it declares those of its app, and enqueues the jobs of due ticks.
+"""Serves schedules in a worker: declares those of its app, and enqueues the jobs of due ticks.
 
-It also starts deliveries to other queues, which a turn offers in the same way.
+It also starts deliveries to other queues, because turns offer them in the same way.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TickServer:
         self._driver: Driver = app._driver
         self._registry = app.registry
         self._skipped: set[str] = set()
-        """The schedules whose ticks this worker has skipped, because their tasks left the code."""
+        """The schedules whose ticks this worker has skipped, because no live worker knows their tasks."""
         self._queue = app.queue
         self._declared: dict[Queue, list[ScheduleDefinition]] = {}
         for queue in queues:
@@ -71,7 +71,7 @@ class TickServer:
                         log.info("schedule %s: a later release has another definition, which counts", one.name)
 
     async def renew(self) -> None:
-        """Show once an hour that a live worker declares them. Without that they are orphaned after a day."""
+        """Declare the schedules again once an hour. A schedule that no worker declares for a day is orphaned."""
         while self._declared:
             await asyncio.sleep(RENEWED_EVERY)
             try:
@@ -116,7 +116,7 @@ class TickServer:
                 log.exception("schedule %s: its tick failed and is tried again", name.decode(errors="replace"))
 
     def _is_known(self, stored: StoredSchedule, now: int) -> bool:
-        """Whether a live worker may know the task of a schedule, of this release of the app or of another one."""
+        """Whether a live worker, of this or another release of the app, may know the task of a schedule."""
         record = Record(stored.draft)
         if not stored.declared or now - stored.declared <= _UNKNOWN_AFTER * 1000 or not record.is_call:
             return True
@@ -151,7 +151,7 @@ class TickServer:
 
 
 def declared_by(definition: Definition, queue: Queue) -> ScheduleDefinition:
-    """The schedule of a task. Its jobs are calls without arguments, with all that the task declares for its calls."""
+    """The schedule of a task. Its jobs are calls without arguments, with the options that the task declares."""
     assert definition.timing is not None
     _, draft = make_task(definition, queue).call().draft()
     return ScheduleDefinition(definition.name, definition.timing, draft, release_time(definition.function))

@@ -4,9 +4,9 @@
                                ▲                      │
                                └── its jobs return ◀──┘ a suspect killed it: that job is charged with a crash
 
-A supervisor has at most `trials` such processes, for all its queues. While it tries suspects whose host has died in an
-earlier trial, it has only one: the next death of the host would otherwise count against the other suspect too. A worker
-without a supervisor starts them itself, if it sees a suspect that has waited for the time of a lease.
+A supervisor has at most `trials` such processes, for all its queues. While it tries a suspect whose host died in an
+earlier trial, it has only one: if the host died again, that would also count against the suspect of another trial. A
+worker without a supervisor starts them itself, if it sees a suspect that has waited for the time of a lease.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ VARIABLE: Final = "PENSTOCK_TRIAL"
 
 _FIRST_PAUSE = 0.5
 _BETWEEN_ROOMS = 600.0
-"""Seconds after which worker processes may be stopped again for the sake of trials."""
+"""Seconds after which worker processes may be stopped again to make room for trials."""
 
 _LONGEST_PAUSE = 30.0
-"""Seconds. The pause after a trial process that died before its first turn. It doubles each time."""
+"""Seconds. The longest pause after a trial process that died before its first turn. Each pause doubles the last."""
 
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from penstock.worker.trial_process import main; main()"
 
@@ -75,7 +75,7 @@ def load(name: str) -> App:
 
 
 def command_for(app: App, settings: WorkerSettings, start_logging: Callable[[], None] | None) -> TrialCommand | None:
-    """The command of a trial process for an app that can be imported by name. Else None."""
+    """The command of a trial process; None if the app cannot be imported by name."""
     name = name_of_app(app)
     if name is None:
         return None
@@ -85,7 +85,7 @@ def command_for(app: App, settings: WorkerSettings, start_logging: Callable[[], 
 
 
 class Trials:
-    """Starts trial processes when suspects wait, and ends what they held when they die."""
+    """Starts trial processes when suspects wait, and hands back their jobs when they die."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class Trials:
             self._asked_again = not self.needs_room
 
     async def run_alone(self) -> None:
-        """Run processes until no suspect waits, while no worker process runs. Gives up if they cannot start even so."""
+        """Run processes until no suspect waits, while no worker process runs. Give up if even then none can start."""
         async with self._room:
             if not self.needs_room:
                 return

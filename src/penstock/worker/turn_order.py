@@ -1,4 +1,4 @@
-"""The queues of a worker and the order of its turns: queue after queue, and the shards of one queue by rotation."""
+"""The queues of a worker and the order of its turns: queue after queue, and the shards of each queue in rotation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.worker.feed import Feed
 log = logging.getLogger("penstock.worker")
 
 _LOOK_EVERY: Final = 10.0
-"""Seconds between two looks at the number of shards."""
+"""Seconds between two checks of the number of shards."""
 
 
 class TurnOrder:
@@ -67,7 +67,7 @@ class TurnOrder:
         self._add_missing()
 
     async def watch_shards(self, opened: Callable[[Feed], None]) -> None:
-        """Serve shards that are added, and close the change when it is done. Calls `opened` with each new feed."""
+        """Serve shards that are added, and finish the change in the server. Calls `opened` with each new feed."""
         sharded = [queue for queue in self._queues if queue.shards.named is not None]
         while sharded:
             await asyncio.sleep(_LOOK_EVERY)

@@ -56,7 +56,7 @@ _NEXT_SLOW_TURN = 0.05
 _LONGEST_SLEEP = 3600.0
 
 _MOST_CANCELLATIONS = 3
-"""How often a step of a worker's end is tried."""
+"""How often an action at a worker's end is tried if it is cancelled each time."""
 
 _LEAVING = 2.0
 """Seconds that a cancelled worker has to end its incarnations."""
@@ -160,8 +160,8 @@ class Worker:
     def _try_suspects(self, host_deaths: int, is_sole: bool) -> None:
         """Run suspects, one at a time, and nothing else. Call it before `run()`, which ends when none waits.
 
-        `is_sole`: no other trial runs on this host. A suspect whose host has died runs only in such a process, because
-        otherwise it would count against the suspect beside it too.
+        `is_sole`: no other trial runs on this host. A suspect whose host has died runs only in such a process,
+        because if the host died again, that would also count against the suspect of another trial.
         """
         self._isolation.spawns_only = True
         self._is_sole = is_sole
@@ -226,7 +226,7 @@ class Worker:
             await self._suspects.close(self._stop_deadline)
             self._has_left = True
         except asyncio.CancelledError as error:
-            # Only a job cancels the worker in a process of a supervisor, which hands back the jobs that run at its end.
+            # Under a supervisor, only a job can cancel the worker. The supervisor then hands back the running jobs.
             leaves_jobs_running = self._shared_status is not None
             program_ends = all(task.cancelling() for task in work)
             if not leaves_jobs_running and _may_be_by_a_job(error.__context__):
@@ -298,7 +298,7 @@ class Worker:
 
     @property
     def _is_empty(self) -> bool:
-        """Whether it holds no job, and has nothing to send."""
+        """Whether the worker holds no job and has nothing to send."""
         return self._runs.empty and not any(feed.must_send for feed in self._feeds)
 
     def _retire(self, why: str) -> None:
@@ -384,7 +384,7 @@ class Worker:
             self._settle_soon()
 
     def _must_be_sole(self, feed: Feed, claims: Sequence[Claim]) -> bool:
-        """Whether a suspect whose host has died was claimed by a trial process, beside which another one may run."""
+        """Whether this trial process claimed a suspect whose host has died, though another trial may run meanwhile."""
         if self._is_sole or not feed.trial or not any(claim.record.host_deaths for claim in claims):
             return False
         if self._shared_status:
@@ -416,7 +416,7 @@ class Worker:
         return self._is_empty and not any(feed.awake for feed in self._feeds) and not self._suspects.work_is_left
 
     def _jobs_have_ended(self) -> None:
-        """Start others, and have these settled."""
+        """Start waiting jobs, and have the jobs that ended settled soon."""
         self._places.fill()
         self._settle_soon()
 
@@ -442,7 +442,7 @@ class Worker:
 
 
 async def _despite_cancellation(step: Callable[[], Awaitable[T]]) -> T | None:
-    """Run a step of the end again if it is cancelled: a program that ends may cancel all its asyncio tasks twice."""
+    """Run an action at the end, again if it is cancelled: an ending program may cancel all asyncio tasks twice."""
     for _ in range(_MOST_CANCELLATIONS):
         with contextlib.suppress(asyncio.CancelledError):
             return await step()
