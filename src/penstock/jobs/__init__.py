@@ -88,6 +88,7 @@ In Python:
     durable_bindings.py   the scripts of durable steps, and what they have recorded
     stage.py              the writes and calls that a running job stages
     current.py            the job that the calling code runs in
+    stalls.py             the warning for a job that waits for another one where only one can run
     other_words.py        the words of other libraries, in errors
     flow.py               `chain`, `group` and `after=`
     flow_plan.py          the plan that they become, and the rows that are sent

@@ -8,9 +8,10 @@ context, as with `asyncio.to_thread`.
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from penstock.errors import NoCurrentJob, StepError
+from penstock.jobs import stalls
 from penstock.jobs.claims import Claim
 from penstock.jobs.definition import Definition
 from penstock.jobs.notes import encode_line, encode_progress
@@ -47,13 +48,15 @@ class Run(Protocol):
 
     @property
     def incarnation(self) -> str: ...
+    @property
+    def sole_task(self) -> str: ...
 
     stage: Stage | None
     steps: Any
     """A `Steps`, once the task has called a durable step."""
 
 
-running: ContextVar[Run] = ContextVar("penstock_job")
+running = cast("ContextVar[Run]", stalls.running)
 """The worker sets it to the run, before it calls the task."""
 
 in_step: ContextVar[str] = ContextVar("penstock_step", default="")

@@ -32,6 +32,7 @@ from penstock.jobs.editing import EncodedCall, edit_job
 from penstock.jobs.notes import JobProgress, LogLine, read_notes, read_progress
 from penstock.jobs.outputs import Output
 from penstock.jobs.record import Seen, StoredJob
+from penstock.jobs.stalls import warn_of_stall
 from penstock.jobs.status import Status, status_of
 from penstock.settings import MiB
 
@@ -171,6 +172,8 @@ class Job(ShardHandle, Generic[R_co]):
                     break
                 if stored.record is not None and stored.record.ttl == 0:
                     break
+                if not was_pending and stored.owner is None:
+                    warn_of_stall(self.id)
                 was_pending = True
                 if on_progress is not None and (progress := read_notes(stored.notes).progress) is not None:
                     reports.show(progress)

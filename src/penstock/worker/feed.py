@@ -107,6 +107,11 @@ class Feed:
         self.wake_at = 0.0
         self._publish(self._status)
 
+    @property
+    def runs_one_job(self) -> bool:
+        """Whether the worker has been set to run one job at a time. A trial does so for another reason."""
+        return self._worker.concurrency == 1 and not self.trial
+
     def has_supervisor(self) -> None:
         """Report to the server that another process watches this one. Call it before the first turn."""
         self._worker = self._registration = structs.replace(self._worker, supervised=True)

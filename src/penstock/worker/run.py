@@ -77,6 +77,11 @@ class JobRun(msgspec.Struct, eq=False):
         return self.own_incarnation if self.feed is None else self.feed.incarnation
 
     @property
+    def sole_task(self) -> str:
+        """The name of the task if the worker runs no other job meanwhile; else empty."""
+        return self.definition.name if self.feed is not None and self.feed.runs_one_job else ""
+
+    @property
     def deadline(self) -> float | None:
         """`time.monotonic()` at which the timeout ends the run; None: it has no timeout."""
         if self.timeout is not None:

@@ -1,0 +1,41 @@
+"""A warning for a job that waits for another one in a worker that runs one job at a time, and cannot run the other."""
+
+from __future__ import annotations
+
+import logging
+from contextvars import ContextVar
+from typing import Final, Protocol
+
+log = logging.getLogger("penstock.worker")
+
+
+class SoleRun(Protocol):
+    """What the warning has to know of a running job."""
+
+    @property
+    def sole_task(self) -> str:
+        """The name of its task if its worker runs no other job meanwhile; else empty."""
+        ...
+
+
+running: ContextVar[SoleRun] = ContextVar("penstock_job")
+"""See `current.running`, which is this variable."""
+
+_warned: Final[set[str]] = set()
+"""The tasks that were warned of in this process."""
+
+
+def warn_of_stall(job_id: str) -> None:
+    """The calling code begins to wait for this job, which does not run. Warn once per task if that may stall."""
+    run = running.get(None)
+    task = "" if run is None else run.sole_task
+    if not task or task in _warned:
+        return
+    _warned.add(task)
+    log.warning(
+        "task %s waits for the result of job %s in a process that runs one job at a time: unless another process is "
+        "free, that job never starts, and both wait for ever. Put what needs the result into a task of its own, and "
+        "enqueue it with using(after=job); or run the worker with a higher concurrency",
+        task,
+        job_id,
+    )
