@@ -205,7 +205,7 @@ async def test_a_job_that_died_after_the_count_stays_dead(do, app, inspector, ve
 @pytest.mark.parametrize("face", ["aio"])
 @pytest.mark.parametrize("verb", ["requeue_all_dead", "remove_all_dead"])
 async def test_ids_that_are_not_text_are_removed_with_the_others(do, app, inspector, raw, verb, monkeypatch):
-    monkeypatch.setattr("penstock.ops.queues.CHUNK", 2)
+    monkeypatch.setattr("penstock.ops.queues._CHANGED_TOGETHER", 2)
     await make_dead_letters(do, app.queue("mail"), 3)
     key = app.queue("mail").first.bindings.keys.base + "dead"
     raw.zadd(key, {b"\xff%d" % n: 1 for n in range(5)})

@@ -14,7 +14,7 @@ own = { CHUNK = 256, BYTES = 6 }
 events = { MOST_EVENTS = 10000 }
 _events = { OF = "\0" }
 
-_own_slice = { DROPPED = 500, FORGOTTEN = 3000 } -- chunks that one call deletes
+_own_slice = { DROPPED = 500, FORGOTTEN = 3000, PROBES = 32 } -- chunks that one call deletes, or one command reads
 
 --- (member: str, n: int) -> str
 --- inline
@@ -84,15 +84,16 @@ function own.above(member, after)
     chunk = redis.call("HGET", base .. "own", own.field(member, lo))
     if own.at(chunk, #chunk / own.BYTES) <= after then
       from, chunk = lo + 1, last
-      while from < to do -- the last chunk that begins at or below `after`, or the first one that is left
-        local middle = math.floor((from + to + 1) / 2)
-        if own.at(redis.call("HGET", base .. "own", own.field(member, middle)), 1) <= after then
-          from = middle
-        else
-          to = middle - 1
-        end
+      local every = from <= to and 0 or 1
+      while every ~= 1 do -- looks for the last chunk that begins at or below `after`, or the first one that is left
+        every = math.ceil((to - from + 1) / _own_slice.PROBES)
+        local fields = {}
+        for n = from, to, every do fields[#fields + 1] = own.field(member, n) end
+        local chunks, at = redis.call("HMGET", base .. "own", unpack(fields)), 1
+        while chunks[at + 1] and own.at(chunks[at + 1], 1) <= after do at = at + 1 end
+        from, chunk = from + (at - 1) * every, chunks[at]
+        to = math.min(to, from + every - 1)
       end
-      if from < hi then chunk = redis.call("HGET", base .. "own", own.field(member, from)) end
     end
     if from < hi then found = (hi - from - 1) * own.CHUNK + #last / own.BYTES end
   end
