@@ -20,11 +20,11 @@ Each name is imported when it is first used (lazy.py). docs/tour.md gives an ord
 The modules of this folder, in reading order:
 
     lazy.py               public names that are imported when they are first used
-    info.py               the answers of methods, each of which is defined beside the methods that return it
+    info.py               the types of the values that methods return
     errors.py             every error that Penstock raises, as one tree
     settings.py           every setting, its unit, its default and the reason for it
-    models.py             objects with fields, such as those of pydantic: what JSON has of them, and what it would
-                          lose
+    models.py             writes objects with fields, such as pydantic's models, as JSON, and finds what would be
+                          lost
     codec.py              values to JSON and back
     config.py             settings from environment and `pyproject.toml`
     app.py                the app, one server and one registry, with a factory for every component

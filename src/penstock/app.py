@@ -93,7 +93,7 @@ class Penstock(LockFactory):
         if "renewer" not in vars(self):
             from penstock.core.renewal import Renewer
 
-            vars(self).setdefault("renewer", Renewer(self._driver))  # threads that come at once share one
+            vars(self).setdefault("renewer", Renewer(self._driver))  # threads that get here at the same time share one
         renewer: Renewer = vars(self)["renewer"]
         return renewer
 
@@ -162,21 +162,21 @@ class Penstock(LockFactory):
 
         queue       the queue of its jobs
         name        its name in the server; None: the name of the function
-        retry       a policy, or a number of retries; None: the first failure makes a dead letter, unless the task
-                    raises Retry; 0: then, too
+        retry       a policy, or a number of retries. None: the first failure makes a dead letter, unless the task
+                    raises Retry; 0: also if the task raises Retry
         timeout     seconds that one run may take; None: no limit. A `def` task runs in a thread and is interrupted at
                     its next line of Python; C code cannot be interrupted
         result_ttl  seconds that its result is kept; None: as the app's settings say, 0: not at all
         isolate     run it in a process of its own. The timeout kills that process whatever it is doing, and a crash
                     affects no other job. Adds some milliseconds to each run. Only for functions at the top of a module
-        limit       how many of its jobs with one key run at a time, or start in a time: Concurrency, Rate, or a list
+        limit       how many of its jobs with one key run, or start per interval: Concurrency, Rate, or a list
         schedule    a cron line, such as "0 7 * * mon-fri": workers enqueue the task at these times, each once, without
                     arguments. Its name is the name of its schedule (see `app.schedules`)
         timezone    of the cron line, such as Europe/Berlin
         every       instead of a cron line: seconds between two ticks, from 1
-        missed      when no worker was there for some ticks: "one" job for the latest of them, "skip" all that are more
-                    than a minute late, or "all", a job for each
-        unique      which calls are doubles, of which only the first is enqueued, and for how long (see `Unique`)
+        missed      what to do if no worker served some ticks: "one" enqueues a job for the latest of them, "skip" skips
+                    all that are more than a minute late, "all" enqueues a job for each
+        unique      which calls count as the same, and for how long: only the first is enqueued (see `Unique`)
         batch       the function takes a list, and a worker calls it for many jobs together (see `Batch`)
 
         Raises ConfigurationError for a function or an option that cannot work, and for a name that another task has.
@@ -215,9 +215,10 @@ class Penstock(LockFactory):
     def queue(self, name: str, *, shards: int | None = None) -> Queue:
         """The queue of this name, always the same object. No round trip.
 
-        shards  spread its tenants over this many slots of a cluster, each with a part of the queue under a name such as
-                `mail~1`. Name it once, in the module that defines the app. The first program of all stores it in the
-                server; from then on that counts, and `queue.add_shards` makes it larger. None: as the settings say
+        shards  spread its tenants over this many shards, each in a slot of the cluster and with a name such as
+                `mail~1`. Give the number once, in the module that defines the app. The first program that uses the
+                queue stores it in the server. From then on the stored number counts, and `queue.add_shards`
+                increases it. None: the number in the settings
 
         Raises ConfigurationError for a bad name or number, and for another number than this program has named.
         """
@@ -231,7 +232,7 @@ class Penstock(LockFactory):
         return self._queues[name]
 
     def _route_new_jobs(self, name: str) -> None:
-        """Have the queues by the names of shards put new jobs into the shard of their tenant, if the queue is split."""
+        """If a queue is split, have Queue objects opened by a shard's name put each new job into its tenant's shard."""
         whole = self._queues.get(name)
         if whole is not None and whole.shards.named is not None:
             for queue in [*self._queues.values()]:  # other threads may add some
@@ -301,7 +302,7 @@ class Penstock(LockFactory):
         equivalents  letters to replace, such as {"ü": "ue", "ё": "е"}: then both spellings find each other
         pinyin       True: find Chinese names by their pinyin and its initials; needs `penstock[pinyin]`
 
-        The first contact that is added stores all of them but the limit for good; the defaults are `recency`, True, {}
+        The first contact that is added stores these options for good, except `limit`. Defaults: `recency`, True, {}
         and False. Leave them out to use the stored values.
         """
         from penstock.completion.contacts import Contacts
@@ -339,7 +340,7 @@ class Penstock(LockFactory):
         initials     True: find Korean names by the first consonants of their syllables, 정보관리 by ㅈㅂㄱㄹ
         shards       number of cluster slots that share the names; the first character of a name decides its slot
 
-        The first name that is added stores all of them for good; the defaults are True, False, {}, False, True, False
+        The first name that is added stores these options for good. Defaults: True, False, {}, False, True, False
         and 1. Leave them out to use the stored values.
         """
         from penstock.completion.directory import Directory
@@ -390,7 +391,7 @@ class Penstock(LockFactory):
         tables: Declared | None = None,
         max_attempts: int | None = None,
     ) -> Callable[[Function], Aggregate]:
-        """A decorator that makes an Aggregate of a function, and counts each line exactly once. No round trip.
+        """A decorator that makes a function an Aggregate, which counts each line exactly once. No round trip.
 
         receiver  the name under which it receives; None: the name of the function
         tables    the kinds of its tables, such as {"visitors": Uniques()}; other tables add up integers

@@ -81,7 +81,7 @@ def _text_of(key: Any) -> str:
 def encode(value: Any, *, limit: int, what: str, untyped: bool = False) -> bytes:
     """`value` as JSON. Raises BadCall for a value that JSON cannot hold, PayloadTooLarge above `limit` bytes.
 
-    what     what the value is, for the message
+    what     names the value in the error message
     untyped  it is read without an annotation: bytes, and keys that are no texts, are refused
     """
     data = _encoded(_encoder, value, what)
@@ -98,7 +98,7 @@ def encode(value: Any, *, limit: int, what: str, untyped: bool = False) -> bytes
 
 
 def canonical(value: Any, *, what: str) -> bytes:
-    """As `encode`, in one form for equal values: the keys of an object are sorted, and a set is."""
+    """Like `encode`, but with the same bytes for equal values: keys of objects and members of sets are sorted."""
     return _encoded(_canonical_encoder, value, what)
 
 
@@ -115,7 +115,7 @@ def _encoded(encoder: msgspec.json.Encoder, value: Any, what: str) -> bytes:
 
 
 def decode(data: bytes, *, what: str) -> Any:
-    """The value of JSON bytes. Raises BadCall for damaged bytes. `what`: what they are, for the message."""
+    """The value of JSON bytes. Raises BadCall for damaged bytes; `what` names them in the error message."""
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

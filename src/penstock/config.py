@@ -36,8 +36,9 @@ class Configuration:
     """Looks settings up by name. `given` is the value from the command line, or None.
 
     Each method returns None, or () for a list of names, if the setting has no value anywhere. It raises
-    ConfigurationError for a value that does not fit, naming the place of the value. `start`: the folder to look upward
-    from for pyproject.toml; None for the working directory.
+    ConfigurationError for a value that does not fit; the error names where the value was found.
+
+    start  the folder to look upward from for pyproject.toml; None: the working directory
     """
 
     def __init__(self, start: Path | None = None) -> None:
@@ -59,7 +60,7 @@ class Configuration:
         return table
 
     def _find(self, name: str, given: Any) -> tuple[str, Any]:
-        """The place of the value, for error messages, and the value."""
+        """Where the value was found, for error messages, and the value."""
         if given is not None:
             return f"--{name.replace('_', '-')}", given
         variable = f"PENSTOCK_{name.upper()}"

@@ -23,7 +23,7 @@
     ├── ElectionTimeout           another process led for all of `wait`; also a TimeoutError
     ├── LatchTimeout              the latch did not open within the time-out; also a TimeoutError
     ├── BarrierTimeout            not all parties arrived within the time-out; also a TimeoutError
-    ├── BarrierBroken             a party of a barrier died or left, or it was aborted  (begin the step again)
+    ├── BarrierBroken             a party of a barrier died or left, or it was aborted  (begin a new meeting)
     ├── RateLimited               no room within `wait`; also a TimeoutError
     ├── TransactionRefused        a condition was false; nothing was written            (read again, retry)
     ├── MessageError              a mailbox or a chat refused an operation
@@ -67,17 +67,17 @@ from __future__ import annotations
 import re
 
 _LONG = 600
-"""Characters of a message that is printed in any case as it was written."""
+"""A message of at most this many characters is printed whole."""
 
 _QUOTED = re.compile(r"""(['"])((?:(?!\1)[^\\]|\\.){250})(?:(?!\1)[^\\]|\\.){60,}\1""", re.DOTALL)
 _UNBROKEN = re.compile(r"(\S{250})\S{60,}")
-"""Long enough for the path of a file."""
+"""A word too long to print whole. The path of a file is usually shorter."""
 
 
 class PenstockError(Exception):
     """The base class of all errors here. Catch it at the edge of a program, where every failure is handled.
 
-    The text of an error cuts long names; `args` has them whole.
+    The text of an error shortens long names; `args` has them in full.
     """
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class PenstockError(Exception):
 
 
 def with_short_names(message: str) -> str:
-    """The message with its quoted texts and its long words cut, if it is long."""
+    """The message. If it is long, its long quoted texts and long words are cut."""
     if len(message) <= _LONG:
         return message
     return _UNBROKEN.sub(r"\1…", _QUOTED.sub(r"\1\2…\1", message))
@@ -167,10 +167,10 @@ class StateLost(ServerError):
 
 
 class StateDamaged(ServerError):
-    """A key of a component has another type, or a value, than Penstock writes: changed by hand, or by another program.
+    """A key of a component has a type or a value that Penstock never writes: a person or another program changed it.
 
-    A script checks before it writes, but cannot check every value: what the call has changed before it met the damage
-    stays changed. The text names the component. `key`: the key, or the first part of the names of the component's keys.
+    Scripts check before they write, but cannot check every value: what a call changed before it met the damage stays
+    changed. The text names the component. `key`: the key, or the prefix of the names of the component's keys.
     """
 
     def __init__(self, message: str, *, key: str = "") -> None:
@@ -201,28 +201,28 @@ class LeaseLost(PenstockError):
 
 
 class SelfDeadlock(PenstockError, RuntimeError):
-    """A thread or task wants what it holds already, and would wait for itself. Nothing was changed.
+    """A thread or task requested a lock or permits that it holds itself, and would wait for ever. Nothing was changed.
 
     Do not catch it: release the lock or the permits first, or use a lock with `reentrant=True`.
     """
 
 
 class LockTimeout(PenstockError, TimeoutError):
-    """The lock did not become free within `wait` seconds. Nothing is held, and no place among the waiters is kept.
+    """The lock did not become free within `wait` seconds. Nothing is held, and the request no longer waits.
 
     Catch it where there is something else to do without the lock.
     """
 
 
 class PermitTimeout(PenstockError, TimeoutError):
-    """The permits did not become free within `wait` seconds. Nothing is held, and no place among the waiters is kept.
+    """The permits did not become free within `wait` seconds. Nothing is held, and the request no longer waits.
 
     Catch it where there is something else to do without the permits.
     """
 
 
 class ElectionTimeout(PenstockError, TimeoutError):
-    """Another process was the leader for all of `wait` seconds. This one is no candidate any longer.
+    """Another process was the leader for all of `wait` seconds. This process is no longer a candidate.
 
     Catch it where there is something else to do for a process that does not lead.
     """
@@ -233,16 +233,16 @@ class LatchTimeout(PenstockError, TimeoutError):
 
 
 class BarrierTimeout(PenstockError, TimeoutError):
-    """Not all parties of a barrier arrived within the time-out of this one. The parties that waited get BarrierBroken.
+    """This party timed out before all parties of the barrier had arrived. The others that waited get BarrierBroken.
 
-    Catch it where the step can begin again, or end.
+    Catch it where the parties can begin a new meeting, or end.
     """
 
 
 class BarrierBroken(PenstockError):
     """The parties of a barrier will not meet: one of them died, left or timed out, or the barrier was aborted.
 
-    All parties that waited get it. Catch it where the step can begin again: the next `wait` begins a new meeting.
+    All parties that waited get it. Catch it where they can meet again: the next `wait` begins a new meeting.
 
     generation  the number of the meeting that is broken
     """
@@ -338,7 +338,7 @@ class ChannelError(FilesError):
 
 class CountsRefused(ChannelError):
     """The server cannot add an aggregate's counts to those that it has: a number would overflow, a table has another
-    kind, or a table of different texts has too many keys. Nothing of the batches was settled. Catch it where you call
+    kind, or a table of different texts has too many keys. None of the batches was settled. Catch it where you call
     `run`; the next run counts the same lines again."""
 
 
@@ -393,7 +393,7 @@ class JobCancelled(JobError):
 
 
 class StepError(PenstockError):
-    """A durable step is used so that it could not be repeated. Fix the task: its job becomes a dead letter at once."""
+    """A durable step is used in a way that cannot be repeated. Fix the task: its job becomes a dead letter at once."""
 
 
 class ProgramChanged(StepError):

@@ -1,6 +1,7 @@
-"""The answers of Penstock's methods: frozen values, which a program reads and annotates, and never constructs.
+"""The types of the values that Penstock's methods return. All are frozen; a program never constructs one.
 
-Each is defined beside the methods that return it; no module of Penstock imports it from here.
+A program imports them from here for its annotations. Each is defined next to the methods that return it, and no module
+of Penstock imports it from here.
 """
 
 from penstock.lazy import LazyNames

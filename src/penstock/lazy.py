@@ -1,6 +1,6 @@
 """Public names that are imported when they are first used (PEP 562), so that `penstock --help` starts at once.
 
-    TYPE_CHECKING = False              a type checker takes it for True; `typing` costs more than all the rest here
+    TYPE_CHECKING = False              a type checker assumes True; to import `typing` would take longer than all else
     if TYPE_CHECKING:
         from penstock.locks.lock import Held, Lock
 
@@ -8,7 +8,7 @@
     _names = LazyNames(__name__, __all__)
     __all__ += ["Held", "Lock"]
     _names.are_in("penstock.locks.lock")
-    if not TYPE_CHECKING:              else a type checker would accept any name
+    if not TYPE_CHECKING:              otherwise a type checker would accept any name
         __getattr__, __dir__ = _names.load, _names.listed
 
 A type checker reads the imports and `__all__`, and Python reads `__all__` and the lines between.
@@ -32,7 +32,7 @@ class LazyNames:
         _facades.append(self)
 
     def are_in(self, home: str) -> None:
-        """The names that were appended since the last call are those of this module."""
+        """Declare that the module `home` defines the names that were appended since the last call."""
         for name in self._names[len(self._homes) :]:
             self._homes[name] = home
 
@@ -54,7 +54,7 @@ class LazyNames:
 
 
 def _load_before_fork() -> None:
-    """A module that another thread is importing would stay locked in the child for ever."""
+    """Import everything, because a module that another thread is importing would stay locked in the child for ever."""
     if "penstock.app" in sys.modules:
         for facade in _facades:
             facade.load_all()

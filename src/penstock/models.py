@@ -1,7 +1,7 @@
-"""Objects with fields as JSON, and what would be lost on the way: dataclasses, msgspec's structs, pydantic's models.
+"""Writes objects with fields as JSON and finds what would be lost: dataclasses, msgspec's structs, pydantic's models.
 
-A model of pydantic is written by the names of its fields and read by them, so that aliases, which may differ between
-writing and reading, play no part. Pydantic is not imported here: a model brings it.
+A pydantic model is written and read by the names of its fields. Aliases are ignored, because they may differ between
+writing and reading. This module never imports pydantic: a program that has a model has imported it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def is_model(kind: Any) -> bool:
 
 
 def dump(model: Any) -> Any:
-    """The model as values that JSON can hold. Raises ValueError, with the field, for one that would arrive changed.
+    """The model as values that JSON can hold. Raises ValueError with the field if reading it would give another value.
 
     Pydantic itself loses some values: it writes stars for a `SecretStr`, leaves out fields with `exclude=True`, and
     writes a subclass by the fields of the annotated class. So the JSON is read again and compared.
@@ -71,7 +71,7 @@ def _first_difference(given: Any, read: Any) -> str | None:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two values are equal. Those of a class that compares identities only are, if all their attributes are."""
+    """Whether two values are equal. If their class compares only identities, compare all their attributes."""
     if type(one) is type(other) and "__eq__" not in {name for kind in type(one).__mro__[:-1] for name in vars(kind)}:
         return getattr(one, "__dict__", None) == getattr(other, "__dict__", None)
     return bool(one == other)
@@ -83,7 +83,7 @@ def has_fields(annotation: Any) -> bool:
 
 
 def _fields_of(kind: Any) -> frozenset[str] | None:
-    """The names by which JSON has the fields of a class; None for a class without fields."""
+    """The names that the fields of a class have in JSON; None for a class without fields."""
     if is_model(kind):
         return frozenset(kind.model_fields)
     if not isinstance(kind, type):
@@ -98,7 +98,7 @@ def _fields_of(kind: Any) -> frozenset[str] | None:
 
 
 def lost_field(given: Any, read: Any) -> str | None:
-    """Where a value has a field that it has no more after it was read, such as `[2].breed`; None if nothing is lost.
+    """The path of a field that is lost when a value is written and read, such as `[2].breed`; None if nothing is lost.
 
     given  the value before it was written as JSON
     read   the value as its annotation reads the JSON
@@ -125,7 +125,7 @@ def _below(path: str, given: Any, read: Any) -> str | None:
 
 
 def _values_of(value: Any) -> dict[str, Any]:
-    """Field -> value, by the names that JSON has for the fields; empty for a value without fields."""
+    """The values of the fields by their names in JSON; empty for a value without fields."""
     kind = type(value)
     if isinstance(value, msgspec.Struct):
         pairs = zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True)

@@ -99,12 +99,12 @@ class WorkerSettings:
     """How long a graceful stop waits for running jobs before it hands them back."""
 
     trials: int = 2
-    """How many processes of a supervisor try suspects at once, for all its queues: jobs that may have killed a worker.
-    Each runs one such job at a time, and exists only while there are some."""
+    """How many trial processes a supervisor runs at once, for all its queues. They try suspects: jobs that may have
+    killed a worker. Each runs one suspect at a time, and exists only while there are some."""
 
     host_deaths: int = 10
-    """A suspect whose trial ended together with its whole host this often becomes a dead letter. 0: never. More than a
-    crash needs, because spot machines end for reasons of their own."""
+    """A suspect becomes a dead letter when its host has died in this many of its trials. 0: never. The number is higher
+    than for crashes, because a host may die for a reason of its own, as spot machines do."""
 
     max_jobs: int | None = None
     """After this many jobs a worker process retires: it claims no more, finishes those that run, however long they
@@ -119,7 +119,7 @@ class WorkerSettings:
     their own."""
 
     blocked_warning: float = 1.0
-    """A task that blocks the event loop for longer than this is named in a warning."""
+    """If a task blocks the event loop for longer than this, a warning names the task."""
 
     unknown_backoff: float = 5.0
     """The first delay of a job whose task this worker does not know, as in a rolling deploy. It doubles up to

@@ -4,7 +4,7 @@ The modules of this folder, in reading order:
 
     pytest_plugin.py      the fixtures of pytest
     prometheus.py         metrics of jobs, queues and lock waits
-    opentelemetry.py      traces that go from the enqueue into the run
+    opentelemetry.py      traces that continue from the enqueue into the run
     starlette.py, fastapi.py
                           the lifespan of a web application, and the app of a request
     django.py, django_worker.py

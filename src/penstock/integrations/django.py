@@ -2,8 +2,9 @@
 
     TASKS = {"default": {"BACKEND": "penstock.integrations.django.PenstockBackend"}}
 
-The task of Django becomes a task of Penstock whose name is its module path. Its jobs are ordinary ones, with all that
-the command line and the dashboard know about them. `penstock worker penstock.integrations.django_worker:app` runs them.
+A task of Django becomes a task of Penstock whose name is its module path. Its jobs are ordinary jobs, so that the
+command line and the dashboard show everything about them. `penstock worker penstock.integrations.django_worker:app`
+runs them.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ __all__ = ["PenstockBackend", "app_of"]
 _OPTIONS: Final = {"URL", "PREFIX", "RETRY", "TIMEOUT", "RESULT_TTL", "ON_COMMIT", "DATABASE"}
 
 _apps: dict[str, Penstock] = {}
-"""By alias and options. Django makes a backend for each thread, and all of them share one app."""
+"""The apps by alias and options. Django makes a backend for each thread, and these share one app."""
 
 
 class _Ended(msgspec.Struct):
@@ -60,7 +61,7 @@ class _Ended(msgspec.Struct):
 
 
 class _Draft:
-    """A call with the id of its job, which is known before the transaction commits that enqueues it."""
+    """A call with the id of its job. The id is known before the transaction commits and the call is enqueued."""
 
     def __init__(self, call: Call[Any]) -> None:
         self._call = call
@@ -211,7 +212,7 @@ class _Backend:
                 await sync_to_async(close_old_connections)()
 
         runnable: Any = run_async if inspect.iscoroutinefunction(task.func) else run
-        # The worker passes on what was enqueued: Django's own rules for arguments apply, and not the annotations.
+        # Pass the arguments on as they were enqueued: Django's own rules apply to them, not the annotations.
         runnable.__signature__ = inspect.signature(_unused)
         runnable.__annotations__ = {}
         return typing.cast("Callable[..., Any]", runnable)
@@ -351,7 +352,7 @@ def _set(result: Any, **values: Any) -> None:
 
 
 def _priority(priority: int) -> int:
-    """Ten levels for Django's -100 to 100, where more is more urgent: 0 becomes 5, 100 becomes 0, -100 becomes 9."""
+    """Map Django's priorities (100 is most urgent) to ten levels (0 is): 100 becomes 0, 0 becomes 5, -100 becomes 9."""
     return 5 - -(-priority // 20) if priority > 0 else 5 + -(priority // 25)
 
 

@@ -28,13 +28,13 @@ Source: TypeAlias = Flask | Callable[[], Flask] | str
 
 
 class FlaskContext(Middleware):
-    """Runs each job inside the application context of a Flask application. Its end closes what Flask closes after a
-    request, such as the session of Flask-SQLAlchemy.
+    """Runs each job inside the application context of a Flask application. When the context ends, Flask closes what it
+    closes after a request, such as the session of Flask-SQLAlchemy.
 
-    source  the Flask application, or a function that creates it, or where one of them is, as "module:name"
+    source  the Flask application, a function that creates it, or the location of either as "module:name"
 
     A process that runs jobs imports or creates the application once, for its first job. So does the process of an
-    isolated run. A process that only enqueues does neither, hence no import goes in a circle. A job in a process where
+    isolated run. A process that only enqueues does neither, so there is no circular import. A job in a process where
     the application cannot be created fails with ConfigurationError, and is retried as its task says.
     """
 

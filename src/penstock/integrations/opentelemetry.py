@@ -39,7 +39,7 @@ class Tracing(Middleware):
 
     links     start a new trace for each run, with a link to the enqueue, instead of continuing its trace: for jobs that
               run hours later
-    provider  of the tracer; by default the global one
+    provider  the provider of the tracer; None: the global one
     """
 
     def __init__(self, *, links: bool = False, provider: TracerProvider | None = None) -> None:
@@ -106,7 +106,7 @@ def _attributes(queue: str, kind: str, name: str) -> dict[str, Any]:
 
 
 def _packed(carrier: Mapping[str, str]) -> str:
-    """`traceparent`, and behind a space `tracestate` if both fit."""
+    """`traceparent`, followed by a space and `tracestate` if both fit."""
     parent, state = carrier.get("traceparent", ""), carrier.get("tracestate", "")
     whole = f"{parent} {state}" if state else parent
     return whole if len(whole.encode()) <= MAX_TRACE else parent

@@ -1,4 +1,4 @@
-"""Metrics of jobs, queues and locks for Prometheus, by its own client. Needs the extra `prometheus`.
+"""Metrics of jobs, queues and locks for Prometheus, made with its Python client. Needs the extra `prometheus`.
 
     app = Penstock(middleware=[JobMetrics()])          # jobs and lock waits of this process
     web.mount("/metrics", metrics(app))                # and the state of the queues, as one ASGI application
@@ -86,7 +86,7 @@ class QueueMetrics:
     penstock_queue_oldest_seconds        queue           for how long the oldest ready job has waited
     penstock_queue_entered_jobs_total    queue           jobs that ever entered the queue
     penstock_queue_ended_runs_total      queue, ending   completed, retried, failed, dropped, cancelled, expired, lost
-    penstock_queue_paused                queue           1: no job is handed out
+    penstock_queue_paused                queue           1: no worker gets a job from it
     penstock_queue_workers               queue           registered worker processes
     penstock_queue_tenants               queue           tenants with jobs
     penstock_queue_largest_tenant_jobs   queue, state    the waiting and running jobs of the tenant that waits most: how

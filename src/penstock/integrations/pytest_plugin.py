@@ -43,7 +43,7 @@ def penstock_server() -> Iterator[TemporaryServer]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _penstock_app_on_test_server(request: pytest.FixtureRequest) -> None:
-    """Where the settings name an app, no test reaches another server with it, whether it uses our fixtures or not."""
+    """If the settings name an app, every test uses it on the test server only, even a test without our fixtures."""
     if request.config.getini("penstock_app"):
         request.getfixturevalue("penstock_server")
 

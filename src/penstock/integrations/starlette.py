@@ -37,7 +37,7 @@ def lifespan(
 
     worker  also run a worker inside the web process, on its event loop, with these settings. It starts with the
             application; at the end its running jobs finish first, for at most `stop_timeout` seconds. A `def` task runs
-            in a thread, so no job blocks a request, but they share one process. None: run `penstock worker` beside it
+            in a thread, so no job blocks a request, but they share one process. None: run `penstock worker`
     inner   a lifespan of your own, entered after this one and left before it. Its state is kept
 
     Nothing is sent before the first request needs it, unless there is a worker. If that worker fails, a critical line

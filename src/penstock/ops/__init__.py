@@ -2,7 +2,7 @@
 
 The modules of this folder, in reading order:
 
-    inspect.py            the inspector, which the command line, the dashboard and tests ask; a questioner for each noun
+    inspect.py            the inspector of the command line, the dashboard and tests; it has a questioner for each noun
     questioner.py         what each questioner has, and how it opens a queue as the server has it
     queues.py             queues as a whole, and their dead letters
     jobs.py               jobs by their ids or by a filter

@@ -65,7 +65,7 @@ class QueueDetail:
     shards: int = 1
 
     growing_from: int = 0
-    """The number of shards before the change that is open; 0: none is."""
+    """The number of shards before the change that is in progress; 0: no change is."""
 
     kept: Retention = field(default_factory=Retention)
 
@@ -126,7 +126,7 @@ class DeadLetterCount:
 
 @dataclass(frozen=True, slots=True)
 class ActionOutcome:
-    """Whether an action on one job was `done`. `status` is the job's status before the action: the reason if not."""
+    """Whether an action on one job was `done`. `status`, from before the action, shows the reason if it was not."""
 
     id: str
     done: bool

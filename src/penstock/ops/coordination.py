@@ -1,4 +1,4 @@
-"""Questions about what processes wait for together: locks, semaphores, elections, latches and barriers."""
+"""Questions about what processes coordinate with: locks, semaphores, elections, latches and barriers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ R = TypeVar("R")
 
 class CoordinationQuestioner(Questioner):
     """Asks about locks and the like. Each list costs one round trip for each 1000 keys of the server, and one for each
-    entry: too much for a path that serves work. Each question about one name costs one, and raises PenstockError, which
-    names similar ones, for an unknown name."""
+    entry: too much for a path that serves work. A question about one name costs one. For an unknown name it raises
+    PenstockError, which names similar ones."""
 
     @verb
     def locks(self) -> Operation[list[LockInfo]]:
@@ -36,9 +36,9 @@ class CoordinationQuestioner(Questioner):
     def held_locks(
         self, names: Sequence[str] = (), *, name_prefix: str | None = None, host: str | None = None
     ) -> Operation[list[LockInfo]]:
-        """The locks that are held now: those of these names, or those with a prefix and of owners on a host.
+        """The locks that are held now: those of these names, or those with a name prefix and with owners on a host.
 
-        With names, one round trip for each; otherwise those of `locks`.
+        With names, one round trip for each; otherwise as many as `locks` takes.
         """
         found: list[LockInfo] = []
         if names:
@@ -56,7 +56,7 @@ class CoordinationQuestioner(Questioner):
 
     @verb
     def break_locks(self, locks: Sequence[LockInfo], reason: str) -> Operation[list[LockInfo]]:
-        """Take these locks from the owners that were found. Returns those that these owners still held.
+        """Take these locks from the owners that they name. Returns the locks that those owners still held.
 
         One round trip for each.
         """

@@ -31,7 +31,7 @@ class FileQuestioner(Questioner):
 
     @verb
     def channel(self, name: str) -> Operation[ChannelInfo]:
-        """One channel: its content and how far each receiver has read. Raises PenstockError for an unknown channel."""
+        """One channel: its content, and the position of each receiver. Raises PenstockError for an unknown channel."""
         try:
             info: ChannelInfo = yield self._app.files(name).bindings.info()
         except ChannelError:

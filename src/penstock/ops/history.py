@@ -19,7 +19,7 @@ WORKERS_COUNTED = 1000
 
 @dataclass(frozen=True, slots=True)
 class QueueUsage:
-    """How many processes and tenants use a queue, and the jobs of the tenant that waits most, of a thousand."""
+    """How many processes and tenants use a queue, and the jobs of the tenant with most waiting, of a thousand."""
 
     workers: int
     tenants: int
@@ -33,8 +33,8 @@ class HistoryQuestioner(Questioner):
     def moments(self, name: str, *, interval: Interval = 10, moments: int | None = None) -> Operation[list[Moment]]:
         """The latest `moments` of a queue (all that are kept by default), the oldest first.
 
-        A moment is missing where nothing was enqueued and no worker took a turn: then nothing changed. Returns an empty
-        list for a queue that was never used. One round trip; with shards, one more to each node.
+        An interval in which nothing was enqueued and no worker took a turn has no moment: nothing changed then. Returns
+        an empty list for a queue that was never used. One round trip; with shards, one more to each node.
         """
         if interval not in KEPT:
             raise ConfigurationError(f"interval={interval}: use 10 for the last hour, or 60 for the last day")
@@ -50,7 +50,7 @@ class HistoryQuestioner(Questioner):
 
     @verb
     def usage(self, name: str) -> Operation[QueueUsage]:
-        """How many workers are alive and how many tenants have jobs, and the tenant that waits most.
+        """How many workers are alive, how many tenants have jobs, and the counts of the tenant with most waiting jobs.
 
         Four round trips, O(1) in jobs and tenants. With shards, most of them to each node; a tenant that has jobs in
         several shards counts once in each.

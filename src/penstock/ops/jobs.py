@@ -31,7 +31,7 @@ SEARCHED_AT_ONCE = 20_000
 class _Place(msgspec.Struct, array_like=True, frozen=True):
     """Where a search continues.
 
-    queue, cursor  behind this page of a queue; None: at its beginning
+    queue, cursor  after the page of this queue with this cursor; None: at the beginning of the queue
     examined       how many jobs the search has examined before
     of             about how many there were to examine in the queues before this one
     """
@@ -81,7 +81,7 @@ class JobQuestioner(Questioner):
     ) -> Operation[JobPage]:
         """Search one queue, or all of them by name, until about `limit` jobs are found or `most` were examined.
 
-        `cursor` is that of an earlier search for the same. `examined` and `of` are about all these searches together.
+        `cursor` continues an earlier search for the same. `examined` and `of` then count all these searches together.
 
         One round trip for each 1000 jobs that are examined; without a queue also one for each 1000 keys of the server,
         and one for each queue that is left, and for each shard. Raises PenstockError for a queue that was never used.
@@ -123,7 +123,7 @@ class JobQuestioner(Questioner):
 
     @verb
     def cancel(self, *ids: str, wait: float = 0.0) -> Operation[list[ActionOutcome]]:
-        """Cancel jobs. Running ones are asked to end; with `wait`, waits so many seconds for the end of each.
+        """Cancel jobs. Running ones are asked to end; then wait up to `wait` seconds for each to end.
 
         Two round trips for each, and some more for each that it waits for.
         """
@@ -138,7 +138,7 @@ class JobQuestioner(Questioner):
             except CancelTimeout:
                 done = False
             else:
-                if wait and not done:  # it has ended in another way meanwhile
+                if wait and not done:  # the job has ended in another way meanwhile
                     status = yield from job.status.within()
             outcomes.append(ActionOutcome(job.id, done, status))
         return outcomes

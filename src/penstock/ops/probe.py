@@ -26,7 +26,7 @@ SAMPLES = 200
 """Round trips in one measurement."""
 
 _MOST_PROBE_KEYS = 20_000
-"""This many keys are tried to find one in a slot of a certain server: some are in nearly every slot."""
+"""The most keys that are tried to find one in a given server's slots. Nearly every slot has one of them."""
 
 _SETTINGS = (
     "maxmemory",

@@ -93,7 +93,7 @@ class Proof:
 
 
 class _Contenders:
-    """Threads that take turns at one lock and one semaphore, and record when they held each."""
+    """Threads that contend for one lock and one semaphore, and record when they held each."""
 
     LIMIT = 3
     LEASE = 0.4

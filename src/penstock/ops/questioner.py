@@ -1,4 +1,4 @@
-"""What each questioner of the inspector has: the app, and the means to open a queue as the server has it."""
+"""The base of the inspector's questioners: it has the app, and opens a queue with the shards that the server has."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Questioner:
         return self._queue(name, (yield ShardBindings(self._shard(name).bindings).table(0)))
 
     def _open(self, name: str) -> Operation[Queue]:
-        """The same. Raises PenstockError for a queue that was never used. One round trip."""
+        """A queue as `_open_any` opens it. Raises PenstockError for a queue that was never used. One round trip."""
         first = self._shard(name).bindings
         overview, table = yield Parallel((first.overview(1), ShardBindings(first).table(0)))
         if not overview.used:

@@ -1,4 +1,4 @@
-"""Questions about schedules, and changes of them."""
+"""Questions about schedules, and changes to them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ScheduleQuestioner(Questioner):
 
     @verb
     def all(self, queue: str | None = None) -> Operation[list[ScheduleInfo]]:
-        """The schedules of one queue, or of every queue, by queue and name."""
+        """The schedules of one queue, or of every queue, sorted by queue and name."""
         found = []
         names = yield from queue_names(self._prefix)
         for name in names if queue is None else [one for one in names if queue in (one, whole_name(one))]:

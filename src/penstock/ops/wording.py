@@ -15,7 +15,7 @@ def age(seconds: float) -> str:
 
 
 def ago(at: float, now: float) -> str:
-    """How long before `now` a moment was: `3 min ago`. Both are seconds since 1970; a future moment is `0.0 s ago`."""
+    """How long before `now` the time `at` was: `3 min ago`; `0.0 s ago` if it is later. Both are seconds since 1970."""
     return f"{age(max(0.0, now - at))} ago"
 
 

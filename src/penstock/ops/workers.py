@@ -51,7 +51,7 @@ class WorkerQuestioner(Questioner):
     def show(self, name: str, queue: str | None = None, *, limit: int = 50) -> Operation[WorkerDetail]:
         """One worker, and about `limit` of the jobs that it runs, in one queue or in all.
 
-        Some round trips for each queue. Raises PenstockError for a worker that is not there.
+        Some round trips for each queue. Raises PenstockError if there is no such worker.
         """
         if queue is not None:
             shards = (yield from self._open(queue)).shards.current.known

@@ -4,7 +4,7 @@ A server and a clock:
 
     TemporaryServer       a Valkey server in a temporary folder, for the length of a `with` block
     clear                 deletes everything that an app has in the server, so that the next test starts fresh
-    MovableClock          the server's clock as one app sees it; stands still until the test moves it
+    MovableClock          the server's clock as one app sees it; does not advance until the test moves it
     AppUnderTest          all of these for one app in one test; the pytest fixture `penstock` is one
 
 Jobs:

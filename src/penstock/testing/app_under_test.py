@@ -66,7 +66,7 @@ class AppUnderTest:
 
     @property
     def clock(self) -> MovableClock:
-        """The clock of the app. From its first use in a test on it stands still until the test moves it."""
+        """The clock of the app. Once a test has used it, it does not advance until the test moves it."""
         if self._clock is None:
             self._clock = MovableClock(self.app)
         return self._clock
@@ -90,7 +90,7 @@ class AppUnderTest:
 
     @contextmanager
     def inline(self, *, dead: bool = False, timeout: float = 30.0) -> Iterator[None]:
-        """Inside this block, each enqueue of a call returns when its job has run, and the jobs that it enqueued.
+        """Inside this block, each enqueue returns only when its job has run, and all jobs that this job enqueued.
 
         The jobs run on a worker in another thread, with encoded arguments, retries and results as in production. Jobs
         that are not due yet wait, also a retry with a delay: `drain(delayed=True)` runs them. Calls that a test adds to
@@ -99,7 +99,7 @@ class AppUnderTest:
         dead     True: jobs may end as dead letters. False: the enqueue raises AssertionError with the traceback
         timeout  seconds that the jobs of one enqueue may take; then the enqueue raises TimeoutError
 
-        The jobs cannot wait for anything that runs on an event loop that enqueues: it is blocked until they have run.
+        An event loop that enqueues is blocked until the jobs have run, so they must not wait for anything on that loop.
         """
 
         @contextmanager
@@ -117,7 +117,7 @@ class AppUnderTest:
 
     @contextmanager
     def _draining(self) -> Iterator[None]:
-        """A job that enqueues inside of `inline` starts no second worker: the present one runs that job, too."""
+        """Keep a job that enqueues inside of `inline` from starting a second worker: the first one runs that job."""
         before, self._is_draining = self._is_draining, True
         try:
             yield

@@ -25,7 +25,7 @@ class MovableClock:
         return self._clock.now_ms / 1000
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward by so many seconds. Raises ValueError for a negative number."""
+        """Move the clock forward by this many seconds. Raises ValueError for a negative number."""
         if seconds < 0:
             raise ValueError(f"advance({seconds}): a clock goes forward")
         self._clock.now_ms += round(seconds * 1000)

@@ -95,7 +95,7 @@ def latch_violations(events: Iterable[Event], counts: Mapping[str, int], *, all_
 
     The promises:
 
-    - nobody passes before the last count-down has begun
+    - no process passes before the last count-down has begun
     - if a latch has opened, all that wait for it pass, except processes that were killed (`FaultInjected`)
 
     counts      latch -> its count
@@ -146,11 +146,11 @@ def barrier_violations(events: Iterable[Event], parties: Mapping[str, int]) -> l
     The promises:
 
     - a party passes only after all parties of its meeting have begun to wait
-    - no meeting is both passed and broken, and none is passed by too many, or by two with one index
+    - no meeting is both passed and broken; too many parties never pass one, nor do two with the same index
     - the meetings of a party have rising numbers
 
-    `parties`: barrier -> how many it needs. A party whose end is unknown, because it was killed, may have been in one
-    meeting, whichever that was.
+    `parties`: barrier -> how many it needs. A party whose end is unknown, because it was killed, may have been in any
+    one meeting.
     """
     events = sorted(events, key=lambda event: event.at)
     arrived: dict[tuple[str, str], float] = {}

@@ -94,7 +94,7 @@ class Ended(_Event, frozen=True, kw_only=True):
 
 
 class Settled(_Event, frozen=True, kw_only=True):
-    """The server's answer to the settlement of a run. `unknown`: it did not answer, or not about this claim."""
+    """The server's answer to the settlement of a run. `unknown`: no answer came, or none about this claim."""
 
     job: str
     claim: int
@@ -295,7 +295,7 @@ os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, a
 
 
 class EventHistory:
-    """The part of a history that this process records. A missing folder is created."""
+    """Records the events of this process in a history. A missing folder is created."""
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)

@@ -10,7 +10,7 @@ from penstock.testing.history import Acknowledged, Event, MessageRead, MessageSe
 
 @dataclass(slots=True)
 class _Position:
-    """How far a reader has read. `reopened`: it began again in a new process, and has read nothing since."""
+    """The position of a reader in a log. `reopened`: it began again in a new process, and has read nothing since."""
 
     last: int
     acknowledged: int

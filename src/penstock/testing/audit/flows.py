@@ -1,4 +1,4 @@
-"""Checks of the flows of a queue: what jobs wait for, and the edges that their predecessors have."""
+"""Checks that the flows of a queue agree: what each job waits for, and the edges of its predecessors to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EDGE = struct.Struct(">HIIB")
 
 
 class FlowsAudit:
-    """The keys of one queue's flows. An edge has the number of its dependent, which is also in the wait."""
+    """The keys of one queue's flows. An edge and the wait of its dependent have the same number."""
 
     def __init__(self, keys: dict[str, Any], jobs: dict[bytes, Record], row: Row) -> None:
         self.keys = keys

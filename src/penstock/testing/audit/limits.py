@@ -13,7 +13,7 @@ from penstock.jobs.record import Record, entry_generation, entry_id
 
 
 class LimitsAudit:
-    """The keys that limits use, beside the records of a queue's jobs."""
+    """Compares the keys that limits use with the records of a queue's jobs."""
 
     def __init__(self, keys: Mapping[str, Any], jobs: Mapping[bytes, Record], running: set[bytes]) -> None:
         self.keys = keys
@@ -64,7 +64,7 @@ class LimitsAudit:
             if key_of_parked:
                 parked[key_of_parked] += 1
             if record.state == PARKED and not key_of_parked:
-                continue  # a pause takes its places
+                continue  # a job that a pause has parked holds no place
             for key in limits[: record.limits_passed]:
                 used[key] += not (id in self.running and key.startswith("r:"))
         return used, parked
@@ -92,5 +92,5 @@ def _parked_at(record: Record) -> str:
 
 
 def _parts(record: Record) -> list[str]:
-    """The parts of a queue whose pause may have parked the job."""
+    """The scopes whose pause may have parked the job, its tenant and its task, as name=key."""
     return [f"p:tenant={record.tenant}", f"p:task={record.task}"]

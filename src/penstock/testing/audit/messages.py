@@ -17,7 +17,10 @@ _HISTORY = slice(4, 6)
 
 
 def read_state(fields: dict[bytes, bytes]) -> dict[bytes, int]:
-    """The numbers in the key `state` of a log (see `log.lua`). `history`: 1 if it keeps what all have acknowledged."""
+    """The numbers in the key `state` of a log (see `log.lua`).
+
+    `history`: 1 if the log keeps messages that all readers have acknowledged.
+    """
     if not fields:
         return {}
     values: list[Any] = msgspec.msgpack.decode(bytes([0x90 + _ROW_VALUES]) + fields[b"row"])

@@ -1,6 +1,6 @@
 """Checks that the keys of a queue agree with each other.
 
-Every job must be in the one place that its record names: a lane, the delayed jobs, a claim, or the dead letters. The
+Every job must be exactly where its record says: in a lane, the delayed jobs, a claim, or the dead letters. The
 counters must equal a recount, and an incarnation that ended must have left no keys.
 """
 
@@ -60,7 +60,7 @@ class QueueAudit:
             yield f"notes: {self.keys.get('notes')}, steps of {steps}, and the records of {noted} say so"
 
     def _schedules(self) -> Iterator[str]:
-        """Planned are active schedules with a next tick, the outbox, and open dependents. The row has the earliest."""
+        """`ticks` has active schedules with a next tick, outboxes, and open flows. The row has the earliest time."""
         stored = [StoredSchedule.read(name, packed) for name, packed in self.keys.get("schedules", {}).items()]
         planned = {one.name.encode() for one in stored if one.state == b"a" and one.next_tick}
         planned |= {name.removeprefix("outbox").encode() for name in self.keys if name.startswith("outbox:")}
@@ -100,7 +100,7 @@ class QueueAudit:
         return {id for id in self.jobs if self._state(id) == state}
 
     def _state(self, id: bytes) -> bytes:
-        """The record of a running job has the state that it was claimed in."""
+        """The state of a job. The record of a running job still has the state in which it was claimed."""
         return RUNNING if id in self.owners else self.jobs[id].state
 
     def _incarnations(self) -> set[str]:
@@ -175,7 +175,7 @@ class QueueAudit:
                 yield f"lane:{lane}: entries, but the first entry {head!r} does not say so"
 
     def _lists(self) -> Iterator[tuple[int, bytes, list[bytes]]]:
-        """Level, tenant and entries of each place where a lane keeps some."""
+        """Level, tenant and entries of each key in which a lane keeps some."""
         for level, heads in self._named("heads:").items():
             for tenant, entry in heads.items():
                 yield int(level), tenant, [entry]
@@ -223,6 +223,6 @@ class QueueAudit:
 
 
 def _packed(numbers: list[int]) -> bytes:
-    """The counts of a tenant as stored: the last two only if they, or what follows, are not 0."""
+    """The counts of a tenant as stored. Trailing zeros among the last two counts are left out."""
     n = 6 if numbers[5] else 5 if numbers[4] else 4
     return struct.pack(f">{n}I", *numbers[:n])
