@@ -55,7 +55,7 @@ class Penstock(LockFactory):
     address   a URL (`valkey://`, `redis://`, with TLS, `unix://`, Sentinel, cluster) or a client of valkey-py or
               redis-py. None: $PENSTOCK_URL, else `url` in [tool.penstock] of pyproject.toml, else an embedded server,
               whose data is in the folder `.penstock`
-    prefix    first part of every key; two apps on one server need different ones. None: that of `settings` if they are
+    prefix    the beginning of every key; two apps on one server need different ones. None: that of `settings` if it is
               given, else $PENSTOCK_PREFIX, else `prefix` in [tool.penstock], else "penstock"
     settings  all other settings
     middleware  code around every enqueue and every run of a job, the first outermost (see `Middleware`)
@@ -220,7 +220,7 @@ class Penstock(LockFactory):
                 queue stores it in the server. From then on the stored number counts, and `queue.add_shards`
                 increases it. None: the number in the settings
 
-        Raises ConfigurationError for a bad name or number, and for another number than this program has named.
+        Raises ConfigurationError for a bad name or number, and if this program gave another number before.
         """
         if name not in self._queues:
             self._queues[name] = Queue(name, self._driver, self.settings, self.clock, self.middleware)
@@ -297,7 +297,7 @@ class Penstock(LockFactory):
         """The contacts of one user, to complete names from. No round trip.
 
         limit        how many are kept, up to 10,000
-        by           which are kept and come first: `recency` for the last used, `frequency` for the most used
+        by           which are kept and come first: `recency`: the last used ones, `frequency`: the most used ones
         accents      False: ignore accents, in the names and in what is typed
         equivalents  letters to replace, such as {"ü": "ue", "ё": "е"}: then both spellings find each other
         pinyin       True: find Chinese names by their pinyin and its initials; needs `penstock[pinyin]`

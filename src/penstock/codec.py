@@ -1,7 +1,7 @@
 """Encodes values as JSON with msgspec, and decodes them. People can read JSON in the server; pickle is never used.
 
-A value of any type that msgspec encodes (dataclasses, datetimes, UUIDs, enums, sets, decimals …) is stored, and decoded
-as the annotation says. The same holds for pydantic's models (see `models.py`), and for other classes with `model_dump`
+A value may have any type that msgspec encodes (dataclasses, datetimes, UUIDs, enums, sets, decimals …), and is decoded
+as the annotation says. A value may also be a model of pydantic (see `models.py`), or of another class with `model_dump`
 and `model_validate`.
 """
 
@@ -82,7 +82,7 @@ def encode(value: Any, *, limit: int, what: str, untyped: bool = False) -> bytes
     """`value` as JSON. Raises BadCall for a value that JSON cannot hold, PayloadTooLarge above `limit` bytes.
 
     what     names the value in the error message
-    untyped  it is read without an annotation: bytes, and keys that are no texts, are refused
+    untyped  the value is read without an annotation: refuse bytes, and keys that are not strings
     """
     data = _encoded(_encoder, value, what)
     if untyped or b'":' in data:

@@ -26,7 +26,7 @@ class Settings:
     """The settings of an app. Every one has a default that suits most programs."""
 
     prefix: str = "penstock"
-    """First part of every key. Two apps on one server need different prefixes."""
+    """The beginning of every key. Two apps on one server need different prefixes."""
 
     lease: float = 10.0
     """How long a claim lasts without a heartbeat. Long enough for a pause of the garbage collector or a short network

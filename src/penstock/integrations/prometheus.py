@@ -30,7 +30,7 @@ SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 1800)
 """The buckets of durations and waits."""
 
 NAMES_KEPT: Final = 60.0
-"""Seconds for which the names of queues are kept. Finding them reads the names of all keys of the server."""
+"""Seconds for which the names of queues are kept. A search for them reads the names of all keys of the server."""
 
 _GONE: Final = ("completed", "retried", "failed", "dropped", "cancelled", "expired", "lost")
 
@@ -102,7 +102,7 @@ class QueueMetrics:
         self._searched_at = -NAMES_KEPT
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # so that adding it to a registry asks no server
+        return ()  # so that a registry can add this collector without a query
 
     def collect(self) -> Iterator[Metric]:
         """Three round trips for each queue, four if it has thousands of tenants."""

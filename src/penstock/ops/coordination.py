@@ -127,7 +127,7 @@ class CoordinationQuestioner(Questioner):
         return lock.current_info().then(lambda info: info if info.writer or info.reading or info.waiting else None)
 
     def _all(self, kind: str, rest: str, ask: Callable[[str], RoundTrip[R | None]]) -> Operation[list[R]]:
-        """What `ask` finds for each instance of a kind. `rest`: the key that each of them has."""
+        """The answer of `ask` for each instance of a kind. `rest`: the key that every instance has."""
         found: list[Any] = []
         for name in (yield from instance_names(self._prefix, kind, rest)):
             found.append((yield ask(name)))

@@ -186,7 +186,7 @@ class JobQuestioner(Questioner):
 
     @verb
     def requeue_dead(self, *ids: str) -> Operation[list[ActionOutcome]]:
-        """Run dead letters again, with their attempts at zero. Two round trips for each."""
+        """Requeue dead letters, with their attempts at zero. Two round trips for each."""
         return self._each(ids, lambda job: job.shard.bindings.requeue([job.key]).then(bool))
 
     @verb

@@ -88,7 +88,10 @@ _LOGS = {"mailbox", "chat", "files"}
 
 
 def owner_of(instance: str, rest: str) -> KeyOwner:
-    """The owner of a key without a TTL. `rest`: the part of the key's name after the hash tag, which both share."""
+    """The owner of a key without a TTL.
+
+    `rest` is the rest of the key's name after the hash tag. The owner's key has the same hash tag.
+    """
     kind, _, name = rest.partition(":")
     if kind_of(instance) in _LOGS:
         return KeyOwner("state", "")

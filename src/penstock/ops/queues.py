@@ -178,7 +178,7 @@ class QueueQuestioner(Questioner):
 
     @verb
     def requeue_all_dead(self, name: str, until: int = 0) -> Operation[int]:
-        """Run again every dead letter of a queue that died up to `until` (milliseconds since 1970; 0: now).
+        """Requeue every dead letter of a queue that died up to `until` (milliseconds since 1970; 0: now).
 
         Returns how many. Two round trips for each 500.
         """

@@ -29,7 +29,7 @@ def raw_client(app: Penstock) -> Iterator[Any]:
 
 
 def disable_persistence(app: Penstock) -> None:
-    """Keep a temporary server from writing files: nobody needs its data after it ends."""
+    """Keep a temporary server from writing files: its data is not needed after it ends."""
     with raw_client(app) as client:
         client.config_set("appendonly", "no")
 

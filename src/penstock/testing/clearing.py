@@ -23,7 +23,7 @@ _made_here: set[tuple[str, str]] = set()
 def clear(app: Penstock) -> int:
     """Delete every key under the app's prefix; returns how many there were.
 
-    All jobs and results are lost. So it works only where no other program can have any: on a `TemporaryServer` of this
+    This loses all jobs and results, so it works only where no other program has any: on a `TemporaryServer` of this
     process, or under a prefix of your own that was empty when this process called `clear` first. Anywhere else, such as
     on the server that Penstock keeps in your folder, it raises ConfigurationError and deletes nothing. It works in
     blocking code and inside a running event loop.

@@ -202,7 +202,7 @@ class BarrierArrived(_Event, frozen=True, kw_only=True):
 class BarrierEnded(_Event, frozen=True, kw_only=True):
     """The wait of a party has ended: it passed, it got BarrierBroken, or it left, because it timed out.
 
-    `generation` and `index` are those of `BarrierPass`; of `BarrierBroken` there is only the generation. Record nothing
+    `generation` and `index` are those of `BarrierPass`; `BarrierBroken` has only the generation. Record nothing
     if the call failed in another way, because then the end is unknown.
     """
 

@@ -1,4 +1,4 @@
-"""The part of an app that a worker needs, the queues that it serves, and a check of its settings."""
+"""The interface of an app that a worker uses, the queues that it serves, and a check of its settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_QUEUES = 254
 
 
 class App(Protocol):
-    """The part of `penstock.Penstock` that a worker uses. A Protocol: this package must not import that class."""
+    """The interface of `penstock.Penstock` that a worker uses, because this package must not import that class."""
 
     settings: Settings
     registry: Registry

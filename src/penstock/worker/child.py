@@ -92,7 +92,7 @@ class WorkerProcess:
         loop.add_reader(self._status.pipe, read)
 
     def keep_alive(self, lease: float) -> None:
-        """Send heartbeats for the process when its own are late (see `_send_heartbeats`), until it is closed."""
+        """Send heartbeats for the process when its own are late (see `_send_heartbeats`), until `close` is called."""
         self._heartbeats = asyncio.create_task(self._send_heartbeats(lease))
 
     def stop(self, number: int) -> None:

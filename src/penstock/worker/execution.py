@@ -80,7 +80,7 @@ class Execution:
             return self._dead_letter(claim, reason)
 
     def prepare_batch(self, claims: Iterable[Claim], queue: str) -> tuple[list[JobRun], list[tuple[Claim, Settlement]]]:
-        """The runs of the claims of a batch, and the settlements of those that this worker cannot run."""
+        """Prepare a batch: the runs of its claims, and the settlements of the claims that this worker cannot run."""
         claims = list(claims)
         if (alike := self._prepare_alike(claims, queue)) is not None:
             return alike, []

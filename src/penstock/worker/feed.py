@@ -77,7 +77,7 @@ class Feed:
         self.held: dict[bytes, Claim] = {}
         """The held claims by their tokens."""
         self.trial = False
-        """Whether the turns claim suspects, and nothing else."""
+        """Whether the turns claim suspects only."""
         self.untried_since: float | None = None
         """`time.monotonic()` when the first suspect of the queue began to wait; None: the last turn saw no suspect."""
         self.to_settle: list[Settlement] = []

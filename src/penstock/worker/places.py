@@ -46,7 +46,7 @@ class Places:
         self._streak: asyncio.Task[None] | None = None
         """The asyncio task of the streak that is about to start, or runs."""
         self._in_streak: JobRun | None = None
-        """The job that runs in it."""
+        """The job that runs in the streak now."""
         self._tasks: set[asyncio.Task[None]] = set()
         """All asyncio tasks of jobs, and of isolated runs, that have not ended."""
         self.broken: asyncio.Future[None] = self._loop.create_future()

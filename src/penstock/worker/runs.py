@@ -4,8 +4,8 @@
                          │          │          │
                          └──────────┴──────────┴─▶ handed back, refused or cancelled: feed
 
-Only this object changes what is in these sets. The places where code runs pull jobs with `next` and return them with
-`end`. Then the worker is woken once for each group of jobs that ended together.
+Only this object moves jobs between these sets. `Places` and `Threads` take jobs with `next`, run them, and return them
+with `end`, which wakes the worker once for each group of jobs that ended together.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class Runs:
         self._wake()
 
     def end_in_streak(self, run: JobRun, settlement: Settlement) -> None:
-        """Free the runner of a job, and settle the job. `end_streak` follows after the last one of the streak."""
+        """Free the runner of a job, and settle the job. Call `end_streak` after the last job of the streak."""
         if self.status is not None:
             for one in run.members or (run,):
                 self.status.job_ended(one.claim.token)

@@ -92,7 +92,7 @@ class ThreadTimeout:
     def __init__(
         self, label: Callable[[], str], timeout: float, warn_after: float, loop: asyncio.AbstractEventLoop
     ) -> None:
-        """If the thread is still in the task `warn_after` seconds after its end is due, a warning names its `label`."""
+        """If the thread is still in the task `warn_after` seconds after the interruption, a warning names `label()`."""
         self._label = label
         self._timeout = timeout
         self._warn_after = warn_after

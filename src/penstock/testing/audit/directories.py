@@ -12,7 +12,7 @@ from penstock.completion.fold import cut
 
 
 class DirectoryAudit:
-    """The keys of one directory on one shard. Each is named by the part of its name after the hash tag."""
+    """The keys of one directory on one shard. Each goes by the rest of its name after the hash tag."""
 
     def __init__(self, keys: dict[str, Any]) -> None:
         self.meta = keys.get("meta", {})

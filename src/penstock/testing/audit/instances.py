@@ -44,7 +44,7 @@ def audits(keys: Iterable[StoredKey]) -> dict[Instance, Audit]:
 
 
 def _contents(keys: Iterable[StoredKey]) -> dict[Instance, dict[str, Any]]:
-    """Instance -> (part of the key's name after the hash tag -> content), without the keys that expire."""
+    """Instance -> (rest of the key's name after the hash tag -> content), without the keys that expire."""
     contents: dict[Instance, dict[str, Any]] = {}
     for key in keys:
         if key.instance is not None and key.content is not None:

@@ -33,7 +33,7 @@ def read_state(fields: dict[bytes, bytes]) -> dict[bytes, int]:
 
 
 class LogAudit:
-    """The keys of one log that do not expire. Each is named by the part of its name after the hash tag."""
+    """The keys of one log that do not expire. Each goes by the rest of its name after the hash tag."""
 
     def __init__(self, keys: dict[str, Any]) -> None:
         self.keys = keys
@@ -109,7 +109,7 @@ class LogAudit:
 
 
 class ChannelAudit(LogAudit):
-    """The keys of one channel that do not expire. Each is named by the part of its name after the hash tag."""
+    """The keys of one channel that do not expire. Each goes by the rest of its name after the hash tag."""
 
     def __init__(self, keys: dict[str, Any]) -> None:
         super().__init__(keys)

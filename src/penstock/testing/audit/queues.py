@@ -24,7 +24,7 @@ _COUNTED_STATES = {READY: 0, DELAYED: 1, RUNNING: 2, DEAD: 3, PARKED: 4, WAITING
 
 
 class QueueAudit:
-    """The keys of one queue that do not expire. Each is named by the part of its name after the hash tag."""
+    """The keys of one queue that do not expire. Each goes by the rest of its name after the hash tag."""
 
     def __init__(self, keys: dict[str, Any]) -> None:
         self.keys = keys

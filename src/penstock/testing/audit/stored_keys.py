@@ -20,7 +20,7 @@ _READ: dict[str, Callable[[Any, bytes], Any]] = {
 
 
 class Instance(NamedTuple):
-    """One queue, lock, directory or the like of one app, identified by the parts that its keys have in common."""
+    """One queue, lock, directory or the like of one app, identified by what the names of its keys have in common."""
 
     prefix: str
     name: str
@@ -35,7 +35,7 @@ class StoredKey:
     """None: Penstock did not write this key."""
 
     rest: str
-    """The part of the name after the hash tag."""
+    """The rest of the name after the hash tag."""
 
     type: str
     """As TYPE returns it."""
