@@ -6,23 +6,23 @@ The modules of this folder, in reading order:
     first_attempt.py      the first attempt at a call, which needs no coroutine
     blocking.py           the blocking face, with a pool of connections
     aio.py                the asyncio face, with one connection per node
-    retrying.py           which errors are retried, for how long, and what the others become
-    faults.py             why a connection failed, what is damaged, and what to do, for people
+    retrying.py           which errors are retried, for how long, and which errors replace the others
+    faults.py             explains to people why a connection failed or which data is damaged, and what to do
     interruption.py       exceptions of signal handlers, which pass through the driver
     route.py              which node serves a key, and which nodes are in doubt
     lookup.py             asks all nodes of a cluster, or all Sentinels, side by side
     parallel.py           many script calls, in one pipeline to each node
     durability.py         which nodes can confirm that a write is safe, and how
-    listening.py          listeners, how an operation that waits receives messages
+    listening.py          listeners, through which a waiting operation receives messages
     subscriber.py         the connection on which the messages of one node arrive
     first_connection.py   whether Penstock can work with a server, and what the server may lose
     connector.py          address, version and new connections
-    address.py            an address, read into what a connection needs
-    sentinels.py          behind Sentinel, whether a node is still the primary
-    sentinel_watch.py     hears from the Sentinels that a replica takes over
-    library.py            what the driver uses of valkey-py and redis-py that they do not document, and how it reads
+    address.py            parses an address into the arguments of a connection
+    sentinels.py          checks, behind Sentinel, whether a node is still the primary
+    sentinel_watch.py     learns from the Sentinels that a replica takes over
+    library.py            the undocumented attributes of valkey-py and redis-py that the driver uses, and how it reads
                           a client
     server_driver.py      the driver of one server, which every component holds
     green.py              refuses processes that gevent or eventlet has patched
-    pipeline.py           a script call inside a pipeline of the user's own
+    pipeline.py           a script call inside a pipeline of the user's client
 """

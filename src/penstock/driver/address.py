@@ -1,4 +1,4 @@
-"""Where a server is and how to log in to it, as an address says it. `library.py` reads the same from a client.
+"""Reads an address: where a server is, and how to log in to it. `library.py` reads the same from a client.
 
 valkey://user:password@host:6379/0              valkeys:// for TLS; redis:// and rediss:// mean the same
 unix:///run/valkey.sock?db=0&password=…
@@ -74,7 +74,7 @@ class ServerAddress:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Arguments for the library's connection class, besides the node."""
     sentinel_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The same for a connection to a Sentinel."""
+    """Arguments for a connection to a Sentinel."""
     library: str = "valkey"
     """`valkey` or `redis`: the client library that opens the connections."""
     remap: Callable[[Node], Node] | None = None

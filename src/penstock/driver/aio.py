@@ -80,7 +80,7 @@ class AioConnection:
         return self._reader
 
     def _opening_overdue(self, due: float) -> None:
-        # If the loop was blocked until now, the server's answers may lie unread in the socket.
+        # If the loop was blocked until now, the socket may hold replies of the server that were not read yet.
         now = self._loop.time()
         self._end_opening(now + max(_LAST_CHANCE, now - due))
 
@@ -218,7 +218,8 @@ class AioConnection:
                 if not future.done():
                     future.set_result(reply)
         except Exception as error:
-            # At some replies, such as NOAUTH, the libraries end the connection. Those say more than its end.
+            # After some error replies, such as NOAUTH, the libraries close the connection. The reply explains more than
+            # the lost connection.
             code = error_code(error)
             end = error if code not in {"", *UNANSWERED} else _lost(_reason(error), silent=code == SILENT)
         finally:
@@ -291,7 +292,7 @@ class AioOutcomeQueue:
 
 
 class AioUnanswered:
-    """A call in a task of its own."""
+    """A call that runs in a task of its own."""
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
         self._task = task

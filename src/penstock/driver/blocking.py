@@ -34,8 +34,8 @@ from penstock.driver.subscriber import Subscriber
 R = TypeVar("R")
 T = TypeVar("T")
 
-# More idle connections to a node, of many threads that called at once, are closed after some seconds while something
-# waits.
+# The idle connections to a node that are kept. Many threads that call at once leave more; those are closed after some
+# seconds, while some operation waits.
 _MOST_IDLE = 8
 
 # `close` waits this many seconds for each subscriber's thread to end.
@@ -209,9 +209,10 @@ class BlockingUnanswered:
 
 
 class _Uninterrupted(Generic[R]):
-    """Work that another thread does, once, while this one waits: Ctrl-C interrupts only the main thread.
+    """Work that another thread does, once, while this one waits, because Ctrl-C interrupts only the main thread.
 
-    An interrupt of `run` may come before the work is claimed, or later. Either way `run` can be called again.
+    An interrupt of `run` may come before the other thread has claimed the work, or later. In either case, `run` can be
+    called again.
     """
 
     __slots__ = ("_has_ended", "_is_started", "_outcomes", "_unclaimed")
@@ -223,7 +224,7 @@ class _Uninterrupted(Generic[R]):
         self._is_started = False
 
     def run(self) -> Future[R]:
-        """Have the work done, and wait for its end."""
+        """Start the work in another thread, unless it was started, and wait for its end."""
         while not self._outcomes:
             try:
                 if not self._is_started:

@@ -118,13 +118,13 @@ class Connector:
         return self.use(parse_address(self._attachment.address))
 
     def use(self, address: ServerAddress) -> ServerAddress:
-        """Connect to this address. Call it before the first operation."""
+        """Use this address from now on. Call it before the first operation."""
         self._address, self.route = address, Route(address)
         return address
 
     @property
     def given_address(self) -> ServerAddress | None:
-        """The address, unless it belongs to an embedded server, or was not needed yet and is configured elsewhere."""
+        """The address; None for an embedded server, and for an address in the configuration that was not needed yet."""
         return None if self.is_embedded else self._address
 
     @property
@@ -179,9 +179,9 @@ class Connector:
         )
 
     def attempts(self, give_up_after: float) -> Attempts:
-        """Attempts at an operation. Until a server was reached, a fault of the address is raised soon.
+        """Attempts at an operation. Until a server was reached, they end soon if the address may be wrong.
 
-        Where several nodes are known, one that is down or gone is no fault of the address.
+        If the address names several nodes, it is not taken to be wrong because one of them is down or gone.
         """
         from penstock.driver.retrying import Attempts
 
@@ -306,7 +306,7 @@ class Connector:
 
 
 def _check_files(options: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError for a file of the TLS options that is not there: the libraries do not name it."""
+    """Raise ConfigurationError for a missing file of the TLS options, which the errors of the libraries do not name."""
     for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
         if (file := options.get(name)) and not os.access(file, os.R_OK):
             raise ConfigurationError(
@@ -359,7 +359,7 @@ def _is_large(argument: str | bytes | int | float) -> bool:
 
 
 def _pack(command: Command) -> bytes:
-    """Copies each argument only once."""
+    """Turn a command into bytes. Copies each argument only once."""
     parts = [b"*%d" % len(command)]
     for argument in command:
         text = argument if isinstance(argument, bytes) else str(argument).encode()

@@ -1,4 +1,4 @@
-"""Durable writes: how a node confirms that a write is on disk or on a replica, and whether it can be trusted to."""
+"""Durable writes: how a node confirms that a write is on disk or on a replica, and whether to trust that."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ class Durability:
     async def confirm_command(self, node: Node, *, must_send: bool = False) -> Command:
         """The command that returns when the writes before it are safe. Raises DurabilityUnavailable.
 
-        A node whose replica is away is given `durable_timeout` for its return: after a promotion, and after the restart
-        of a replica, a node is without one for a moment.
-        `must_send`: the call has to be sent in any case, so neither wait nor raise; () if the node can confirm nothing.
+        If the node has lost its replica, waits up to `durable_timeout` for its return: after a promotion, and while a
+        replica restarts, a node has no replica for a moment.
+        `must_send`: the call is sent in any case. Then this neither waits nor raises, and returns () if the node cannot
+        confirm a write.
         """
         until, command = self._commands.get(node, (0.0, ()))
         if until >= time.monotonic():
@@ -123,7 +124,7 @@ class Durability:
             await self._face.sleep(_REPLICA_CHECK_INTERVAL)
 
     async def check_primary(self, node: Node) -> None:
-        """Raise NotDurable if the node may have a successor: only it and its own replicas may have the write then."""
+        """Raise NotDurable if another node may have taken over: the write may then be only on the old one."""
         if not await self._face.is_still_primary(node):
             raise NotDurable(
                 f"accepted by {node[0]}:{node[1]}, but a fail-over is under way, or no Sentinel says that there is "
@@ -163,7 +164,7 @@ class DurableCall:
         self._may_have_run = self._repeated
 
     async def check(self, node: Node, reply: Any) -> None:
-        """Wait until the write is safe. `reply`: to what `prepare` has added. Raises NotDurable."""
+        """Wait until the write is safe. `reply`: the reply to the command of `prepare`. Raises NotDurable."""
         if not self._command or (self._repeated and self._command[0] == "WAIT"):
             await self._durability.wait_for_replica(node)
         else:

@@ -1,7 +1,7 @@
 """Sends script calls until they are answered, and drives operations: one implementation for both faces.
 
-The code is asyncio's, but it awaits only the few methods that a face supplies, at the end of this file. Those of the
-blocking face never suspend, so `run_to_completion` runs such a coroutine in one go, on any thread.
+The code is written as coroutines, which await only the few methods that a face supplies, at the end of this file. The
+methods of the blocking face never suspend, so `run_to_completion` runs such a coroutine in one go, on any thread.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _NO_REPLY = ConnectionError("no reply")
 
 
 class Engine(Generic[C, L]):
-    """What both faces of a driver do. A face adds the methods at the end, and the class of its listeners."""
+    """The code that both faces share. A face adds the methods at the end, and the class of its listeners."""
 
     listener_class: type[L]
 
@@ -304,7 +304,7 @@ class Engine(Generic[C, L]):
     async def drive(self, operation: Operation[R], stop: BaseException | None = None) -> R:
         """Run an operation: perform what it yields, send it the results, and raise errors inside it.
 
-        `stop`: the operation was left at an effect; raise this there, so that it cleans up."""
+        `stop`: raise this at the effect at which the operation is suspended, so that it cleans up."""
         opened: list[Listener | Unanswered] = []
         give_up_after = self.settings.give_up_after if stop is None else _CLEANUP_GIVE_UP_AFTER
         try:
@@ -400,7 +400,7 @@ class Engine(Generic[C, L]):
         return listener
 
     def known_node(self, key: str) -> Node | None:
-        """The node that serves the key, as far as that is known without asking."""
+        """The node that serves the key; None if a look-up would be needed."""
         return None if (route := self._connector.route) is None else route.node(key)
 
     def slot_moved(self, key: str) -> None:
@@ -486,7 +486,7 @@ class Engine(Generic[C, L]):
         raise NotImplementedError
 
     async def run_uncancelled(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine to its end, whatever is cancelled meanwhile."""
+        """Run a coroutine to its end, even if the caller is cancelled meanwhile."""
         raise NotImplementedError
 
     def start_subscriber(self, subscriber: Subscriber) -> None:

@@ -1,7 +1,7 @@
-"""Explains a failed connection, or a call that met damaged data: the reason and the remedy.
+"""Explains a failed connection, or a call that found damaged data: the reason and the remedy.
 
-Repeating does not help with a certificate that is not trusted, a protocol that the port
-does not speak, or an unknown name: these are raised at once. A closed port may be that of a restarting server.
+Another attempt cannot help if a certificate is not trusted, the port speaks another protocol, or a name is unknown.
+These errors are raised at once. A closed port is tried again, because its server may be restarting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.errors import PenstockError, ServerError, ServerRefused, ServerUna
 
 R = TypeVar("R")
 
-# The end of a connection during a handshake: a server that stops, not one that refuses.
+# How a connection ends during a handshake if the server stops. A server that refuses causes other errors.
 _ENDS_OF_CONNECTION = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError, ssl.SSLWantReadError)
 
 _UNKNOWN_NAME = {getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA") if hasattr(socket, name)}
@@ -107,8 +107,8 @@ def shown_name(name: str) -> str:
     return name if len(name) <= 80 else f"{name[:80]}…"
 
 
-# What a server says of the text of a script. No stored value can be the cause: the server lacks what the script uses,
-# or the script has a bug.
+# Errors of the server about the text of a script. No stored value can be the cause: the server lacks something that the
+# script uses, or the script has a bug.
 _FAULT_OF_SCRIPT = re.compile(
     r"nonexistent global|attempt to call |compiling script|readonly table|stack overflow|too many results"
     r"|[Uu]nknown (?:\w+ )?(?:sub)?command|[Ww]rong number of arg"
@@ -131,7 +131,7 @@ def script_error(call: RoundTrip[Any], code: str, error: Exception) -> ServerErr
 
 
 def state_damaged(call: RoundTrip[Any], error: Exception, key: str = "") -> StateDamaged:
-    """`key`: the key of which the server says that its type is wrong. Without one, the damage is not proven."""
+    """The error for a call that found damaged data. `key`: the one of a wrong type; "": the damage is not proven."""
     base = call.keys[0] if call.keys else ""
     component = component_of(base)
     if key:
@@ -153,7 +153,7 @@ _TEXT_OF_LUA = re.compile(r"attempt to |bad argument|nil value|(?:number|string|
 
 def _reason(error: Exception) -> str:
     if _TEXT_OF_LUA.search(str(error)) and not _FAULT_OF_SCRIPT.search(str(error)):
-        return "it is missing, or of another kind"  # the text is about variables of the script; it is the error's cause
+        return "it is missing, or of another kind"  # the text names variables of the script, and is still in the cause
     return shown_name(_PLACE_IN_SCRIPT.sub("", str(error)) or type(error).__name__)
 
 
@@ -174,7 +174,7 @@ class AskingFace(Protocol):
 
 
 async def name_wrong_key(face: AskingFace, node: Node | None, call: RoundTrip[Any], error: Exception) -> Exception:
-    """The error itself, or, for a key of a wrong type, one with the name of the key if it is one of the fixed keys."""
+    """The error itself; or, if a fixed key of the component has the wrong type, an error that names this key."""
     if node is None or not str(error).startswith("WRONGTYPE"):
         return error
     wanted: dict[str, str] = {}

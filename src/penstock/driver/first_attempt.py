@@ -1,6 +1,6 @@
-"""The first attempt at a script call, where nothing has to be found out or waited for before.
+"""The first attempt at a script call, if the node is known and the call needs no other command.
 
-A face sends it at once, without a coroutine. Whatever goes wrong, the call continues in `Engine.send`, with the same
+A face sends it at once, without a coroutine. If anything goes wrong, the call continues in `Engine.send`, with the same
 idempotency key.
 """
 
@@ -31,7 +31,7 @@ class CallingFace(Protocol):
 
 
 class FirstAttempt(msgspec.Struct):
-    """A script call as it can be sent now.
+    """A script call that can be sent now.
 
     key      the idempotency key of the call, if it has one
     error    why the attempt failed; None: it was not made, or the node does not know the script
@@ -60,7 +60,7 @@ class FirstAttempt(msgspec.Struct):
             self.error = error
 
     def answered(self, round_trip: RoundTrip[Any], reply: Any) -> bool:
-        """Whether the call has its reply. Otherwise the general way continues from here."""
+        """Whether `reply` answers the call. Otherwise `Engine.send` continues from here."""
         if isinstance(reply, Exception):
             self.failed(reply)
             self.to_load = round_trip.shortcut if self.error is None else None

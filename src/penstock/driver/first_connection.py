@@ -1,6 +1,6 @@
-"""What the first connection to a server finds out: whether Penstock can work with the server, and what it may lose.
+"""Examines a server at the first connection: whether Penstock can work with it, and which data it may lose.
 
-`penstock doctor` examines a server further.
+`penstock doctor` examines more.
 """
 
 from __future__ import annotations
@@ -73,6 +73,6 @@ def _version(info: dict[str, str], address: str) -> Version:
 
 
 def _fields(info: bytes | Exception) -> dict[str, str]:
-    """Empty for an error."""
+    """The fields of a reply to INFO; {} for an error."""
     lines = [] if isinstance(info, Exception) else info.decode().splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line)

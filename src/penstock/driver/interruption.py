@@ -1,7 +1,8 @@
-"""Exceptions of signal handlers: they end the call that they interrupt, and count as no fault of the network.
+"""Exceptions of signal handlers. They end the call that they interrupt, and are not treated as network errors.
 
-A handler runs between any two lines, also while a reply is awaited, and may raise what a lost connection raises: an
-`alarm` that raises TimeoutError is common. The client libraries then wrap it in an error of theirs.
+A handler runs between any two lines, even while the driver waits for a reply, and may raise the same exception as a
+lost connection: an `alarm` whose handler raises TimeoutError is common. The client libraries then wrap it in one of
+their errors.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Interruption(BaseException):
 
 
 def raise_if_interrupted(error: BaseException) -> None:
-    """Raise Interruption if a signal handler has raised the error, or the one that it was made from."""
+    """Raise Interruption if a signal handler has raised the error, or an error that caused it."""
     if threading.current_thread() is not threading.main_thread():  # handlers run there
         return
     for one in causes(error):
@@ -37,7 +38,7 @@ def _is_of_handler(traceback: TracebackType | None) -> bool:
 
 
 def _is_handler(frame: FrameType) -> bool:
-    """Whether it is the call of a signal handler, which gets the frame that it interrupts."""
+    """Whether the frame is the call of a signal handler: the frame that it interrupts is among its arguments."""
     for value in list(frame.f_locals.values()):
         if isinstance(value, FrameType) and value is frame.f_back:
             return True

@@ -1,4 +1,4 @@
-"""What the driver uses of valkey-py and redis-py that neither of them documents. Only this module touches it.
+"""The undocumented attributes of valkey-py and redis-py that the driver uses. Only this module touches them.
 
     of a blocking connection    `_sock`, its socket
     of an asyncio connection    `_writer`, its `asyncio.StreamWriter`
@@ -58,12 +58,12 @@ async def log_in(connection: Any) -> None:
 
 
 def log_in_option(library: str) -> dict[str, Any]:
-    """The argument of an asyncio connection by which it calls `log_in`."""
+    """The argument that makes an asyncio connection call `log_in`."""
     return {f"{library}_connect_func": log_in}
 
 
 def copied_socket(connection: Any) -> socket.socket | None:
-    """The socket under an asyncio connection, to close the copy of a forked child.
+    """The socket under an asyncio connection, so that a forked child can close its copy.
 
     The transport only wraps the socket. Closing the transport would also change the selector, which parent and child
     share.
@@ -124,7 +124,7 @@ def read_client(client: Any) -> ServerAddress:
 
 
 def sentinel_clients(client: Any) -> Iterable[Any]:
-    """The clients of the Sentinels that an asyncio client asks, which it leaves open when it is closed."""
+    """The clients with which an asyncio client asks the Sentinels. Closing that client does not close them."""
     manager = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
     return manager.sentinels if manager else ()
 

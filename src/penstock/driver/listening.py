@@ -24,7 +24,7 @@ Message: TypeAlias = str | Exception
 
 
 def channel_name(face: str, key: str, *, is_cluster: bool) -> str:
-    """The channel on which a face hears of changes in the slot of a key."""
+    """The channel on which a face receives the messages that scripts send from the slot of a key."""
     return wake_channel(face, _slot_tags()[slot(key)] if is_cluster else "")
 
 
@@ -54,14 +54,14 @@ class WakeChannel:
         self.listeners: dict[int, list[FaceListener]] = {}
         self.shared_numbers: dict[str, int] = {}
         self.is_subscribed = False
-        """Whether the server has confirmed the subscription, and the connection is still there."""
+        """Whether the server has confirmed the subscription, and the connection was not lost since."""
         self.is_leaving = False
         """Whether the subscription is being cancelled."""
         self.was_unused = False
-        """Whether it had no listeners when that was checked last."""
+        """Whether the last check found no listeners."""
 
     def deliver(self, data: bytes) -> None:
-        """Pass a message on: to one number, or to all (`*`). A number without listeners is that of closed listeners."""
+        """Deliver a message to the listeners with its number, or to all (`*`). The listeners may be closed by now."""
         number, _, text = data.decode(errors="replace").partition(" ")
         if number == "*":
             self.notify_all(text)
@@ -89,7 +89,7 @@ class FaceListener:
         self.channel = channel
         self.number = number
         self.shared_key = shared_key
-        """What the listeners with this address have in common, or "" if the address is this one's alone."""
+        """The key for which several listeners share this address, or "" if it belongs to this listener alone."""
         self.address = f"{channel.name}/{number}"
         self.needs_confirmation = not channel.is_subscribed
         """Whether its first message confirms that the channel is subscribed to."""

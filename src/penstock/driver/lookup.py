@@ -1,10 +1,10 @@
 """Asks candidates which node serves a position (a slot of a cluster, or 0): the nodes of the cluster, or the Sentinels.
 
-They are asked in groups, those of a group side by side. The first answer that names a node for the position is used, so
-a candidate that does not answer delays nobody. If the node of the position has fallen silent or was demoted, some
-candidates may not know its successor yet. Then an answer that names another node is used at once; one that names the
-same node again is used only when all candidates have answered, or half a second has passed. The same holds for a
-Sentinel that has missed a fail-over.
+The candidates are asked in groups, and all of a group at the same time. The first answer that names a node for the
+position is used, so a candidate that does not answer delays no caller. If the node of the position has fallen silent or
+was demoted, some candidates may not know its successor yet. Then an answer that names another node is used at once; an
+answer that names the same node again is used only when all candidates have answered, or half a second has passed. The
+answer of a Sentinel that has missed a fail-over waits in the same way.
 
 The code is written once for both faces. A face supplies the queue of the answers, and runs the coroutines that ask:
 as tasks, or in threads that end with the answer.
@@ -26,7 +26,7 @@ from penstock.errors import ServerRefused
 # same node again is used.
 _GRACE = 0.5
 
-# While calls are held at the promotion of a replica, they look after so many seconds again.
+# While a replica is being promoted, calls are held, and check at this interval, in seconds, whether they may continue.
 _HOLD_INTERVAL = 0.01
 
 Outcome: TypeAlias = Answer | Exception
@@ -82,7 +82,7 @@ async def look_up(face: LookupFace, route: Route, position: int) -> None:
             asked += len(group)
             grace_ends = time.monotonic() + _GRACE
             while asked:
-                # The last group has all the time that connecting and a reply may take.
+                # For the last group, wait as long as connecting and a reply may take.
                 waits = group is groups[-1] and same is None
                 outcome = await arrived.get(None if waits else grace_ends - time.monotonic())
                 if outcome is None:

@@ -46,7 +46,7 @@ def number_calls(
 
 
 async def send_pipelines(face: PipelineFace, route: Route, round_trips: Sequence[RoundTrip[Any]]) -> dict[int, Any]:
-    """The replies to the round trips, by index. Those that a node did not answer are missing."""
+    """The replies to the round trips, by index. A round trip that its node did not answer is missing."""
     by_node: dict[Node, list[int]] = {}
     unknown: list[int] = []
     for index, round_trip in enumerate(round_trips):

@@ -1,8 +1,8 @@
-"""Which errors are worth another attempt, how long to retry, and which errors Penstock raises for the others.
+"""Which errors are worth another attempt, how long to retry, and which errors Penstock raises in place of the others.
 
-Every script call can safely be sent again. New ids are among its arguments, so a second copy has the same ones. A call
-that must not take effect twice also has an idempotency key, or the number of a worker's turn (see `jobs/lease.lua`), by
-which the server recognises the second copy and repeats its reply.
+Every script call can safely be sent again. The ids of new jobs and messages are among its arguments, so a second copy
+has the same ones. A call that must not take effect twice also has an idempotency key, or the number of a worker's turn
+(see `jobs/lease.lua`), by which the server recognises the second copy and repeats its reply.
 
 So the driver handles a lost reply, a restarting server, a primary that has become a replica and a moving slot alike: it
 waits a little, finds the node again, sends again, and gives up after `give_up_after`.
@@ -111,7 +111,7 @@ _HINTS = {
     "&penstock:wake:*`",
 }
 
-# How Valkey, and Redis 7.0, begin to say that a script used a command or a key to which its user has no right.
+# How the errors of Valkey, and of Redis 7.0, begin if a script used a command or a key to which its user has no right.
 _LACKS_RIGHT = ("ACL failure in script", "The user executing the script can't")
 
 # How a server without a command, or without Lua, answers a client. A script that calls an unknown command gets
@@ -122,8 +122,8 @@ _LACKS_COMMAND = ("unknown command", "Could not find scripting engine")
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 1.0
 
-# A closed port where no server was reached yet is retried for this many seconds. A server that starts, or is started
-# again, is there sooner.
+# A closed port where no server was reached yet is retried for this many seconds. A server that starts or restarts opens
+# its port sooner.
 _CLOSED_GIVE_UP_AFTER = 3.0
 
 # A warning is logged when an operation has failed for this many seconds; at most one in that time.
@@ -184,10 +184,10 @@ class Attempts:
     __slots__ = ("_closed_give_up_after", "_give_up_after", "_is_new", "_since", "failures")
 
     def __init__(self, give_up_after: float, *, is_new: bool = False, is_single: bool = False) -> None:
-        """How often to try.
+        """Retry for `give_up_after` seconds, or for less at a closed port if both of these are true:
 
         is_new     no server was reached at the address yet, so the address itself may be wrong
-        is_single  the address is that of one server, which no other one replaces
+        is_single  the address names one server, which no other server can replace
         """
         self._give_up_after = give_up_after
         self._closed_give_up_after = (

@@ -85,7 +85,7 @@ class Route:
 
     @property
     def lookup_commands(self) -> tuple[tuple[str, ...], ...]:
-        """What to send to a candidate. While a Sentinel leads a fail-over, only the first one names the successor."""
+        """The commands for a candidate. While a Sentinel leads a fail-over, only its first reply has the successor."""
         if self.uses_sentinels:
             return ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._address.service), self.state_command
         return (("CLUSTER", "SLOTS"),)
@@ -155,7 +155,7 @@ class Route:
         return Answer(table, replicas)
 
     def hold(self, seconds: float) -> None:
-        """Behind Sentinel: call no node until `take_over`, but at most for so many seconds."""
+        """Behind Sentinel: call no node until `take_over`, but for at most `seconds`."""
         self._held_until = time.monotonic() + seconds
         for node in self._table:
             if node is not None:
@@ -177,7 +177,7 @@ class Route:
         return Answer([node], [], self._epoch + 1)
 
     def is_outdated(self, answer: Answer) -> bool:
-        """Whether a Sentinel has missed a fail-over that another one knows."""
+        """Whether the answer is from a Sentinel that has missed a fail-over which another Sentinel knows."""
         return answer.epoch < self._epoch
 
     def is_doubtful(self, answer: Answer, position: int, suspect: Node | None) -> bool:
@@ -187,8 +187,8 @@ class Route:
     def has_primary(self, reply: Any, node: Node) -> bool | None:
         """Whether a Sentinel's reply to `state_command` says that no fail-over away from this node is under way.
 
-        None if the Sentinel does not know. While it leads a fail-over it names the old primary; since the promotion it
-        has the epoch of the new one.
+        None if the Sentinel does not know. A Sentinel that leads a fail-over still names the old primary after the
+        promotion, but already with the epoch of the new one.
         """
         state = _fields(reply)
         epoch = int(state.get(b"config-epoch", -1))
@@ -253,7 +253,7 @@ class Route:
         self._in_doubt.pop(node, None)
 
     def reachable(self, named: Any, asked: Node) -> Node:
-        """The address of a node as seen from here. `named`: its host and port, as `asked` has said them."""
+        """The address of a node as seen from here. `named`: its host and port, as the node `asked` reported them."""
         # A node that does not know its own name sends none, or "?". It means the host that was asked.
         host, port = named[0], int(named[1])
         node = (host.decode() if host and host != b"?" else asked[0]), port

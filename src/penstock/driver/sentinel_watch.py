@@ -1,8 +1,8 @@
-"""Hears from the Sentinels that a replica takes over, in one thread per process, whether the process waits or not.
+"""Learns from the Sentinels that a replica takes over, in one thread per process, even if no operation waits.
 
-The thread runs an event loop of its own, and is subscribed to the announcements of every Sentinel: the one that leads
-the fail-over makes them first. An announcement is only a hint; the Sentinel is asked then, and after each connection
-that was lost. The thread sends nothing else. It ends with its driver.
+The thread runs an event loop of its own. It subscribes to the announcements of every Sentinel, because the one that
+leads the fail-over makes them first. An announcement is only a hint: the thread then asks that Sentinel for the
+primary, as it does whenever it has connected again. It sends nothing else, and ends with its driver.
 
     +selected-slave   calls are held, and the replica is watched until it is promoted
     promoted          it is the primary now; all leases are checked there (`Connector.took_over`)
@@ -28,11 +28,12 @@ from penstock.driver.route import Answer, Route
 _SELECTED = b"+selected-slave"
 _CHANNELS = ("+selected-slave", "+promoted-slave", "+failover-state-reconf-slaves", "+switch-master")
 
-# From the choice of a replica until it is promoted, some 0.1 s, calls are held: the old primary would accept them, and
-# lose them. A fail-over that takes longer than so many seconds holds them no more.
+# From the choice of a replica until its promotion, some 0.1 s, calls are held, because the old primary would accept
+# them and lose them. They are held for at most this many seconds, even if the fail-over takes longer.
 _HOLD_FOR = 1.0
 
-# The promotion closes all connections to the replica. In case it does not, the replica is asked so often.
+# The promotion closes all connections to the replica. In case it does not, the thread asks the replica for its role at
+# this interval, in seconds.
 _ROLE_INTERVAL = 0.2
 _PROMOTION_TIMEOUT = 10.0
 
@@ -40,12 +41,12 @@ _PROMOTION_TIMEOUT = 10.0
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 
-# Every so many seconds the thread looks whether its driver is still in use.
+# Seconds between the checks whether the driver is still in use.
 _LOOK_INTERVAL = 10.0
 
 
 class SentinelWatch:
-    """`owner`: the thread ends when nobody has it any more."""
+    """Follows the Sentinels in a thread. `owner`: the thread ends when this object was garbage-collected."""
 
     def __init__(self, connector: Connector, owner: object) -> None:
         self.pid = os.getpid()
@@ -97,7 +98,7 @@ class SentinelWatch:
             await engine.aclose()
 
     async def _follow(self, engine: AioEngine, sentinel: Node) -> None:
-        """Follow one Sentinel, whatever happens to the connection."""
+        """Follow one Sentinel, and connect again whenever the connection fails."""
         pause = _FIRST_PAUSE
         while True:
             with contextlib.suppress(Exception):
@@ -118,7 +119,7 @@ class SentinelWatch:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _check(self, engine: AioEngine, sentinel: Node) -> None:
-        """Leave the primary if the Sentinel names another one."""
+        """Switch to another primary if the Sentinel names one."""
         route = self._connector.route
         if route is None:
             return
@@ -142,7 +143,7 @@ class SentinelWatch:
                     self._take_over(route, route.promoted(heir))
 
     async def _is_promoted(self, engine: AioEngine, heir: Node) -> bool:
-        """Whether it is the primary; answers no only after a while, or when it closes the connection."""
+        """Whether `heir` is the primary now. Returns False only after a pause, or when `heir` closes the connection."""
         try:
             connection = await engine.open_connection(heir)
         except Exception:

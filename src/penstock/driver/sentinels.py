@@ -1,8 +1,8 @@
-"""Behind Sentinel: whether a node is still the primary.
+"""Checks, behind Sentinel, whether a node is still the primary.
 
-    the Sentinels promote a replica ──▶ they announce it, and `sentinel_watch.py` hears of it
+    the Sentinels promote a replica ──▶ they announce it, which `sentinel_watch.py` receives
          │
-         └── some 10 s later they demote the old primary. What it accepts until then is lost
+         └── some 10 s later they demote the old primary. The writes that it accepts until then are lost
 
 So a durable write counts as safe only if no Sentinel knows of a fail-over after the write was confirmed.
 """
@@ -36,7 +36,7 @@ class RoutingFace(Protocol):
 
 
 async def check_primary(face: RoutingFace, connector: Connector, node: Node) -> None:
-    """Look the primary up again, and hang up on the node if another one is it.
+    """Look up the primary again, and close the connections to `node` if it is another one.
 
     A primary that was frozen answers again after its thaw, until a Sentinel demotes it some 10 s later.
     """
@@ -51,7 +51,8 @@ async def check_primary(face: RoutingFace, connector: Connector, node: Node) -> 
 class PrimaryChecks:
     """Asks the Sentinels whether a node is still the primary.
 
-    Callers that come while a question is under way share the next one: the answer to the present one may be too old.
+    Callers that arrive while the Sentinels are being asked share the next question: for them, the answer to the present
+    one may be too old.
     """
 
     def __init__(self, face: RoutingFace) -> None:
@@ -61,7 +62,7 @@ class PrimaryChecks:
         self._silent_at: dict[Node, float] = {}
 
     async def confirm(self, route: Route, node: Node) -> bool:
-        """Whether at least one Sentinel answers, and each that does names this node."""
+        """Whether at least one Sentinel answers, and all that answer name this node as the primary."""
         wanted = self._begun + 1
         while self._ended < wanted:
             await self._face.share(("primary", node), partial(self._ask_all, route, node))

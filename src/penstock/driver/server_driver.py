@@ -120,6 +120,6 @@ class ServerDriver:
 
 
 def _follow_sentinels(driver: weakref.ref[ServerDriver]) -> None:
-    # The connector must not keep its driver: the thread that watches ends with it.
+    # The connector must not keep its driver alive, because the thread of `SentinelWatch` ends when the driver is gone.
     if (owner := driver()) is not None:
         owner.follow_sentinels()

@@ -6,9 +6,9 @@
        node silent,      ▼    │  "", because messages may have been lost meanwhile
        slot moved      looking for the node, with back-off
 
-Nothing arrives from a frozen machine that did not close its connections, nor from a server without news. So one of the
-faces of the process sends a PING to a node that was silent for 5 s. If the node does not answer within 2 s, every
-connection of the process to it is closed, and whatever waits looks for the node again.
+A silent connection may lead to a frozen machine, or to a server that has nothing to send. So one of the faces of the
+process sends a PING to a node that was silent for 5 s. If the node does not answer within 2 s, the process closes all
+its connections to the node, and the operations that wait look for the node again.
 
 The code is written once. On the blocking face a subscriber runs in a thread, where no `await` ever suspends.
 """
@@ -34,17 +34,18 @@ L = TypeVar("L", bound=FaceListener)
 
 log = logging.getLogger("penstock")
 
-# A node has to answer a PING within this part of the setting `ping_interval`.
+# A node has to answer a PING within this fraction of the setting `ping_interval`.
 _PING_TIMEOUT = 0.4
 
-# A login that was accepted before and is refused now is tried again after so many seconds, and reported so often.
+# Seconds until a login that was accepted before, and is refused now, is tried again; and seconds between the warnings
+# about it.
 _REFUSED_PAUSE = 1.0
 _WARN_INTERVAL = 60.0
 
-# The channel on which a server says that it has deleted all keys.
+# The channel on which a server reports that it has deleted all keys.
 _INVALIDATED = b"__redis__:invalidate"
 
-# A connection without listeners is kept for so many of these intervals.
+# A connection without listeners is kept for this many times `ping_interval`.
 _KEEP_UNUSED = 2.0
 
 
@@ -66,7 +67,7 @@ class Connection(Protocol):
         ...
 
     def set_reply_timeout(self, seconds: float) -> None:
-        """From now on, a reply has to arrive within so many seconds."""
+        """From now on, a reply has to arrive within `seconds`."""
 
     def hang_up(self) -> None:
         """Make whatever uses the connection fail, and close it then. Any thread may call it."""
@@ -205,7 +206,7 @@ os.register_at_fork(after_in_child=_close_copies)
 class Subscriber:
     """The connection of one face to one node, on which messages arrive; and the channels that it subscribes to.
 
-    `node` None: it looks for the nodes of its channels, passes them on, and ends.
+    Without a `node`, it finds the node of each channel, hands the channel to the subscriber of that node, and ends.
     """
 
     def __init__(self, subscriptions: Subscriptions[Any], face: SubscriberFace, node: Node | None) -> None:
@@ -219,7 +220,7 @@ class Subscriber:
         self._pinged_at = 0.0
         self._used_at = self._checked_at = time.monotonic()
         self._is_stopped = False
-        # A server that has accepted this login once does so again: a password or a certificate is being replaced.
+        # If a server has accepted this login once, it will do so again: a password or a certificate is being replaced.
         self._was_accepted = False
         self._warned_at = -_WARN_INTERVAL
         _subscribers.add(self)
@@ -260,7 +261,7 @@ class Subscriber:
             self._notify_all(end)
 
     async def _serve(self) -> None:
-        """Pass on what arrives next."""
+        """Connect if necessary, and handle the next messages."""
         if self._connection is None:
             await self._pass_on_moved()
             if self.node is None or not self.channels:
@@ -282,7 +283,7 @@ class Subscriber:
             self._face.close_surplus()
 
     async def _pass_on_moved(self) -> None:
-        """Find the node of each channel, and pass on those of other nodes."""
+        """Find the node of each channel, and hand the channels of other nodes to the subscribers of those."""
         for channel in list(self.channels.values()):
             if await self._face.find_node(channel.key) != self.node:
                 with self._subscriptions.lock:
@@ -295,7 +296,8 @@ class Subscriber:
         try:
             (number,) = await connection.exchange(("CLIENT", "ID"))
             if not isinstance(number, Exception):
-                # It reads no keys, so the only news that it gets is that all were deleted. Not every user may do this.
+                # This connection reads no keys, so the server reports only that it deleted all keys. Not every user may
+                # turn this on.
                 await connection.exchange(("CLIENT", "TRACKING", "ON", "REDIRECT", number))
         except BaseException:  # such as a cancellation: nobody else knows this connection yet
             connection.close()
@@ -375,13 +377,13 @@ class Subscriber:
                 channel.was_unused = True
 
     def _leave_if_moved(self, channel: WakeChannel) -> None:
-        """End the subscription if another node serves its slot, as a call has found out. A replica would keep it."""
+        """End the subscription if a call has found that another node serves its slot. A replica would not end it."""
         if self._face.known_node(channel.key) not in (self.node, None):
             with self._subscriptions.lock:
                 self._leave(channel)
 
     def _leave(self, channel: WakeChannel) -> None:
-        """End a subscription, unless that has begun. The server's confirmation completes it. Called with the lock."""
+        """Ask the server once to end a subscription. Its confirmation completes the end. Called with the lock."""
         if not channel.is_leaving and self._connection is not None:
             channel.is_leaving = True
             self._connection.push(("SUNSUBSCRIBE", channel.name))
