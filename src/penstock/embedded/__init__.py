@@ -2,8 +2,8 @@
 
 The modules of this folder, in reading order:
 
-    client.py             the folder's own server, where no address is configured
-    program.py            which server program that is, and its release
-    writer.py             which server wrote the data, and which may read it
-    keeper.py             the process that starts this server and ends it with its last user
+    client.py             attaches a process to the server of its project, and starts the server if necessary
+    program.py            finds the server program, and its release
+    writer.py             records which server wrote the data, and refuses a server that may be unable to read it
+    keeper.py             the process that starts the server, and ends it when its last user is gone
 """

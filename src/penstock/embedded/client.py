@@ -235,8 +235,8 @@ def stop(home: Path, timeout: float = 10.0) -> bool:
 def forget(home: Path) -> list[Path]:
     """Stop the home's server, and delete the home with all its data.
 
-    Returns the files in it that are not Penstock's, which stay. Raises ServerUnavailable if the server does not end, or
-    if a program starts it again meanwhile.
+    Returns the files that are not Penstock's, which it leaves in the home. Raises ServerUnavailable if the server does
+    not end, or if a program starts it again meanwhile.
     """
     stop(home)
     home = home.resolve()

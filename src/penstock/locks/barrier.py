@@ -20,7 +20,7 @@ from penstock.locks.meeting_bindings import BarrierBindings, BarrierReply
 from penstock.locks.watching import check_timeout
 
 MAX_PARTIES = 1000
-"""When the last party arrives, it probes all others: some microseconds of server time, and a call for each 150."""
+"""The last party to arrive probes all others, which takes some microseconds of server time, and a call for each 150."""
 
 LEASE_RULE = "seconds from 1 to an hour"
 

@@ -154,7 +154,7 @@ class LeaseBindings:
         self._release = scripts["release"]
 
     def acquire(self, packed: bytes, ticket: int, *, join: bool) -> RoundTrip[AcquireReply]:
-        """Try to acquire it.
+        """Send one attempt of a request.
 
         ticket  the position among the waiters, from the reply to the last attempt; 0 for the first
         join    if it is not granted, join the waiters or keep the position among them; False gives the position up
@@ -171,7 +171,7 @@ class LeaseBindings:
         address   where the owner is notified when an operator breaks the lock
         """
         args = (packed, math.ceil(seconds * 1000), ends, int(confirms), address)
-        takes = len(self._renew.args)  # that of semaphores takes no more than the first three
+        takes = len(self._renew.args)  # the script of semaphores takes only the first three
         return RoundTrip(self._renew, self.declared, args[:takes], read_renew_reply)
 
     def release(self, packed: bytes) -> RoundTrip[ReleaseReply]:
@@ -254,7 +254,7 @@ class SemaphoreBindings(LeaseBindings):
         self._name = keys.name
 
     def set_limit(self, limit: int | None) -> RoundTrip[bool]:
-        """Store a limit, or remove it. True: send it again, because one call drops only so many dead waiters."""
+        """Store a limit, or remove it. True: send it again; this call dropped as many dead waiters as one call may."""
         return RoundTrip(self.scripts["set_limit"], self.declared, (limit or 0,), bool)
 
     def info(self) -> RoundTrip[SemaphoreInfo]:
@@ -325,8 +325,8 @@ class RateReply:
     """The answer to one attempt to use units.
 
     outcome    "granted"; "refused"; "waits": try again in `seconds`, or earlier if a message asks for it; "full": too
-               many requests wait; "again": send it again at once, because one call drops only so many dead waiters
-    seconds    unless it waits: until the units would be allowed
+               many requests wait; "again": send it again at once: this call dropped as many dead waiters as it may
+    seconds    until it should try again, if it waits; otherwise, until the units would be allowed
     remaining  how many more units are allowed now
     ticket     the position among the waiters
     """
@@ -365,7 +365,7 @@ class RateLimitBindings:
     ) -> RoundTrip[RateReply]:
         """Try to use the units of a request.
 
-        key       of the request; all its attempts have the same
+        key       the idempotency key of the request, which all its attempts share
         ticket    the position among the waiters, from the reply to the last attempt; 0 for the first
         join      if the units are not allowed now, join the waiters or keep the position; False gives it up
         max_wait  seconds; refuse a new request that would wait for longer. None: any
@@ -375,7 +375,7 @@ class RateLimitBindings:
         return RoundTrip(rate_limit_scripts()["acquire"], self.declared, args, _rate_reply)
 
     def withdraw(self, packed: bytes, key: IdempotencyKey) -> RoundTrip[bool]:
-        """Withdraw a request, even if its last attempt has not arrived yet: it neither waits nor uses units then."""
+        """Withdraw a request, so that it neither waits nor uses units, even if its last attempt arrives later."""
         return RoundTrip(rate_limit_scripts()["withdraw"], self.declared, (key.caller, key.number, packed), bool)
 
 
@@ -409,7 +409,7 @@ class CommitReply:
              "impossible": a write cannot be executed
     results  for "done", the reply to each write
     index    which condition is unmet, or which write is impossible, from 0
-    found    the value that is there instead; None if there is nothing
+    found    the value that the server has instead; None if it has none
     """
 
     outcome: Literal["done", "not held", "unmet", "impossible"]

@@ -26,10 +26,10 @@ class Enterable(Protocol):
 
 
 def guard_calls(function: F, by: Enterable) -> F:
-    """The function, each call of which enters `by` and leaves it again at its end.
+    """Return a function that enters `by` at each call, and leaves it at the end of the call.
 
-    An `async def` function is awaited inside `async with`, any other is called inside `with`. Raises TypeError for what
-    would do its work only after the block: generators, and objects that are no functions.
+    An `async def` function is awaited inside `async with`, any other is called inside `with`. Raises TypeError for
+    generators, which would do their work only after the block, and for objects that are not functions.
     """
     name = getattr(function, "__qualname__", repr(function))
     if isinstance(function, staticmethod | classmethod | property):

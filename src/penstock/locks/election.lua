@@ -13,8 +13,8 @@
 --   observers  ZSET    faces that wait for the next leader (waiting.lua)
 --   waiters, checks, offers, unresponsive: the candidates, see waiters.lua
 --
--- The end of a lease is no event, because nothing happens in the server then. Observers look when it is due. The next
--- leader is reported to them as soon as it has taken the leadership.
+-- No script runs when a lease ends, so no message reports that. Observers look when the end is due. The next leader is
+-- reported to them as soon as it has taken the leadership.
 
 -- Makes a request the leader. Returns its term. The term comes from the clock, so it is higher than all earlier ones
 -- even if a failover lost the last of them.
@@ -41,9 +41,9 @@ function election.extend(ms)
   return ms
 end
 
--- Reserves the leadership for the first candidate, if there is no leader. Returns 1 if so many candidates are gone that
--- one call cannot drop them all; then the caller repeats the call. In case the caller has died, a candidate is asked to
--- try again in a second.
+-- Reserves the leadership for the first candidate, if there is no leader. Returns 1 if it dropped as many dead
+-- candidates as one call may, and has not finished; then the caller repeats the call. In case the caller dies, a
+-- candidate is asked to try again in a second.
 --- (view: table) -> int
 --- uses: base leader
 function election.hand_over(view)
@@ -75,7 +75,8 @@ end
 -- `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1 to join the candidates, or keep the position
 -- among them, if it is not elected.
 -- Returns { 1, term, 0, now } or { 0, ticket, ms until it should try again, now }, as the script of a lock does. 0 ms:
--- so many candidates are gone that one call cannot drop them all; it is not known yet if it is elected.
+-- this call dropped as many dead candidates as one call may, and does not know yet whether the request can be elected;
+-- it is to be repeated at once.
 --- keys: base leader
 --- args: request: str, ticket: int, join: int, value: str
 function script.acquire(base, leader, request, ticket, join, value)
@@ -122,7 +123,7 @@ function script.release(base, leader, request)
   end
   if waiters.withdraw(request, r) then waiters.ensure_check(view, base, election.due(now), "") end
   local more = election.hand_over(view)
-  -- If a candidate takes it, that is reported.
+  -- If it is reserved, the candidate's own call reports the next leader.
   if led == 1 and redis.call("EXISTS", leader) == 0 then waiting.report("observers") end
   return { led, more }
 end
@@ -150,8 +151,8 @@ function election.state()
   return shown
 end
 
--- Registers an observer for `ms` if the leader has the token `known`, "" for no leader: then there is no news. 0 ms
--- removes it. Returns the `state`.
+-- Registers an observer for `ms` if the leader still has the token `known`, or if `known` is "" and there is no leader.
+-- Otherwise the returned `state` is news for it. 0 ms removes the observer. Returns the `state`.
 --- keys: base leader
 --- args: address: str, ms: int, known: str
 --- flags: allow-oom

@@ -25,7 +25,7 @@ MAX_VALUE_BYTES = 1024
 _NEVER_LOOKED = "?"
 
 MOST_NOTICE = 0.8
-"""The largest part of the lease that may be kept back as notice: the rest must suffice for renewals."""
+"""The largest fraction of the lease that may be used as notice: the rest must suffice for renewals."""
 
 
 class Leadership(Lease):
@@ -147,7 +147,7 @@ class Observation:
 
     @verb
     def fetch(self, timeout: float | None = None) -> Operation[Leader | None]:
-        """Wait until the leader is another one than at the last call, at most `timeout` seconds; returns the leader.
+        """Wait at most `timeout` seconds for a leader other than that of the last call. Returns the leader.
 
         The first call returns the present leader at once.
         """
@@ -186,7 +186,7 @@ def _token(leader: Leader | None) -> str:
 
 
 def _checked_value(value: Any) -> str:
-    """Return what a leader may announce. Raises ValueError for anything else."""
+    """Return `value` if a leader may announce it, else raise ValueError."""
     try:
         if isinstance(value, str) and len(value.encode()) <= MAX_VALUE_BYTES:
             return value

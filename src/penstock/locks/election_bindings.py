@@ -65,7 +65,7 @@ class ElectionBindings(LeaseBindings):
     def observe(self, address: str, ttl: float, known: str) -> RoundTrip[Sighting]:
         """Look who leads. If the leader has the token `known`, register an address for `ttl` seconds; 0 deregisters it.
 
-        known  "" for a time without a leader; any other text that is no token for a first look
+        known  "" if there was no leader at the last look; for a first look, any other text that cannot be a token
         """
         return RoundTrip(self.scripts["observe"], self.declared, (address, math.ceil(ttl * 1000), known), _sighting)
 

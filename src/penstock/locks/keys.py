@@ -14,7 +14,7 @@ WAITERS = {
     "offers": ("ZSET", "request -> until when it can take what was handed over to it", "TTL"),
     "unresponsive": ("ZSET", "face that did not take an offer -> since when", "TTL"),
 }
-"""Keys of a lock, a semaphore or a rate limit while something waits for it."""
+"""Keys of a lock, a semaphore or a rate limit while requests wait for it."""
 
 
 LOCK = {

@@ -1,9 +1,9 @@
-"""The last tries of a process: for each lock or semaphore that it waits for, or has waited for in the last seconds.
+"""Notes when this process last tried each lock or semaphore that it waits for, or waited for in the last seconds.
 
 The server asks two waiters of different processes to try again when a lease may end. If both died together with the
 owner, nobody would try. So each process tries on its own: every five seconds (with leases below eight seconds: after
-part of the shortest lease) it tries the lock that it has tried the longest ago. If a waiter gets a lock that nobody
-handed over, somebody has died: then all waiters of the process try at once.
+a fraction of the shortest lease) it tries the lock whose last try was longest ago. If a waiter gets a lock that was not
+handed over to it, another process has died: then all waiters of this process try at once.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from penstock.core.operations import Driver, Listener, Operation, Wait, recheck_
 INTERVAL = 5.0
 """Seconds between two tries of an idle process."""
 
-# With short leases, the part of the lease, and the least number of seconds. A live owner has renewed its lease after a
-# third of it, so a try in the rest of the lease shows that it has not (`waiters.lua`).
+# With short leases, the interval is this fraction of the lease, but not less than the shortest one in seconds. A live
+# owner has renewed its lease after a third of it, so a later try shows whether it has (`waiters.lua`).
 _PART_OF_LEASE = 0.6
 _SHORTEST_INTERVAL = 2.0
 
-# A process that has waited for the same keys in so many seconds joins the waiters in its first attempt. For so long it
-# keeps its subscription, without which the first attempt would need a second round trip too.
+# A process that has waited for the same keys in the last 5 s joins the waiters in its first attempt. It keeps its
+# subscription for as long, without which the first attempt would need a second round trip, too.
 _LATELY = 5.0
 
-# The most keys that are remembered for that.
+# The most requests, each by its keys, whose last wait is remembered.
 _MOST_REMEMBERED = 1000
 
 
@@ -58,7 +58,7 @@ class LastTries:
 
     @contextmanager
     def waiting(self, keys: tuple[str, ...], listener: Listener, lease: float = math.inf) -> Iterator[None]:
-        """Count a waiter for the length of a block. `lease`: the seconds that it asks for."""
+        """Count a waiter while the `with` block runs. `lease`: the seconds that it asks for."""
         interval = min(INTERVAL, max(_SHORTEST_INTERVAL, _PART_OF_LEASE * lease))
         with self._lock:
             if not self._waiters:
@@ -103,10 +103,10 @@ class LastTries:
     def sleep(
         self, keys: tuple[str, ...], listener: Listener, retry_in: float, deadline: float | None
     ) -> Operation[list[str]]:
-        """Sleep until a request should be sent again: in `retry_in` seconds, when a message asks for it, when no waiter
-        of this process has tried for long, or at the deadline (a `time.monotonic()`).
+        """Sleep until a request should be sent again.
 
-        Returns the messages that arrived last; [] if none ended the sleep.
+        The sleep ends in `retry_in` seconds, when a message asks for it, when no waiter of this process has tried for
+        long, or at the deadline (a `time.monotonic()`). Returns the messages that arrived last; [] if none ended it.
         """
         messages: list[str] = []
         asked = time.monotonic() + retry_in
@@ -116,7 +116,7 @@ class LastTries:
             messages = yield Wait(listener, left)
             for message in messages:
                 asked = min(asked, time.monotonic() + recheck_delay(message))
-        if asked > time.monotonic():  # nothing asked for it
+        if asked > time.monotonic():  # no message asked for a try
             self._next_at = time.monotonic() + min(self._intervals.values())
         return messages
 

@@ -3,8 +3,8 @@
 --              count_down                 the last count_down
 --   closed ──────────────────▶ closed ─────────────────────────▶ open
 --
---   state     HASH  count: as the latch was created; left: how much is still to be counted down
---   counted   SET   ids that were counted; gone once the latch is open
+--   state     HASH  count: with which the latch was created; left: how much is still to be counted down
+--   counted   SET   ids that were counted; deleted when the latch opens
 --   waiting   ZSET  faces that wait (waiting.lua)
 --   replay:   (idempotency.lua)
 --
@@ -25,7 +25,8 @@ function latch.open(count, ttl)
 end
 
 -- Counts down by `n`. A call with an `id` that was counted before changes nothing.
--- Returns { how much is left, the count of the latch }; the first is -1, and nothing changes, if that is another count.
+-- Returns { how much is left, the count of the latch }. If the latch has another count, the first is -1, and nothing
+-- changes.
 --- keys: base state
 --- args: caller: str, number: int, count: int, ttl: int, n: int, id: str
 --- flags: allow-oom

@@ -1,4 +1,4 @@
-"""A latch: processes wait until it was counted down to zero, for instance by those that prepare their work."""
+"""A latch: processes wait until it was counted down to zero, for instance by the processes that prepare their work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lease: what `acquire` returns. It is renewed until it is released or lost, unless its holder wanted a bound.
+"""A lease, which `acquire` returns. It is renewed until it is released or lost, unless its holder limited it.
 
 acquire ──▶ held ── release ──▶ released
              │ ▲│
@@ -31,14 +31,14 @@ SHORTEST_LEASE = 0.05
 LONGEST_LEASE = 7 * 86400.0
 LEASE_RULE = "seconds from 0.05 to a week"
 
-# The owner of a lock that was held for so many seconds is notified at once when the lock is broken.
+# Seconds after which the owner of a lock has stored its address, so that it is notified at once if the lock is broken.
 _NOTICES_AFTER = 1.0
 
 
 # A message that grants a lock: "grant", the fence, the server's time, and the ms for which it is reserved.
 _GRANT_WORDS = 4
 
-# A waiter relies on a grant only if it lasts for at least so many seconds.
+# A waiter relies on a grant only if at least this many seconds of it are left.
 _LEAST_RESERVE = 1.0
 
 # The clocks of two hosts differ in speed by less than this, while a request waits.
@@ -50,7 +50,7 @@ class Grant(NamedTuple):
 
     fence       0 for a holder that gets none
     granted_at  the server's time of it, in microseconds
-    since       a time by `now()` that is certain to be earlier
+    since       a time, by `now()`, that is certain to be before the grant
     reserve     seconds for which the lock is reserved, if a message granted it: until then its owner has to confirm it;
                 None if it is granted for the whole lease
     """
@@ -103,7 +103,7 @@ def hand_over(bindings: LeaseBindings, packed: bytes) -> Operation[None]:
 
 
 class LeaseSource(Protocol):
-    """The parts of a lock or a semaphore that its leases use."""
+    """The attributes of a lock or a semaphore that its leases use."""
 
     @property
     def what(self) -> str: ...
@@ -351,8 +351,9 @@ class Lease(Renewable):
     def extend(self, seconds: float) -> Operation[float]:
         """Extend it to `seconds` from now, or leave it as it is if it lasts longer. Returns the seconds that remain.
 
-        Before work that keeps the process from renewing it, or to keep a lease that is not renewed (`renew=False`). It
-        never lasts beyond `max_hold`, so fewer seconds may remain. Raises LeaseLost if it was lost. One round trip.
+        Call it before work that keeps the process from renewing the lease, or to keep a lease that is not renewed
+        (`renew=False`). A lease never lasts beyond `max_hold`, so fewer seconds may remain. Raises LeaseLost if it was
+        lost. One round trip.
         """
         check_seconds("extend", "seconds", seconds, SHORTEST_LEASE, LONGEST_LEASE, LEASE_RULE)
         return self._extend(seconds)

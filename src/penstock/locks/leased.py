@@ -3,8 +3,8 @@
 Each call of `acquire` makes a request with its own token, which may be sent any number of times. A request that has to
 wait joins the waiters in the server (see `waiters.lua`): in its first attempt, if this process has waited for the same
 keys in the last seconds, else in its second. Its caller sleeps until a message arrives, until the time at which the
-server asked it to try again, or until it is the one of this process that tries (`last_tries.py`). A cancelled wait
-gives up its position among the waiters, or releases the lock if that was handed over in the meantime.
+server asked it to try again, or until it is chosen to try on behalf of its process (`last_tries.py`). A cancelled wait
+gives up its position among the waiters, or releases the lock if the lock was handed over in the meantime.
 
 A message that hands a lock over contains the grant (`Grant.from_messages`), so the waiter starts without asking, and
 the renewer confirms the grant in the background.
@@ -63,7 +63,7 @@ class LeasedResource(Generic[L, B]):
     bindings: B
 
     notice_key = ""
-    """A key in its slot, if an operator can take it from its holder."""
+    """A key in the slot of the resource; "" if no operator can take the resource from its holder."""
 
     def __init__(
         self,

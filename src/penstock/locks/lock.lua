@@ -9,7 +9,7 @@
 --
 --   <name>    STRING  the token of the owner; PX its lease. Other lock libraries use the same format
 --   fence     STRING  the last fence; PX the lease and an hour
---   holder    STRING  where the owner is notified when the lock is broken; PX its lease
+--   holder    STRING  the address at which the owner is notified when the lock is broken; PX its lease
 --   broken    STRING  the last token that was broken, a line break, and the reason; PX an hour
 --   waiters, checks, offers, unresponsive: see waiters.lua
 --
@@ -23,7 +23,7 @@
 -- A token that does not begin with `penstock/` is from another library, whose release sends no message. Therefore a
 -- waiter for such a lock tries again every five seconds.
 
-_reserve = { MS = 2000 } -- a lock that is handed over is reserved for so long; then the waiter must have confirmed it
+_reserve = { MS = 2000 } -- a waiter must confirm a lock that was handed over to it within this time
 
 -- Stores the next fence of these locks, and returns it. `ms`: the lease of their owner. The fence comes from the clock,
 -- so it is higher than all earlier ones even if a failover lost the last of them.
@@ -86,8 +86,8 @@ function lock.can_give(view, request, r, ticket)
 end
 
 -- Hands each free lock in `view.freed` over to its first waiter. The list grows when a waiter is dropped. `is_free`:
--- whether the first lock is known to be free. Returns 1 if so many waiters are gone that one call cannot drop them all;
--- then the caller repeats the call. In case the caller has died, a waiter is asked to try again in a second.
+-- whether the first lock is known to be free. Returns 1 if it dropped as many dead waiters as one call may, and has not
+-- finished; then the caller repeats the call. In case the caller dies, a waiter is asked to try again in a second.
 --- (view: table, us: int, is_free: bool) -> int
 function lock.hand_over(view, us, is_free)
   local freed, i = view.freed, 1
@@ -95,9 +95,9 @@ function lock.hand_over(view, us, is_free)
     if (is_free and i == 1) or redis.call("EXISTS", freed[i + 1]) == 0 then
       local head, r, ticket = waiters.head(view, freed[i])
       if head and #r[_request.KEYS] > 2 and not lock.can_give(view, head, r, ticket) then
-        waiters.drop_if_gone(view, head, r) -- then it is not in the way of the next one any longer
+        waiters.drop_if_gone(view, head, r) -- so that it does not block the next one
       elseif head and not waiters.drop_if_gone(view, head, r) then
-        -- A waiter that is not subscribed at this node might receive a grant all the same, and would rely on it.
+        -- A grant might reach even a waiter that is not subscribed at this node, and that waiter would rely on it.
         local ms = math.min(r[_request.LEASE_MS], _reserve.MS)
         local fence = lock.mint_fence(r[_request.KEYS], us, ms)
         waiters.notify(view, head, r, string.format("grant %.0f %.0f %d", fence, us, ms))
@@ -147,8 +147,8 @@ end
 -- KEYS: base and name of each lock, as in the request. `ticket`: from the reply to the last attempt; 0 for the first.
 -- `join`: 1 to join the waiters, or keep the position among them, if the locks are not granted.
 -- Returns { 1, fence, 0, now }, { 0, ticket, ms until it should try again, now }, or { -1, number of a name that holds
--- other data }. `now` is in microseconds. 0 ms: so many waiters are gone that one call cannot drop them all; it is not
--- known yet if the locks can be granted.
+-- other data }. `now` is in microseconds. 0 ms: this call dropped as many dead waiters as one call may, and does not
+-- know yet whether the locks can be granted; it is to be repeated at once.
 --- keys: base name
 --- args: request: str, ticket: int, join: int
 function script.acquire(base, name, request, ticket, join)
@@ -221,8 +221,8 @@ function script.release(base, name, request)
 end
 
 -- Extends the lease to `ms` from now; never shortens it. `ends`: server microseconds at which the holding ends at the
--- latest, 0 for never. `confirms`: 1 if the request was granted by a message and this is its first renewal. `address`:
--- where the owner is notified when the lock is broken, or "".
+-- latest, 0 for never. `confirms`: 1 if a message granted the request and this is its first renewal. `address`: where
+-- the owner is notified when the lock is broken, or "".
 -- Returns { 1, ms that are left }, or { 0, the reason if an operator broke it } if one of the locks is not held any
 -- longer.
 --- keys: base name

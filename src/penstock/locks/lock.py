@@ -18,10 +18,10 @@ from penstock.locks.leased import LeasedResource
 from penstock.locks.transaction import Guard, Transaction
 
 MAX_NAMES = 100
-"""Locks that one object acquires together; each costs some microseconds of server time."""
+"""The most locks that one object acquires together; each costs some microseconds of server time."""
 
 MAX_REASON = 500
-"""Characters of the reason for breaking a lock."""
+"""The most characters of the reason for breaking a lock."""
 
 
 class Held(Lease):
@@ -86,7 +86,7 @@ class Lock(LeasedResource[Held, LockBindings]):
         cancel_on_loss: bool = False,
         reentrant: MutableMapping[object, Held] | None = None,
     ) -> None:
-        """`reentrant`: all reentrant locks that the app holds, by names and thread or task; None if this one is not."""
+        """`reentrant`: all reentrant locks that the app holds, by names and thread or task; None if this is not one."""
         self.names = _checked_names(names)
         what = f"lock {self.names[0]!r}" if len(self.names) == 1 else f"locks {', '.join(map(repr, self.names))}"
         super().__init__(
@@ -112,7 +112,7 @@ class Lock(LeasedResource[Held, LockBindings]):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of all locks, if there are several."""
+        """The keys of all locks that the object acquires together."""
         return self.names
 
     def _acquire(self) -> Operation[Held]:
@@ -157,7 +157,7 @@ class Lock(LeasedResource[Held, LockBindings]):
 
     @verb
     def break_(self, reason: str = "") -> Operation[list[Owner]]:
-        """Take the lock from its owner, whatever that is doing. Returns the owners whose holdings ended.
+        """Take the lock from its owner, whatever the owner is doing. Returns the owners whose holdings ended.
 
         For an operator who knows that the owner hangs. The first waiter gets the lock. The fence rises, so a storage
         that checks it refuses what the former owner still writes; `held.transaction()` refuses it too. The owner is
@@ -170,7 +170,7 @@ class Lock(LeasedResource[Held, LockBindings]):
         return self.end_holdings(reason.encode(errors="replace").decode())
 
     def end_holdings(self, reason: str, token: str = "") -> Operation[list[Owner]]:
-        """`break_` for another operation to yield from. `token`: only the holding with this token; "": any."""
+        """`break_` for another operation to yield from. `token`: end only the holding with this token; "": any."""
         owners: list[Owner] = []
         for number in range(len(self.names)):
             broken = yield self.bindings.end_holding(number, reason, token)

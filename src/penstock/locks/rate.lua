@@ -14,16 +14,17 @@
 --
 -- A window (a sliding log) stores each unit, so that any span of `per` microseconds has at most `limit` of them.
 --
--- A waiter has a position, and no units: they are taken only when it tries again and they are allowed. So a process
--- that dies takes none with it. Each time, the first waiters are notified in how many milliseconds their
--- units are allowed; they sleep until then by their own clock. A waiter of another process checks two seconds later
--- whether the first one came. Nothing else is sent while requests wait.
+-- A waiter has a position, but no units: it takes them only when it tries again and they are allowed. So a process that
+-- dies while it waits uses none. Each call sends the first waiters the milliseconds until their units are allowed; they
+-- sleep until then by their own clock. A waiter of another process checks two seconds later whether the first one tried
+-- again. No other messages are sent while requests wait.
 --
--- A request is as in waiters.lua; its permits are units, its limit is what a full bucket holds or a window allows. It
--- also has the kind, `per`, and the interval of a bucket, both in microseconds. The declared keys are `base`, which
--- never exists, and `stored`, the bucket or the window. Other keys are made from `base`.
+-- A request has the form that waiters.lua describes. Its permits are units; its limit is the number of units that a
+-- full bucket holds or a window allows. It also has the kind, `per`, and the interval of a bucket, both in
+-- microseconds. The declared keys are `base`, which never exists, and `stored`, the bucket or the window. Other keys
+-- are made from `base`.
 
-line = { MOST_WAITERS = 10000 } -- more requests do not wait at a time
+line = { MOST_WAITERS = 10000 } -- the most requests that wait at a time
 _line = {
   AHEAD = 8, -- waiters that know their moments in advance
   HORIZON = 50000, -- microseconds; a later moment is sent only to the first waiter
@@ -32,8 +33,8 @@ _line = {
   PATIENCE = 2000, -- milliseconds after which an offer goes to the next waiter
 }
 
--- Returns the first moment at which `n` units are allowed. If they are more than a window allows, this is the moment of
--- the last of them, if all before it are used as soon as they are allowed.
+-- Returns the first moment at which `n` units are allowed. With more units than a window allows, that is the moment at
+-- which the last unit is allowed, if each of the others is used as soon as it is allowed.
 --- (n: int, now: int, per: int, limit: int) -> int
 --- uses: stored
 function window.allowed_at(n, now, per, limit)
@@ -77,7 +78,7 @@ function rate.left(r, us)
 end
 
 -- Whether the units of a request are allowed now, after those of all waiters before it. Drops waiters before it whose
--- process is gone or silent, but looks only as far as units are left.
+-- process is gone or silent, but stops looking when no units are left.
 --- (view: table, request: str, r: table, us: int) -> bool
 --- uses: base stored
 function line.may_pass(view, request, r, us)
@@ -102,9 +103,9 @@ function line.is_full()
   return redis.call("ZCARD", base .. "waiters") >= line.MOST_WAITERS
 end
 
--- Drops waiters whose process is gone, so that no request is refused because of them. Looks at some of the first.
--- Returns 1 if all of them were gone, and there may be more: then repeat the call. `must`: whether to do it even if it
--- was done less than a second ago.
+-- Drops waiters whose process is gone, so that no request is refused because of them. Looks only at the first waiters.
+-- Returns 1 if all of these were gone, and there may be more: then repeat the call. `must`: whether to sweep even if
+-- the last sweep was less than a second ago.
 --- (view: table, must: bool) -> int
 --- uses: base
 function line.sweep(view, must)
@@ -123,9 +124,9 @@ function line.sweep(view, must)
 end
 
 -- Notifies the first waiters of the moments at which their units are allowed. Drops those that are gone or silent.
--- `request`: the one that tries now, which is not notified, or "". Returns the ms until its moment if it is one of the
--- first, else -1; and the server ms until which the first waiter can take its units, 0 without waiters. In case this
--- call may not drop any more of them, a waiter is asked to try again in a second.
+-- `request`: the one that tries now, which is not notified, or "". Returns two numbers: the ms until the moment of
+-- `request` if it is one of the first, else -1; and the server ms until which the first waiter can take its units, 0
+-- without waiters. If this call has dropped as many waiters as it may, it asks a waiter to try again in a second.
 --- (view: table, us: int, request: str) -> int, int
 --- uses: base stored
 function line.announce(view, us, request)
@@ -168,7 +169,7 @@ end
 -- { 0, microseconds until they would be allowed, units that are allowed now } if it is refused;
 -- { 2, microseconds until it should try again, ticket } if it waits;
 -- { -1, microseconds until they would be allowed, 0 } if too many requests wait already;
--- { 3, 0, 0 } to be called again at once, because so many waiters are gone that one call cannot drop them all.
+-- { 3, 0, 0 } if it is to be repeated at once, because this call dropped as many dead waiters as one call may.
 --- keys: base stored
 --- args: caller: str, number: int, request: str, ticket: int, join: int, max_wait: int
 function script.acquire(base, stored, caller, number, request, ticket, join, max_wait)

@@ -82,7 +82,7 @@ class RateLimit:
 
     @verb
     def try_acquire(self, n: int = 1) -> RoundTrip[Allowance]:
-        """Whether `n` units are allowed now, after those of all requests that wait. If they are, they are used.
+        """Use `n` units if they are allowed now, after the units of all requests that wait. Never waits.
 
         One round trip; a call that the driver sends again counts once.
         """

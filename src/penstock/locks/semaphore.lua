@@ -17,7 +17,7 @@
 --
 -- All keys are made from the declared `base`, which never exists; the other declared key is `holders`.
 
-permit = { ALL = 0, UNLIMITED = 0 } -- as the number of permits, and as the limit, of a request
+permit = { ALL = 0, UNLIMITED = 0 } -- the number of permits, and the limit, in a request of a read-write lock
 
 -- Returns the limit that applies to a request. `set_limit` changes no read-write lock.
 --- (r: table) -> int
@@ -27,7 +27,7 @@ function permit.limit(r)
   return tonumber(redis.call("GET", base .. "limit")) or r[_request.LIMIT]
 end
 
--- Returns the members of `holders` that stand for what a request takes.
+-- Returns the members of `holders` for the permits of a request.
 --- (r: table) -> table
 function permit.members(r)
   if r[_request.PERMITS] == permit.ALL then return { r[_request.TOKEN] .. "/all" } end
@@ -108,8 +108,8 @@ function permit.remove_expired(now)
 end
 
 -- Hands free permits over to the first waiters, at most a hundred. Each of them calls this again when it takes its own.
--- Returns 1 if so many waiters are gone that one call cannot drop them all; then the caller repeats the call. In case
--- the caller has died, a waiter is asked to try again in a second.
+-- Returns 1 if it dropped as many dead waiters as one call may, and has not finished; then the caller repeats the call.
+-- In case the caller dies, a waiter is asked to try again in a second.
 --- (view: table) -> int
 --- uses: base holders
 function permit.hand_over(view)
@@ -166,8 +166,8 @@ end
 -- if the permits are not granted.
 -- Returns { 1, fence or 0, 0, now, skipped }, { 0, ticket, ms until it should try again, now, skipped, the limit }, or
 -- { -1, the limit } if it wants more permits than the limit. `now` is in microseconds. `skipped` is 1 if the waiters of
--- this face were skipped until now. 0 ms: so many waiters are gone that one call cannot drop them all; it is not known
--- yet if the permits can be granted.
+-- this face were skipped until now. 0 ms: this call dropped as many dead waiters as one call may, and does not know yet
+-- whether the permits can be granted; it is to be repeated at once.
 --- keys: base holders
 --- args: request: str, ticket: int, join: int
 function script.acquire(base, holders, request, ticket, join)

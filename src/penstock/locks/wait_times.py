@@ -15,7 +15,7 @@ observers: Final[list[Callable[[str, float, bool], None]]] = []
 
 
 def observed(kind: str, request: Operation[T]) -> Operation[T]:
-    """The same operation. The observers are called at its end."""
+    """Run the operation, and call the observers at its end."""
     started, granted = time.perf_counter(), False
     try:
         found = yield from request

@@ -17,22 +17,22 @@
 -- of milliseconds, or grants the request.
 --
 -- A waiter whose process has gone is not subscribed to messages any longer. It is dropped when it would be served, or
--- when it is in the way of another. If the process has only lost its connection, it asks again with its old ticket.
+-- when it blocks another waiter. If the process has only lost its connection, it asks again with its old ticket.
 --
 -- Waiters do not poll. When a lease or an offer may expire, one waiter tries again at that time, and its deputy
 -- (core/deputy.lua) after that. After an offer to one process, a waiter of another process checks whether the offer was
--- taken. If those that were to check have died, some waiter of each process tries again within seconds
--- (`last_tries.py`). If it finds that the owner has not renewed its lease, it tries once more when that ends.
+-- taken. If all waiters that should check have died, some waiter of each process tries again within seconds
+-- (`last_tries.py`). If it finds that the owner has not renewed its lease, it tries once more when that lease ends.
 
 _request = { TOKEN = 1, LEASE_MS = 2, ADDRESS = 3, KEYS = 4, PERMITS = 5, LIMIT = 6, KIND = 7, PER = 8, INTERVAL = 9 }
 _most = { DROPPED = 300, ASKED = 8 } -- waiters that one call drops; waiters that it asks for a check
-_sweep = { FROM = 64, WAITERS = 2 } -- the waiters are swept from this number on; how many each new one looks at
+_sweep = { FROM = 64, WAITERS = 2 } -- a new waiter sweeps if there are this many; it looks at this many
 
 -- What one call of a script knows about the waiters:
 --
 --   now    server ms
 --   left   how many more waiters it may drop
---   freed  pairs of base and key that it has to look at, because another waiter may be the first one now
+--   freed  pairs of base and key for which another waiter may be the first one now
 --   faces  face -> whether it is subscribed to messages
 --   probe  whether some waiter was dropped; from then on each face is checked before its waiters are considered
 --- (now: int) -> table
@@ -204,7 +204,7 @@ function waiters.schedule_check(view, base, request, r, due, is_late)
   for i = 1, #checks do
     local process = waiters.process(cmsgpack.unpack(checks[i]))
     if checks[i] ~= request and not seen[process] then
-      -- A waiter of the same process counts as two, because this one would not check if the process died.
+      -- A waiter of the same process counts as two: if that process died, this waiter would not check either.
       others = others + (process == waiters.process(r) and 2 or 1)
       seen[process] = true
     end
@@ -216,8 +216,8 @@ function waiters.schedule_check(view, base, request, r, due, is_late)
   return ms
 end
 
--- Joins the waiters, or keeps its position, and schedules the next check. Returns the ticket and the ms until
--- the check. `due`: when a lease may expire.
+-- Adds a request to the waiters, or keeps its position, and schedules its next check. Returns the ticket and the ms
+-- until the check. `due`: when a lease may expire.
 --- (view: table, request: str, r: table, ticket: int, us: int, due: int) -> int, int
 function waiters.wait(view, request, r, ticket, us, due)
   -- An owner that is alive has renewed its lease after a third of it.

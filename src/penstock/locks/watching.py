@@ -1,4 +1,4 @@
-"""Waiting for a state in the server: the loop of those that wait for a latch, or for the next leader.
+"""Waits for a state in the server: the loop that waits for a latch, or for the next leader.
 
 Each look registers an address, to which a message is sent when the state changes. All waits of one face for the same
 thing share an address. They also share the looks that no message asked for: one of them looks, and the others use its
@@ -22,7 +22,8 @@ REREGISTER_INTERVAL = 300.0
 REGISTRATION_TTL = 3 * REREGISTER_INTERVAL
 """Seconds for which the server keeps a registration."""
 
-# While another wait looks, a wait asks for its answer so often, and after so many seconds it looks itself.
+# While another wait looks, a wait checks at this interval whether the answer has arrived, and after this timeout it
+# looks itself. Both are seconds.
 _ANSWER_INTERVAL = 0.05
 _ANSWER_TIMEOUT = 2.0
 
@@ -30,8 +31,8 @@ _ANSWER_TIMEOUT = 2.0
 class _SharedLook:
     """A look of one wait, whose answer others may use.
 
-    begun     a `time.monotonic()`; `answered` is another
-    answer    None until the answer is there, and if it was news: then the address is not registered by this look
+    begun     the `time.monotonic()` at which the look began; `answered`: at which it ended
+    answer    None while there is no answer, and if the answer ended the wait, because then no address was registered
     """
 
     __slots__ = ("answer", "answered", "begun", "is_pending")
@@ -45,7 +46,7 @@ class _SharedLook:
         self.answered, self.is_pending = time.monotonic(), False
 
 
-# The last look by the address that it registers, until the last of the waits that share the address ends.
+# Address -> the last look that registered it. Removed when the last of the waits that share the address ends.
 _last_looks: dict[str, _SharedLook] = {}
 
 
@@ -69,8 +70,8 @@ def look_until(
     key   a key of what it waits for
     due   the seconds after which to look again if no message arrives
 
-    One round trip if `timeout` is 0. Otherwise one at first, one for each message, one of all waits together for each
-    time that was due, and one to deregister at the end of a wait in vain.
+    One round trip if `timeout` is 0. Otherwise one at first, one for each message, one for each time that was due,
+    which all waits share, and one to deregister if the wait ends in vain.
     """
     if timeout == 0:
         answer: R = yield look("", 0.0)
