@@ -36,7 +36,7 @@ class CoordinationQuestioner(Questioner):
     def held_locks(
         self, names: Sequence[str] = (), *, name_prefix: str | None = None, host: str | None = None
     ) -> Operation[list[LockInfo]]:
-        """The locks that are held now: those of these names, or those with a name prefix and with owners on a host.
+        """The locks that are held now: the named ones, or those with this name prefix and with owners on this host.
 
         With names, one round trip for each; otherwise as many as `locks` takes.
         """

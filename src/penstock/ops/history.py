@@ -19,7 +19,7 @@ WORKERS_COUNTED = 1000
 
 @dataclass(frozen=True, slots=True)
 class QueueUsage:
-    """How many processes and tenants use a queue, and the jobs of the tenant with most waiting, of a thousand."""
+    """How many processes and tenants use a queue, and the jobs of the largest among a thousand tenants."""
 
     workers: int
     tenants: int
@@ -50,7 +50,7 @@ class HistoryQuestioner(Questioner):
 
     @verb
     def usage(self, name: str) -> Operation[QueueUsage]:
-        """How many workers are alive, how many tenants have jobs, and the counts of the tenant with most waiting jobs.
+        """How many workers are alive, how many tenants have jobs, and the jobs of the tenant with the most waiting.
 
         Four round trips, O(1) in jobs and tenants. With shards, most of them to each node; a tenant that has jobs in
         several shards counts once in each.

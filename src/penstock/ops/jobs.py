@@ -83,8 +83,9 @@ class JobQuestioner(Questioner):
 
         `cursor` continues an earlier search for the same. `examined` and `of` then count all these searches together.
 
-        One round trip for each 1000 jobs that are examined; without a queue also one for each 1000 keys of the server,
-        and one for each queue that is left, and for each shard. Raises PenstockError for a queue that was never used.
+        One round trip for each 1000 jobs that are examined. Without a queue, also one for each 1000 keys of the server,
+        and one for each queue that is left and for each of its shards. Raises PenstockError for a queue that was never
+        used.
         """
         place = _Place() if cursor is None else _Place.decoded(cursor)
         if queue is None:
@@ -123,7 +124,7 @@ class JobQuestioner(Questioner):
 
     @verb
     def cancel(self, *ids: str, wait: float = 0.0) -> Operation[list[ActionOutcome]]:
-        """Cancel jobs. Running ones are asked to end; then wait up to `wait` seconds for each to end.
+        """Cancel jobs. Workers are asked to end those that run; with `wait`, wait up to that many seconds for each.
 
         Two round trips for each, and some more for each that it waits for.
         """

@@ -51,10 +51,10 @@ class QueueQuestioner(Questioner):
 
     @verb
     def all(self, names: Sequence[str] | None = None) -> Operation[list[QueueView]]:
-        """Every queue that was ever used, sorted by name; or those of these names, with one round trip for each.
+        """Every queue that was ever used, sorted by name; with `names`, only these queues.
 
-        Without `names`, one round trip more for each 1000 keys of the server, whichever app they belong to: too much
-        for a path that serves work (docs/decisions/0010).
+        One round trip for each queue. Without `names`, another for each 1000 keys of the server, whichever app they
+        belong to: too much for a path that serves work (docs/decisions/0010).
         """
         views = []
         for name in (yield from self.names.within()) if names is None else names:
@@ -114,7 +114,7 @@ class QueueQuestioner(Questioner):
                 seen |= some
                 if cursor == "0" or len(seen) >= TENANTS_EXAMINED / len(shards):
                     break
-            for tenant, counts in seen.items():  # one that moves may have jobs in two shards
+            for tenant, counts in seen.items():  # a tenant that is moving may have jobs in two shards
                 examined[tenant] = total_tenant_counts([examined[tenant], counts]) if tenant in examined else counts
         largest = heapq.nlargest(n, examined.items(), key=lambda pair: (pair[1].waiting, pair[1].running, pair[1].dead))
         names = [name for name, _ in largest]

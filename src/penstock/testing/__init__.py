@@ -1,4 +1,4 @@
-"""Helpers for tests of code that uses Penstock: on a real server, without a worker process, without waiting.
+"""Helpers for tests of code that uses Penstock. Tests run on a real server, with no worker process and no waiting.
 
 A server and a clock:
 

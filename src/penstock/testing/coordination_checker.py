@@ -146,7 +146,8 @@ def barrier_violations(events: Iterable[Event], parties: Mapping[str, int]) -> l
     The promises:
 
     - a party passes only after all parties of its meeting have begun to wait
-    - no meeting is both passed and broken; too many parties never pass one, nor do two with the same index
+    - no meeting is both passed and broken
+    - no meeting is passed by more parties than it needs, or by two parties with the same index
     - the meetings of a party have rising numbers
 
     `parties`: barrier -> how many it needs. A party whose end is unknown, because it was killed, may have been in any
@@ -195,7 +196,8 @@ def _lacking_parties(
 ) -> Iterator[str]:
     """Compare the parties that had begun to wait with those that were needed.
 
-    never_ended  the parties whose end is unknown, with the times of their arrivals. Each may have been in one meeting
+    never_ended  the parties whose end is unknown, with the times of their arrivals. Each may have been in any
+                 one meeting
     """
     if not meeting.passed:
         return
@@ -216,7 +218,7 @@ def rate_violations(
 ) -> list[str]:
     """A sentence for each moment at which a rate limit allowed more than it may; [] if it never did.
 
-    limit, per  as the limits were made; all rate limits in the history have the same
+    limit, per  the values with which the limits were made, the same for all rate limits in the history
     burst       of a bucket: at most burst + limit / per * t units in any t seconds. None: a window, which allows at
                 most `limit` units in any `per` seconds
     slack       seconds by which a grant may be recorded late

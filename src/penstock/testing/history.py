@@ -171,7 +171,7 @@ class LeaderSeen(_Event, frozen=True, kw_only=True):
 
 
 class LatchCounted(_Event, frozen=True, kw_only=True):
-    """A process is about to count a latch down by `n`. Calls with one `key` count once, as calls with one id do."""
+    """A process is about to count a latch down by `n`. Calls with the same `key` count once, as with the same id."""
 
     latch: str
     key: str
@@ -324,7 +324,7 @@ class EventHistory:
 
 
 History = EventHistory
-"""Its name in `penstock.testing`. `penstock.History` is how much a chat keeps."""
+"""The public name in `penstock.testing`. `penstock.History` is another class, which says how much a chat keeps."""
 
 
 def read(folder: Path | str) -> list[Event]:

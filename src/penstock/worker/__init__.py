@@ -27,9 +27,9 @@ The modules of this folder, in reading order:
     run_channel.py        the socket to a process that runs one job
     supervisor.py         one or several worker processes, replaced when they die
     cancelling.py         ends running jobs that were cancelled
-    child.py              one of these processes, as the supervisor sees it
-    trials.py             processes that run jobs which may have killed a worker, one at a time
-    trial_process.py      the program of such a process, for a worker inside another program
+    child.py              one worker process, as its supervisor sees it
+    trials.py             trial processes: each runs jobs that may have killed a worker, one at a time
+    trial_process.py      the program of a trial process, for a worker inside another program
     suspects.py           what a worker does about such jobs: report them, have them tried, or try one itself
     shared_status.py      the memory that shows the supervisor what a dead process was running
     parent_pipe.py        the pipe that shows a process the end of its parent

@@ -109,7 +109,7 @@ class Feed:
 
     @property
     def runs_one_job(self) -> bool:
-        """Whether the worker has been set to run one job at a time. A trial does so for another reason."""
+        """Whether the worker's settings let it run only one job at a time. False in a trial, which always does so."""
         return self._worker.concurrency == 1 and not self.trial
 
     def has_supervisor(self) -> None:

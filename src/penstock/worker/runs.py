@@ -30,7 +30,8 @@ STALL = 0.1
 """Seconds. If no runner becomes free in this time, waiting claims are handed back: other workers may be idle."""
 
 DOUBLING = 0.02
-"""Seconds. Most jobs that kill their process do so as soon as they start."""
+"""Seconds after which a process that begins slowly doubles its runners. It can be short, because most jobs that kill
+their process do so as soon as they start."""
 
 _SMOOTHING = 0.05
 """Weight of the latest duration in the moving mean. Some tens of jobs shape the mean; a single outlier does not."""
@@ -137,7 +138,7 @@ class Runs:
         if self._doubling is None:
             self._doubling = asyncio.get_running_loop().call_later(DOUBLING, self._double_runners)
 
-    # --- the way of a job ---
+    # --- the path of a job ---
 
     def add(self, feed: Feed, claims: Sequence[Claim]) -> None:
         """Let new claims wait for their runners. Once no further job starts here, hand them back."""
@@ -304,7 +305,10 @@ class Runs:
                 self.lost_in_threads.add(run)
 
     def running_with(self, tokens: Collection[bytes]) -> Iterator[tuple[JobRun, JobRun]]:
-        """For each running job with one of these tokens: the run that executes it, and its own run (see `BatchRun`)."""
+        """Yield a pair for each running job with one of these tokens: the run in progress, and the job's own run.
+
+        The two differ only for a batch.
+        """
         for run in list(self.running):
             for one in run.members or (run,):
                 if one.claim.token in tokens:

@@ -35,7 +35,8 @@ from penstock.worker.trials import Trials
 log = logging.getLogger("penstock.supervisor")
 
 EXIT_USAGE = 2
-"""The exit code of a worker process that would fail in the same way if started again. The first one is not replaced."""
+"""The exit code of a worker process that would fail in the same way if started again. If a process ends with this code
+before any process has taken a turn, the supervisor stops."""
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 30.0

@@ -41,7 +41,7 @@ class SuspectWatch:
     ) -> None:
         """
         shards   all that the worker may ever serve
-        turn     takes a turn of the worker
+        turn     has the worker take a turn
         command  returns the command of a trial process; None: no other process could import the app
         """
         self._feeds = feeds

@@ -142,7 +142,7 @@ class ThreadTimeout:
                 _raise_in_thread(self._thread, None)
 
     def interrupt(self) -> None:
-        """End the job now. Ignored if it has left the task, or was interrupted before."""
+        """End the job now. Does nothing if the thread has left the task, or if the job was interrupted before."""
         with self._lock:
             if self._left or self._expired:
                 return

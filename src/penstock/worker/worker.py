@@ -442,7 +442,7 @@ class Worker:
 
 
 async def _despite_cancellation(step: Callable[[], Awaitable[T]]) -> T | None:
-    """Run an action at the end, again if it is cancelled: an ending program may cancel all asyncio tasks twice."""
+    """Run an action, and again if it is cancelled: a program that is ending may cancel all asyncio tasks twice."""
     for _ in range(_MOST_CANCELLATIONS):
         with contextlib.suppress(asyncio.CancelledError):
             return await step()
