@@ -116,7 +116,7 @@ class Execution:
     # --- running ---
 
     def start(self, run: JobRun) -> Coroutine[Any, Any, Any]:
-        """The coroutine of an `async def` task, with its hooks. May raise, if the function cannot be called.
+        """The coroutine of an `async def` task, with its hooks. Raises an error if the function cannot be called.
 
         Pass its result to `completed` and its exception to `failed`; or, once it has suspended, its rest to `finish`.
         """

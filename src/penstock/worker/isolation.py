@@ -131,8 +131,9 @@ class Isolation:
         """Run a job in a process of its own. If this call is cancelled, the process is killed. Raises no error.
 
         The timeout counts from when the run begins. If the run times out, its task's retry policy decides what follows.
-        If the process ends without an answer, the run has crashed. If the fork server cannot start, import the task's
-        module or answer, the job runs in a process that is started afresh. Neither is charged to the job.
+        If the process ends without an answer, the run has crashed or, if the fork server ended with it, is lost. If the
+        fork server cannot start, import the task's module or answer, the job runs in a process that is started afresh,
+        and this failure is not charged to the job.
         """
         async with self._places:
             if not self.spawns_only:
@@ -169,7 +170,7 @@ class Isolation:
         settlement = self._settlement(run, answer)
         if isinstance(settlement, str):  # the fork server could not import the module of this task
             if run.definition.import_path and run.definition.import_path[0] == "__main__":
-                # It would run the program once more for each job.
+                # A process that is started afresh would run the whole program again for each job.
                 return self._execution.failed(run, RuntimeError(settlement))
             self._report_once(settlement)
             return None
