@@ -2,7 +2,7 @@
 
 In the server:
 
-    channel.lua           a channel, a log of records with the keys beside it
+    channel.lua           a channel: a log of records, and further keys
     upload.lua            the scripts of a sender
     download.lua          the scripts of a receiver
     counts.lua            the counts of aggregates
@@ -34,7 +34,7 @@ In Python:
     stream.py             the items of a receiver, whichever of the next two delivers them
     exclusive_stream.py   a process that receives alone
     shared_stream.py      several processes that share a receiver
-    download.py           how far a receiver is, inside a file too
+    download.py           the progress of a receiver, also inside a file
     partial_files.py      files on the local disk that are not complete yet
     leases.py             the leases that receiving processes renew
     earlier_text.py       text that a saved log must not replace

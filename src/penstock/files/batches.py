@@ -30,7 +30,7 @@ class LineBatch(tuple[bytes, ...]):
     first   the number of the first line, from 1
     source  the host that has the file
 
-    A batch cannot be changed, so a function that counts it cannot make it forget a line.
+    A batch cannot be changed, so a function that counts it cannot lose a line of it.
     """
 
     file: str
@@ -116,7 +116,7 @@ class BatchStream(ExclusiveStream[LineBatch]):
         self._on_dropped(record.number, record.upload_id)
 
     def _batches_of_spooled(self, upload_id: str, download: Download) -> Iterator[LineBatch]:
-        """The batches of a spooled file, without the lines that an earlier process has given."""
+        """The batches of a spooled file, without the lines that an earlier process gave already."""
         for before, lines in _lines_of_packed(self._spool.open(upload_id, download), download.name, self._longest):
             after = before + len(lines)
             if after > download.lines_given:
@@ -136,8 +136,8 @@ def _batch(file: Download | BlockHeader, lines_before: int, lines: list[bytes]) 
 
 
 def batches_of_block(longest: int, header: BlockHeader, data: bytes) -> Iterator[LineBatch]:
-    """The lines that end in this block. Of a line that is longer than a block only the last piece is given, as a
-    CutLine."""
+    """The lines that end in this block. A line that is longer than a block is cut: only its last piece is given, as
+    a CutLine."""
     if header.lines_before < 0:
         raise FilesError(
             f"{header.name} was sent as bytes, and its blocks do not end at line ends: share needs send_lines()"
@@ -157,7 +157,7 @@ def _lines_of_packed(file: BinaryIO, name: str, longest: int) -> Iterator[tuple[
         head = file.read(HEAD)
         file.seek(0)
         unpacker_type = unpacker_for(head, Path(name))
-        assert unpacker_type is not None  # it was when the file's first block arrived
+        assert unpacker_type is not None  # checked when the file's first block arrived
         cutter, unpacker, before = LineCutter(longest), unpacker_type(name), 0
         while data := file.read(_CHUNK):
             for text in unpacker.feed(data):

@@ -26,10 +26,10 @@ from penstock.settings import Settings
 _decode_entry: Any = msgspec.msgpack.Decoder(tuple[str, str, str, str, Any]).decode
 
 MAX_NAMES = 200
-"""Most names in one call of `find_entries`; each may lead to sixteen entries."""
+"""The most names that one call of `find_entries` takes; each may lead to sixteen entries."""
 
 DEFAULT_RECORDS = 4
-"""Records to pull where it is not known how many make up a megabyte. Four whole blocks do."""
+"""How many records to pull while it is not known how many make up a megabyte. Four full blocks do."""
 
 
 @cache
@@ -67,7 +67,7 @@ class SourceEntry(NamedTuple):
     id         of the entry                   of the entry
     token      of the sender                  ""
     upload_id  of the upload                  ""
-    state      how far the upload is          how far it was at its end; for both as `upload.py` encodes it
+    state      its progress (UploadState)     its progress at the end (UploadState)
     outcome    ""                             the file's identity; if it was damaged, also a space and the error
     raw        the entry as it is stored      the entry as it is stored
     """
@@ -92,13 +92,13 @@ class UploadPart:
     entry_id   of the file's entry
     upload_id  of the upload
     records    pairs of kind and body
-    state      how far the upload is with them
-    expected   None: the upload continues. Otherwise it begins with these records, and this is the raw entry that its
-               sender has found, b"" for none
+    state      the progress of the upload with these records (UploadState)
+    expected   None: the upload continues. Otherwise the upload begins with these records, and this is the raw entry
+               that its sender found; b"" if the sender found no entry
     known      if there was no entry: the id of the entry that the first of `names` led to, or ""
-    outcome    "": the upload does not end with these records. Otherwise it ends, and this is stored; "-" removes the
-               entry
-    names      what leads to the entry from now on; none leaves that unchanged
+    outcome    "": the upload does not end with these records. Otherwise it ends, and this is stored as its outcome; "-"
+               removes the entry instead
+    names      the names that lead to the entry from now on; an empty list leaves them unchanged
     """
 
     entry_id: str
@@ -246,13 +246,13 @@ class ChannelBindings(CountBindings, DeadFileBindings):
         )
 
     def rename_entry(self, entry: SourceEntry, state: str, outcome: str, names: Sequence[str]) -> RoundTrip[int]:
-        """Note that a file that was sent has other names now. Returns how many files the channel forgot."""
+        """Store the new names of a file that was sent. Returns how many files the channel forgot."""
         args: tuple[Arg, ...] = (*UNNUMBERED, self.clock.now_ms, entry.id, entry.raw, state, outcome, *names)
         return self._call("rename_entry", args, lambda reply: int(reply[1]))
 
     def put(self, token: str, parts: Sequence[UploadPart]) -> RoundTrip[PutReply]:
-        """Append records of uploads, and store how far each of them is; all of it or nothing. Raises SentElsewhere if
-        another process has sent one of the files meanwhile."""
+        """Append records of uploads and store the progress of each upload: all of it or nothing. Raises SentElsewhere
+        if another process has sent one of the files in the meantime."""
         args: tuple[Arg, ...] = (*UNNUMBERED, self.clock.now_ms, token, *(arg for part in parts for arg in part.args))
         return RoundTrip(self._scripts["put"], self._declared, args, self._put_reply)
 
@@ -301,10 +301,11 @@ class ChannelBindings(CountBindings, DeadFileBindings):
         token       identifies the process
         number      of this call of the process, so that a repeated call settles once
         limit       0 if the process does not know yet from where to read
-        dead_token  of a process that is known to be dead: this one takes its place at once
-        position    of record number `after`, by which the server finds that the channel began again; "" if unknown
-        reached     the receiver's cursor in the last reply: if it is lower now, the channel began again, too
-        acked, receiver_state, counts  what is settled, atomically
+        dead_token  token of a process that is known to be dead: this process takes over its lease at once
+        position    position of record number `after`, which shows the server whether the channel began again; "" if
+                    unknown
+        reached     the receiver's cursor in the last reply: a lower cursor in the server also means a new beginning
+        acked, receiver_state, counts  are settled atomically
         """
         args: tuple[Arg, ...] = (
             self.clock.now_ms,
@@ -380,8 +381,8 @@ class ChannelBindings(CountBindings, DeadFileBindings):
         """For one of several processes that share a receiver: settle claims, then claim up to `limit` records. A second
         call with the same `token` returns the same records.
 
-        settled  claims, each with its packed counts. A claim that another process has by now is skipped, and its counts
-                 are dropped
+        settled  claims, each with its packed counts. A claim that another process has taken over is skipped, and its
+                 counts are dropped
         """
         args: tuple[Arg, ...] = (
             self.clock.now_ms,

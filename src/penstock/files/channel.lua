@@ -1,5 +1,5 @@
 -- A channel of files: a log (log.lua) whose messages are records, such as one block of a file, and whose readers are
--- receivers. Senders, receivers and aggregates store more beside it. upload.lua has the scripts of senders,
+-- receivers. Senders, receivers and aggregates add further keys. upload.lua has the scripts of senders,
 -- download.lua those of receivers, counts.lua those of aggregates.
 --
 --   state        HASH    the fields of log.lua, and

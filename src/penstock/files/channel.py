@@ -22,7 +22,7 @@ from penstock.settings import MiB, Settings
 Paths: TypeAlias = str | Path | Iterable[str | Path]
 
 Identity: TypeAlias = Literal["content", "path"]
-"""By what a file is known that was sent before."""
+"""How a channel recognises a file that was sent before."""
 
 MIN_LIMIT = 2 * MiB
 
@@ -108,11 +108,11 @@ class Channel:
         paths   as those of `send`; or a function that returns them, which `follow` calls again at each look
         settle  seconds after which a renamed file that nobody has written to is finished
         final   the files are finished; None: only if `close` is set
-        follow  send also what is written from now on, about twice a second, and files that come into a folder. True:
-                until the call is interrupted or cancelled. A function: until it returns False; `close` and `final`
-                apply then. A log is kept open through its rotation, until nobody has written to it for `settle`
-                seconds, and read again from its start when it was truncated. A path that does not exist yet is waited
-                for. Files that cannot be read or are damaged are logged
+        follow  keep looking, about twice a second, for lines that were added to the files and for files that were added
+                to a folder, and send them. True: until the call is interrupted or cancelled. A function: until it
+                returns False; `close` and `final` apply then. A log is kept open through its rotation, until nobody has
+                written to it for `settle` seconds, and is read again from its start if it was truncated. A path may
+                not exist yet. Files that cannot be read or are damaged are logged
 
         The other arguments, errors and cost are those of `send`. If a log has grown since it was sent, only the growth
         is sent, even if the log was renamed or packed. A line without a line end at the end of a file may still be
@@ -166,8 +166,8 @@ class Channel:
 
     @verb
     def close(self) -> Operation[bool]:
-        """Close the channel: it takes no more files, and receivers still get what was sent. Returns False if it was
-        closed already. One round trip, and one more for each 64 processes that wait for it."""
+        """Close the channel: it accepts no more files, and receivers still get everything that was sent. Returns False
+        if it was closed already. One round trip, and one more for each 64 processes that wait for it."""
         return close_channel(self.bindings)
 
     def receiver(self, name: str) -> Receiver:
@@ -176,8 +176,8 @@ class Channel:
 
     @verb
     def info(self) -> RoundTrip[ChannelInfo]:
-        """The size of the channel, and how far its receivers are. Raises FilesError if there is no such channel. One
-        round trip, O(receivers)."""
+        """The size of the channel, and the progress of its receivers. Raises FilesError if there is no such channel.
+        One round trip, O(receivers)."""
         return self.bindings.info()
 
     @verb

@@ -15,7 +15,7 @@ _decode_rejected: Any = msgspec.json.Decoder(list[str | int]).decode
 
 
 PENDING = b"PENDING"
-"""The reply to a call that reads counts, if parts of a settlement are to be added first."""
+"""The reply to a call that reads counts if parts of a settlement must be added first."""
 
 
 class DeadBatchReply(NamedTuple):
@@ -77,7 +77,7 @@ class StoredBatch(NamedTuple):
 class CountBindings(LogBindings):
     """The counts of a channel's aggregates, each of which belongs to a receiver.
 
-    The calls that read counts return None if parts of a settlement are to be added first, see `settlement.py`.
+    The calls that read counts return None if parts of a settlement must be added first, see `settlement.py`.
     """
 
     def totals(self, receiver: str) -> RoundTrip[Totals | None]:
@@ -141,7 +141,7 @@ class CountBindings(LogBindings):
     # --- dead batches ---
 
     def dead_batches(self, receiver: str) -> RoundTrip[list[StoredBatch]]:
-        """The dead batches, the first that died first."""
+        """The dead batches, the oldest first."""
 
         def read(reply: Sequence[Any]) -> list[StoredBatch]:
             rows = []
@@ -157,8 +157,8 @@ class CountBindings(LogBindings):
         return RoundTrip(self._scripts["dead_lines"], self._declared, (receiver, id), bytes)
 
     def settle_dead_batch(self, receiver: str, id: str, counts: bytes, known: str) -> RoundTrip[DeadBatchReply]:
-        """Count a dead batch and remove it; or without counts, store what is known of it by now. Does nothing if it is
-        not there."""
+        """Add the counts of a dead batch and remove it; or, without counts, store how it failed again, as `known`. Does
+        nothing if there is no such batch."""
         args = (self.clock.now_ms, receiver, id, counts, known)
 
         def read(reply: Sequence[Any]) -> DeadBatchReply:

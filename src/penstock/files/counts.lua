@@ -1,4 +1,4 @@
--- The counts of the aggregate that receives as r, stored beside the channel (channel.lua) that it receives from.
+-- The counts of the aggregate that receives as r, in keys of the channel (channel.lua) that it receives from.
 --
 --   totals:<r>           HASH  lines: how many were counted or rejected; rejected: how many were rejected
 --                              version: changes whenever counts are added; dead, dead_id: see uncounted.lua
@@ -32,8 +32,8 @@ end
 
 -- Returns { "OVERFLOW" | "KIND" | "UNIQUES" | "DEAD", table, key or kind } if these counts, each as `counts.decode`
 -- returns it, cannot be added to those of a receiver; { "PENDING" }, { "BUSY", ms } or { "LOST" } if they cannot be
--- added now, see parts.lua; else nil. Writes nothing, but to `sums`: with a key there, these counts are a part to be
--- deposited, and what was deposited before is taken into account.
+-- added now, see parts.lua; else nil. Writes to nothing but `sums`: if that is a key, these counts are a part to be
+-- deposited, and the parts that were deposited before are taken into account.
 --- (receiver: str, all: table, now: int, sums: str | nil) -> table | nil
 --- uses: base
 function counts.refusal(receiver, all, now, sums)
@@ -218,8 +218,8 @@ function script.totals(base, state, receiver)
   return { numbers.lines, numbers.rejected, numbers.version, tables, numbers.dead }
 end
 
--- Returns { kind, key, number, … }, the highest numbers first. A value of kind "first" or "last" takes the place of its
--- order. Of kind "uniques", keys are in their order, and at most a hundred are returned; PFCOUNT is a command that
+-- Returns { kind, key, number, … }, the highest numbers first. A value of kind "first" or "last" is returned instead of
+-- its order. Of kind "uniques", keys are in their order, and at most a hundred are returned; PFCOUNT is a command that
 -- writes.
 --- keys: base state
 --- args: receiver: str, table_name: str, offset: int, n: int

@@ -29,8 +29,8 @@ function dead_files.forget(receiver)
   end
 end
 
--- Stores a dead file, or what is known of it after one more attempt. Returns { "OK" }, { "GONE" }, or { "DEAD_FILES",
--- how many } if so many more cannot be stored.
+-- Stores a dead file, or the facts about it after one more attempt. Returns { "OK" }, { "GONE" }, or { "DEAD_FILES",
+-- how many are stored } if there is no room for one more.
 --- keys: base state
 --- args: given: int, receiver: str, id: str, is_kept: int, json: str
 --- flags: allow-oom
@@ -64,7 +64,7 @@ function script.list_dead_files(base, state, receiver)
   return answer
 end
 
--- Has the receiver try these files again whose bytes are kept. Returns { "OK", how many }.
+-- Lets the receiver try again those of these files whose bytes are kept. Returns { "OK", how many }.
 --- keys: base state
 --- args: receiver: str, ids: *
 --- flags: allow-oom

@@ -70,11 +70,13 @@ end
 
 -- For a process that receives alone: makes it the owner of the receiver, or extends its lease, and settles what it has
 -- processed. To settle is to acknowledge everything up to `acked`, to store `receiver_state` ("" leaves it unchanged)
--- and to add the counts. A repeated call settles nothing. Nor does a call that makes the process the owner: another
--- process may have received and settled since, so this one resumes from the cursor and the receiver state in the reply.
--- Nor does a call whose `position`, that of record `after` ("": unknown), is of a channel that began again since; or
--- whose receiver was at record `reached` and is not any more, because the server fell back and lost what was settled up
--- to there, with its counts. Then the process resumes in the same way.
+-- and to add the counts. These calls settle nothing:
+--   a repeated call
+--   a call that makes the process the owner: another process may have received and settled since
+--   a call whose `position`, that of record `after` ("": unknown), belongs to a channel that began again since
+--   a call whose receiver was at record `reached` and is not any more: the server fell back and lost what was settled
+--     up to there, with its counts
+-- In the last three cases the process resumes from the cursor and the receiver state in the reply.
 --
 -- The caller reads the records itself, with an XRANGE right behind this script: `limit` records after number `after`.
 -- Their bodies are too large to pass through a script. If there is no record, `address` is registered for `wait_ms`,
@@ -172,8 +174,8 @@ function script.renew(base, state, given, receiver, token, lease_ms)
   return 1
 end
 
--- Has a receiver begin with the oldest record, because the channel began again below its cursor. Its state, which names
--- positions in files, was that of the earlier records.
+-- Makes a receiver begin with the oldest record, because the channel began again below its cursor. Drops its state,
+-- whose positions in files are those of the earlier records.
 --- (l: table, receiver: str)
 --- uses: base
 --- seldom

@@ -1,4 +1,4 @@
-"""How far a receiver is: its downloads in progress, and checkpoints that the server keeps."""
+"""The progress of a receiver: its downloads, and the checkpoints that the server keeps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.files.records import START_DIGEST
 
 
 class Download(msgspec.Struct, frozen=True, array_like=True):
-    """How far one file was received.
+    """The progress of one file that is being received.
 
     lines, unpacked                as in FileBegin
     offset, digest                 of the bytes that were received and checked

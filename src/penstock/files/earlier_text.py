@@ -1,8 +1,8 @@
-"""Text that a folder has already, and that a file which is saved there must not replace.
+"""Protects text that a folder has already from a file that is saved there.
 
-A saved log grows, and its text is replaced by longer text that begins with it. Other text that comes under the same
-name belongs to another log, and what was there is all that the receiver has of the earlier one. So that is kept, and
-its name gets `~1`, `~2`, … at its end.
+When a log has grown, the receiver replaces its saved text by longer text that begins with it. If other text arrives
+under the same name, it belongs to another log, and the saved text is all that the receiver has of the earlier log. So
+the receiver keeps the saved text under the same name with `~1`, `~2`, … at its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHUNK = 256 * 1024
 
 
 def names_of_kept(path: Path) -> Iterator[Path]:
-    """The names of what is kept of earlier texts of this path, and then the next free one."""
+    """The names of the earlier texts that are kept for this path, then the next free name."""
     for number in itertools.count(1):
         kept = path.with_name(f"{path.name}~{number}")
         yield kept
@@ -30,7 +30,7 @@ def names_of_kept(path: Path) -> Iterator[Path]:
 
 
 def keep(path: Path) -> Path:
-    """Give what has this path another name too. Returns that name, also where a process that died has given it."""
+    """Give the file at this path a second name, unless a process that died has done so, and return that name."""
     for kept in names_of_kept(path):
         if not os.path.lexists(kept):
             try:
@@ -44,11 +44,11 @@ def keep(path: Path) -> Path:
 
 
 def begins_with(text: Path, earlier: Path) -> bool:
-    """Whether a file begins with all that is at the other path; also if no file is there."""
+    """Whether a file begins with the whole content of the other file. True if there is no other file."""
     try:
         status = earlier.stat()
         if not stat.S_ISREG(status.st_mode):
-            return True  # to be refused when the file is given its name
+            return True  # giving the file this name will fail
         with text.open("rb") as new, earlier.open("rb") as old:
             if status.st_size > os.fstat(new.fileno()).st_size:
                 return False
@@ -61,7 +61,7 @@ def begins_with(text: Path, earlier: Path) -> bool:
 
 
 def is_same_log(path: Path, begin: FileBegin) -> bool:
-    """Whether a file begins with what was sent of a log before: the last block of that is compared."""
+    """Whether a file begins with the text of a log that was sent before. Compares the last block of that text."""
     if not 0 < begin.last_block_size <= min(begin.offset, BLOCK_SIZE):
         return False
     try:
@@ -73,7 +73,7 @@ def is_same_log(path: Path, begin: FileBegin) -> bool:
 
 
 def is_all_of(path: Path, begin: FileBegin) -> bool:
-    """Whether a file is exactly what was sent of a log before."""
+    """Whether a file is exactly the text of a log that was sent before."""
     try:
         return path.stat().st_size == begin.offset and is_same_log(path, begin)
     except OSError:

@@ -2,9 +2,9 @@
 
 Subclasses decide what the items are: blocks, batches of lines, saved files. They do so in the hooks `_on_…`.
 
-With the receiver's cursor, the server stores its state: the files that have begun, how far each of them is, its digest
-so far, and the line that continues in its next block. So the next process resumes exactly there, and the blocks of
-several files may alternate.
+With the receiver's cursor, the server stores its state: the files that have begun and, for each, how much was received,
+its digest so far, and the line that continues in its next block. So the next process resumes exactly there, and the
+blocks of several files may alternate.
 
 Only one process at a time owns a receiver, under a lease. The others wait until it gives the receiver back, its lease
 runs out, or, on the same host, it dies.
@@ -53,14 +53,14 @@ from penstock.messages.log import ask_until, trim_rest
 T = TypeVar("T")
 
 MAX_EMPTY_REPLIES = 3
-"""Replies in a row without the records that must be there, after which they have vanished. One such reply means that
-another process has trimmed at that moment."""
+"""After this many replies in a row without records that must exist, the records have vanished. A single such reply only
+means that another process trimmed at that moment."""
 
 READY_ITEMS = 16
-"""Items that are made ready together."""
+"""How many items are made ready together."""
 
 FINISHED_TOGETHER = 100
-"""Most items that wait to be finished together."""
+"""The most items that wait to be finished together."""
 
 _streams_here: WeakValueDictionary[str, ExclusiveStream[Any]] = WeakValueDictionary()
 """The streams of this process that are alive, by token."""
@@ -103,7 +103,7 @@ class ExclusiveStream(ReceiverStream[T]):
         self._position = checkpoint.number
         """Number of the last record that was pulled."""
         self._position_id = ""
-        """Its position, by which the server finds that the channel began again; "" if that is unknown."""
+        """Its position, which shows the server whether the channel began again; "" if it is unknown."""
         self._reached_in_server = checkpoint.number
         """The receiver's cursor, as the server returned it last."""
         self._next_limit = 0
@@ -126,8 +126,8 @@ class ExclusiveStream(ReceiverStream[T]):
         `self._downloads`."""
 
     def _retry_dead_files(self) -> Operation[None]:
-        """This process begins to receive, or finds that everything was received: try dead files again, as an operator
-        wants it."""
+        """This process begins to receive, or finds that everything was received: try the dead files again that an
+        operator has marked for a retry."""
         yield from ()
 
     def _on_settled(self, number: int) -> None:
@@ -198,7 +198,7 @@ class ExclusiveStream(ReceiverStream[T]):
         self._reached = self._checkpoint(record.number)
 
     def _note_failure(self, record: ChannelRecord, error: FilesError) -> None:
-        """A file is a dead file, unless its own sender has given it up."""
+        """Make the file a dead file, unless its own sender has given it up."""
         if isinstance(error, FileDamaged | FileNotSaved) and record.kind in {BEGIN, DATA, END}:
             download = self._downloads.get(record.upload_id)
             id = record.upload_id if is_upload_id(record.upload_id) else f"{record.number}"
@@ -385,7 +385,7 @@ class ExclusiveStream(ReceiverStream[T]):
         ).then(self._note_reply)
 
     def _note_reply(self, reply: ReceiveReply) -> ReceiveReply:
-        """Note the cursor of every reply, also where the stream waits on, because the server may fall back meanwhile. A
+        """Note the cursor of every reply, also while the stream keeps waiting, because the server may fall back. A
         process that lost the receiver drops its token, too: after a fall-back the server might know it as the owner."""
         if reply.receiver_state:
             decode_state(reply.receiver_state)

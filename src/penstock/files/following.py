@@ -1,7 +1,7 @@
 """Finds the followed logs that have changed since the last look, also when they were rotated or truncated.
 
-A log that is being written is kept open. So the lines are read that a program writes to it after it was renamed, packed
-or deleted, until nobody has written to it for `settle` seconds.
+A log that is being written is kept open. So lines that a program writes after the log was renamed, packed or deleted
+are read, too. The log is closed when nobody has written to it for `settle` seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOK_INTERVAL = 0.5
 """Seconds between two looks at the files. A look sends no command to the server."""
 
 MAX_OPEN = 256
-"""Logs that are kept open at most, the latest ones."""
+"""The most logs that are kept open: those that were written last."""
 
 FULL_LOOKS = 4
 """How often in `settle` seconds all files are looked at again, because one of them may be finished by now."""
@@ -84,8 +84,8 @@ class FollowedLogs:
             file.close()
 
     def _lost(self, seen: dict[str, str], is_full: bool) -> list[Source]:
-        """The open logs that were not found, because they were renamed or deleted. Those that are finished are given
-        for the last time."""
+        """The open logs that were not found, because they were renamed or deleted. Those that are finished are
+        returned for the last time."""
         lost = []
         for inode in [inode for inode in self._open if inode not in seen]:
             log = self._open[inode]

@@ -122,9 +122,9 @@ class Gunzip:
         return member
 
     def _library_for(self, data: bytes) -> Any:
-        """zlib for a header with rare fields, and for one whose flags are not here yet.
+        """zlib for a header with rare fields, and for one whose flags have not arrived yet.
 
-        Where a header with several optional fields comes in two pieces, isal 1.9 takes a part of it for text.
+        If a header with several optional fields arrives in two pieces, isal 1.9 mistakes some of it for text.
         """
         return library() if data[_FLAGS : _FLAGS + 1] in _COMMON_HEADERS else zlib
 

@@ -1,4 +1,4 @@
-"""The keys of a channel of files: those of its log, and those that senders, receivers and aggregates keep beside it."""
+"""The keys of a channel of files: those of its log, and further ones for senders, receivers and aggregates."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ FILES = {
     "uncounted_lines:": ("HASH", "id -> its lines; one key a receiver", "its removal, or the deletion of counts"),
     "retries:": ("SET", "dead batches that the next run tries again", "that run, or the deletion of counts"),
 }
-"""A channel of files: a log, and what its sender, receivers and aggregates keep beside it."""
+"""A channel of files: a log, and further keys for its senders, receivers and aggregates."""
 
 TABLES["files"] = FILES

@@ -1,7 +1,7 @@
-"""The ends of earlier uploads of a log. By them a copy is recognised that was made before the last lines were sent.
+"""The ends of earlier uploads of a log. They identify a copy that was made before the last lines were sent.
 
 Such a copy ends somewhere between two uploads. A program may send a log many times while it is copied, so a log keeps
-the marks of many uploads: up to 16, which are the closer together the closer they are to the end. If the log has grown
+the marks of many uploads: up to 16, spaced more closely towards the end of the log. If the log has grown
 by N bytes since the copy was made, one of the marks is some 2 N bytes before its end, whatever its size.
 """
 
@@ -31,14 +31,14 @@ def mark_at(offset: int, chain: bytes, window_digest: bytes) -> Mark:
 
 
 def with_mark(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
-    """The marks and a later one. Of too many, one is dropped whose neighbours are close to each other."""
+    """The marks and a later one. If there are too many, drops one whose neighbours are close to each other."""
     if marks and marks[-1].offset >= mark.offset:
         return marks
     kept = [*marks, mark]
     if len(kept) > MOST_MARKS:
 
         def gap(at: int) -> float:
-            """The distance between the neighbours, as a part of the distance to the end."""
+            """The distance between the neighbours, as a fraction of the distance to the end."""
             before, after = kept[at - 1].offset, kept[at + 1].offset
             return (after - before) / (mark.offset - before)
 

@@ -74,7 +74,7 @@ class PartialFiles:
         out.flush()
 
     def _open_at(self, upload_id: str, header: BlockHeader) -> BinaryIO:
-        """Open the partial file to write this block. A block that is received twice is written twice, in its place."""
+        """Open the partial file to write this block. A block that is received twice is written twice, at its offset."""
         path = self.path_of(upload_id)
         if header.offset == 0:
             return self._create(path)
@@ -89,7 +89,7 @@ class PartialFiles:
         )
 
     def _create(self, path: Path) -> BinaryIO:
-        """Open a partial file for its first block. One that is there is not truncated: it may have its name already."""
+        """Open a partial file for its first block. An existing one is not truncated: it may have its name already."""
         try:
             opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:
@@ -154,14 +154,14 @@ class PartialFiles:
         return self.folder / f"{upload_id}{_DEAD}"
 
     def keep(self, upload_id: str) -> Path:
-        """Keep a whole file that could not get its name, also when its last record is settled. Returns where it is."""
+        """Keep a whole file that could not get its name, even after its last record is settled. Returns its path."""
         kept = self._path_of_dead(upload_id)
         with contextlib.suppress(FileExistsError):
             os.link(self.path_of(upload_id), kept)
         return kept
 
     def restore(self, upload_id: str) -> None:
-        """Make a partial file of one that was kept, to give it its name."""
+        """Turn a file that was kept into a partial file again, to give it its name."""
         with contextlib.suppress(FileExistsError):
             os.link(self._path_of_dead(upload_id), self.path_of(upload_id))
 

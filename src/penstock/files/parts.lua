@@ -1,13 +1,13 @@
--- Settlements with so many keys that one script would hold the server for too long. Their counts are deposited in
--- parts, which changes nothing that can be read. Then a settlement commits the deposit with the cursor. From then on,
--- any process adds the next part, one in each script. Readers of the counts do so first, so they never see a half.
+-- Settlements of so many keys that one script would hold the server for too long. Their counts are deposited in parts,
+-- which changes nothing that can be read. Then a settlement commits the deposit with the cursor. From then on, any
+-- process may add the parts, one in each script. Readers of the counts add them first, so they never see half of them.
 --
 --   parts:<r>      LIST  packed counts (counts.lua) that were not added yet; with a TTL until they are committed
 --   part_sums:<r>  HASH  what the deposited parts will add: sum:<t> magnitudes, key:<t>:<k> for a key of "uniques"
 --
--- In totals:<r>: `deposit` is "<id> <number of parts> <server ms>": a deposit that was not committed, and how long no
--- other settlement may add counts, so that what was checked for the parts stays true. `committed` is 1 until all parts
--- of a committed deposit are added; meanwhile no other settlement may add counts either.
+-- In totals:<r>: `deposit` is "<id> <number of parts> <server ms>": a deposit that was not committed, and the time
+-- until which no other settlement may add counts, so that the checks of the parts stay valid. `committed` is 1 until
+-- all parts of a committed deposit are added; meanwhile no other settlement may add counts either.
 
 _deposit = { HELD_MS = 2000, KEPT_MS = 60000 }
 

@@ -1,7 +1,7 @@
-"""Recognises files that were sent before by their content, whatever they are called now. This module knows no server.
+"""Recognises files that were sent before by their content, whatever they are called now, without a server.
 
 A channel remembers in an entry how much of a file was sent, with the digest of the file's first bytes and of everything
-up to that place. A file *continues* an entry if its own content begins with exactly these bytes. So a log is recognised
+up to that point. A file *continues* an entry if its own content begins with exactly these bytes. So a log is recognised
 after it was renamed, copied, packed, or moved to another disk.
 
 Below 4 KiB content alone does not decide, because short logs may be equal: the inode must agree as well, or the folder
@@ -34,7 +34,7 @@ ALIKE_SIZE = 4096
 
 
 class UploadState(msgspec.Struct, frozen=True):
-    """How far an upload is, as the server keeps it.
+    """The progress of an upload, as the server stores it.
 
     name            by which receivers know the file
     path            of the file when it was sent
@@ -70,7 +70,7 @@ def encode_state(state: UploadState) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SendRules:
-    """The rules by which one `send` treats files as known, and as finished.
+    """The rules by which one `send` decides whether a file is known, and whether it is finished.
 
     source   the host that has the files
     lines    lines are sent, not exact bytes
@@ -78,7 +78,7 @@ class SendRules:
     by_path  a file is known by its path alone, and not by its content
     follow   the files are looked at again and again, so that an empty log is not sent before it has a line
     settle   seconds after which a renamed file that nobody has written to is finished
-    final    every file is finished: what follows its last line end is a line
+    final    every file is finished: text after its last line end is a line, too
     """
 
     source: str
@@ -104,7 +104,7 @@ class Verdict(enum.Enum):
     WAIT = enum.auto()
     """It is a copy of a known file, and is still being written."""
     LATER = enum.auto()
-    """It is perhaps a copy of a file that is sent now: look again when that was sent."""
+    """It may be a copy of a file that is about to be sent: look again once that file was sent."""
 
 
 @dataclass(slots=True)
@@ -151,12 +151,12 @@ class PendingFile:
 
     @property
     def was_renamed(self) -> bool:
-        """Whether it continues what was sent of a file with another path."""
+        """Whether it continues a file that had another path when it was sent."""
         return self.state is not None and self.state.path != self.path
 
     @property
     def is_packed_copy(self) -> bool:
-        """Whether the file has the name of a packed copy, and the original is still beside it."""
+        """Whether the file has the name of a packed copy, and the original is still in the same folder."""
         original = unpacked_path(self.path)
         return original != self.path and os.path.exists(original)
 
@@ -244,7 +244,7 @@ class Recogniser:
             file.alike = sha256(head).hexdigest()[:32] if len(head) == ALIKE_SIZE else ""
 
     def decide(self, file: PendingFile, entries: Iterable[SourceEntry]) -> None:
-        """Decide by the content. `entries`: all that any of its names leads to."""
+        """Decide by the content. `entries`: all entries that the names of the file lead to."""
         found = {
             entry.id: (entry, decode_state(entry.state))
             for entry in entries
@@ -277,7 +277,7 @@ class Recogniser:
                     file.verdict = Verdict.HELD
 
     def look_again(self) -> None:
-        """All files that were to be sent are sent: decide now about those that may be copies of them."""
+        """All new files were sent: decide now about files that may be copies of them."""
         self._defers = False
         self._new.clear()
 
@@ -338,7 +338,7 @@ class Recogniser:
             return self._rules.lines and point.head_size >= ALIKE_SIZE
         if point.head_size >= ALIKE_SIZE or file.source.opened is not None:
             return True  # an open log was sent by this process, so one of the entries is its own
-        # Two short logs may be equal. If the file of the entry is still there, this is another one, unless it was
+        # Two short logs may be equal. If the file of the entry still exists, this is another file, unless it was
         # made from that file just now.
         is_packed_copy = file.is_packed_copy and unpacked_path(file.path) == state.path
         return is_packed_copy or not (entry.id in self._continued or self._is_there(state, point))
@@ -384,7 +384,7 @@ class Recogniser:
             self._continued.setdefault(entry.id, file.inode)
 
     def _is_older_copy(self, file: PendingFile, reader: SourceReader, state: UploadState) -> bool:
-        """Whether this is a copy of a log that a rotation made, and has no more lines than were sent of the log."""
+        """Whether this is a copy of a log that a rotation made, and adds no lines to those that were sent."""
         point = state.resume_point
         if point is None or not self._rules.lines or self._rules.by_path or self._rules.again:
             return False
@@ -395,7 +395,7 @@ class Recogniser:
 
     def _is_being_copied(self, file: PendingFile, reader: SourceReader, states: list[UploadState]) -> bool:
         """Whether a rotation seems to write this copy of a known log at the moment: it was modified a short time ago,
-        the log is still in its place, and the copy is shorter than what was sent of it, or the same."""
+        the log is still at its path, and the copy is shorter than the sent text of the log or begins with that text."""
         if self._rules.final or self._rules.again or not self._rules.lines or not self._is_new_copy(file):
             return False
         if file.is_packed_copy or reader.packed:
@@ -417,8 +417,8 @@ def _offset(state: UploadState) -> int:
 
 
 def find_renamed(rules: SendRules, file: PendingFile, entry: SourceEntry, state: UploadState) -> PendingFile | None:
-    """The file of an entry that had the path of this file, under the name that it has now: beside the path, or if that
-    is a link, beside what it leads to now or led to when the file was sent."""
+    """The file of an entry that had the path of this file, under the name that it has now. It is searched for in the
+    folder of the path and, if the path is a link, in those of the targets that the link has now and had then."""
     point = state.resume_point
     if point is None:
         return None

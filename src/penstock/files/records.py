@@ -131,7 +131,7 @@ def as_record(number: int, kind_and_upload_id: str, body: bytes, position: str =
 
 
 def is_upload_id(text: str) -> bool:
-    """Whether this may become part of a file name. A record may come from a program that is no Penstock sender."""
+    """Whether this may be used in a file name. A record may come from a program other than a Penstock sender."""
     return text.isascii() and text.isalnum() and len(text) <= 100
 
 

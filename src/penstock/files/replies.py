@@ -16,7 +16,7 @@ class PutReply:
     bytes      how many the channel holds now
     slowest    the receiver that is furthest behind, or ""
     due_in     if full: seconds until a receiver that is away is passed over, or None if none will be
-    forgotten  how many files the channel forgot, because it remembers only so many
+    forgotten  how many files the channel forgot, because it remembers a limited number
     """
 
     full: bool
@@ -35,7 +35,7 @@ class ReceiveReply:
     records         the records; none for a new owner, which does not know yet from where to read
     next_limit      the `limit` of the next call
     cursor          number of the last record that this receiver has acknowledged
-    last, first     numbers of the channel's last record, and of the first that is still there
+    last, first     numbers of the channel's last record, and of the oldest that is still stored
     more_to_trim    the server still has records to free
     is_new_owner    the process owns the receiver only since this call: it resumes from `cursor` and `receiver_state`
     restarted      the same, because the channel began again since the process read from it

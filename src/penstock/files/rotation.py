@@ -27,6 +27,6 @@ def log_path(path: str) -> str:
 
 
 def is_rotated(path: str) -> bool:
-    """Whether the name is that of a rotated log: it has a rotation suffix, and the log that it was is beside it."""
+    """Whether this is a rotated log: it has a rotation suffix, and a file without the suffix is in the same folder."""
     log = log_path(path)
     return log != unpacked_path(path) and os.path.exists(log)

@@ -34,10 +34,10 @@ log = logging.getLogger("penstock")
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _OF_THE_HOST = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR}
-"""Errors that the next file would meet as well: the receiver stops, and resumes with the same file."""
+"""Errors that the next file would meet as well: the receiver stops, and later resumes with the same file."""
 
 MOST_FOLDERS = 100
-"""Most folders in the name of a file."""
+"""The most folders in the name of a file."""
 
 
 class Saved(NamedTuple):
@@ -47,7 +47,7 @@ class Saved(NamedTuple):
     source           the host that has the file
     replaced_source  "", or the other host whose file had this path until now
     replaced         another file had this path until now: one with other bytes, of the same host or of another
-    kept_as          where the other text is kept that had this path until now, or None
+    kept_as          where other text that had this path until now is kept, or None
     """
 
     path: Path
@@ -62,8 +62,8 @@ class Saved(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReceiveProgress:
-    """How far a `save` is. `done`: bytes of the file that were received; `size`: its size, or 0 if the text of a packed
-    file is received, whose size is not known; `received`: bytes of all files so far."""
+    """The progress of a `save`. `done`: bytes of the file that were received; `size`: its size, or 0 for the text of a
+    packed file, whose size is not known; `received`: bytes of all files so far."""
 
     name: str
     source: str
@@ -107,7 +107,7 @@ class SavingStream(ExclusiveStream[Saved]):
         self._begun: dict[str, int] = {}
         """Number of the first record of each upload that began with the records that were pulled last."""
         self._continued: dict[str, tuple[FileBegin, Path]] = {}
-        """For the growth of a log: its first record, and the path of what was saved of the log before."""
+        """For the growth of a log: its first record, and the path of the text of the log that was saved before."""
         self._partial_files = PartialFiles(folder / folder_of_receiver(channel, receiver))
         super().__init__(channel, driver, renewer, receiver, wait)
 
@@ -158,7 +158,7 @@ class SavingStream(ExclusiveStream[Saved]):
         self._partial_files.settled(number)
 
     def _on_begin(self, record: ChannelRecord, begin: FileBegin) -> None:
-        """Where only the growth of a log is sent, begin with what was saved of the log before."""
+        """If only the growth of a log is sent, begin with the text of the log that was saved before."""
         upload_id = record.upload_id
         self._begun[upload_id] = record.number
         download = self._downloads[upload_id]
@@ -231,8 +231,8 @@ class SavingStream(ExclusiveStream[Saved]):
         return len(self._whole)
 
     def _finish_waiting(self) -> Iterator[tuple[Saved | FilesError, Checkpoint]]:
-        """Write the files that are whole to disk together, and put each under its name. To wait for the disk once for
-        each file would take most of the time of small files."""
+        """Write the files that are whole to disk together, and put each under its name. With small files,
+        most of the time would pass in waiting for the disk once for each file."""
         _sync_files([one.out for one in self._whole if one.out is not None and not one.out.closed])
         published: list[tuple[Saved | FilesError, Checkpoint]] = []
         folders: set[Path] = set()
@@ -273,14 +273,14 @@ class SavingStream(ExclusiveStream[Saved]):
         raise FileNotSaved(why)
 
     def _remove_old_name(self, upload_id: str, path: Path) -> None:
-        """Of a log that was renamed, only the file with the new name is left."""
+        """Remove the file with the old name of a log that was renamed."""
         begin, earlier = self._continued.pop(upload_id, (None, path))
         if begin is not None and earlier != path and is_all_of(earlier, begin):
             earlier.unlink()
 
     def _path_of_text(self, one: _WholeFile) -> tuple[Path, Path | None]:
-        """Where to save text, so that it replaces nothing but the beginning of itself; and where other text is kept
-        that has this path."""
+        """Where to save text, so that it replaces nothing but its own beginning; and the path where other text that
+        had this path is kept, or None."""
         text, path = self._partial_files.path_of(one.upload_id), one.path
         begin, _ = self._continued.get(one.upload_id, (None, path))
         if (begin is not None and is_all_of(path, begin)) or begins_with(text, path):
@@ -356,7 +356,7 @@ class _WholeFile(NamedTuple):
 
 
 _SYNCED_TOGETHER = 16
-"""Files that are written to disk at the same time: the disk then does most of them in one go."""
+"""How many files are written to disk at the same time: the disk then writes most of them together."""
 
 
 def _sync_files(files: Sequence[BinaryIO]) -> None:
@@ -381,13 +381,13 @@ _SOURCE_ATTRIBUTE = "user.penstock.source"
 
 
 def _note_source(file: int, source: str) -> None:
-    """Note in an attribute of the file from which host it is. Not every system and disk has such attributes."""
+    """Store the host that the file came from in an attribute of the file, if the system and the disk have them."""
     with contextlib.suppress(OSError, AttributeError):
         os.setxattr(file, _SOURCE_ATTRIBUTE, source.encode())
 
 
 def _source_of(path: Path) -> str:
-    """The host from which a saved file is, or "" if that is not known."""
+    """The host that a saved file came from, or "" if that is not known."""
     try:
         return os.getxattr(path, _SOURCE_ATTRIBUTE).decode()
     except (OSError, AttributeError, UnicodeDecodeError):

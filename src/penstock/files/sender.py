@@ -38,7 +38,7 @@ from penstock.messages.log import ask_until, wake_rest
 log = logging.getLogger("penstock")
 
 MAX_NAMED = 10_000
-"""Most files that the result of following names."""
+"""The most files that the result names after following."""
 
 SMALL_FILE = 64 * 1024
 """A file of at most this size travels with others in one round trip."""
@@ -50,7 +50,7 @@ BATCH_FILES = 100
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a `send` is, reported after each batch of blocks, and while it waits for space.
+    """The progress of a `send`, reported after each batch of blocks, and while it waits for space.
 
     name, done, size  a file, the bytes of it that were read, and its size; for gzip, packed bytes
     sent, total       bytes of all files: those that were read, and those that are to be sent
@@ -278,8 +278,8 @@ class Sender:
             look.failed = True
 
     def _find_earlier(self, look: _Look) -> Operation[list[PendingFile]]:
-        """The files that had this path when they were sent, which were renamed since and not given: what is left of
-        them is sent, too. The receivers learn that an upload in progress has lost its file."""
+        """The files that had this path when they were sent, and were renamed since: their rest is sent, too, even if
+        the caller did not name them. If the file of an upload is gone, its receivers will be notified."""
         earlier = []
         path_entries = look.entries[0 if self._rules.by_path else 1]
         for entry in path_entries:
@@ -318,7 +318,7 @@ class Sender:
     # --- the files ---
 
     def _send_all(self, files: Sequence[PendingFile]) -> Operation[None]:
-        """Send the files, then those whose verdict depends on what was sent."""
+        """Send the files, then decide about those that may be copies of them."""
         yield from self._abort_lost()
         to_send = [file for file in files if file.verdict is Verdict.SEND]
         self._total = sum(file.size for file in to_send)
@@ -336,7 +336,7 @@ class Sender:
                 yield from (self._send_each([file]) if file.verdict is Verdict.SEND else self._skip(file))
 
     def _skip(self, file: PendingFile) -> Operation[None]:
-        """Report a file that is not sent, and note what it is called now."""
+        """Report a file that is not sent, and store its present name."""
         name, state, entry = file.source.name, file.state, file.entry
         if file.verdict is Verdict.HELD:
             if file.size:
@@ -368,7 +368,7 @@ class Sender:
         self._sent.forgotten += yield default_on(b"TAKEN GONE", call, 0)
 
     def _may_rename(self, file: PendingFile, entry: SourceEntry) -> bool:
-        """Whether the entry may get the names of this file: not if it is a copy of a file that is still there."""
+        """Whether the entry may get the names of this file: not if it is a copy of a file that still exists."""
         return file.verdict is not Verdict.COPY or not self._recogniser.is_of_another(entry, file)
 
     def _send_each(self, files: Sequence[PendingFile]) -> Operation[None]:

@@ -15,7 +15,7 @@ from penstock.core.operations import Operation, RoundTrip, Sleep
 from penstock.files.count_bindings import CountBindings
 
 BUSY_PAUSE = 0.02
-"""Seconds after which to settle again, if another settlement deposits its parts."""
+"""Seconds after which to settle again, while another settlement deposits its parts."""
 
 
 class CountPart(NamedTuple):
@@ -37,8 +37,8 @@ R = TypeVar("R", bound=Reply)
 def settle(
     channel: CountBindings, receiver: str, parts: Sequence[CountPart], call: Callable[[bytes], RoundTrip[R]]
 ) -> Operation[R]:
-    """Make the call that settles these counts, again and again while they cannot be added. Its argument stands for the
-    counts. One round trip, and two for each part if there are several."""
+    """Make the call that settles these counts, again and again while they cannot be added. Its argument is the counts,
+    or refers to their deposit. One round trip, and two for each part if there are several."""
     while True:
         counts, id = b"".join(part.packed for part in parts[:1]), ""
         if len(parts) > 1:
@@ -51,8 +51,8 @@ def settle(
 
 
 def may_settle_again(channel: CountBindings, receiver: str, status: str) -> Operation[bool]:
-    """Whether a settlement with this reply is to be repeated, because the counts of another one had to be added first.
-    Returns when it may be."""
+    """Whether a settlement with this reply must be repeated, because the counts of another one had to be added first.
+    Returns once it may be repeated."""
     if status == "PENDING":
         yield from add_parts(channel, receiver)
     elif status == "BUSY":
@@ -61,7 +61,7 @@ def may_settle_again(channel: CountBindings, receiver: str, status: str) -> Oper
 
 
 def _deposit(channel: CountBindings, receiver: str, parts: Sequence[CountPart]) -> Operation[tuple[bytes, str]]:
-    """Deposit the parts. Returns what stands for them in a settlement, and the id of the deposit."""
+    """Deposit the parts. Returns the text that refers to them in a settlement, and the id of the deposit."""
     while True:
         id = mint_id()
         for index, part in enumerate(parts):
@@ -73,13 +73,13 @@ def _deposit(channel: CountBindings, receiver: str, parts: Sequence[CountPart]) 
 
 
 def add_parts(channel: CountBindings, receiver: str, id: str = "") -> Operation[None]:
-    """Add what a settlement has committed. A deposit with this id that was not committed is removed."""
+    """Add the parts that a settlement has committed. A deposit with this id that was not committed is removed."""
     while (yield channel.add_part(receiver, id)):
         pass
 
 
 def when_added(channel: CountBindings, receiver: str, ask: RoundTrip[T | None]) -> Operation[T]:
-    """The answer of a call that reads counts; None means that parts are to be added first. One round trip, and two for
+    """The answer of a call that reads counts; None means that parts must be added first. One round trip, and two for
     each of those."""
     while (answer := (yield ask)) is None:
         yield from add_parts(channel, receiver)

@@ -1,8 +1,8 @@
 """Several processes that share one receiver: each block goes to one of them, under a lease, in no order.
 
 The leases are renewed for as long as the process lives, however long it works on a block. So `lease` bounds only the
-wait for the blocks of a process that died or froze. Each block is settled by itself: a process that lost one of them
-loses the work on that one alone.
+wait for the blocks of a process that died or froze. Each block is settled by itself: a process that lost a block loses
+the work on that block alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ the end; with fewer, small files would take a round trip each."""
 
 
 SETTLED_KEYS = 800
-"""Most keys that one call adds for claims that are settled together."""
+"""The most keys that one call adds for claims that are settled together."""
 
 
 class SharedStream(ReceiverStream[T]):

@@ -37,13 +37,12 @@ class Source:
 def find_sources(
     paths: AnyPath | Iterable[AnyPath], *, skip_faulty: bool = False, skip_missing: bool = False
 ) -> list[Source]:
-    """The files to send, in the order given. A folder stands for its regular files in the order of their names, hidden
-    ones too.
+    """The files to send, in the order given. A folder means its regular files in the order of their names, including
+    hidden ones.
 
     Folders inside a folder are left out. A file that has several names in a folder, by hard links or symbolic ones, is
-    sent once. The name of a source is the
-    file's own name. If several files have the same name, the names begin with as many parent folders as it takes to
-    distinguish them.
+    sent once. The name of a source is the file's own name. If several files have the same name, the names begin with as
+    many parent folders as it takes to distinguish them.
 
     Raises one FilesError that names every path that cannot be sent, because it is missing, cannot be read, is no
     regular file, is given twice, or has a name that is not UTF-8. With `skip_faulty` it leaves them out instead, and

@@ -1,4 +1,4 @@
-"""Reads one file to send and cuts it into blocks. This module knows no server.
+"""Reads one file to send and cuts it into blocks, without a server.
 
     Source --SourceReader--> SourceBlock, SourceBlock, …
                              ^
@@ -37,7 +37,7 @@ from penstock.files.source import Source
 from penstock.files.unpack import HEAD, Unpacker, unpacker_for
 
 BLOCK_SIZE = 255 * 1024
-"""Bytes of a block at most: with its header it stays below 256 KiB."""
+"""The most bytes of a block: with its header it stays below 256 KiB."""
 
 CURRENT_SIZE = -1
 """As the `file_size` of a resume point: the size that the file has when it is opened."""
@@ -267,7 +267,7 @@ class SourceReader:
         return self._bytes
 
     def continues(self, point: ResumePoint, *, trust_inode: bool) -> Continuation:
-        """Whether the content of this file begins with what was sent up to the point.
+        """Whether this file begins with the content that was sent, up to the point.
 
         `trust_inode`: for a file that still has the inode of the point only the head and the last window are compared.
         Otherwise everything before the point is read.
@@ -295,7 +295,7 @@ class SourceReader:
         return Continuation.WITH_MORE if rest else Continuation.TO_THE_END
 
     def begins_as(self, marks: Sequence[Mark]) -> bool:
-        """Whether the content begins with what was sent up to the last of these marks that it reaches. Reads it all."""
+        """Whether the file begins with the content that was sent, up to the last mark that it reaches. Reads it all."""
         content, at, chain, left, agrees = self._content(), 0, START_DIGEST, [*marks], False
         try:
             while left and (data := content(at, self._window_length)):
@@ -405,7 +405,7 @@ class SourceReader:
 
 
 class Continuation(enum.Enum):
-    """Whether a file begins with what was sent: no; yes, and there is no more of it; yes, and it has more."""
+    """Whether a file begins with the content that was sent: no; yes, and it ends there; yes, and it has more."""
 
     NO = enum.auto()
     TO_THE_END = enum.auto()
@@ -446,8 +446,8 @@ class _Text:
 
 
 def _possible_paths(path: Path) -> Iterator[Path]:
-    """The path itself and every file beside it, and if it is a link, beside what it leads to. All of this twice: a
-    rotation may rename the file during the search."""
+    """The path itself, then every file in its folder and, if it is a link, in the folder of its target. All of this
+    twice, because a rotation may rename the file during the search."""
     for _ in range(2):
         yield path
         for folder in {path.parent, Path(os.path.realpath(path)).parent}:

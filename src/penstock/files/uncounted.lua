@@ -1,4 +1,4 @@
--- Dead batches of the aggregate that receives as r: lines that its function could not count. They are stored beside its
+-- Dead batches of the aggregate that receives as r: lines that its function could not count. They are stored with its
 -- counts (counts.lua), until they are counted after all or removed.
 --
 --   uncounted:<r>        HASH  id -> "<server ms> <how many lines> <JSON>", see DeadBatch in dead_batches.py
@@ -9,7 +9,7 @@
 
 _limit = { BATCHES = 256 } -- with blocks of 255 KiB, 64 MiB
 
--- Returns { "DEAD", "", how many } if so many more batches cannot be stored, else nil.
+-- Returns { "DEAD", "", how many } if there is no room for `more` further batches, else nil.
 --- (receiver: str, more: int) -> table | nil
 --- uses: base
 function uncounted.refusal(receiver, more)
@@ -76,7 +76,7 @@ function script.dead_lines(base, state, receiver, id)
   return redis.call("HGET", base .. "uncounted_lines:" .. receiver, id) or ""
 end
 
--- Removes a dead batch and adds its counts. Or, without counts, stores what is known of it after one more failure.
+-- Removes a dead batch and adds its counts. Or, without counts, stores how it failed once more.
 -- Returns { "OK" }, also if there is no such batch by now, or a refusal of `counts.refusal`.
 --- keys: base state
 --- args: given: int, receiver: str, id: str, packed_counts: str, json: str
@@ -99,7 +99,7 @@ function script.settle_dead_batch(base, state, given, receiver, id, packed_count
   return { "OK" }
 end
 
--- Has the next run try these dead batches again. Returns how many there are.
+-- Lets the next run try these dead batches again. Returns how many there are.
 --- keys: base state
 --- args: receiver: str, ids: *
 --- flags: allow-oom

@@ -51,7 +51,7 @@ function memory.add_name(name, id)
   redis.call("HSET", base .. "sources", name, cmsgpack.pack(kept))
 end
 
--- Stores an entry. `names`: what leads to it from now on; {} leaves that unchanged.
+-- Stores an entry. `names`: the names that lead to it from now on; {} leaves them unchanged.
 --- (id: str, token: str, upload_id: str, upload_state: str, outcome: str, names: table)
 --- uses: base
 function memory.store(id, token, upload_id, upload_state, outcome, names)
@@ -224,7 +224,7 @@ function upload.read_parts(i)
   return parts, size
 end
 
--- Appends records of uploads, and stores for each upload how far it is with them. Does all of it or nothing. The
+-- Appends records of uploads, and stores the progress of each upload with these records. Does all of it or nothing. The
 -- arguments of one upload are:
 --
 --   id           of the file's entry
@@ -233,12 +233,12 @@ end
 --                the entry must be this one ("": there must be none)
 --   known        if the upload begins without an entry: what the first of `names` may lead to. If it leads elsewhere,
 --                another process has sent the file since the sender looked
---   state        how far the upload is
+--   state        the progress of the upload
 --   outcome      "": the upload does not end with these records. "-": it ends, and its entry is removed. Otherwise it
---                ends, and this is stored
+--                ends, and this outcome is stored
 --   names        how many names follow, and
 --   records      how many records follow after them
---   name, …      what leads to the entry from now on: the inode first; none leaves that unchanged
+--   name, …      the names that lead to the entry from now on, the inode first; without names, they do not change
 --   kind, body, …
 --
 -- Returns { "OK", bytes in the channel, slowest receiver, how many files were forgotten }; { "FULL", the ms from
@@ -286,8 +286,8 @@ function script.put(base, state, caller, number, given, token, parts, ...)
 end
 
 -- For a sender that got FULL: asks whether there is space for `size` bytes, and at least for a quarter of the limit.
--- With less, the sender would get FULL again for nearly each megabyte, after having sent it in vain. If there is too
--- little space, registers `address` for `wait_ms`. Returns OK or FULL, as `put` does.
+-- With less space, the sender would send nearly each megabyte in vain, and get FULL again. If there is too little
+-- space, registers `address` for `wait_ms`. Returns OK or FULL, as `put` does.
 --- keys: base state
 --- args: given: int, size: int, address: str, wait_ms: int
 --- flags: allow-oom

@@ -1,7 +1,7 @@
 """Uploads one file to a channel: keeps track of what the server has stored, and makes the records to send next.
 
-The script call that sends a batch of blocks also stores how far the upload is. So after a crash a new sender resumes
-behind the last block. If the first sender was alive after all, its calls are refused from then on.
+The script call that sends a batch of blocks also stores the progress of the upload. So after a crash a new sender
+resumes behind the last block. If the first sender was alive after all, its calls are refused from then on.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Upload:
     """One upload. `failure`: the error that ended it early; to be raised once the records that report it are sent."""
 
     def __init__(self, rules: SendRules, recogniser: Recogniser, pending: PendingFile) -> None:
-        """Begin at the start of the file, at what a log has grown by since it was sent as lines, or where another
+        """Begin at the start of the file, where the growth of a log begins since it was sent as lines, or where another
         process stopped. Raises FilesError if the file is gone or has changed."""
         self._rules = rules
         self.pending = pending
@@ -173,7 +173,7 @@ class Upload:
             self._end(END, pack(FileEnd(self._offset, self._lines, self._digest)), self.reader.identity)
 
     def _outcome_of(self, error: FilesError) -> str:
-        """A damaged file is skipped for as long as it does not change. Of a file of lines, what was sent stays sent."""
+        """A damaged file is skipped until it changes. Lines that were sent are not sent again."""
         if isinstance(error, FileDamaged):
             return f"{self.reader.identity} {error}"
         return ENDED_EARLY if self._rules.lines and self._point is not None else "-"

@@ -6,13 +6,13 @@ In the server:
     state.lua             its numbers and limits, packed into one row
     post.lua              posting, and the ids by which a message that is posted again is recognised
     dead_letters.lua      messages that their workers gave up
-    history.lua           messages that are kept after all have read them, pages of them, redacted and edited
-                          messages
-    own.lua               the messages of a member's own, and events: they do not count as unread
+    history.lua           messages that are kept after all readers have acknowledged them, and pages of them;
+                          redacted and edited messages
+    own.lua               messages that do not count as unread: a member's own messages, and events
     waking.lua            wakes the readers and senders that wait for a log
     readers.lua           its readers and their devices, each with a cursor
     shared_reader.lua     several workers that share one reader
-    chats.lua             a user's index of chats, and hints about news
+    chats.lua             a user's index of chats, and hints that a chat has new messages
 
 In Python:
 

@@ -76,7 +76,7 @@ def default_on(refusals: bytes, call: RoundTrip[R], default: T) -> RoundTrip[R |
 
 
 def new_beginning(log: LogBindings, position: str, what: str) -> NewBeginning:
-    """The error for a position of a log that began again since. `what` was not done."""
+    """The error for a position of a log that began again since. `what`: the action that was not performed."""
     return NewBeginning(
         f"{log.label} began again since message {number_of(position)} was read: it was deleted and created again, or "
         f"its server fell back to an older state. Nothing was {what}: pull again"
@@ -88,8 +88,8 @@ class LogBindings:
 
     `member` and `device` name a reader of a chat; a mailbox has one reader, without a name.
 
-    With `ttl` above 0, a script that finds nothing registers `address` for that many seconds; it is notified when there
-    is something. `watch`: if the reader has read everything, the next sender is asked to notify its member.
+    With `ttl` above 0, a script that finds nothing registers `address` for that many seconds, and a later event
+    notifies that address. `watch`: if the reader has read everything, the next sender is asked to notify its member.
     """
 
     def __init__(self, keys: LogKeys, settings: Settings, clock: Clock) -> None:
@@ -104,7 +104,7 @@ class LogBindings:
     def _call(
         self, name: str, args: Iterable[Arg], read: Callable[[Sequence[Any]], R], who: str = "", *, also: bytes = b""
     ) -> RoundTrip[R]:
-        """Make a call. `also`: replies that `read` understands, beside OK."""
+        """Make a call. `also`: replies besides OK that `read` understands."""
 
         def read_or_raise(reply: Sequence[Any]) -> R:
             if reply[0] != b"OK" and reply[0] not in also.split():
@@ -180,7 +180,7 @@ class LogBindings:
         """Append messages, given as pairs of id and body.
 
         create    any sender may post, and a log that does not exist is made; otherwise the sender must be a member
-        lifetime  seconds after which they are not delivered any more; 0: they always are
+        lifetime  seconds after which they are not delivered any more; 0: no limit
         """
         id_and_body = [part for message in messages for part in message]
         args = (
@@ -288,7 +288,7 @@ class LogBindings:
         return self._call("change", args, read, by, also=b"RESTARTED EVENT EVENTS REDACTED")
 
     def stop_waiting(self, address: str, shared_reader: str | None = None) -> RoundTrip[int]:
-        """Deregister an address. `shared_reader`: it is that of a worker of this reader."""
+        """Deregister an address. `shared_reader`: the reader whose worker has this address, if it is a worker's."""
         args = (self.clock.now_ms, address, int(shared_reader is not None), shared_reader or "")
         return RoundTrip(self._scripts["stop_waiting"], self._declared, args, int)
 
@@ -365,12 +365,12 @@ class LogBindings:
 
     def join(self, member: str, last: int) -> RoundTrip[int]:
         """Add a reader that starts with the `last` latest messages; 0: with new ones, -1: with every message that is
-        still there. Returns its cursor."""
+        still stored. Returns its cursor."""
         return self._call("join", (*UNNUMBERED, member, last), lambda reply: int(reply[1]))
 
     def leave(self, member: str) -> RoundTrip[tuple[bool, bool, WakeReply, bool]]:
-        """Returns whether it was a member, whether there is more to trim, and whether to call again, because more is
-        stored of the member than one call deletes."""
+        """Returns whether it was a member, whether there is more to trim, and whether to call again, because one call
+        could not delete everything that is stored about the member."""
         args = (*UNNUMBERED, self.clock.now_ms, member)
         return self._call(
             "leave", args, lambda reply: (bool(reply[1]), bool(reply[2]), WakeReply(reply[3]), bool(reply[4]))
@@ -382,7 +382,7 @@ class LogBindings:
         return self._call("drop_device", args, lambda reply: (bool(reply[1]), bool(reply[2])))
 
     def readers(self, offset: int, limit: int) -> RoundTrip[tuple[int, int, list[tuple[str, int, int, int]]]]:
-        """Returns the numbers of the last message and of the first one that is still there, and a row for each reader:
+        """Returns the numbers of the last message and of the oldest stored one, and a row for each reader:
         its name, its cursor, when it last pulled (ms), and how many of its unread messages its member sent itself. The
         readers that are furthest behind come first."""
 

@@ -27,7 +27,7 @@ MAX_MEMBERS = 1000
 """Most readers in one page of `members`."""
 
 BATCH = 100
-"""Calls, each for another chat or user, that are sent together."""
+"""How many calls, each for another chat or user, are sent together."""
 
 HINT_PATIENCE = 0.3
 """Seconds for which a sender waits until all members are notified."""
@@ -55,7 +55,7 @@ class ChatInfo:
     """The size of a chat.
 
     last       number of the last message
-    first      number of the first message that is still there
+    first      number of the oldest message that is still stored
     bytes      of the messages that are kept: senders and bodies, plus 32 bytes for each
     readers    how many members there are; a member with devices counts once for each device
     ids        message ids that are kept, so that a message that is sent again is recognised
@@ -187,8 +187,8 @@ class Chat:
 
     @verb
     def redact(self, by: str, message: Message | str) -> Operation[str]:
-        """Remove the body of a message, or of the message with this id, for all who have not read it yet, and send an
-        event that those who have can act on. Returns the id of the event.
+        """Remove the body of a message, or of the message with this id, for all members that have not read it yet, and
+        send an event on which the other members can act. Returns the id of the event.
 
         The message keeps its number, time and sender; its readers get it with `redacted` set. The event has `event` and
         `about`. Any member may do this to any message: check its rights before. A second redaction changes nothing.
@@ -231,7 +231,7 @@ class Chat:
     def join(self, member: str, *, history: JoinFrom = "now") -> Operation[None]:
         """Add a member, which reads every message from now on.
 
-        history  "now": only new messages; "start": also every message that is still there; a number: also that many of
+        history  "now": only new messages; "start": also every message that is still stored; a number: also that many of
                  the last messages
 
         Changes nothing if it is a member already. Raises ChatGone. Three round trips.
@@ -319,7 +319,7 @@ class Chat:
         except ChatGone:
             return False
         except StateLost:
-            page = []  # delete what is there; a pull of the members repairs their indexes
+            page = []  # delete the rest; a pull of the members repairs their indexes
         indexes = [self._index_of(name) for name in dict.fromkeys(member.name for member in [*members, *page])]
         entries = yield from run_in_batches(index.find(self.id) for index in indexes)
         existed, wake = yield self._log.delete()

@@ -70,7 +70,7 @@ class Chats:
         sender   one more member; needed if there is a message
         id       your own id for the chat; None mints one
         keep     limits on the messages that are kept until all members have read them; None: no limits
-        history  how much is kept of what all members have read; None: nothing
+        history  how many messages are kept after all members have read them; None: none
 
         Raises ChatExists. Two round trips, and about two more for each hundred members.
         """
@@ -146,8 +146,8 @@ class UserChats:
         return unread
 
     def _check(self, page: Sequence[tuple[str, bytes]], *, watch: bool) -> Operation[dict[str, LogStatus]]:
-        """Returns the status of each chat of a page, and repairs the index where it is wrong. `watch`: a chat in which
-        the reader has read everything watches it from then on."""
+        """Returns the status of each chat of a page, and repairs the index where it is wrong. `watch`: a chat
+        whose messages the reader has all read watches the reader from then on."""
         statuses: list[LogStatus | None] = yield from run_in_batches(
             default_on(NOT_A_READER, self._log(chat).status(self.user, self.device, watch=watch), None)
             for chat, _ in page

@@ -9,7 +9,7 @@
 
 _letters = { ROOM = 1048576 } -- bytes of bodies in one call
 
--- Makes a dead letter of a message that is still there. Returns the bytes of its body. If the stream has vanished,
+-- Makes a dead letter of a message that is still stored. Returns the bytes of its body. If the stream has vanished,
 -- `l.lost` is set.
 --- (l: table, number: int, deliveries: int, reason: str, now: int) -> int
 --- uses: base

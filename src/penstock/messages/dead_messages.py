@@ -13,7 +13,7 @@ from penstock.messages.log import wake_rest
 from penstock.messages.message import DeadMessage, check_position
 
 CHANGED_TOGETHER: Final = 500
-"""Dead letters that one round trip requeues or removes. The server moves a mebibyte of them at most."""
+"""How many dead letters one round trip requeues or removes. The server moves a mebibyte of them at most."""
 
 
 class DeadMessages:

@@ -1,8 +1,8 @@
--- Messages that every reader has acknowledged and that are kept all the same; pages of them; and messages whose bodies
--- were removed, because they were redacted or edited.
+-- Messages that are kept although every reader has acknowledged them; pages of them; and messages whose bodies were
+-- removed, because they were redacted or edited.
 --
 --   removed  ZSET  "<number> <server ms> <end> <number of the event with the body, or 0> <bytes of the sender>:<sender>
---                  <note>" -> number; for each message that is no longer in the stream, though it is not freed
+--                  <note>" -> number; for each message that was taken out of the stream but not freed
 --
 --            redact, edit                 free
 --   in the stream ───────────▶ removed ──────────▶ (none)
@@ -13,8 +13,8 @@
 
 _history = { SLICE = 1000, STEPS = 20 }
 
--- Returns the number up to which no history needs the messages, and 1 if a later call may return a higher one. `upto`:
--- it is not needed to look further.
+-- Returns the number up to which the history needs no messages, and 1 if a later call may return a higher number. Looks
+-- no further than `upto`.
 --- (l: table, now: int, upto: int) -> int, int
 --- uses: base
 --- seldom
@@ -34,7 +34,7 @@ function history.floor(l, now, upto)
   return math.min(to, upto), to < upto and 1 or 0
 end
 
--- Returns the bytes up to the end of a message, which is there or was freed last.
+-- Returns the bytes up to the end of a message, which is stored or was freed last.
 --- (l: table, number: int) -> int
 --- uses: base
 function history.ended(l, number)

@@ -7,14 +7,14 @@
 --
 --   state        HASH    format: for releases that do not know `row`; row, in MessagePack:
 --                          format
---                          top, first    numbers of the last message and of the oldest that is still there
+--                          top, first    numbers of the last message and of the oldest stored one
 --                          start         number before the first message ever
 --                          at, freed     server ms of message `top` and of message `first` - 1; false: unknown
 --                          begun, ended  bytes of all messages ever freed, and ever posted: ended - begun bytes are
---                                        there
+--                                        stored
 --                          limits        { messages, bytes, ms, 1 if a message that would exceed the first two is
---                                        refused, how many messages and ms of what all readers have acknowledged are
---                                        kept }; 0: none. false: no limits
+--                                        refused, messages of the history, its ms }; 0: no such limit, or no
+--                                        history. false: no limits
 --                          has_removed   bodies were removed (history.lua)
 --                          has_shared    a reader is shared, or was (shared_reader.lua)
 --                          ids           false, or an array: the ids that are kept (post.lua)
@@ -29,7 +29,7 @@
 --   devices      HASH    member -> its devices. A reader is a member, or a device: <member> NUL <device>
 --   waiting      ZSET    faces that wait for a message (waiting.lua)
 --   standby      ZSET    in a channel of files: faces that wait for the end of a lease (waiting.lua)
---   wanting      ZSET    address of a sender that waits for space -> bytes, plus a fraction for its turn; PX
+--   wanting      ZSET    address of a sender that waits for space -> bytes, plus a fraction for its position; PX
 --   watching     ZSET    reader that has read everything and whose member waits for messages of all its chats -> top at
 --                        that time. After `wake_rest` has returned it to a sender, which notifies the member, the
 --                        score is the server ms from which it may be returned to another sender
@@ -220,8 +220,8 @@ function log.free_claims()
   end
 end
 
--- Deletes the log, and wakes a slice of those that wait: they ask again, and find that it is gone. The lists of those
--- that wait stay, so that the caller can wake the rest. Returns how many are left.
+-- Deletes the log, and wakes a slice of those that wait: they ask again, and find that it is gone. Their lists remain,
+-- so that the caller can wake the rest. Returns how many are left.
 --- (l: table | nil) -> int
 --- uses: base state
 function log.delete(l)
@@ -302,7 +302,7 @@ function log.read(l, position, limit, room, into)
   return position
 end
 
--- Creates a log with its members, which read from the start, and its first message if `first` is 1.
+-- Creates a log with its members, which read it from the start, and with its first message if `first` is 1.
 -- Returns { "OK", 1 or 0 } or { "EXISTS" }.
 --- keys: base state
 --- args: caller: str, number: int, given: int, messages: int, bytes: int, age_ms: int, refuse: int

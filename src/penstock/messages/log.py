@@ -30,7 +30,7 @@ Ask: TypeAlias = Callable[[str, float], RoundTrip[R]]
 for which to register it; "" and 0 register nothing."""
 
 MAX_LIMIT = 1000
-"""Most messages that one pull returns."""
+"""The most messages that one pull returns."""
 
 MAX_LEASE = 7 * 86400
 MAX_TTL = 10 * 366 * 86400
@@ -42,7 +42,7 @@ LOCAL_RECHECK_INTERVAL = 0.5
 """Seconds between two calls of a `local_check`, which sends no command."""
 
 WAKE_SLICE = 64
-"""How many faces one call of `wake` wakes at least, if there are so many; see `waiting.lua`."""
+"""The least number of faces that one call of `wake` wakes, if that many wait; see `waiting.lua`."""
 
 POST_BATCH = 500
 """Messages in one round trip of a bulk send: about two milliseconds of server time."""
@@ -82,8 +82,8 @@ def ask_until(
     local_check  returns a function that is called about twice a second and ends the sleep with True, or None
 
     Operations of one face that wait for the same log share an address, which the server keeps once. With `own_address`
-    this one has its own: for an event that wakes only one of those that wait. `shared_reader`: this operation is a
-    worker of this reader.
+    this operation has its own: for an event that wakes only one of those that wait. `shared_reader`: the reader for
+    which this operation is a worker.
 
     One round trip if `wait` is 0. Otherwise one at first and one for each wake-up; if the wait is cancelled, one more
     to deregister.

@@ -36,7 +36,7 @@ MAX_DELIVERIES = 20
 
 MIN_LEASE = 0.05
 MAX_REASON = 10_000
-"""Most bytes of the reason of a dead letter."""
+"""The most bytes of the reason of a dead letter."""
 
 NO_LOG = LogStatus(0.0, 0, 1, 0, 0, 0, None, -1, None, 0, 0, 0, 0)
 
@@ -164,8 +164,8 @@ class Mailbox(LogReader):
         id      your own id for the message. If this sender used it within the last ten minutes, the message is not
                 posted again, and the call returns the id of the first one. A mailbox keeps 10,000 ids of a sender and
                 100,000 in all; above that, TooManyIds is raised
-        ttl     seconds after which the message is not delivered any more; None: it always is. Until a reader or a
-                worker has come to it, it still counts as unread
+        ttl     seconds after which the message is not delivered any more; None: no limit. Until a reader or a worker
+                has reached it, it still counts as unread
         wait    seconds to wait for space in a mailbox that refuses messages at its limit; 0 raises NoSpace at once,
                 None waits for ever
 
@@ -241,8 +241,8 @@ class Mailbox(LogReader):
 
         lease           seconds until a message that was not acknowledged goes to another worker; None: the app's
                         setting
-        max_deliveries  a message that was handed out so often, and never acknowledged, becomes a dead letter instead
-                        of being handed out once more. A release counts as a delivery, too. None: no limit
+        max_deliveries  a message that was delivered this many times, and never acknowledged, becomes a dead letter
+                        instead of being delivered once more. A release counts as a delivery, too. None: no limit
         wait            seconds to wait for the first message; 0 answers at once, None waits for ever
 
         Use either `claim` or `pull` on a mailbox, not both: `pull` also returns claimed messages, and `ack(upto=…)`
@@ -287,7 +287,7 @@ class Mailbox(LogReader):
                 )
             restarted |= reply.new_beginning
         except BaseException:
-            # The server may have handed out messages in a reply that never arrived: give them back at once.
+            # The server may have returned messages in a reply that never arrived: give them back at once.
             lost = yield ask("", 0.0)
             if lost.messages:
                 yield self._log.settle_claims("", "release", [claim for claim, _ in lost.messages])

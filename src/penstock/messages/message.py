@@ -21,7 +21,7 @@ class Keep:
 
     None means no limit: `Keep()` keeps each message until every reader has acknowledged it.
 
-    messages  how many messages, not counting edits and redactions, of which 10,000 are kept beside the messages
+    messages  how many messages, not counting edits and redactions, of which up to 10,000 more are kept
     bytes     how many bytes: senders and bodies, plus 32 bytes for each message, and for each edit
     age       how many seconds; checked on each send and each read
     full      what happens at the limit of messages or bytes: "drop" drops the oldest messages and reports a gap to each
@@ -44,10 +44,10 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """How much is kept of what every reader has acknowledged, so that it can be read again.
+    """How many messages are kept after every reader has acknowledged them, so that they can be read again.
 
     A message is kept while it is one of the last `messages`, not counting edits and redactions, or younger than `age`
-    seconds. Messages that `Keep` drops are no history either. None means: none for this reason.
+    seconds. Messages that `Keep` drops do not become history. None: keep no messages for this reason.
     """
 
     messages: int | None = None
@@ -68,7 +68,7 @@ class History:
 class Gap:
     """Messages that are not stored any more, though this reader had not acknowledged them, or has asked for them.
 
-    first   number of the oldest message that is still there
+    first   number of the oldest message that is still stored
     missed  how many are missing
     """
 

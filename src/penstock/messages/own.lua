@@ -1,13 +1,13 @@
--- Numbers that do not count as unread: those of the messages that a member sent itself, and those of events, which are
--- also no messages to a limit of messages.
+-- Numbers of messages that do not count as unread: those that a member sent itself, and events. A limit of messages
+-- does not count events either.
 --
---   own  HASH  member          -> "<lo> <hi>:" and chunk <hi>, its last one; <lo>: the first one that is there
+--   own  HASH  member          -> "<lo> <hi>:" and chunk <hi>, its last one; <lo>: the first one that is stored
 --              member NUL <n>  -> chunk <n>
---              NUL             -> as of a member, of all events
+--              NUL             -> the same as of a member, for all events
 --
 -- A chunk has 256 numbers in ascending order, six bytes each; the last one may have fewer. When its numbers were freed,
 -- the next call of its member that acknowledges something, or begins another chunk, deletes it. So a message costs six
--- bytes while it is there.
+-- bytes while it is stored.
 
 own = { CHUNK = 256, BYTES = 6 }
 
@@ -125,7 +125,7 @@ function own.drop(member, upto)
   if #fields > 0 then redis.call("HDEL", base .. "own", unpack(fields)) end
 end
 
--- Deletes what there is about a member: at most 3000 chunks, of 768,000 messages. Returns whether there is more. Raises
+-- Deletes the chunks of a member: at most 3000 chunks, of 768,000 messages. Returns whether there is more. Raises
 -- an error for a list with more chunks than are stored, before it deletes anything.
 --- (member: str) -> bool
 --- uses: base

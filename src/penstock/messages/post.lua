@@ -10,8 +10,8 @@
 ids = { KEPT_MS = 600000, PER_SENDER = 10000, PER_LOG = 100000 }
 -- the ttl is renewed once a minute
 _forget = { SLICE = 100, IDS = 300, MORE = 2, MOST = 100, TTL = 660000, RENEW = 60000 }
--- The array `ids` in the row of `state`: fields of `sent_order`, at least as many as there are; server ms that is not
--- above that of the oldest; server ms at which the ttl is renewed.
+-- The array `ids` in the row of `state`: an upper limit of the number of fields of `sent_order`; a server ms that is
+-- not above that of the oldest; server ms at which the ttl is renewed.
 _kept_ids = { COUNT = 1, OLDEST = 2, RENEW_AT = 3 }
 
 --- (by: str, id: str) -> str
@@ -125,7 +125,7 @@ end
 --
 --   create            0: only a member may post. 1: any sender may, and a log that does not exist is created, with the
 --                     reader ""
---   ttl_ms            after so many ms the messages are not delivered any more; 0: they always are
+--   ttl_ms            ms after which the messages are not delivered any more; 0: no limit
 --   address, wait_ms  if the reply is FULL, the address is registered for `wait_ms`, and notified when there is space
 --
 -- Returns { "OK", { position of each message, … }, how many are left to wake, { reader to notify, … } }, see

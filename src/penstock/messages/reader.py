@@ -158,14 +158,14 @@ class LogReader:
         return default_on(self._reads_as_empty, call, Mail())
 
     def follow(self, *, after: Message | str | None = None, limit: int = 100, ack: bool = True) -> Follow:
-        """Iterate over every message, those that are there and those to come: `for m in follow()` or `async for`.
+        """Iterate over every message, stored or still to come: `for m in follow()` or `async for`.
 
         A message is done when the loop asks for the next one. The messages that are done are acknowledged once for each
         batch of up to `limit`, so after a crash that many are delivered again. `with follow() as messages:`
         acknowledges them also when the `with` block ends. With `ack=False` only your own `ack` acknowledges.
 
-        after  a message, or its id: begin after it, for instance where a client's last connection ended, also below
-               what another connection of this reader has acknowledged since; as in `pull`
+        after  a message, or its id: begin after it, for instance where a client's last connection ended, even if
+               another connection of this reader has acknowledged later messages since; as in `pull`
 
         If the log begins again, the loop continues with the first message that was not acknowledged, and that message
         has `new_beginning` set.

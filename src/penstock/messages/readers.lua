@@ -1,4 +1,4 @@
--- The readers of a log (log.lua): its members, and the devices of a member that read on their own.
+-- The readers of a log (log.lua): its members, or the devices of a member, each of which reads for itself.
 
 --- (member: str) -> bool
 --- uses: base
@@ -34,7 +34,7 @@ end
 
 -- Returns the number after which a reader with this cursor reads, and whether the log began again since: its numbers
 -- end below the cursor, because the server fell back to an older state. Then the reader begins with the oldest message,
--- as nothing says which of the present ones it has read.
+-- because nothing shows which of the present ones it has read.
 --- (l: table, cursor: int) -> int, bool
 function log.present_cursor(l, cursor)
   if cursor > l.top then return l.first - 1, true end
@@ -110,7 +110,7 @@ end
 
 -- Removes a member with all its devices, and wakes those that wait, because the member may be one of them. When the
 -- last member leaves, the log is deleted. Returns { "OK", 1 if it was a member, 1 if there is more to trim, how many
--- are left to wake, 1 if the caller is to call again, because more is stored of the member than one call deletes }.
+-- are left to wake, 1 if the caller must call again, because one call could not delete everything about the member }.
 --- keys: base state
 --- args: caller: str, number: int, given: int, member: str
 --- flags: allow-oom

@@ -67,7 +67,7 @@ class ClaimReply:
 class LogStatus:
     """The state of a log, and of one of its readers.
 
-    first, last      numbers of the first message that is still there, and of the last one
+    first, last      numbers of the oldest message that is still stored, and of the last one
     bytes            senders and bodies, plus 32 bytes for each message
     readers          how many readers the log has
     ids, ids_since   how many message ids are kept, and when the oldest of them was given, or None

@@ -27,7 +27,7 @@
 -- New messages wake one idle worker of each reader. If it leaves some of them, its claim wakes the next one. When a
 -- lease may run out, an idle worker and its deputy look for its message.
 
-_reply = { DUE = 2, PASSED = 100 } -- its place in the reply to a claim; messages that one claim passes over
+_reply = { DUE = 2, PASSED = 100 } -- its index in the reply to a claim; messages that one claim passes over
 -- One call serves at most 64 readers, and stops after 300 workers that are gone. Those that look for the message of a
 -- lease are chosen from the first 100 addresses.
 _idle = { READERS = 64, GONE = 300, ADDRESSES = 100 }
@@ -81,7 +81,7 @@ function shared_reader.begin_again(l, name)
   return l.first - 1
 end
 
--- Appends a message to `into`, if it is still there. Returns whether it is. If the stream has vanished, `l.lost` is
+-- Appends a message to `into`, if it is still stored. Returns whether it is. If the stream has vanished, `l.lost` is
 -- set.
 --- (l: table, number: int, into: table) -> bool
 --- uses: base
@@ -130,8 +130,8 @@ function shared_reader.has_first(list, first, look_at, now, ends_at)
   return redis.call("ZSCORE", list, first)
 end
 
--- Asks an idle worker and its deputy to look for messages when the first lease runs out, unless one does so anyway.
--- They are those that have been idle for longest, because they are the last to be woken for a new message.
+-- Asks an idle worker and its deputy to look for messages when the first lease runs out, unless one does so anyway. It
+-- chooses those that have been idle for longest, because they are the last to be woken for a new message.
 --- (name: str, now: int)
 --- uses: base
 function shared_reader.watch(name, now)
@@ -160,8 +160,8 @@ function shared_reader.wake_one(name, now)
   return #gone
 end
 
--- Wakes one idle worker of each reader of whose workers none knows of message `top`; a slice of these readers. Returns
--- how many are left.
+-- Serves a slice of the readers that have idle workers but none that knows of message `top`: wakes one idle worker of
+-- each. Returns how many readers are left.
 --- (top: int, now: int) -> int
 --- uses: base
 function shared_reader.wake(top, now)
@@ -190,7 +190,7 @@ function shared_reader.leave(name, address, now)
   end
 end
 
--- Call it when a reader has ended: all its workers are to be woken, by `wake_ended`.
+-- Call it when a reader has ended, so that `wake_ended` wakes all its workers.
 --- (name: str)
 --- uses: base
 function shared_reader.dismiss(name)

@@ -1,7 +1,7 @@
 -- Reads and writes the key `state` of a log (log.lua).
 
--- Returns two values: an error if the log has a newer format than this code, else nil; and what `state` holds, or nil
--- if there is no log. A script that no channel of files calls sets `is_messages`, so that `ends` is not looked up.
+-- Returns two values: an error if the log has a newer format than this code, else nil; and the content of `state`, or
+-- nil if there is no log. A script that no channel of files calls sets `is_messages`, so that `ends` is not looked up.
 --- () -> error | nil, table | nil
 --- uses: base state
 function log.open()
@@ -43,7 +43,7 @@ function log.open_older()
   return nil, l
 end
 
--- Stores what `state` holds.
+-- Stores the content of `state`.
 --- (l: table)
 --- uses: state
 function log.store(l)
@@ -65,7 +65,7 @@ function log.drop_older(l)
   l.is_older = false
 end
 
--- Creates a log without readers, and returns what its `state` holds. While the last number of a deleted log is
+-- Creates a log without readers, and returns the content of its `state`. While the last number of a deleted log is
 -- remembered, the new one begins above it. Limits as in the row.
 --- (limits: table) -> table
 --- uses: base state
@@ -83,7 +83,7 @@ function log.create(limits)
   return l
 end
 
--- Replaces the limits, which are those of the row. Call `log.store` then.
+-- Replaces the limits, given in the form of the row. Call `log.store` then.
 --- (l: table, limits: table)
 function log.set_limits(l, limits)
   l.messages, l.bytes, l.age, l.refuse = limits[1], limits[2], limits[3], limits[4] == 1

@@ -7,7 +7,7 @@
 -- A score in `watching` below TIMES is a message number, and one from TIMES on is a time in ms. MS: an hour.
 _watching = { TIMES = 1000000000000, MS = 3600000, SLICE = 100 }
 
--- Registers a sender for `ms`: it is notified when so many bytes are free. 0 removes it.
+-- Registers a sender for `ms`: it is notified when that many `bytes` are free. `ms` 0 removes it.
 --- (bytes: number, address: str, ms: int)
 --- uses: base
 --- seldom
@@ -38,7 +38,7 @@ function log.dismiss_senders()
   return waiting.wake_below("wanting", "+inf")
 end
 
--- Registers a face that waits for a message, for `ms`; 0 removes it.
+-- Registers a face that waits for a message, for `ms`; `ms` 0 removes it.
 --- (address: str, ms: int)
 --- uses: base
 function log.await_message(address, ms)
@@ -118,7 +118,7 @@ function log.refuse()
   return log.refuse_sender()
 end
 
--- Removes an address from all those that wait. `is_worker` 1: it is that of a worker of this shared reader.
+-- Removes an address from all lists of those that wait. `is_worker` 1: it belongs to a worker of this shared reader.
 --- keys: base state
 --- args: given: int, address: str, is_worker: int, reader: str
 --- flags: allow-oom
