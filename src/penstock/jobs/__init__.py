@@ -10,36 +10,36 @@ In the server:
     intake.lua            single calls that were accepted and are in no lane yet
     lane.lua              order and fairness, which job is next
     charging.lua          fairness by the time of workers
-    limits.lua            limits, how many jobs with the same key run at a time, or start in a time
+    limits.lua            limits, how many jobs with the same key run at a time, or start within an interval
     admitted.lua          the jobs that have a place in a limit and do not run yet
     limited_runs.lua      what the claim of a limited job takes, and what its end gives back
     linger.lua            batches, when a lane has enough jobs for one call
     lease.lua             ownership, which worker holds a job and until when
-    recovery.lua          what follows for a job whose process died
-    results.lua           how jobs ended, kept for the time that each asked for
+    recovery.lua          what happens to a job whose process died
+    results.lua           how jobs ended, kept for the time that each job asked for
     retention.lua         how many results and dead letters are kept
     notes.lua             the progress and the log that a running job reports
     settling.lua          how the run of a job ends
     durable.lua           durable steps, sleeping jobs, and signals
-    effects.lua           what a job has staged, applied in the step that completes it
-    outbox.lua            what a queue has for other queues
+    effects.lua           what a job has staged, which the script that completes the job applies
+    outbox.lua            entries of a queue for other queues, which a worker delivers
     editing.lua           changes one waiting job
     cancelling.lua        asks the worker of a running job to end it
     wake.lua              idle workers, and which of them watch the clock
     listeners.lua         the processes that wait for the result of a job
     counters.lua          counts and ages, kept up to date as jobs move
-    slice.lua             how much one script call may touch
+    slice.lua             a limit on the work of one script call
     admission.lua         parked jobs get the places that were freed
     pauses.lua            jobs of a paused task or tenant are parked
     limit_settings.lua    the limits for an operator
     dead_letters.lua      listing, requeueing and removing dead letters
     listing.lua           pages of the jobs that match a filter
-    unique.lua            unique jobs, and what becomes of their keys
+    unique.lua            unique jobs, and when they give up their keys
     schedule.lua          calls that are enqueued again and again
     flow.lua              jobs that wait until other jobs have ended
-    flow_rows.lua         how such jobs come into a queue
-    inspect.lua           the questions of an operator
-    shards.lua            the table of shards, and which tenants a shard still takes while some are added
+    flow_rows.lua         how such jobs enter a queue
+    inspect.lua           counts, tenants and workers, for an operator
+    shards.lua            the table of shards, and which shard accepts a tenant's jobs while some are added
 
 In Python:
 
@@ -63,9 +63,9 @@ In Python:
     dependencies.py       hooks of a worker process, and parameters that a worker fills
     definition.py         a task's function with its options
     registry.py           the tasks of an app, by name
-    release.py            when the release was made that defines a task
+    release.py            when the release that defines a task was made
     limits.py             the limits of a task
-    retention.py          how much a queue keeps of what has ended
+    retention.py          how many dead letters and results a queue keeps
     batching.py           tasks that take many jobs in one call
     pauses.py             pauses of a task or tenant
     options.py            the options of one enqueue
@@ -75,7 +75,7 @@ In Python:
     bulk.py               enqueueing many jobs
     shard_bindings.py     the scripts of shards as round trips
     shard_table.py        the table of shards, and the number of a tenant's shard
-    shard.py              one shard: one slot, and the operations that concern it alone
+    shard.py              one shard: one slot, and the operations on it
     shards.py             all shards of a queue, and which of them has a tenant's jobs
     shard_changes.py      adding shards, and spreading a tenant
     sharded_enqueue.py    enqueueing in shards
@@ -89,9 +89,9 @@ In Python:
     stage.py              the writes and calls that a running job stages
     current.py            the job that the calling code runs in
     stalls.py             the warning for a job that waits for another one where only one can run
-    other_words.py        the words of other libraries, in errors
+    other_words.py        names from other libraries, which errors translate
     flow.py               `chain`, `group` and `after=`
-    flow_plan.py          the plan that they become, and the rows that are sent
+    flow_plan.py          the plan of a flow, and the rows that bring it into its queues
     status.py, waits.py   the state of a job, and what it waits for
     outputs.py            results of other jobs as arguments
     flow_bindings.py      the scripts of flows, and what a job waits for

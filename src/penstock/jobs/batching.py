@@ -25,12 +25,12 @@ LONGEST_LINGER: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """How a task gets its jobs together, in one call: `@app.task(batch=Batch(100, linger=0.2))`.
+    """Has a task get many jobs in one call: `@app.task(batch=Batch(100, linger=0.2))`.
 
-    The function takes a list, of which each `enqueue` gives one item. It returns a list with an outcome for each, in
-    their order: the result of that job, or an exception, as if a task had raised it for this job alone (`Retry`,
-    `RetryLater` and `Drop`, too). None: all jobs are done. An exception that the function raises fails each of its
-    jobs, and a list of another length makes all of them dead letters. Such a task has a queue of its own.
+    The function takes a list with one item for each job. It returns a list with one outcome for each item, in the same
+    order: the result of that job, or an exception, which counts as if a task had raised it for this job only (`Retry`,
+    `RetryLater` and `Drop`, too). If it returns None, all jobs are done. An exception that the function raises fails
+    each of its jobs, and a list of another length makes all of them dead letters. Such a task has a queue of its own.
 
     size       the most jobs of one call, up to 500. A call may get fewer: after `linger`, or if their records are
                large, because one call gets at most 1 MiB of them

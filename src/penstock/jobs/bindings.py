@@ -113,14 +113,14 @@ class QueueBindings:
     ) -> RoundTrip[list[int]]:
         """Enqueue `jobs`: id, record, id, record, … Returns the positions of ids that the queue has already.
 
-        `on_double` is called for each job whose unique key another one holds: its position, and the id of the other.
+        `on_double` is called for each job whose unique key another job holds: with its position and the other id.
         """
         args = (*UNNUMBERED, self.clock.now_ms, *jobs)
         read = self._read_positions if on_double is None else partial(self._read_positions, on_double=on_double)
         return RoundTrip(self._enqueue, self._declared, args, read, durable)
 
     def enqueue_plain(self, job_id: str, record: bytes) -> RoundTrip[list[int]]:
-        """Enqueue one job that is due now and has an id of the library's. It may go into the intake."""
+        """Enqueue one job that is due now, under an id that the library chose. It may go into the intake."""
         args = (*UNNUMBERED, self.clock.now_ms, job_id, record)
         shortcut = self._take_in if self._may_take_in and len(record) <= MOST_BYTES else None
         return RoundTrip(self._enqueue, self._declared, args, self._read_positions, shortcut=shortcut)
@@ -239,14 +239,14 @@ class QueueBindings:
         args = (self.clock.now_ms, incarnation, ending, reason, int(more), *started)
         return self._call("abandon", args, lambda reply: (reply[0], bool(reply[1]), _seconds(reply[2])))
 
-    # --- what is for other queues ---
+    # --- the outbox ---
 
     def deliver(self, sender: str, entries: Sequence[bytes]) -> RoundTrip[None]:
-        """Hand over what the outbox of the queue `sender` has for this one (see `outbox.lua`)."""
+        """Deliver entries of the queue `sender` for this queue (see `outbox.lua`)."""
         return self._call("deliver", (self.clock.now_ms, sender, *entries), _nothing)
 
     def delivered(self, queue: str, last: int) -> RoundTrip[list[bytes]]:
-        """Remove what is for `queue`, up to the entry with the number `last`. Returns the next entries."""
+        """Remove the entries for `queue` up to the one with the number `last`. Returns the next entries."""
         return self._call("delivered", (self.clock.now_ms, queue, last), list)
 
     # --- one job ---
@@ -279,9 +279,9 @@ class QueueBindings:
         task: str = "",
         payload: bytes | None = None,
     ) -> RoundTrip[str]:
-        """Change a waiting job. `due`: seconds from now, or a date. A new payload is for a job of `task` ("": of none).
+        """Change a waiting job. `due`: seconds from now, or a date. `task`: whose call `payload` is; "": a bare value.
 
-        Returns a word: edited, fixed or waits (unchanged), task (it is of another one), running, dead, done or none.
+        Returns a word: edited, fixed or waits (unchanged), task (the job is of another), running, dead, done or none.
         """
         is_date = isinstance(due, datetime)
         when = -1 if due is None else milliseconds(due.timestamp() if isinstance(due, datetime) else due)
@@ -337,7 +337,7 @@ class QueueBindings:
     def requeue(self, ids: Iterable[str | bytes]) -> RoundTrip[int]:
         """Make dead letters ready again. Returns how many of the ids were dead letters.
 
-        One whose unique key another job holds stays dead. If it is the only id, raises UniqueKeyHeld.
+        A dead letter stays dead if another job holds its unique key. If it is the only id, raises UniqueKeyHeld.
         """
         chosen = [*ids]
 
@@ -366,7 +366,7 @@ class QueueBindings:
         return self._call("set_limit", (self.clock.now_ms, name, most, interval, burst), bool)
 
     def pause_scope(self, part: str, on: bool) -> RoundTrip[int]:
-        """Pause or resume a part (`pauses.lua`). Returns 1; 0 if nothing changed; -1 if too many parts are paused."""
+        """Pause or resume a scope (`pauses.lua`). Returns 1; 0 if nothing changed; -1 if too many scopes are paused."""
         return self._call("pause_scope", (self.clock.now_ms, part, int(on)), int)
 
     # --- inspect ---
@@ -445,7 +445,7 @@ def _seconds(ms: int) -> float | None:
 
 
 def worker_name(registered: bytes | None) -> str:
-    """`host:pid` from what `workers` has of an incarnation; "" for a program without a worker."""
+    """`host:pid` from the entry of an incarnation in `workers`; "" for a program without a worker."""
     return msgspec.json.decode(registered.partition(b" ")[2], type=Registration).name if registered else ""
 
 

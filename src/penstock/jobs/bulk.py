@@ -41,7 +41,7 @@ class _Chunk:
         return not (self.durable or hooks or (used is not None and not used.is_settled))
 
     def send(self, sent: _SentChunk | None) -> Operation[_SentChunk | None]:
-        """Send it after the reply to the chunk `sent` before. Returns what the next call has to receive.
+        """Receive the reply to `sent`, the chunk before, then send this one. Returns it if its reply is to come.
 
         So the caller prepares the next chunk while the server works, and the chunks keep their order whatever fails.
         """
@@ -71,7 +71,7 @@ class _SentChunk:
         self._chunk = chunk
 
     def receive(self) -> Operation[None]:
-        """Wait for the reply. Jobs that belong elsewhere since the shards were changed are enqueued there."""
+        """Wait for the reply. If the shards have changed, enqueue the jobs in the shards to which they now belong."""
         answer, chunk = (yield Receive(self._unanswered)), self._chunk
         if chunk.used is not None and not isinstance(answer, list):
             from penstock.jobs.sharded_enqueue import enqueue_in_shards
@@ -112,7 +112,7 @@ def enqueue_all(calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
                 receive, sent = sent, None
                 sent = yield from chunks.pop(group).send(receive)
     except Exception:
-        if sent is not None:  # the iterable has failed: what was sent before is enqueued, or its error raised
+        if sent is not None:  # the iterable has failed: receive the reply to the chunk before, or raise its error
             yield from sent.receive()
         raise
     yield from _send_rest(chunks.values(), sent)

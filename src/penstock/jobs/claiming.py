@@ -101,18 +101,18 @@ class IdleClaim:
             self.forget()  # the server has ended it, because it has no claims and is not idle
 
     def leave(self, lease: float) -> RoundTrip[TurnReply]:
-        """A turn that wants no job: it ends the registration, and sends a wake-up on to another claim or worker."""
+        """A turn that wants no job: it ends the registration, and passes a wake-up to another claim or worker."""
         return self.shard.bindings.turn(
             self._incarnation, self._turns + 1, lease=lease, want=0, address=self.listener.address, once=True
         )
 
     def abandon(self) -> Operation[None]:
-        """Give back what it may have claimed."""
+        """Give back the jobs that it may have claimed."""
         yield from self.shard.abandon(self._incarnation)
         self.forget()
 
     def forget(self) -> None:
-        """The incarnation has ended: the next turn is that of another one."""
+        """Forget the incarnation, which has ended: the next turn begins another one."""
         self._incarnation, self._turns = mint_id(), 0
 
 
@@ -125,7 +125,7 @@ class WaitingClaim:
         self._idle: list[IdleClaim] = []
         """In the order of the queues."""
         self._bell: Listener | None = None
-        """Hears of every message to a registration. For one queue without shards it is the listener of the only one."""
+        """Is notified of every message to a registration. For one queue without shards, it is the only listener."""
         self._looks_for_shards_at = 0.0
 
     def wait(self, n: int, seconds: float | None) -> Operation[list[Item]]:
@@ -188,7 +188,7 @@ class WaitingClaim:
                 idle.due = min([idle.due, *(now + recheck_delay(message) for message in messages)])
 
     def _leave(self, claims: Sequence[IdleClaim]) -> Operation[None]:
-        """Wait in these shards no longer. One round trip to each node."""
+        """End the registrations in these shards. One round trip to each node."""
         while claims:
             replies = yield Parallel(tuple(idle.leave(self._lease) for idle in claims))
             claims = [idle for idle, reply in zip(claims, replies, strict=True) if not reply.alive]
@@ -196,7 +196,7 @@ class WaitingClaim:
                 idle.forget()
 
     def _abandon(self) -> Operation[None]:
-        """Give back all jobs, and wait no longer."""
+        """Give back all jobs, and end all registrations."""
         try:
             for idle in self._idle:
                 if idle.may_hold:

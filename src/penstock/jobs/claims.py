@@ -41,12 +41,12 @@ drop     it leaves the queue without a result
 cancel   it was cancelled while it ran, and leaves the queue
 crash    its supervised process died, and no other job ran there
 loss     its process died, and several jobs ran there
-suspend  it sleeps or waits for a signal (`durable.lua`); the delay 0: until the signal
+suspend  it sleeps or waits for a signal (`durable.lua`); with a delay of 0, until the signal arrives
 contained  its own process died, in which it was isolated
 """
 
 Trial: TypeAlias = Literal["", "alone", "only"]
-"""Whether a turn claims suspects (see `recovery.lua`): "" no; "alone": one and nothing else; "only": nothing else."""
+"""Whether a turn claims a suspect (see `recovery.lua`): "" no; "alone": one, or other jobs; "only": one, or nothing."""
 
 
 def _job_id(token: bytes) -> str:
@@ -112,7 +112,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     effects: bytes = b""
     """The effects that a completed job has staged (see `Stage.pack`)."""
     weight: int = 0
-    """The bytes of the effects, and as many for each of them as its time in the server is worth."""
+    """The bytes of the effects, plus a number of bytes for the time that each effect takes the server."""
 
     @property
     def id(self) -> str:

@@ -1,7 +1,7 @@
 """`current()`: the job that the calling code runs in.
 
 The worker sets a context variable before it calls a task. So the task, its middleware, and the asyncio tasks that it
-creates see the job, each the right one. A thread that the task starts by itself sees it if it runs in a copy of the
+creates all see the job that they belong to. A thread that the task starts by itself sees it if it runs in a copy of the
 context, as with `asyncio.to_thread`.
 """
 
@@ -107,18 +107,18 @@ class CurrentJob(RecordView):
         return self._run.cancelled
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Report how far the job is: from 0 to 1, and a text of at most 500 characters.
+        """Report the progress of the job: a fraction from 0 to 1, and a text of at most 500 characters.
 
-        `job.info()` has it, and `job.result(on_progress=…)` is called with it. The worker sends the last one within
-        half a second, in a round trip that it makes anyway or together with those of other jobs; so call it as often as
-        you like. It is lost if the process dies before. Any thread may call it. Raises ValueError for a fraction out of
-        range.
+        `job.info()` has it, and `job.result(on_progress=…)` is called with it. The worker sends the latest report
+        within half a second, in a round trip that it makes anyway or together with the reports of other jobs; so call
+        it as often as you like. The report is lost if the process dies before that. Any thread may call it. Raises
+        ValueError for a fraction out of range.
         """
         self._run.note_sink.add(self._run.claim.token, encode_progress(fraction, text))
 
     @property
     def stage(self) -> Stage:
-        """Writes and calls that are applied in the step that completes this job, or not at all. See `Stage`.
+        """Writes and calls that the server applies when it completes this job: all of them or none. See `Stage`.
 
         Raises StepError inside a durable step, whose function a later run does not call again.
         """

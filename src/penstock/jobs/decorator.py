@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class BatchDecorator(Protocol):
-    """The type of the decorator `app.task(batch=…)`. Each call has one item of the list, and the result of that one."""
+    """The type of the decorator `app.task(batch=…)`. A call has one item of the list, and its result."""
 
     @overload
     def __call__(

@@ -43,12 +43,12 @@ class Definition:
     isolate: bool = False
     middleware: MiddlewareStack = field(default_factory=MiddlewareStack, repr=False, compare=False)
     timing: Timing | None = None
-    """Of its schedule; None: it has none."""
+    """The ticks of its schedule; None: it has no schedule."""
     unique: Unique | None = None
     limit: Limit | Sequence[Limit] | None = None
     batch: Batch | None = None
     never_retries: bool = False
-    """It was defined with retry=0, which is more than without a policy: `raise Retry` does not run it again, either."""
+    """Whether it was defined with retry=0. Then `raise Retry` does not run it again; without a policy, it would."""
 
     def __post_init__(self) -> None:
         if not is_text(self.name, 1, _LONGEST_NAME):
@@ -158,7 +158,7 @@ class Definition:
 
     @property
     def _source(self) -> Callable[..., Any]:
-        """The function as it is written, without decorators that name it."""
+        """The function as it is written, below the decorators that wrap it."""
         source: Callable[..., Any] = inspect.unwrap(getattr(self.function, "func", self.function))
         return source
 
@@ -170,7 +170,7 @@ class Definition:
 
     @cached_property
     def _execution(self) -> tuple[object, object]:
-        """What is made anew when the function's module is executed again: its globals, or its spec or code."""
+        """The objects that are new if the function's module is executed again: its globals, and its spec or code."""
         function = self._source if hasattr(self._source, "__globals__") else type(self._source).__call__
         module: dict[str, Any] = getattr(function, "__globals__", {})
         return module, module.get("__spec__") or getattr(function, "__code__", None)

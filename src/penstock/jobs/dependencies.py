@@ -2,7 +2,7 @@
 
     process begins ─▶ on_start ─▶ per_process ─▶ [ per_job ─▶ the task ─▶ per_job ] … ─▶ per_process ─▶ on_stop ─▶ end
 
-A dependency is a generator that yields once: before the `yield` it opens something, after it closes that again. The
+A dependency is a generator that yields once: it opens something before the `yield`, and closes it afterwards. The
 worker passes what was yielded to the parameters of tasks whose default names the dependency.
 """
 
@@ -85,7 +85,7 @@ def per_process(source: Callable[..., Any], /) -> Any:
         async def report(day: str, db: Pool = per_process(pool)) -> None: ...
 
     The worker opens it before its first claim, on its event loop, and closes it after the last job; an isolated run
-    opens it in its own process. The parameter is no argument of the task's calls, and comes after those that are. A
+    opens it in its own process. Calls of the task do not pass this parameter; it comes after those that they pass. A
     dependency may have dependencies itself. Raises ConfigurationError for anything but a generator.
     """
     return Dependency(source, "process")
@@ -98,9 +98,9 @@ def per_job(source: Callable[..., Iterator[T]], /) -> T: ...
 def per_job(source: Callable[..., Any], /) -> Any:
     """As `per_process`, but opened for each job, inside the middleware and the task's timeout, and closed when it ends.
 
-    If the task fails, the `yield` raises its exception. One that catches it and raises nothing completes the job with
-    None. An `async def` serves `async def` tasks only. A `def` runs where the task runs: on the event loop, where it
-    must not block, or in the task's thread.
+    If the task fails, the `yield` raises its exception. If the dependency catches it and raises nothing, the job is
+    completed with None. An `async def` dependency serves `async def` tasks only. A `def` dependency runs where the task
+    runs: on the event loop, where it must not block, or in the task's thread.
     """
     return Dependency(source, "job")
 
@@ -141,7 +141,7 @@ class Lifecycle:
 
 
 class ProcessScope:
-    """What lives as long as a worker process: enter it before the first job, leave it after the last one."""
+    """The hooks and dependencies of a worker process: enter it before the first job, leave it after the last one."""
 
     def __init__(self, lifecycle: Lifecycle, needed: Iterable[Dependency]) -> None:
         self._lifecycle = lifecycle
@@ -168,7 +168,7 @@ class ProcessScope:
         return self
 
     async def _open(self, dependency: Dependency) -> Any:
-        """Open what the dependency needs for the process, and itself if it lives as long."""
+        """Open the dependencies that it needs for the process, and the dependency itself if it lives that long."""
         values = {name: await self._open(one) for name, one in dependency.parameters.items()}
         if dependency.lifetime == "job":
             return None
@@ -197,7 +197,7 @@ class ProcessScope:
                 log.exception("the hook %s failed when the worker stopped", _name(hook))
 
     def enter(self, stack: ExitStack, dependencies: dict[str, Dependency]) -> dict[str, Any]:
-        """The values of a `def` task's parameters. What lives for the job is closed with the stack."""
+        """The values of a `def` task's parameters. The stack closes the dependencies that live for the job."""
         return self._values_of(dependencies, {}, stack.enter_context)
 
     def _values_of(
@@ -214,7 +214,7 @@ class ProcessScope:
         return values
 
     async def enter_async(self, stack: AsyncExitStack, dependencies: dict[str, Dependency]) -> dict[str, Any]:
-        """The values of an `async def` task's parameters. What lives for the job is closed with the stack."""
+        """The values of an `async def` task's parameters. The stack closes the dependencies that live for the job."""
         return await self._async_values_of(dependencies, {}, stack)
 
     async def _async_values_of(

@@ -9,7 +9,7 @@ it has slept, the task begins from the top, and the steps that were recorded ret
 and `wait_for` end the run, so they occupy no runner; the job runs again when the time is over or the signal arrives.
 
 A task that uses steps must call the same ones in each run. Calls whose results differ from run to run (the time, a
-random number, another service) belong into a step.
+random number, another service) belong in a step.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _refuse_loop(what: str) -> None:
 
 
 def _described(function: Any) -> str:
-    """A step for errors. Raises StepError for anything but a function."""
+    """The name of a step for errors. Raises StepError for anything but a function."""
     if callable(function):
         return f"step({_name_of(function)})"
     if inspect.iscoroutine(function):
@@ -114,7 +114,7 @@ class Step:
 
     If the function raises and the error ends the run, nothing is recorded, and the task's retry policy decides. If the
     task catches the error and continues with another step or a wait, the error is recorded by its class and its
-    text, and a later run raises it again: so what was compensated is not done after all.
+    text, and a later run raises it again. So the later run does not do what the task has compensated for.
 
     Steps are numbered in the order of their calls. Steps that run at the same time need names, each its own. A `def`
     function that an `async def` task calls runs in a thread. A job records at most 1 MiB, with 256 bytes for each step.
@@ -196,8 +196,8 @@ class DurableSleep:
         await sleep(days=3)       # in an `async def` task
         sleep.run(minutes=10)     # in a `def` task
 
-    The run ends, and the job is delayed. When the time is over, by the server's clock and whatever died meanwhile, it
-    runs again and continues behind the `sleep`. No attempt is counted, `expires` has no effect any more, and the task's
+    The run ends, and the job is delayed. When the time is over by the server's clock, the job runs again, whatever died
+    meanwhile, and continues after the `sleep`. No attempt is counted, `expires` no longer has an effect, and the task's
     timeout counts running time only. The run ends by an exception that `except Exception` does not catch; a `finally`
     is executed.
     """
@@ -230,13 +230,13 @@ class WaitFor:
         answer = wait_for.run("approved")                     # in a `def` task
         job.signal("approved", {"by": "ada"})                 # elsewhere
 
-    Returns the payload. A signal may come before the wait, or before the job runs: the server keeps it, and each wait
-    receives one, in the order in which they were sent. Without one the run ends as at a `sleep`.
+    Returns the payload. A signal may come before the wait, or before the job runs: the server stores it. Each wait
+    receives one signal, in the order in which they were sent. If there is no signal yet, the run ends as at a `sleep`.
 
     timeout  seconds, from the first time that the job waits here; None: no limit
 
-    Raises SignalTimeout, also when the job runs again later: of signal and time-out the first that was recorded
-    counts. One round trip.
+    Raises SignalTimeout if no signal comes in time. Whichever was recorded first, signal or time-out, also counts when
+    the job runs again later. One round trip.
     """
 
     def __call__(self, signal: str, *, timeout: float | None = None, name: str | None = None) -> Awaitable[Any]:

@@ -62,7 +62,7 @@ class Recorded:
 
     @property
     def is_of_function(self) -> bool:
-        """Whether a function was called, and this is how that ended."""
+        """Whether this records how the call of a function ended."""
         return self.kind in ("result", "failed")
 
     @classmethod
@@ -131,8 +131,8 @@ class StepBindings:
     ) -> RoundTrip[Recorded | int | None]:
         """Record the result of a step, or its error.
 
-        None: done. A `Recorded`: that was recorded before, and counts. A number: the job has no room for it, and has
-        recorded so many bytes. -1: the incarnation does not hold the job.
+        Returns None if it was recorded; a `Recorded` if the step was recorded before, in which case that counts; -1 if
+        the incarnation does not hold the job; or, if the job has no room for it, how many bytes the job has recorded.
         """
 
         def read(reply: Sequence[Any]) -> Recorded | int | None:
@@ -156,7 +156,7 @@ class StepBindings:
         return self._queue._call("receive_signal", args, read)
 
     def signal(self, job_id: str, name: str, payload: bytes) -> RoundTrip[str]:
-        """Keep a signal for a job. Returns sent, full, done or none."""
+        """Store a signal for a job. Returns sent, full, done or none."""
         args = (*UNNUMBERED, self._queue.clock.now_ms, job_id, name, payload)
         return self._queue._call("signal", args, lambda reply: str(reply.decode()))
 

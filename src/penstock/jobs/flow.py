@@ -62,12 +62,12 @@ class Flow(Generic[J]):
         requeue the dead letter, and the flow continues; remove it, and the flow stops. `using(on_failure=…)` changes
         that.
 
-        The jobs may belong to several queues. What a job waits for in another queue is reported to it by a worker of
-        that queue, as a rule within milliseconds, and counted once.
+        The jobs may belong to several queues. If a job waits for a job of another queue, a worker of that queue reports
+        the end, usually within milliseconds, and each report counts once.
 
-        If an error is raised, the jobs that were enqueued before it are cancelled. If the program dies meanwhile, those
-        that wait are cancelled after ten minutes. Raises BadCall for arguments that do not fit. One round trip for 250
-        jobs, or 1 MiB; with several queues three for each of them.
+        If an error is raised, the jobs that were enqueued before it are cancelled. If the program dies meanwhile, the
+        jobs that wait are cancelled after ten minutes. Raises BadCall for arguments that do not fit. One round trip for
+        250 jobs, or 1 MiB; with several queues, three for each queue.
         """
         plan = Plan()
         ends = _add(plan, self, _Ends((), ()))
@@ -129,7 +129,7 @@ def _checked(name: str, steps: Sequence[Any], *, is_group: bool) -> Flow[Any]:
 class _Ends(NamedTuple):
     """The last jobs of a step, whose results the next step may get, and the jobs that the next step waits for.
 
-    A group without jobs has no last ones, and the step behind it waits for those before it.
+    A group without jobs has no last jobs, and the step after it waits for the jobs before it.
     """
 
     jobs: Sequence[FlowJob]

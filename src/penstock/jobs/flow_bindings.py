@@ -19,7 +19,7 @@ ROWS: Final = 250
 
 
 class FlowRow(NamedTuple):
-    """One step in building a flow; see `enqueue_flow` in `flow.lua`."""
+    """One row of a flow; see `enqueue_flow` in `flow_rows.lua`."""
 
     verb: str
     key: str
@@ -33,9 +33,9 @@ class FlowRow(NamedTuple):
 
 
 class FirstRows(NamedTuple):
-    """The answer that nothing was enqueued, because the results that the rows name are too much for one call.
+    """The reply if nothing was enqueued, because the results of the jobs in the rows are too large for one call.
 
-    rows  how many of them to send first, before the others
+    rows  how many rows to send first, before the others
     """
 
     rows: int
@@ -73,12 +73,12 @@ class FlowBindings:
     def enqueue(
         self, rows: Sequence[FlowRow], *, durable: bool, table: str = "", moving: Sequence[str] = ()
     ) -> RoundTrip[bool | Elsewhere | FirstRows]:
-        """Enqueue a part of a flow, all of it or nothing. Returns False if its first job is in the queue already.
+        """Enqueue a piece of a flow, all of it or nothing. Returns False if its first job is in the queue already.
 
-        table   of the shards, if the queue is one
-        moving  tenants of these jobs that are to move to another shard, which may have happened
+        table   of the shards, if the piece is for a shard
+        moving  tenants of these jobs that are to move to another shard, or have moved already
 
-        Raises BadCall if another job is in the queue already, and JobNotFound for a job to wait for that is gone.
+        Raises BadCall if another job is in the queue already, and JobNotFound if a job to wait for is gone.
         """
         start: tuple[Arg, ...] = (*UNNUMBERED, self._queue.clock.now_ms, table, len(moving), *moving)
         args = (*start, *(part for row in rows for part in row))
@@ -116,7 +116,7 @@ class FlowBindings:
         return self._queue._call("predecessors", (self._queue.clock.now_ms, key, offset, limit), read)
 
     def jobs(self, keys: Sequence[str]) -> RoundTrip[list[Predecessor]]:
-        """The same about jobs of this queue that those of another one wait for; fewer if their records are large."""
+        """As `predecessors`, about jobs that jobs of another queue wait for; fewer if their records are large."""
 
         def read(reply: Sequence[Any]) -> list[Predecessor]:
             rows = zip(*[iter(reply)] * 5, strict=True)
@@ -125,5 +125,5 @@ class FlowBindings:
         return self._queue._call("flow_jobs", (self._queue.clock.now_ms, *keys), read)
 
     def give_up_open(self) -> RoundTrip[int]:
-        """Cancel dependents whose flow was not enqueued whole in ten minutes. Returns how many it looked at."""
+        """Cancel dependents whose flow was not enqueued whole in ten minutes. Returns how many it examined."""
         return self._queue._call("give_up_open", (self._queue.clock.now_ms,), int)

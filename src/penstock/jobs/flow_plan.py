@@ -104,9 +104,9 @@ class Waiting:
 class FlowJob:
     """One job of a flow, and the jobs of the flow that it waits for.
 
-    shard   by what is known now
+    shard   its shard, as far as the program knows
     number  of its wait, if it waits for jobs of other queues
-    places  id of a job that it waits for -> its place among them
+    places  id of a job that it waits for -> its index among them
     """
 
     key: str
@@ -131,11 +131,11 @@ class FlowJob:
         return bool(self.predecessors or self.waiting.after)
 
     def give_place(self, job_id: str) -> None:
-        """Note the place of a job that this one waits for. Call it in the order of the rows."""
+        """Note the index of a job that this one waits for. Call it in the order of the rows."""
         self.places[job_id] = len(self.places)
 
     def far_edge(self, job_id: str) -> bytes:
-        """The edge to this job from one of another queue, which has a place already."""
+        """The edge to this job from a job of another queue, which has an index already."""
         policy, wants = policy_of(self.waiting), bool(self.call.wanted)
         return far_edge(
             self.number, self.places[job_id], policy=policy, wants=wants, queue=self.shard.name, dependent=self.key
@@ -149,7 +149,7 @@ def policy_of(waiting: Waiting) -> bytes:
 
 
 class _Refusal(NamedTuple):
-    """A shard refused a part of the flow, because some jobs belong elsewhere by now."""
+    """A shard refused a piece of the flow, because some jobs belong to other shards by now."""
 
     shard: Shard
     why: Elsewhere
@@ -182,7 +182,7 @@ class Plan:
         return node
 
     def enqueue(self) -> Operation[bool]:
-        """Returns False if the first job, which has an id of the user's own, is in the queue already."""
+        """Returns False if the first job, whose id the user chose, is in the queue already."""
         self._check()
         for _ in range(_ATTEMPTS):
             yield from self._choose_shards()
@@ -221,7 +221,7 @@ class Plan:
             node.shard, node.number, node.places = node.call.task.shard, 0, {}
 
     def _send_all(self) -> Operation[bool | _Refusal]:
-        """Send all rows. If one slice is refused, cancel what was sent before; then raise, or return the refusal."""
+        """Send all rows. If a shard refuses a slice, cancel the jobs that were sent; then raise, or return that."""
         durable = any(node.call.task.options.durable for node in self.nodes)
         sent: list[tuple[Shard, list[str]]] = []
         try:
@@ -264,8 +264,8 @@ class Plan:
     def _phases(self) -> list[_Rows]:
         """The rows, in the order in which they are to be sent; those of one queue all together.
 
-        With several queues, each job that waits has to be there, and to count the jobs that it waits for, before one of
-        these gets an edge to it. So no end can arrive too early.
+        With several queues, a job that waits must be in its queue, and count the jobs that it waits for, before any of
+        those gets an edge to it. So no queue reports an end before that.
         """
         opens, counted, edges, jobs = self._opens(), self._counted(), self._edges(), self._jobs()
         closes: _Rows = [(node.shard, FlowRow("close", node.key)) for node in reversed(self.nodes) if node.waits]
@@ -274,7 +274,7 @@ class Plan:
             return [opened + edges + jobs + closes]
         return [opened + counted, edges + jobs, closes]
 
-    # The four methods that follow give places in the order in which the server does: of the rows of one queue.
+    # The four methods that follow assign indexes in the same order as the server: that of the rows of one queue.
 
     def _opens(self) -> list[tuple[FlowJob, str]]:
         """Each job that waits, the last ones first, and the job that waits for it if that is the only one."""
@@ -302,7 +302,7 @@ class Plan:
     def _edges(self) -> _Rows:
         rows: _Rows = []
         for node in self.nodes:
-            verb = "after" if node.waits else "edge"  # one that waits is there already, and may have been cancelled
+            verb = "after" if node.waits else "edge"  # a job that waits is enqueued, and may have been cancelled
             for one in node.dependents:
                 if one.shard.name != node.shard.name:
                     if node.waits or len(node.dependents) > 1:
@@ -376,7 +376,7 @@ def _open(node: FlowJob, dependent: str) -> FlowRow:
 
 
 def _input(call: FlowCall[Any], node: FlowJob, value: Any) -> int | list[int]:
-    """The place of the result that an argument stands for; of several, their places, or [first, -number]."""
+    """The index of the result that an argument stands for; for several results, their indexes, or [first, -number]."""
     what = f"{call.task.name}()"
     for one in node.predecessors:
         task = one.call.task

@@ -58,7 +58,7 @@ _EVENTS: Final = ("entered", "completed", "retried", "failed", "dropped", "cance
 
 
 def read_rows(rows: Sequence[bytes]) -> list[Moment]:
-    """The events between each two rows. After a clock or a total has gone backwards, counting begins anew."""
+    """The events between each two rows. If a clock or a total has gone backwards, counting starts over."""
     numbers = (tuple(_numbers(row)) for row in rows)
     return [
         Moment(now[0] / 100, (now[0] - then[0]) / 100, *now[1:8], *map(_grown, then[8:], now[8:]))

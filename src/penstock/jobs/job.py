@@ -144,7 +144,8 @@ class Job(ShardHandle, Generic[R_co]):
 
         timeout      seconds to wait; None: no limit, 0: do not wait
         on_progress  called with each new progress that the job reports while this call waits, without a round trip;
-                     first with the present one. It must not block an event loop; what it raises ends the call
+                     first with the present one. It must not block an event loop; an exception that it raises ends the
+                     call
 
         Raises ResultTimeout if the job is not done by then; the job is unaffected, so ask again. Raises JobFailed for a
         dead letter, JobCancelled (also for a job that its task dropped), JobExpired, JobNotFound, and ResultNotKept
@@ -271,7 +272,7 @@ class Job(ShardHandle, Generic[R_co]):
 
     @verb
     def signal(self, name: str, payload: Any = None) -> RoundTrip[None]:
-        """Send the job a signal, which its task receives with `wait_for(name)`: now, or when it comes to that.
+        """Send the job a signal, which its task receives with `wait_for(name)`: now, or when it reaches that call.
 
         payload  anything JSON can hold
 
@@ -289,7 +290,7 @@ class Job(ShardHandle, Generic[R_co]):
 
     @verb
     def tree(self, most: int = 1000) -> Operation[FlowNode]:
-        """The job, the jobs that it waits or waited for, those that they did, and so on: at most `most` jobs.
+        """The job, the jobs that it waits or waited for, their predecessors, and so on: at most `most` jobs.
 
         The tree is known while the job waits, and then for an hour longer than its `result_ttl`. Raises JobNotFound for
         a job that is gone. One round trip for the job, and one for each 250 jobs that another one waits for.
@@ -300,7 +301,7 @@ class Job(ShardHandle, Generic[R_co]):
 
     @verb
     def cancel_tree(self) -> Operation[int]:
-        """Cancel the job, and the jobs that it waits for, and those that they do. Running ones are asked to end.
+        """Cancel the job, the jobs that it waits for, their predecessors, and so on. Running ones are asked to end.
 
         Returns how many were cancelled or asked. Two round trips for each 250 jobs that another one waits for.
         """
@@ -364,7 +365,7 @@ class _ProgressReports:
 
 
 def becomes_double_of(jobs: Sequence[Job[Any]]) -> OnDouble:
-    """Makes each of these handles that is a double a handle on the job that holds its unique key."""
+    """Returns a callback that turns the handle of a double into a handle on the job that holds the key."""
 
     def change(position: int, key: str) -> None:
         jobs[position].key = key
@@ -392,7 +393,7 @@ def signal_job(bindings: QueueBindings, key: str, name: str, payload: Any) -> Ro
 _NOT_SIGNALLED: Final = {"done": "it has ended", "none": "never enqueued here, or it has ended"}
 
 _ASK_AGAIN = 1.0
-"""Seconds after which a caller that waits for the end of a cancelled job asks again: a retry may have come between."""
+"""Seconds after which a caller that waits for the end of a cancelled job asks again: it may have been retried."""
 
 
 def cancel_job(shard: Shard, key: str, wait: float | None) -> Operation[bool]:

@@ -1,7 +1,7 @@
 """The jobs of a queue that match a filter: pages of them, their number, and changes of all of them.
 
 page ──▶ cursor ──▶ page …        each is one round trip, which examines at most 1000 jobs
-  └──▶ change, 100 at a time      what has changed since the page was made is left alone
+  └──▶ change, 100 at a time      skips jobs that have changed since the page was made
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHANGED_TOGETHER: Final = 100
 """Jobs that one round trip changes."""
 
 PER_SECOND: Final = 1000
-"""Jobs that a bulk action changes in a second, by default. Other work continues beside it."""
+"""Jobs that a bulk action changes in a second, by default. Other work continues meanwhile."""
 
 _LONGEST_AGE: Final = 10 * 365 * 86400.0
 
@@ -77,7 +77,7 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True)
 class BulkProgress:
-    """How far a count or a bulk action is.
+    """The progress of a count or a bulk action.
 
     examined  how many jobs it has examined, of about `of`
     found     how many of them match
@@ -124,7 +124,8 @@ def job_filter(
 
 
 class _Cursor(msgspec.Struct, array_like=True, frozen=True):
-    """Where a page continues: the sources that are left, the first of them begun, and how many jobs all of them have.
+    """Where a page continues: the sources that are left, of which the first may have been begun, and how many jobs all
+    have.
 
     Each source is the name of a shard, and one of those in `listing.lua`.
     """
@@ -225,8 +226,8 @@ class Jobs:
         per_second   how many to cancel in a second; None: as many as possible
         on_progress  called with a BulkProgress after each round trip
 
-        A job that has changed since it was found, for example because a worker has claimed it, is left alone. One
-        round trip for each 1000 jobs that are examined, and one for each 100 that match.
+        A job that has changed since it was found, for example because a worker has claimed it, is skipped. One round
+        trip for each 1000 jobs that are examined, and one for each 100 that match.
         """
         return self._change("cancel", per_second, on_progress)
 

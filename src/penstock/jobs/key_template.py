@@ -1,7 +1,7 @@
 """A template that makes a key from the arguments of a call: `"{account}:{region}"`.
 
-Two calls have the same key only if they have the same values. So where a template has several fields, the characters
-between them are written as in a URL inside of a value: with `{a}:{b}`, the values `x:y` and `z` make `x%3Ay:z`.
+Two calls have the same key only if they have the same values. So in a template with several fields, a value has the
+characters that separate them in the encoding of URLs: with `{a}:{b}`, the values `x:y` and `z` make `x%3Ay:z`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def escapes(characters: str) -> dict[int, str]:
 class KeyTemplate:
     """A checked template. Its fields are plain names of parameters of the task, or `tenant`.
 
-    Raises ConfigurationError for any other field. `what`: what has the template, for the message.
+    Raises ConfigurationError for any other field. `what`: the option that has the template, for the message.
     """
 
     def __init__(self, what: str, text: str, parameters: Sequence[str]) -> None:
@@ -67,7 +67,7 @@ class KeyTemplate:
         return separators[1:]
 
     def _escapes_of(self, separators: list[str]) -> dict[int, str]:
-        """Character -> how a value has it, of those that would make two keys alike."""
+        """Character -> its encoded form, for those that could make the keys of different values equal."""
         if "" in separators:
             raise ConfigurationError(
                 f"{self._what}: key={self.text!r}: write something between the fields, such as a colon: otherwise "

@@ -17,7 +17,7 @@ MOST_SHARDS: Final = 32
 """A worker takes a turn in each shard that has jobs, so more would only add round trips."""
 
 _TOLERANCE: Final = 64
-"""Slots by which a shard may be away from its place."""
+"""The most slots between a shard and its position on the circle."""
 
 QUEUE = {
     "meta": ("HASH", "the row of counts, switches and times; who watches the clock; the table of shards", OWNED),
@@ -106,8 +106,8 @@ def check_queue_name(name: Any) -> str:
 def shard_tag(prefix: str, name: str) -> str:
     """The hash tag of a further shard, such as `penstock:mail~3.57`. The last number is chosen for its slot.
 
-    Nodes that each have an equal range of slots get equally many shards, if the number allows it. Left to chance, one
-    node of three had half of them.
+    If the nodes have equal ranges of slots, each gets equally many shards, as far as the number allows it. With random
+    slots, one node of three had half of the shards.
     """
     queue, _, number = name.partition("~")
     wanted = slot(f"{{{prefix}:{queue}}}") + round(_position(int(number)) * SLOTS)
@@ -119,7 +119,7 @@ def shard_tag(prefix: str, name: str) -> str:
 
 
 def _position(number: int) -> float:
-    """The place of a shard on the circle of slots, from 0 to 1: a third each, then halves of the thirds, and so on."""
+    """The position of a shard on the circle of slots, from 0 to 1: thirds first, then their halves, and so on."""
     block, third = divmod(number, 3)
     place, part = 0.0, 0.5
     while block:

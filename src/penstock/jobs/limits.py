@@ -1,4 +1,4 @@
-"""Limits of a task: how many of its jobs run at a time, or start in a time. `limits.lua` holds them in the server."""
+"""Limits of a task: how many jobs run at a time, or start within an interval. See `limits.lua`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.errors import ConfigurationError
 from penstock.jobs.key_template import KeyTemplate
 
 MOST_LIMITS: Final = 3
-"""Of one task. A record counts in two bits how many its job has passed."""
+"""The most limits of one task. A record counts in two bits how many of them its job has passed."""
 
 MOST_JOBS: Final = 1_000_000
 LONGEST_PERIOD: Final = 366 * 86400.0
@@ -219,7 +219,7 @@ def read_limits(reply: Sequence[Any]) -> list[LimitInfo]:
 
 
 def joined_limits(shards: Iterable[Sequence[LimitInfo]]) -> list[LimitInfo]:
-    """The limits of a queue from those of its shards. Their keys contain the tenant, so no two shards have one key."""
+    """The limits of a queue from those of its shards. Their keys contain the tenant, so no two shards share a key."""
     found: dict[tuple[str, str], LimitInfo] = {}
     for info in (one for shard in shards for one in shard):
         known = found.get((info.kind, info.name), replace(info, keys=()))
@@ -228,7 +228,7 @@ def joined_limits(shards: Iterable[Sequence[LimitInfo]]) -> list[LimitInfo]:
 
 
 def unpacked(packed: bytes | None) -> list[Any]:
-    """The first values of some in MessagePack that follow each other. At most five are stored."""
+    """The first five values of `packed`, each in MessagePack, or the first four; zeros without `packed`."""
     for n in (5, 4):
         try:
             values: list[Any] = msgspec.msgpack.decode(bytes([0x90 + n]) + (packed or b"\0" * n))

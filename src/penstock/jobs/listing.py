@@ -18,7 +18,7 @@ from penstock.jobs.status import STATES, Status
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """What a job must be; None and empty values match every job. See `Queue.jobs`."""
+    """The conditions for a job; None and empty values match every job. See `Queue.jobs`."""
 
     state: Status | None = None
     task: str | None = None

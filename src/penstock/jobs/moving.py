@@ -4,7 +4,7 @@
       no worker claims them for a minute                │ the target has such a key    │ others wait for it now
                                                         └──▶ make the job due again ◀──┘ cancel it at the target
 
-A program that dies after the second step leaves the jobs in both queues.
+If a program dies after the enqueue, the jobs stay in both queues.
 """
 
 from __future__ import annotations

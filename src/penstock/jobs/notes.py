@@ -1,4 +1,4 @@
-"""The reports of a running job: its progress, and the lines of its log. See `notes.lua`."""
+"""What a running job reports: its progress, and the lines of its log. See `notes.lua`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.core.arguments import is_number, shown
 from penstock.jobs.constants import NOTED
 
 MOST_TEXT: Final = 500
-"""Characters of the text beside a progress."""
+"""Characters of the text that is reported with a fraction."""
 
 MOST_LINE: Final = 2000
 """Characters of one line of a log."""
@@ -29,10 +29,10 @@ class _Progress(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How far a job is, as it reported last.
+    """The progress of a job, as it last reported it.
 
     fraction  from 0 to 1
-    text      what it said beside that
+    text      what it reported with the fraction
     at        when the server got it, in seconds since 1970 by the server's clock
     """
 
@@ -119,6 +119,6 @@ def split_result(done: bytes | None) -> tuple[bytes | None, bytes | None]:
 
 
 def _shortened(text: str, most: int) -> str:
-    """The text without what UTF-8 cannot encode, cut to so many characters."""
+    """The text with escapes for what UTF-8 cannot encode, cut to `most` characters."""
     text = str(text).encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= most else text[: most - 1] + "…"

@@ -105,7 +105,7 @@ class Options:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the job is ready at once, for good, under an id of the library's."""
+        """Whether the job has no special option: ready at once, never expires, not durable, no id of your own."""
         return not self.delay and self.at is None and self.expires is None and self.id is None and not self.durable
 
 

@@ -1,4 +1,4 @@
-"""Pauses of a part of a queue: the jobs of one task, or of one tenant. `pauses.lua` holds them in the server."""
+"""Pauses of a scope of a queue: the jobs of one task, or of one tenant. `pauses.lua` holds them in the server."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Named(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PausedPart:
-    """A part of a queue that is paused: a `task` or a `tenant` (the other one: None).
+    """A scope of a queue that is paused: a `task`, with `tenant` None, or a `tenant`, with `task` None.
 
-    parked  its jobs that were set aside; those that were cancelled since then are counted until they are met
-    paused  False: it was resumed, and the parked jobs are handed out again, some hundred at a time
+    parked  its jobs that were parked; those that were cancelled since then count until a script meets them
+    paused  False: it was resumed, and its parked jobs become ready again, some hundred at a time
     """
 
     task: str | None
@@ -37,7 +37,7 @@ class PausedPart:
 
 
 def part_name(queue: str, task: Named | str | None, tenant: str | None) -> str | None:
-    """The part as the server names it; None: the whole queue. Raises BadCall for both, and for an empty name."""
+    """The scope as the server names it; None: the whole queue. Raises BadCall for both, and for an empty name."""
     if task is not None and tenant is not None:
         raise BadCall(f"queue {queue}: pause a task or a tenant, one at a time")
     if task is not None:

@@ -64,9 +64,9 @@ class Queue:
 
         self.shards = ShardMap(name, make) if table is None else ShardMap.stored(name, make, table)
         self.first = self.shards.first
-        """The shard with everything of a queue without shards, and with the table of one with shards."""
+        """Shard 0. It has all jobs of a queue that is not split, and the table of one that is."""
         self.new_jobs_in = self.shards
-        """The shards of its new jobs: others if the queue is itself a shard, by its name, of one that is split here."""
+        """The shards of its new jobs. If this is a shard by its name (`mail~3`), they are those of the queue."""
         self.dead = DeadLetters(self.shards)
         self._claims = 0
 
@@ -103,7 +103,7 @@ class Queue:
         task        the name of a task; "" for bare values
         worker      `host:pid`: only the jobs that it runs
         id_prefix   how the id begins, with or without the name of the queue
-        older_than  seconds for which a job has been in its state; for which a delayed one has waited since its enqueue
+        older_than  seconds that a job has been in its state at least; of a delayed job, seconds since its enqueue
         """
         from penstock.jobs.job_list import Jobs, job_filter
 
@@ -138,9 +138,9 @@ class Queue:
     def put(self, value: Any, **options: Unpack[EnqueueOptions]) -> RoundTrip[Job[Any]] | Operation[Job[Any]]:
         """Enqueue one value (anything JSON can hold). `options`: see `Options`.
 
-        When it returns, the job is accepted and will be handed out at least once. Raises BadCall for a value that JSON
-        cannot hold, PayloadTooLarge, and ServerFull when the server is out of memory; then nothing was enqueued. With
-        `durable` it also raises DurabilityUnavailable and NotDurable. One round trip.
+        When it returns, the job is accepted, and a worker will get it at least once. Raises BadCall for a value that
+        JSON cannot hold, PayloadTooLarge, and ServerFull when the server is out of memory; then nothing was enqueued.
+        With `durable` it also raises DurabilityUnavailable and NotDurable. One round trip.
         """
         chosen = options_of(f"put() to queue {self.name}", options)
         ((key, record),) = self._draft_values([value], chosen)
@@ -261,7 +261,7 @@ class Queue:
 
     @verb
     def claim(self, n: int = 1, *, wait: float | None = 0.0, lease: float | None = None) -> Operation[list[Item]]:
-        """Claim up to `n` jobs, in the order of priorities and of the tenants' turns. `n` is at most 1000.
+        """Claim up to `n` jobs, in the order of priorities, and from the tenants in rotation. `n` is at most 1000.
 
         wait   seconds to wait for the first job; 0: do not wait, None: no limit
         lease  seconds after which a job that is not settled goes to another program; None: the app's setting
@@ -277,7 +277,7 @@ class Queue:
         return self._claim_waiting(n, wait, lease)
 
     def claim_now(self, n: int, lease: float | None) -> Operation[list[Item]]:
-        """Claim without waiting, from each shard in turn, each time with another one first."""
+        """Claim without waiting, from one shard after another. Each call begins with another shard."""
         from penstock.jobs.claiming import claim_in_order, claim_now
 
         known = (yield from self.shards.refresh()).known
@@ -362,7 +362,7 @@ class Queue:
 
     @verb
     def pause(self, *, task: Named | str | None = None, tenant: str | None = None) -> Operation[None]:
-        """Hand out no more jobs until `resume()`: of one `task`, of one `tenant`, or of the whole queue.
+        """Let workers claim no jobs until `resume()`: of one `task`, of one `tenant`, or of the whole queue.
 
         Running jobs continue, and new ones are accepted. Jobs of a paused task or tenant are parked, and keep no place
         in a limit. At most 1000 tasks and tenants are paused at a time. One round trip; with shards, for each.
@@ -371,9 +371,10 @@ class Queue:
 
     @verb
     def resume(self, *, task: Named | str | None = None, tenant: str | None = None) -> Operation[None]:
-        """Hand out jobs again: of what was paused with the same argument. One round trip; with shards, for each.
+        """Let workers claim jobs again: those that were paused with the same argument. One round trip; with shards, for
+        each.
 
-        The parked jobs of a task or tenant go first, in their order; each script hands back a hundred of them.
+        The parked jobs of a task or tenant go first, in their order; each script admits a hundred of them.
         """
         return self._pause(False, task, tenant)
 
@@ -436,9 +437,9 @@ class Queue:
     def fair_by_time(self, on: bool = True) -> Operation[None]:
         """Let the tenants share the time of the workers equally, instead of the number of jobs.
 
-        A claim costs a tenant one turn, which stands for 10 ms; the end of the run charges the time since the claim. So
-        a tenant with long jobs gets fewer turns. Weights hold as before. The server keeps this setting. One round trip;
-        with shards, for each.
+        A claim costs a tenant one service, which pays for 10 ms; the end of the run charges the rest of the time since
+        the claim. So a tenant with long jobs is served less often. Weights hold as before. The server keeps this
+        setting. One round trip; with shards, for each.
         """
         return self._switch("by_time", on)
 
@@ -451,8 +452,8 @@ class Queue:
     def check_shards(self) -> Operation[None]:
         """Ask the server for the number of shards. Workers and the first enqueue of a program do it themselves.
 
-        The first program of all stores its number. Raises ConfigurationError if the queue has shards, and this program
-        names none. One round trip; none if this program has asked already.
+        The first program that asks stores the number that it names. Raises ConfigurationError if the queue has shards,
+        and this program names no number. One round trip; none if this program has asked already.
         """
         return self.shards.check()
 

@@ -1,4 +1,4 @@
-"""A job's record: the header of `record.lua` on the Python side, and what the server stores beside a record.
+"""A job's record: the header of `record.lua` on the Python side, and the other data that the server has of a job.
 
 A client drafts a record: options in the header, then tenant, task, trace and payload. When it enqueues the record, the
 server fills in what only the server knows: state, generation, and times by its own clock.
@@ -38,7 +38,7 @@ _NAMES_SIZE: Final = 3
 """The bytes that hold the lengths of tenant, task and trace; the first of them is part of the header."""
 
 POWERS_AT: Final = RECORD["powers"][0]
-"""Where the bits of the powers are."""
+"""The position of the byte that has the bits of the powers."""
 
 _STATE: Final = slice(RECORD["state"][0], RECORD["state"][0] + 1)
 _GENERATION: Final = slice(RECORD["generation"][0], RECORD["generation"][0] + RECORD["generation"][1])
@@ -127,7 +127,7 @@ class _Number:
 class Record(msgspec.Struct, eq=False, gc=False):
     """A record as read from the server. Times are milliseconds since 1970 by the server's clock.
 
-    The fields are read when they are asked for, because most of them never are.
+    A field is decoded only when it is read, because most fields never are.
     """
 
     body: bytes

@@ -60,7 +60,7 @@ class Registry:
         return found
 
     def hint(self, name: str) -> str:
-        """What may help somebody who named a task that is unknown: a similar name, or some of those that are known."""
+        """A hint for an unknown name: a similar name, or some of the names that are known."""
         import difflib  # imported here, because most programs never need it
 
         if near := difflib.get_close_matches(name, self._tasks, n=1):

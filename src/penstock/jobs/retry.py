@@ -155,8 +155,8 @@ class Drop(Exception):
 class Suspended(BaseException):
     """Ends a run that sleeps or waits for a signal. The worker then delays the job.
 
-    Not an Exception, so that a task which handles its errors does not catch it. For what encloses the task, hooks and
-    dependencies, such a run ends well: a transaction is committed, because the steps in it are recorded.
+    Not an Exception, so that a task which handles its errors does not catch it. The hooks and dependencies around the
+    task see such a run end as after a success: a transaction is committed, because the steps in it are recorded.
     """
 
 

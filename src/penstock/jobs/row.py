@@ -37,7 +37,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     levels: list[float] | dict[str, int]
     """Level, entries and virtual time for each level. An empty array of Lua arrives as an empty map."""
     next_tick: float = 0
-    # In the row of a queue of batches, or with flows, those before are False where they would be absent.
+    # If a later field exists, because the queue has batches or flows, a field that would be absent is False.
     parked: int | bool = 0
     next_admission: float | bool = 0
     limited: int | bool = 0

@@ -17,14 +17,14 @@ from penstock.jobs.record import Record
 from penstock.jobs.timing import Timing
 
 ORPHANED_AFTER: Final = 86400.0
-"""Seconds without a live worker that declares it."""
+"""A schedule is orphaned after this many seconds without a live worker that declares it."""
 
 _HEADER: Final = struct.Struct(">B HI HI c HI HI HI I 8s H")
 _LONGEST_NAME: Final = 120
 
 
 def check_name(name: str) -> str:
-    """The name of a schedule. Raises ConfigurationError for one that cannot be a part of a job's id."""
+    """The name of a schedule. Raises ConfigurationError for a name that a job's id cannot contain."""
     if not is_text(name, 1, _LONGEST_NAME) or ":" in name:
         raise ConfigurationError(
             f"schedule {shown(name)}: a name has 1 to {_LONGEST_NAME} bytes of UTF-8 and no colon; a task that has a "

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Tick:
     """The jobs of one schedule that are due, and its next tick (None: no other follows).
 
-    times  ms of the ticks that the jobs stand for; empty if all of them were missed and are skipped
+    times  ms of the ticks that get a job; empty if all of them were missed and are skipped
     """
 
     schedule: StoredSchedule
@@ -47,7 +47,7 @@ class ScheduleBindings:
         return self._call("define_schedules", how, *args, read=lambda reply: [word.decode() for word in reply])
 
     def tick(self, ticks: Iterable[Tick]) -> RoundTrip[list[bool]]:
-        """Enqueue the jobs of ticks. Returns for each whether it counted, or another worker was first."""
+        """Enqueue the jobs of ticks. Returns for each whether it counted; it does not if another worker was first."""
         args: list[Arg] = []
         for one in ticks:
             stored = one.schedule

@@ -48,8 +48,8 @@ class Schedules:
         call      `task.call(…)`. Options of `task.using` hold for each job, except `id`, `at` and `durable`
         schedule  a cron line: minute, hour, day, month, weekday
         timezone  of the cron line, such as Europe/Berlin
-        every     seconds between two ticks, from 1; the first is so many seconds from now
-        missed    when no worker was there for some ticks: "one" job for the latest of them, "skip" all that are more
+        every     seconds between two ticks, from 1; the first is one interval from now
+        missed    for ticks that passed while no worker ran: "one" job for the latest of them, "skip" all that are more
                   than a minute late, or "all", a job for each
 
         It replaces a schedule of this name that was added before; one that is paused stays paused. Raises BadCall for
@@ -102,7 +102,7 @@ class Schedules:
     def remove(self, name: str) -> Operation[None]:
         """Remove the schedule. Its jobs stay. Two round trips.
 
-        One that the code declares comes back when the next worker with that code starts: pause it instead.
+        If the code declares it, the next worker that starts with that code adds it again: pause it instead.
         """
         shard, _, stored = yield from self._find(name)
         yield ScheduleBindings(shard.bindings).remove(stored.name)

@@ -42,7 +42,7 @@ class ShardBindings:
     ) -> RoundTrip[list[int] | Elsewhere]:
         """As `QueueBindings.enqueue`, by this table (see `shards.lua`); `plain`: as `enqueue_plain`.
 
-        moving  all tenants of these jobs are to move to another shard, which may have happened
+        moving  all tenants of these jobs are to move to another shard, or have moved already
         """
         queue = self._queue
         args = (*UNNUMBERED, queue.clock.now_ms, table, int(moving), *jobs)
@@ -69,12 +69,12 @@ class ShardBindings:
     def table(self, number: int) -> RoundTrip[str]:
         """The table of shards. A missing one is stored: with `number` shards, or with one if there are jobs.
 
-        With 0, "" is returned instead.
+        With `number` 0, a missing table is not stored, and "" is returned.
         """
         return self._queue._call("shards", (self._queue.clock.now_ms, number), bytes.decode)
 
     def change(self, expected: str, table: str) -> RoundTrip[str]:
-        """Replace the table of shards. Returns the stored one, which is another if it was not the expected one."""
+        """Replace the table of shards. Returns the stored one: another one if the old table was not `expected`."""
         return self._queue._call("change_shards", (self._queue.clock.now_ms, expected, table), bytes.decode)
 
     def adopt(self, table: str) -> RoundTrip[str]:

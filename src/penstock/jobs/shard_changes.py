@@ -79,8 +79,8 @@ def spread_tenant(shards: ShardMap, tenant: str, number: int) -> Operation[None]
 def finish_change(shards: ShardMap) -> Operation[bool]:
     """Close the change of shards if no old shard has jobs of a tenant that moves. Returns whether none is open.
 
-    Such tenants become fewer only, so a later call continues where this one found the first. One round trip for each
-    1000 tenants that it passes, and a few more.
+    The number of such tenants only falls, so a later call continues where this one found the first of them. One round
+    trip for each 1000 tenants that it passes, and a few more.
     """
     table, is_spread = shards.current.table, shards.current.is_spread
     if not table.before:
@@ -118,7 +118,7 @@ def _replace(shards: ShardMap, table: Table, changed: Table) -> Operation[None]:
 
 
 def _publish(shards: ShardMap) -> Operation[None]:
-    """Have all shards know the table."""
+    """Store the table in all shards."""
     text, (_, *further) = shards.current.table.text, shards.current.known
     yield Parallel(tuple(ShardBindings(one.bindings).adopt(text) for one in further))
 
@@ -149,7 +149,7 @@ def _copy_settings(shards: ShardMap, before: int) -> Operation[None]:
 
 
 def _refuse_moving_schedules(shards: Iterable[Shard], number: int) -> Operation[None]:
-    """Raise ConfigurationError if a tenant with a schedule would move to another of so many shards."""
+    """Raise ConfigurationError if `number` shards would move a tenant with a schedule to another shard."""
     for position, shard in enumerate(shards):
         cursor, bindings = "0", ScheduleBindings(shard.bindings)
         while True:

@@ -16,7 +16,7 @@ import msgspec
 class Table(NamedTuple):
     """Where the tenants belong.
 
-    before  the number of shards before the change that is open; 0: none is
+    before  the number of shards before the change that is open; 0: no change is open
     spread  tenants that are spread over several shards, and over how many
     """
 
@@ -42,7 +42,7 @@ def shard_name(queue: str, number: int) -> str:
 
 
 def whole_name(name: str) -> str:
-    """The name of the queue that this queue or shard is a part of."""
+    """The name of the queue to which a shard belongs; of a queue, its own name."""
     return name.partition("~")[0]
 
 

@@ -1,4 +1,4 @@
-"""Enqueueing in a queue with shards: each job in the shard of its tenant, and again elsewhere if that refuses it."""
+"""Enqueueing in a queue with shards: each job in the shard of its tenant, or in another if that refuses it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PIPELINED_TENANTS: Final = 250
 
 
 class ShardChunk(NamedTuple):
-    """Jobs that one call brings to a shard. `moving`: all of their tenants are to move, which may have happened."""
+    """Jobs that one call brings to a shard. `moving`: all of their tenants are to move, or have moved."""
 
     shard: Shard
     drafts: Sequence[tuple[str, bytes]]

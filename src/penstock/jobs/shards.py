@@ -59,9 +59,9 @@ class ShardSnapshot:
     def for_new(self, tenant: str, key: str = "", record: bytes = b"") -> Shard:
         """The shard to which a tenant's next job is sent.
 
-        key, record  of the job. A tenant that is spread has one shard for its jobs with powers, and several others: for
-                     those the key decides, so that an id of your own is in one shard whenever it is used. Without a
-                     record: the shard for jobs with powers
+        key, record  of the job. A tenant that is spread has one shard for its jobs with powers, and several for its
+                     other jobs. The key of such a job decides between those, so that an id of your own always leads to
+                     the same shard. Without a record: the shard for jobs with powers
         """
         number = self._spread_over(tenant, record)
         if number is None:
@@ -101,7 +101,7 @@ class ShardSnapshot:
         return tenant in self._spread
 
     def note_moved(self, tenants: Iterable[str]) -> None:
-        """These tenants belong to their new shard for good."""
+        """Note that these tenants belong to their new shard for good."""
         for tenant in tenants:
             self._moved.add(tenant)
             self._chosen.pop(tenant, None)
@@ -138,7 +138,7 @@ class ShardMap:
         return made
 
     def split(self, number: int) -> None:
-        """Spread the tenants over so many shards, or over those that the server knows. See `Penstock.queue`."""
+        """Spread the tenants over `number` shards, or over those that the server knows. See `Penstock.queue`."""
         name = self.first.name
         if isinstance(number, bool) or number not in range(1, MOST_SHARDS + 1):
             raise ConfigurationError(f"shards={number!r} of queue {name}: use 1 to {MOST_SHARDS}")
@@ -186,7 +186,7 @@ class ShardMap:
     # --- the table ---
 
     def check(self) -> Operation[None]:
-        """Ask the server for the table, once. The first program of all stores its number. One round trip.
+        """Ask the server for the table, once. The first program that asks stores its number. One round trip.
 
         Raises ConfigurationError if the server has shards of a queue that this program does not split.
         """
@@ -236,13 +236,13 @@ class ShardMap:
             self.searched = (0, "0")
 
     def learn(self, refusal: Elsewhere, used: ShardSnapshot) -> None:
-        """A call was refused whose shard was chosen by the snapshot `used`."""
+        """Learn from the refusal of a call, whose shard the snapshot `used` had chosen."""
         if refusal.table:
             self.adopt(refusal.table)
         used.note_moved(refusal.tenants)
 
 
-# --- every question and every setting of a whole queue ---
+# --- questions and settings of a whole queue ---
 
 
 def ask_all(

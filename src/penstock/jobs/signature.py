@@ -174,7 +174,7 @@ class Signature:
         return any(has_fields(self._hints.get(p.name)) for p in self._parameters)
 
     def _refuse_lost_fields(self, given: dict[str, Any], decoded: msgspec.Struct) -> None:
-        """Raise BadCall for an object with fields that its annotation does not have: they would not arrive."""
+        """Raise BadCall for an object with fields that its annotation does not have: those fields would be lost."""
         for name, value in given.items():
             lost = lost_field(value, getattr(decoded, self._variable.get(name, name)))
             if lost is not None:
@@ -186,9 +186,9 @@ class Signature:
     def encode_without_outputs(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int
     ) -> tuple[bytes, tuple[tuple[str, Any], ...]]:
-        """As `encode`, for arguments of which some stand for results of other jobs. Returns those by themselves.
+        """As `encode`, if some arguments stand for results of other jobs. Returns those arguments separately.
 
-        Raises what `encode` does if none of them does.
+        If no argument stands for a result, raises what `encode` raises.
         """
         from penstock.jobs.outputs import is_output
 

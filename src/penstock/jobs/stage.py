@@ -1,5 +1,5 @@
-"""The stage of a running job: writes and calls that the server applies in the step that completes the job, or not at
-all. See `effects.lua`.
+"""The stage of a running job: writes and calls that the server applies when it completes the job, or not at all. See
+`effects.lua`.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ R = TypeVar("R")
 
 _WRITE_WEIGHT: Final = 1024
 _CALL_WEIGHT: Final = 2048
-"""Bytes that each counts for beside its own: so a stage of 1 MiB takes the server a few milliseconds at most."""
+"""Bytes that each counts in addition to its own, so that 1 MiB takes the server a few milliseconds at most."""
 
 
 class Stage(Writes):
     """Writes and calls of the running job that the server applies when the job completes: `current().stage`.
 
-    They are applied in the step that completes the job, all or none. If the task raises, is cancelled or loses its
-    lease, none is applied. So a job that runs twice has its effects once. Nothing is sent before; no method costs a
-    round trip.
+    The script that completes the job applies all of them or none. If the task raises, is cancelled or loses its lease,
+    none is applied. So a job that runs twice has its effects once. Nothing is sent before; no method costs a round
+    trip.
 
     The keys are ordinary keys in the slot of the job's queue: `app.queue("mail").key("sent")`, or any key with the same
     hash tag. If a write turns out to be impossible, for instance because a key has another type, the job becomes a
     dead letter with that reason, and nothing was written. The writes are those of a transaction.
 
-    A stage holds at most 1 MiB. A write counts for 1 KiB beside its bytes, and a call for 2 KiB.
+    A stage holds at most 1 MiB. A write counts for 1 KiB in addition to its bytes, and a call for 2 KiB.
     """
 
     def __init__(self, shard: Shard) -> None:
@@ -47,7 +47,7 @@ class Stage(Writes):
         self._calls: list[Packable] = []
         self._sent: list[Packable] = []
         self.weight = 0
-        """Bytes, and what each write and call counts for beside them."""
+        """The bytes of all writes and calls, and what each of them counts in addition."""
 
     def __repr__(self) -> str:
         return f"<Stage of {len(self._writes)} writes and {len(self._calls) // 2 + len(self._sent) // 3} calls>"
@@ -58,10 +58,10 @@ class Stage(Writes):
     def enqueue(self, call: Call[R]) -> Job[R]:
         """Enqueue a call when the job completes: `current().stage.enqueue(send_email.call("ada@example.com"))`.
 
-        A call of this queue is enqueued in the same step. A call of another queue goes through the outbox: it is
-        stored in the same step, and a worker of this queue delivers it, as a rule within milliseconds. It is enqueued
-        once, whatever fails in between. Returns the job, which does not exist before. If the call is unique and
-        another job holds its key then, nothing is enqueued.
+        The script that completes the job enqueues a call of this queue. A call of another queue goes through the
+        outbox: the same script stores it there, and a worker of this queue delivers it, usually within milliseconds. It
+        is enqueued once, whatever fails in between. Returns the job, which does not exist until then. If the call is
+        unique and another job holds its key then, nothing is enqueued.
 
         Raises BadCall for other objects, and PayloadTooLarge.
         """

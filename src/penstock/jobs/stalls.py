@@ -10,7 +10,7 @@ log = logging.getLogger("penstock.worker")
 
 
 class SoleRun(Protocol):
-    """What the warning has to know of a running job."""
+    """The facts about a running job that the warning needs."""
 
     @property
     def sole_task(self) -> str:
@@ -26,7 +26,7 @@ _warned: Final[set[str]] = set()
 
 
 def warn_of_stall(job_id: str) -> None:
-    """The calling code begins to wait for this job, which does not run. Warn once per task if that may stall."""
+    """Warn, once per task, if the calling code may stall: it is about to wait for this job, which does not run."""
     run = running.get(None)
     task = "" if run is None else run.sole_task
     if not task or task in _warned:

@@ -13,7 +13,7 @@ class Status(StrEnum):
     """The state of a job.
 
     WAITING    it waits for other jobs
-    BLOCKED    it waits for other jobs, of which one is a dead letter
+    BLOCKED    it waits for other jobs, and one of them is a dead letter
     DELAYED    its due time is in the future
     READY      it waits for a worker
     PARKED     it waits for a place in a limit, or its task or tenant is paused

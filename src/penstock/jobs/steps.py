@@ -83,7 +83,7 @@ def _execution() -> object:
 
 
 class Steps:
-    """The steps of one run. Operations are run by the face of the task."""
+    """The steps of one run. The face of the task runs its operations."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -93,7 +93,7 @@ class Steps:
         self._running: dict[str, tuple[str, bool]] = {}
         """The steps that are running, by their keys: what each is called, and whether it is a wait."""
         self._failures: dict[str, StepFailure] = {}
-        """Of steps that raised in this run, by their keys, until it is known whether the task has caught the error."""
+        """The failed steps of this run, by their keys, until it is known whether the task has caught the error."""
         self._recorded: dict[str, Recorded] | None = None
         self._loaded_at = 0.0
         self._now = 0
@@ -124,9 +124,9 @@ class Steps:
 
     @contextmanager
     def running(self, key: str, what: str, *, waits: bool = False) -> Iterator[None]:
-        """Around a step. Raises StepError if it cannot run beside those that run now.
+        """Encloses a step. Raises StepError if it cannot run at the same time as those that run now.
 
-        Two steps without names cannot, and a wait cannot run beside any step, because it ends the run.
+        Two steps without names cannot. A wait cannot run at the same time as any step, because it ends the run.
         """
         if in_step.get():
             raise StepError(f"{what} is called inside step {in_step.get()!r}: call it in the task itself")
@@ -187,10 +187,10 @@ class Steps:
         self._failures[key] = StepFailure(name, error, _execution())
 
     def _record_failures(self) -> Operation[None]:
-        """Record the errors that the task has caught, because it begins another step now.
+        """Record the errors that the task must have caught, because it begins another step now.
 
-        A step that begins elsewhere proves nothing: beside one that failed, others of the same `gather` may run on,
-        while the task itself ends by that error and will be retried.
+        A step that begins in another asyncio task proves nothing: after one step of a `gather` has failed, the others
+        may run on, while the task itself ends by that error and will be retried.
         """
         here, main = _execution(), getattr(self._run, "asyncio_task", None)
         for key, failure in [*self._failures.items()]:

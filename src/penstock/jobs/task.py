@@ -39,7 +39,7 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True):
     powers: bytes = b""
     """The part of the record before the payload, of a task that is unique or has limits."""
     wanted: tuple[tuple[str, Any], ...] = ()
-    """Parameters that get results of other jobs, and what stands for those (see `flow.py`)."""
+    """The parameters that get results of other jobs, each with the argument that stands for them (see `flow.py`)."""
 
     def draft(self) -> tuple[str, bytes]:
         """The key and the record of a new job. Raises BadCall for a call that has to wait for others."""
@@ -124,7 +124,7 @@ class Task(Generic[P, R]):
 
     @cached_property
     def unique(self) -> Unique | None:
-        """Of its calls; None: none is a double of another."""
+        """Which of its calls are doubles; None: no call is a double of another."""
         return self.options.unique or self.definition.unique
 
     @cached_property
@@ -145,8 +145,8 @@ class Task(Generic[P, R]):
         Options that you leave out get their defaults, even if this task has other values for them.
 
         after       a job, or several: the new job starts when they have completed
-        on_failure  if one of them fails. "stop": the new job is cancelled; while the failed one is a dead letter, it is
-                    only blocked. "continue": it starts nevertheless. A call: it becomes that call
+        on_failure  what happens if one of them fails. "stop": the new job is cancelled; while the failed one is a dead
+                    letter, it is only blocked. "continue": it starts nevertheless. A call: it becomes that call
         """
         waiting, chosen = None, dict[str, Any](options)
         if "after" in options or "on_failure" in options:

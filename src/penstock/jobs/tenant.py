@@ -39,10 +39,10 @@ class Tenant:
 
     @verb
     def weigh(self, weight: float) -> Operation[None]:
-        """Give the tenant `weight` turns for each turn of a tenant with weight 1, the default.
+        """Serve the tenant `weight` times as often as a tenant of weight 1, the default.
 
-        It takes effect at the tenant's next turn, and is kept in the server. From 0.001 to 1000. One round trip; with
-        shards, for each.
+        It takes effect when the tenant is served next, and is kept in the server. From 0.001 to 1000. One round trip;
+        with shards, for each.
         """
         if not 0.001 <= weight <= 1000:
             raise ValueError(f"weigh({weight}): a weight is from 0.001 to 1000")
@@ -50,11 +50,13 @@ class Tenant:
 
     @verb
     def spread(self, shards: int) -> Operation[None]:
-        """Spread the tenant's jobs over this many shards of its queue, because it has more than one of them can do.
+        """Spread the tenant's jobs over this many shards of its queue, because it has more of them than one shard can
+        do.
 
-        From then on its jobs have no order among each other, and it takes its turns in each of these shards. Jobs that
-        have a key of their own stay in one shard: unique jobs, jobs with limits, in flows or in batches. Jobs that are
-        enqueued already stay where they are. 1 ends it for new jobs. `tenant("")` stands for jobs without a tenant.
+        From then on its jobs have no order among each other, and it is served in each of these shards. Jobs that have a
+        key of their own stay in one shard: unique jobs, jobs with limits, in flows or in batches. Jobs that are
+        enqueued already stay where they are. With 1, new jobs are not spread any longer. `tenant("")` is that of jobs
+        without a tenant.
 
         Raises ConfigurationError for a queue without shards, for a number beyond them, while shards are being added,
         and for more than 50 tenants. A round trip for each shard, and two more.

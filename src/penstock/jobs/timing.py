@@ -34,7 +34,7 @@ _SHORTEST, _LONGEST = 1.0, 10 * 365 * 86400.0
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The times of a schedule, and what becomes of those that were missed.
+    """The times of a schedule, and what happens to those that were missed.
 
     Raises ConfigurationError for a cron line without a time, an unknown zone, or an interval out of range.
     """

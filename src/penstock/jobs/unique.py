@@ -1,4 +1,4 @@
-"""Unique jobs: of the calls with one key, only the first is enqueued: while it waits, until it ends, or for a time."""
+"""Unique jobs: of the calls with one key, only the first is enqueued, until it starts or ends, or for a time."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Unique:
 
     key       a template with names of parameters; None: all arguments. The name of the task belongs to the key
     until     "done": while the job waits or runs, also between retries. "start": while it waits
-    replace   with until="start": a double gives its arguments to the job that waits, which keeps its id and its place
-    debounce  seconds. As `replace`, and the job runs so many seconds after the last double
+    replace   with until="start": a double gives its arguments to the job that waits, which keeps its id and position
+    debounce  seconds. As `replace`, and the job runs this many seconds after the last double
     throttle  seconds for which no other job is enqueued, whatever becomes of the first
-    exact     instead of a template: this text is the key, also beside other tasks of the queue, and for `queue.put`.
+    exact     instead of a template: this text is the key, which other tasks of the queue and `queue.put` may share.
               A double replaces the arguments only of a job that has replace or debounce itself
 
-    A double changes nothing else, and `enqueue` returns a handle on the first job. A key is given up when its reason is
-    gone: the job was done, dead, cancelled or expired, it was started, or the time is over. Raises ValueError for
-    arguments that contradict each other.
+    A double changes nothing else, and `enqueue` returns a handle on the first job. The job gives up its key when the
+    reason to hold it ends: it is done, dead, cancelled or expired, it was started, or the time is over. Raises
+    ValueError for arguments that contradict each other.
     """
 
     key: str | None = None
@@ -142,6 +142,6 @@ def mark_keys(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def encode_powers(**fields: Any) -> bytes:
-    """The part of a record behind the trace: a length, and a map."""
+    """The bytes of a record after the trace: a length, and a map."""
     packed = msgspec.msgpack.encode(fields)
     return len(packed).to_bytes(2) + packed
