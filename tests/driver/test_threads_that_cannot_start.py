@@ -19,7 +19,8 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         raise RuntimeError("can't start new thread")
 
     with_limit = pytest.MonkeyPatch()
-    with_limit.setattr(threading, "_start_new_thread", fail)
+    newer = "_start_joinable_thread"  # since Python 3.13
+    with_limit.setattr(threading, newer if hasattr(threading, newer) else "_start_new_thread", fail)
     return with_limit.undo
 
 
