@@ -81,7 +81,7 @@ class Claim(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One delivery of a job. To settle the job, name its token.
 
     A struct, as `Settlement` is, because a worker makes one of each for every job: a frozen dataclass takes four times
-    as long to make. Neither can be a part of a reference cycle, so the garbage collector need not visit them.
+    as long to make. Neither can belong to a reference cycle, so the garbage collector need not visit them.
     """
 
     token: bytes

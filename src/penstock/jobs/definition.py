@@ -178,7 +178,7 @@ class Definition:
     def is_replaced_by(self, other: Definition) -> bool:
         """Whether `other` is the same function, or the same `def` of a module that was executed again (a reload).
 
-        A `def` in a function or in a loop makes a different function each time, at the same place in the source.
+        A `def` in a function or in a loop makes a different function each time, at the same location in the source.
         """
         if self._own_function == other._own_function:
             return True

@@ -367,7 +367,7 @@ function flow.resume(s, budget)
 end
 
 -- Stores the edges of predecessors with one dependent after a visit. `found`: the edges before the visit; `edges`: the
--- edges after it, or false for one that is no longer needed.
+-- edges after it, or false if it is not needed any longer.
 --- (ids: table, found: table, edges: table)
 --- uses: base
 --- seldom

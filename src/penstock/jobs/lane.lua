@@ -26,7 +26,7 @@
 
 _service = { COST = 68719476736, HEAD_START = 1048576 }
 
-_read = { ENTRIES = 32 } -- the most that a tenant is read ahead
+_read = { ENTRIES = 32 } -- the most entries of a tenant that are read ahead
 
 -- By how much one service advances the virtual time of a tenant with this weight.
 --- (weight: str | false) -> int

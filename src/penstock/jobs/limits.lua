@@ -7,8 +7,8 @@
 --      └──────────────────────────────  key takes its place  ──────────┴── (see below) ───┘
 --
 -- A job has a *place* in each of its limits from its admission on, so a claim meets no job that may not run. It passes
--- its limits in the order of its record, concurrency by name and then rates by name, and keeps the places that it has
--- while it is parked at a later one: no two jobs wait for each other.
+-- its limits in the order of its record, concurrency by name and then rates by name. While it is parked at one limit,
+-- it keeps its places in the limits before. Because all jobs have the same order, no two jobs wait for each other.
 --
 --   limits      HASH  name -> its numbers. A name begins with c: or r:, for concurrency and rate
 --   places      HASH  name=key -> places in use, jobs parked, entries in the front lists of its lanes, levels (as in
@@ -25,7 +25,7 @@
 -- happens to the places of a job when its run ends:
 --
 --                             concurrency                                      rate
---   taken back, handed back   kept                                             passed again, before its equals
+--   taken back, handed back   kept                                             passed again, at the front
 --   retried, postponed        kept up to the last limit of 1 (strict order)    passed again
 --   done, dead, cancelled     given up                                         given up if it has not started
 --

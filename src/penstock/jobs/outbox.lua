@@ -13,7 +13,7 @@
 -- A verb is what the other queue does:
 --
 --   enqueue  a call, with its id and draft
---   event    counts what happened to a job of this queue that one of its jobs waits for (`flow.send`)
+--   event    counts what happened to a job of this queue for which one of the other queue's jobs waits (`flow.send`)
 
 -- FIELDS: values of one entry. DUE: precedes a queue in `ticks`
 outbox = { FIELDS = 4, EVENT = "event", DUE = ":" }
@@ -43,7 +43,7 @@ function outbox.write(s)
       entries[i] = string.format("%d", last)
     end
     batch.write("RPUSH", base .. "outbox:" .. queue, entries)
-    redis.call("ZADD", base .. "ticks", "LT", s.now, ":" .. queue) -- what waits already stays first
+    redis.call("ZADD", base .. "ticks", "LT", s.now, ":" .. queue) -- LT: older entries keep their earlier time
   end
   redis.call("HSET", meta, "outbox", string.format("%d", last))
   row.not_after(s.row, _row.NEXT_TICK, s.now)

@@ -18,7 +18,7 @@
 -- makes the job a dead letter. If the host dies during a trial, and the supervisor with it, the record counts that
 -- separately, because the job may or may not have caused it.
 --
--- The record counts the losses of a job that is no suspect, in halves, its crashes, and the trials that ended with
+-- The record counts the losses of a job that is not a suspect, in halves, its crashes, and the trials that ended with
 -- their host.
 
 _limit = { CRASHES = 3, HALVES = 4 }

@@ -1,4 +1,4 @@
-"""When the release was made that defines a task. Of two releases, the numbers of the newer one hold."""
+"""The time of the release that defines a task. Of two releases, the numbers of the newer one hold."""
 
 from __future__ import annotations
 

@@ -7,16 +7,16 @@
 -- The script `take_in` reads only the first two. A row of an older release lacks the last two. No worker is registered
 -- as idle after the end of the last sleep (server ms; 0: none is idle).
 --
--- Jobs by state are counted, not derived from lists, which may hold entries of cancelled jobs. The four times are lower
--- bounds: before them there is nothing to look for. 0 means that there is nothing at all. A mark is 1 if its key may
--- hold something, else 0. `LEVELS` is a flat array with three numbers for each level that has entries, the most
--- urgent first: the level, its entries in all lists, and the virtual time that was served last (lane.lua).
+-- Scripts count the jobs in each state; the lengths of lists would include entries of cancelled jobs. The times NEXT_…
+-- are lower bounds: no entry is due earlier, and 0 means that there is no entry. A mark is 1 if its key may hold
+-- something, else 0. `LEVELS` is a flat array with three numbers for each level that has entries, the most urgent
+-- first: the level, its entries in all lists, and the virtual time that was served last (lane.lua).
 
 _row = {
   IDLE_UNTIL = 1, -- the end of the last sleep
   PAUSED = 2, -- 1: no job is claimed
   DUE_FIRST = 3, -- 1: due jobs are claimed before those of their lane
-  SEQUENCE = 4, -- the last generation or claim number; both are numbered by it, so that no number is used twice
+  SEQUENCE = 4, -- the last generation or claim number: one sequence for both, so that no number is used twice
   READY = 5, -- jobs by state, in the order of `_count` in counters.lua
   DELAYED = 6,
   RUNNING = 7,
@@ -52,7 +52,7 @@ _row = {
   DEPENDENT = 35, -- jobs that wait for other jobs
 }
 
--- The error of a queue that another version has written.
+-- The error for a queue that another version has written.
 --- (format: str | int) -> error
 --- inline
 function row.wrong_format(format)

@@ -70,7 +70,7 @@ end
 --   later    runs again after `ms`; not counted as an attempt    bury     becomes a dead letter
 --   until    like later, but `ms` is a date in server ms         drop     leaves the queue
 --   unknown  like later; after its limit, like bury              cancel   was cancelled while it ran
---   suspend  sleeps or waits for a signal (durable.lua): like later, without its places and not counted as a retry
+--   suspend  sleeps or waits for a signal (durable.lua): like later, gives up its places, and is not counted as a retry
 --
 -- and, when a process died (see recovery.lua):
 --

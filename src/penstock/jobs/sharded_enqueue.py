@@ -61,7 +61,7 @@ def enqueue_in_shards(
             groups.setdefault(group, []).append(position)
         refused: list[int] = []
         while groups:
-            # One chunk of each group: two chunks on their way could change places when one has to be repeated.
+            # One chunk of each group: if two were sent and the first had to be repeated, the second would overtake it.
             chunks = []
             for (shard, moving), members in groups.items():
                 some = members[:_SENT_TOGETHER]
