@@ -98,7 +98,7 @@ _OF_LOCK = re.compile(r"penstock:(?:\{([^}]+)\}:(lock|transaction):|lock:(.+):)"
 
 
 def component_of(key: str) -> Component:
-    """The component that a key of Penstock belongs to, by its name; any other key is a component of its own."""
+    """The component that a key belongs to, read from its name. A key that is not Penstock's is its own component."""
     if found := _OF_APP.match(key):
         return Component(found[1] or "queue", found[2])
     if found := _OF_LOCK.match(key):

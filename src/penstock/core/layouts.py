@@ -41,7 +41,7 @@ _ENTRY = re.compile(r"(\w+)\s*=(?!=)\s*(.+)\Z", re.DOTALL)
 # `local name, others = `: the second group holds the other names.
 _DECLARATION = re.compile(r"\blocal (\w+)(?:, ([\w, ]+))? = \Z")
 _FORM = re.compile(r"(?:(B)|(H)|I([1-8])|c([1-9]\d*)|[BH]c0|\*)\Z")
-# What an expression may repeat: a name, a number or one element of a table.
+# An argument that an expression may repeat: a name, a number or one element of a table.
 _PLAIN = re.compile(r"[\w.]+(?:\[[^][]*\])?\Z")
 _REST = "*"
 _LONGEST = 32  # bytes of a number in the server's `struct`

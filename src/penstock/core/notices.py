@@ -14,7 +14,7 @@ from penstock.core.operations import AioFace, AsyncListener
 from penstock.errors import PenstockError
 
 _SWEEP_INTERVAL = 60.0
-"""Seconds. A listener that no lease uses is closed after at most about this time."""
+"""Seconds without a notice after which a listener is closed, if no lease uses it any longer."""
 
 
 class Noticed(Protocol):

@@ -88,7 +88,7 @@ class RoundTrip(msgspec.Struct, Generic[R], frozen=True):
     shortcut: Script | None = None
 
     def then(self, convert: Callable[[R], T]) -> RoundTrip[T]:
-        """The same call, whose result is passed through `convert`."""
+        """Return the call with its result passed through `convert`."""
         read, again = self.read, self.read_after_retry
         return RoundTrip(
             self.script,

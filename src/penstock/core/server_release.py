@@ -11,7 +11,7 @@ MINIMUM = {"valkey": (7, 2), "redis": (7, 0)}
 
 @dataclass(frozen=True, slots=True)
 class ServerRelease:
-    """What a server is: its family, `valkey` or `redis`, and its version."""
+    """The family of a server, `valkey` or `redis`, and its version."""
 
     family: str
     version: tuple[int, ...]

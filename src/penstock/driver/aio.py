@@ -27,8 +27,8 @@ from penstock.driver.subscriber import Subscriber
 R = TypeVar("R")
 T = TypeVar("T")
 
-# While the event loop is blocked, replies may arrive that nobody reads. So an overdue reply gets this many more
-# seconds, in which the reader may find it, before it counts as lost.
+# While the event loop is blocked, replies may arrive, but no task reads them. So an overdue reply counts as lost only
+# after this many more seconds, in which the reader may find it.
 _LAST_CHANCE = 0.1
 
 # A command of at most this many bytes is written to an empty buffer without waiting until the socket took it.

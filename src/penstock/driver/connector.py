@@ -57,7 +57,7 @@ _KEEPALIVE = {
 
 
 class Connector:
-    """What both faces share about one server: where it is, how to connect to it, and its version.
+    """The knowledge about one server that both faces share: where it is, how to connect to it, and its version.
 
     `server`: an address, a client of valkey-py or redis-py, or None for the configured `url` and, without one, an
     embedded server.
@@ -193,7 +193,7 @@ class Connector:
         self._faces[id(face)] = face
 
     def hang_up(self, node: Node) -> None:
-        """Close every connection of this process to a node that serves nobody now, whichever face has opened it.
+        """Close every connection of this process to a node that serves no calls now, whichever face has opened it.
 
         The calls on these connections fail at once and look for the node again, instead of waiting for a reply each.
         """

@@ -19,7 +19,7 @@ _DURABILITY_TTL = 60.0
 
 
 class DurabilityFace(Protocol):
-    """What `Durability` needs from the engine of its face."""
+    """The members of a face's engine that `Durability` uses."""
 
     @property
     def settings(self) -> Settings: ...
@@ -124,7 +124,10 @@ class Durability:
             await self._face.sleep(_REPLICA_CHECK_INTERVAL)
 
     async def check_primary(self, node: Node) -> None:
-        """Raise NotDurable if another node may have taken over: the write may then be only on the old one."""
+        """Raise NotDurable if another node may have taken over.
+
+        Then perhaps only the old node and its own replicas have the write.
+        """
         if not await self._face.is_still_primary(node):
             raise NotDurable(
                 f"accepted by {node[0]}:{node[1]}, but a fail-over is under way, or no Sentinel says that there is "

@@ -25,7 +25,7 @@ TRY_CHANNELS: tuple[tuple[str, ...], ...] = (
 )
 """Sent once per process, so that a user without the rights to these gets an error at the start, and not in a wait.
 
-SPUBLISH goes to a channel that nobody subscribes to: another process would take the message for a reply.
+SPUBLISH goes to a channel without subscribers, because another process would take the message for a reply.
 """
 
 FIRST_COMMANDS = (*(("INFO", section) for section in _INFO), *TRY_CHANNELS)

@@ -83,7 +83,7 @@ class ListenerRegistry(Protocol):
 
 
 class FaceListener:
-    """What the listeners of both faces share. A listener is open from its creation until `close`."""
+    """The code that the listeners of both faces share. A listener is open from its creation until `close`."""
 
     def __init__(self, registry: ListenerRegistry, channel: WakeChannel, number: int, shared_key: str) -> None:
         self.channel = channel

@@ -50,7 +50,7 @@ class CandidateConnection(Protocol):
 
 
 class LookupFace(Protocol):
-    """What a look-up needs from the engine of its face."""
+    """The members of a face's engine that a look-up uses."""
 
     @property
     def address(self) -> str: ...

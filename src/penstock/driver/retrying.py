@@ -74,7 +74,7 @@ _RETRYABLE = {LOST, SILENT, MOVED, ASK, *_PASSING, *_REFUSES_WRITES}
 # After one of these errors the server may have run the script.
 UNANSWERED = {LOST, SILENT}
 
-# After one of these errors the node serves nobody: every connection to it is useless.
+# After one of these errors the node serves no calls, so every connection to it is useless.
 NODE_FAILED = {SILENT, "READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED"}
 
 # After one of these errors, another node may serve the key. A node that restarts answers LOADING until it has read its

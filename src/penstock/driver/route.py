@@ -41,7 +41,7 @@ _HANG_UP_INTERVAL = 1.0
 
 
 class Answer(NamedTuple):
-    """What the reply to a look-up says."""
+    """The content of a reply to a look-up."""
 
     table: Table
     replicas: list[Node]
@@ -50,7 +50,7 @@ class Answer(NamedTuple):
 
 
 class Route:
-    """What is known about the nodes behind one address.
+    """The known nodes behind one address, and which of them are in doubt.
 
     Threads may share it. If two threads update it at once, one correct answer overwrites another.
     """
@@ -142,7 +142,7 @@ class Route:
         return [*groups, in_doubt] if in_doubt else groups
 
     def read(self, replies: list[Any], asked: Node) -> Answer:
-        """What the lookup replies of `asked` say. A Sentinel that does not know the service sends a nil reply."""
+        """Read the replies of `asked` to a look-up. A Sentinel that does not know the service sends a nil reply."""
         reply = replies[0]
         if self.uses_sentinels:
             epoch = int(_fields(replies[1]).get(b"config-epoch", 0))

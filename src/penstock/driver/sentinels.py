@@ -28,7 +28,7 @@ SENTINEL_TIMEOUT = 0.5
 
 
 class RoutingFace(Protocol):
-    """What the checks need from the engine of their face."""
+    """The members of a face's engine that the checks use."""
 
     async def find_node(self, key: str) -> Node: ...
     async def exchange_each(self, nodes: Sequence[Node], command: Command) -> dict[Node, Any]: ...

@@ -80,7 +80,7 @@ class Connection(Protocol):
 
 
 class SubscriberFace(Protocol):
-    """What subscribers need from the engine of their face."""
+    """The members of a face's engine that subscribers use."""
 
     @property
     def settings(self) -> Settings: ...
@@ -299,7 +299,7 @@ class Subscriber:
                 # This connection reads no keys, so the server reports only that it deleted all keys. Not every user may
                 # turn this on.
                 await connection.exchange(("CLIENT", "TRACKING", "ON", "REDIRECT", number))
-        except BaseException:  # such as a cancellation: nobody else knows this connection yet
+        except BaseException:  # such as a cancellation: no other code can close this connection yet
             connection.close()
             raise
         with self._subscriptions.lock:

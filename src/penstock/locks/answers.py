@@ -72,7 +72,7 @@ class SemaphoreInfo:
 class ReadWriteLockInfo:
     """The state of a read-write lock in the server.
 
-    writer          the writer that holds it; None if nobody writes
+    writer          the writer that holds it; None if no writer does
     reading         how many readers hold it
     readers         at most a hundred of them
     fence           the fence of the last writer; None if the server has forgotten it
@@ -121,7 +121,7 @@ class Leader:
 class ElectionInfo:
     """The state of an election in the server.
 
-    leader      None if nobody leads
+    leader      None if no process leads
     term        the last term; None if the server has forgotten it
     waiting     how many candidates wait
     candidates  in the order in which they will be elected, at most a hundred

@@ -103,7 +103,7 @@ class Barrier:
 
     @verb
     def abort(self, reason: str = "") -> RoundTrip[bool]:
-        """Break the barrier: all parties that wait get BarrierBroken, which names the reason. False if nobody waits.
+        """Break the barrier: all parties that wait get BarrierBroken, which names the reason. False if no party waits.
 
         For a party that failed before it arrived, so that the others do not wait in vain. One round trip.
         """

@@ -220,7 +220,7 @@ class LockBindings(LeaseBindings):
         self._name = names[0]
 
     def end_holding(self, number: int, reason: str, token: str = "") -> RoundTrip[BrokenHolding | None]:
-        """Take lock `number`, from 0, from its owner. None if nobody holds it, or not with this token ("": any)."""
+        """Take lock `number`, from 0, from its owner. None if no owner has it, or none with this token ("": any)."""
         keys = self.declared[2 * number : 2 * number + 2]
         return RoundTrip(self.scripts["end_holding"], keys, (token, reason), _broken_holding)
 

@@ -106,14 +106,14 @@ class Election(LeasedResource[Leadership, ElectionBindings]):
     def campaign(self) -> Operation[Leadership]:
         """Wait until this process leads, in order of arrival, for at most `wait` seconds. Raises ElectionTimeout.
 
-        The leadership is renewed until it is resigned. One round trip if nobody leads; a candidate sends a command now
-        and then. `acquire` does the same.
+        The leadership is renewed until it is resigned. One round trip if no process leads; a candidate sends a command
+        now and then. `acquire` does the same.
         """
         return self._acquire()
 
     @verb
     def leader(self) -> RoundTrip[Leader | None]:
-        """The process that leads; None if nobody does. One round trip."""
+        """The process that leads; None if no process does. One round trip."""
         return self.bindings.info().then(lambda info: info.leader)
 
     def observe(self) -> Observation:

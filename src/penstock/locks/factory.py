@@ -53,11 +53,11 @@ class LockFactory:
         name            one name, or several, which are locked together or not at all; on a cluster they must share a
                         hash tag. The lock is the key of that name in the server, without the app's prefix, so that it
                         excludes the locks of other apps and libraries (redis-py, redsync) on the same name
-        lease           seconds until the lock is free after its owner died. A living owner renews it. As the app's
-                        settings say if it is left out
+        lease           seconds until the lock is free after its owner died. A living owner renews it. If it is left
+                        out, the app's settings decide
         wait            seconds to wait for the lock, in order of arrival; None: no limit, 0: do not wait
-        max_hold        seconds after which the lock is lost whatever its owner does, if it hangs for instance; None: no
-                        limit
+        max_hold        seconds after which the lock is lost even if its owner lives, for instance because the owner
+                        hangs; None: no limit
         renew           False: hold it for exactly one lease, or longer by `held.extend(seconds)`
         on_loss         called with the held lock when it is lost: on the event loop that acquired it, else in a thread
         cancel_on_loss  cancel the asyncio task that acquired it when it is lost; `async with` then raises LeaseLost
@@ -131,7 +131,7 @@ class LockFactory:
 
         limit    how many permits exist; a limit that `set_limit` stored in the server overrides it
         permits  how many permits to acquire, all together
-        lease    seconds until the permits of a holder that died are free; None: as the app's settings say
+        lease    seconds until the permits of a holder that died are free; None: the app's settings decide
         wait, max_hold, renew, on_loss, cancel_on_loss  as for `lock`
 
         Acquiring takes one round trip if the permits are free, and waits for a message while they are not. It raises
@@ -207,14 +207,14 @@ class LockFactory:
     ) -> Election:
         """An election, in which one of several processes leads: `with app.election("importer") as leader:`.
 
-        lease    seconds after which another process is elected if the leader died; None: as the app's settings say
+        lease    seconds after which another process is elected if the leader died; None: the app's settings decide
         notice   seconds before the end of the lease at which a leader that could not renew it loses its leadership by
                  its own clock, so that its work can end before the next leader begins; None: a third of the lease
         value    what the others learn about this process while it leads, such as its address: up to 1024 bytes
         wait     seconds to wait for the leadership, in order of arrival; None: no limit, 0: do not wait
         on_loss, cancel_on_loss  as for `lock`
 
-        A campaign takes one round trip if nobody leads, and waits for a message while somebody does. It raises
+        A campaign takes one round trip if no process leads, and waits for a message while another one does. It raises
         ElectionTimeout after `wait` seconds. This method sends nothing; it raises ConfigurationError or ValueError for
         bad arguments.
         """
@@ -251,7 +251,7 @@ class LockFactory:
 
         parties  how many must arrive, from 2 to 1000
         lease    seconds for which a party may be silent, for instance while the server fails over. The others notice
-                 within one and a half leases and some seconds that it died; None: as the app's settings say
+                 within one and a half leases and some seconds that it died; None: the app's settings decide
         ttl      seconds after the last call for which the server remembers it
 
         When all have arrived, they continue, and the barrier can be used again. If a party dies while it waits, the

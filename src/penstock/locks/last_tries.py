@@ -1,9 +1,9 @@
 """Notes when this process last tried each lock or semaphore that it waits for, or waited for in the last seconds.
 
 The server asks two waiters of different processes to try again when a lease may end. If both died together with the
-owner, nobody would try. So each process tries on its own: every five seconds (with leases below eight seconds: after
-a fraction of the shortest lease) it tries the lock whose last try was longest ago. If a waiter gets a lock that was not
-handed over to it, another process has died: then all waiters of this process try at once.
+owner, no process would try. So each process tries on its own: every five seconds (with leases below eight seconds:
+after a fraction of the shortest lease) it tries the lock whose last try was longest ago. If a waiter gets a lock that
+was not handed over to it, another process has died: then all waiters of this process try at once.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class LastTries:
         return keys in self._waiters or time.monotonic() < self._waited.get(keys, -math.inf) + _LATELY
 
     def note(self, keys: tuple[str, ...]) -> None:
-        """A waiter is about to try."""
+        """Note that a waiter tries now."""
         self._tried[keys] = time.monotonic()
 
     def next(self, keys: tuple[str, ...]) -> float:
@@ -94,7 +94,7 @@ class LastTries:
         return max(self._next_at + interval * earlier, tried + interval)
 
     def wake_others(self, listener: Listener) -> None:
-        """Have all other waiters of this process try now: the owner of a lock, and those that were to check, died."""
+        """Have all other waiters of this process try now: the owner of a lock, and the waiters that check it, died."""
         with self._lock:
             others = self._listeners - {listener}
         for other in others:

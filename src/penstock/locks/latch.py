@@ -66,7 +66,7 @@ class Latch:
 
     @verb
     def info(self) -> RoundTrip[LatchInfo]:
-        """How much is left, and how many wait. One round trip. A latch that nobody has used yet has its whole count."""
+        """How much is left, and how many wait. One round trip. A latch that was not used yet has its whole count."""
         return self.bindings.info().then(lambda found: found or LatchInfo(self.name, self.count, self.count, 0, 0.0))
 
     def _look(self, address: str, ttl: float) -> RoundTrip[int]:

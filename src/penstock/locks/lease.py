@@ -69,8 +69,8 @@ class Grant(NamedTuple):
 
         The waiter relates the clocks by its own last request, so the grant is certain to hold until `asked_at` + (time
         of the grant + reserve - `answered_at`). None if less than a second of that is left; if messages may have been
-        lost, because the connection was opened again; or if the server's clock was set meanwhile: between the two
-        times of the server, less time has passed than since `asked_at` here.
+        lost, because the connection was opened again; or if the server's clock was set meanwhile, so that it shows a
+        step back between its two times, or more time than has passed here since `asked_at`.
         """
         words = messages[-1].split() if messages and "" not in messages else []
         if len(words) != _GRANT_WORDS or words[0] != "grant":
@@ -284,7 +284,7 @@ class Lease(Renewable):
             thread = threading.Thread(target=on_loss, args=(self,), name="penstock on_loss", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # no more threads: the renewer's own has to do
+            except RuntimeError:  # no more threads: call it in the renewer's thread
                 on_loss(self)
 
     def receive_notice(self, text: str) -> None:
@@ -349,7 +349,7 @@ class Lease(Renewable):
 
     @verb
     def extend(self, seconds: float) -> Operation[float]:
-        """Extend it to `seconds` from now, or leave it as it is if it lasts longer. Returns the seconds that remain.
+        """Extend it to `seconds` from now, unless it lasts longer already. Returns the seconds that remain.
 
         Call it before work that keeps the process from renewing the lease, or to keep a lease that is not renewed
         (`renew=False`). A lease never lasts beyond `max_hold`, so fewer seconds may remain. Raises LeaseLost if it was

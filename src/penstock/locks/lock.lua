@@ -56,7 +56,7 @@ function lock.grant(r, us)
   return { 1, fence, 0, us }
 end
 
--- Extends the leases of a request to `ms` from now. A lease that lasts longer stays as it is.
+-- Extends the leases of a request to `ms` from now, unless they last longer already.
 --- (r: table, ms: int)
 function lock.extend(r, ms)
   local keys = r[_request.KEYS]
@@ -250,7 +250,7 @@ end
 -- Takes the lock from its owner, notifies the owner, and hands the lock over to the first waiter. `token`: do this only
 -- if the owner has this token; "" for any owner.
 -- Returns { token, ms left, last fence, now, 1 if there are more waiters to look at: then repeat a `release` }; the
--- fence is the one before this call. Returns {} if nobody holds the lock, or another owner does.
+-- fence is the one before this call. Returns {} if the lock is free, or has another owner.
 --- keys: base name
 --- args: token: str, reason: str
 --- flags: allow-oom

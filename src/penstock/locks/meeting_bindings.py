@@ -130,7 +130,7 @@ class BarrierBindings:
         return RoundTrip(barrier_scripts()["leave"], self.declared, args, _barrier_reply)
 
     def abort(self, reason: str) -> RoundTrip[bool]:
-        """Break the generation that waits. False if nobody waits."""
+        """Break the generation that waits. False if no party waits."""
         return RoundTrip(barrier_scripts()["abort"], self.declared, (*UNNUMBERED, reason), bool)
 
     def info(self) -> RoundTrip[BarrierInfo | None]:

@@ -17,7 +17,7 @@
 --
 -- All keys are made from the declared `base`, which never exists; the other declared key is `holders`.
 
-permit = { ALL = 0, UNLIMITED = 0 } -- the number of permits, and the limit, in a request of a read-write lock
+permit = { ALL = 0, UNLIMITED = 0 } -- the number of permits of a writer; the limit of a read-write lock
 
 -- Returns the limit that applies to a request. `set_limit` changes no read-write lock.
 --- (r: table) -> int
@@ -69,7 +69,7 @@ function permit.held(r, now)
   return n == #members, n
 end
 
--- Gives a request its permits until `till`. Permits that are held for longer stay as they are.
+-- Gives a request its permits until `till`, unless it holds them for longer already.
 --- (r: table, till: int, now: int)
 --- uses: holders
 function permit.give(r, till, now)
