@@ -77,7 +77,7 @@ class Renewable(Protocol):
     renew_at: float = 0.0
     """The time, by `now()`, of the next renewal."""
     ends_at: float = math.inf
-    """The time, by `now()`, at which the lease ends whatever its holder does."""
+    """The time, by `now()`, at which the lease ends regardless of renewals."""
     ends_because: str = ""
     ends_by_itself: bool = False
     """Whether the server ends the lease at `ends_at`. Otherwise the renewer gives it back then."""

@@ -93,7 +93,7 @@ def parse_address(address: str) -> ServerAddress:
             raise ConfigurationError(_UNQUOTED)
         return _unix(url) if url.scheme == "unix" else _tcp(url)
     except ValueError as error:
-        # A password with such a character ends up in other parts of the address, which an error must not show.
+        # A password with such a character is split, and its rest looks like a path or a query: do not show that.
         if "@" in address and not _has_login(address):
             raise ConfigurationError(_UNQUOTED) from None
         if isinstance(error, ConfigurationError):

@@ -66,7 +66,7 @@ class AioConnection:
             async with asyncio.timeout(None) as self._opening:
                 await self._connection.connect()
                 self._reader = asyncio.create_task(self._read())
-                # Let the reader start. A task that is cancelled before its first step would never disconnect.
+                # Let the reader start. A task that is cancelled before it has started would never disconnect.
                 await asyncio.sleep(0)
         except BaseException as error:
             self.close()

@@ -111,7 +111,7 @@ class BlockingConnection:
             self.set_reply_timeout(timeout)
             return [self._reply(disconnect_on_error=False)]
         except Exception as error:
-            if self._closed:  # by another thread; the library raises whatever it runs into then
+            if self._closed:  # by another thread; then the library may raise any error
                 raise ConnectionError("the connection was closed") from None
             if is_timeout(error):
                 return []

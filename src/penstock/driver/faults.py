@@ -168,7 +168,7 @@ def read_reply(call: RoundTrip[R], read: Callable[[Any], R], reply: Any) -> R:
 
 
 class AskingFace(Protocol):
-    """The part of a face's engine that `name_wrong_key` uses."""
+    """The members of a face's engine that `name_wrong_key` uses."""
 
     async def exchange(self, node: Node, *commands: tuple[str, ...]) -> list[Any]: ...
 

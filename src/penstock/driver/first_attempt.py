@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class CallingFace(Protocol):
-    """The part of a face's engine that `send_in_operation` uses."""
+    """The members of a face's engine that `send_in_operation` uses."""
 
     def first_attempt(self, round_trip: RoundTrip[Any]) -> FirstAttempt | None: ...
     def succeeded(self, round_trip: RoundTrip[R], first: FirstAttempt, reply: Any) -> R: ...

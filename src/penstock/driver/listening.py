@@ -77,7 +77,7 @@ class WakeChannel:
 
 
 class ListenerRegistry(Protocol):
-    """The part of a face that a listener uses."""
+    """The members of a face that a listener uses."""
 
     def remove(self, listener: FaceListener) -> bool: ...
 

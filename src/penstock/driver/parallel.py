@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class PipelineFace(Protocol):
-    """The part of a face's engine that `send_pipelines` uses."""
+    """The members of a face's engine that `send_pipelines` uses."""
 
     async def find_node(self, key: str) -> Node: ...
     async def exchange(self, node: Node, *commands: Command) -> list[Any]: ...

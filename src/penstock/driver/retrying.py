@@ -1,4 +1,4 @@
-"""Which errors are worth another attempt, how long to retry, and which errors Penstock raises in place of the others.
+"""Which errors are worth another attempt, how long to retry, and which errors Penstock raises instead of the others.
 
 Every script call can safely be sent again. The ids of new jobs and messages are among its arguments, so a second copy
 has the same ones. A call that must not take effect twice also has an idempotency key, or the number of a worker's turn

@@ -70,7 +70,7 @@ class Connection(Protocol):
         """From now on, a reply has to arrive within `seconds`."""
 
     def hang_up(self) -> None:
-        """Make whatever uses the connection fail, and close it then. Any thread may call it."""
+        """Make the calls that use the connection fail, and close it then. Any thread may call this."""
 
     def close(self) -> None:
         """Close at once. Only the user of the connection may call it."""
@@ -296,8 +296,8 @@ class Subscriber:
         try:
             (number,) = await connection.exchange(("CLIENT", "ID"))
             if not isinstance(number, Exception):
-                # This connection reads no keys, so the server reports only that it deleted all keys. Not every user may
-                # turn this on.
+                # This connection reads no keys, so the server reports only that it deleted all keys. Some users lack
+                # the right to these commands.
                 await connection.exchange(("CLIENT", "TRACKING", "ON", "REDIRECT", number))
         except BaseException:  # such as a cancellation: no other code can close this connection yet
             connection.close()

@@ -184,7 +184,7 @@ class Lease(Renewable):
         self._plan_renewal(grant.since)
 
     def _set_end(self, grant: Grant) -> None:
-        """Set when the lease ends whatever its holder does, and why."""
+        """Set the time at which the lease ends regardless of renewals, and the reason."""
         self._ends_us = 0
         if (max_hold := self._source.max_hold) is not None:
             self._ends_us = grant.granted_at + int(max_hold * 1e6)
@@ -215,7 +215,7 @@ class Lease(Renewable):
 
     @property
     def remaining(self) -> float:
-        """Seconds for which it is certainly held even if no renewal succeeds; 0 after a loss. No round trip.
+        """Seconds for which the lease certainly lasts even if no renewal succeeds; 0 after a loss. No round trip.
 
         Measured by this host's monotonic clock, starting just before the request was sent.
         """
@@ -224,7 +224,7 @@ class Lease(Renewable):
         return max(0.0, min(self.valid_until, self.ends_at) - now())
 
     def check(self) -> None:
-        """Raise LeaseLost unless it is certainly held. No round trip.
+        """Raise LeaseLost unless the lease is certainly held. No round trip.
 
         The answer may be outdated a moment later. To stop a late write, the storage must check the fence.
         """
@@ -256,7 +256,7 @@ class Lease(Renewable):
 
     @verb
     def moment(self) -> RoundTrip[float]:
-        """A moment at which it was certainly held, in seconds since 1970 by the server's clock; for an audit trail.
+        """A time at which it was certainly held, in seconds since 1970 by the server's clock. For an audit trail.
 
         Raises LeaseLost if that is not certain. One round trip.
         """
@@ -349,7 +349,7 @@ class Lease(Renewable):
 
     @verb
     def extend(self, seconds: float) -> Operation[float]:
-        """Extend it to `seconds` from now, unless it lasts longer already. Returns the seconds that remain.
+        """Extend the lease to `seconds` from now, unless it lasts longer already. Returns the seconds that remain.
 
         Call it before work that keeps the process from renewing the lease, or to keep a lease that is not renewed
         (`renew=False`). A lease never lasts beyond `max_hold`, so fewer seconds may remain. Raises LeaseLost if it was
@@ -369,10 +369,10 @@ class Lease(Renewable):
 
     @property
     def give_back(self) -> RoundTrip[bool]:
-        """Release it in the server. False if it was lost.
+        """The call that releases the lease in the server. Its result is False if the lease was lost.
 
-        If the driver sends the call twice, the second finds nothing to release. That is not a loss while the lease is
-        valid.
+        If the driver sends the call twice, the second copy finds nothing to release. While the lease is valid, that
+        does not count as a loss.
         """
         return self._release_call.then(lambda reply: reply.was_held)
 
@@ -389,9 +389,9 @@ class Lease(Renewable):
 
     @verb
     def release(self) -> Operation[None]:
-        """Release it; the same script call hands it to the first waiter. The end of a `with` block does this.
+        """Release the lease; the same script call serves the first waiter. The end of a `with` block does this.
 
-        Raises LeaseLost if it was lost before. May be repeated. One round trip.
+        Raises LeaseLost if the lease was lost before. May be repeated. One round trip.
         """
         return self._release()
 

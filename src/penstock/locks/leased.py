@@ -1,4 +1,4 @@
-"""The common part of locks and semaphores: `acquire` and `with`, a lease that is renewed, waiting in order of arrival.
+"""The code that locks and semaphores share: `acquire` and `with`, leases that are renewed, waiting in order of arrival.
 
 Each call of `acquire` makes a request with its own token, which may be sent any number of times. A request that has to
 wait joins the waiters in the server (see `waiters.lua`): in its first attempt, if this process has waited for the same
@@ -118,10 +118,10 @@ class LeasedResource(Generic[L, B]):
 
     @verb
     def acquire(self) -> Operation[L]:
-        """Acquire it, waiting in order of arrival for at most `wait` seconds. It is renewed until it is released.
+        """Wait in order of arrival, for at most `wait` seconds. Returns a lease, which is renewed until it is released.
 
-        Raises LockTimeout or PermitTimeout. One round trip if it is free; a waiter sends one or two, and a command now
-        and then.
+        Raises LockTimeout or PermitTimeout. One round trip if the lock or the permits are free; a waiter sends one or
+        two, and a command now and then.
         """
         request = self._acquire()
         return wait_times.observed(self._kind_of_request, request) if wait_times.observers else request

@@ -51,7 +51,7 @@ function permit.fits(r, limit, now)
     local free = limit - permit.live(now)
     return r[_request.PERMITS] <= free, free > 0
   end
-  -- All permits are held together or not at all, so one holder shows which of the two it is.
+  -- Either one writer holds all permits, or readers hold one each, so any holder shows which of the two it is.
   local holder = redis.call("ZRANGE", holders, "(" .. now, "+inf", "BYSCORE", "LIMIT", 0, 1)[1]
   local is_open = not holder or string.sub(holder, -4) ~= "/all"
   return not holder or (is_open and r[_request.PERMITS] ~= permit.ALL), is_open
