@@ -4,7 +4,7 @@ In the server:
 
     directory.lua         the scripts that change a directory
     search.lua            the scripts that read it
-    match.lua             typed text against the names of the index
+    match.lua             compares typed text with the names of the index
     rank.lua              the order by weight
     facts.lua             the weight and the payload of a name
     contacts.lua          the scripts of contacts
@@ -22,7 +22,7 @@ In Python:
     storage.py, sharded_storage.py
                           a directory in one slot, and in several shards
     search.py             searches by prefix, words, weight, and with typos
-    entry.py              names that go in, entries that come out
+    entry.py              names to store, and the entries that searches return
     highlight.py          where a name matches what was typed
     directory.py          the directory of a group
     contacts.py           the contacts of a user

@@ -1,7 +1,7 @@
 """The scripts of this folder as round trips: one class for each .lua file that holds scripts.
 
-Argument order and reply shapes are written here and nowhere else. Nothing here sends anything. The answer of each round
-trip may be OtherRules, which `checked` raises.
+Only this module knows the order of arguments and the shapes of replies. It sends nothing. The result of each round trip
+may be OtherRules, which `checked` raises.
 """
 
 from __future__ import annotations
@@ -86,9 +86,10 @@ class RuledBindings:
 
 
 def typed_args(texts: Sequence[str], *, words: bool = False) -> list[Arg]:
-    """Typed texts as arguments of a script: all marks that a letter may have several of, then three for each text.
+    """Typed texts as arguments of a script: first all the marks of which a letter may have several, as one text; then
+    three arguments for each text.
 
-    The marks are only needed, and only sent, if a text ends with one.
+    The marks are only needed, and only sent, if a text ends with a mark.
     """
     split = [split_marks(cut(text)) for text in texts]
     args: list[Arg] = [stackable_marks() if any(marks for _, marks in split) else ""]
@@ -132,7 +133,7 @@ class ContactsBindings(RuledBindings):
         return self._numbered("touch_often", limit, self.rules.card(name), read=_nothing)
 
     def remove(self, name: str) -> Checked[bool]:
-        """Remove a contact. Answers whether it was there."""
+        """Remove a contact. Returns whether it was there."""
         return self._numbered("remove_contact", self.rules.card(name), read=_whether)
 
     def page(self, typed: str, offset: int, limit: int) -> Checked[tuple[int, list[str]]]:
@@ -151,7 +152,7 @@ def _contacts_page(reply: Any) -> tuple[int, list[str]]:
 # --- directories ---
 
 
-# A quick test for names whose card is the name alone, as that of most ids.
+# A quick test for names whose card is only the name. It holds for most ids.
 _PLAIN = re.compile(r"[0-9A-Za-z_:]{1,100}(?: [0-9A-Za-z_:]{1,100}){0,3}\Z")
 _IN_ONE_WORD = re.compile(r"[0-9A-Za-z]{1,256}\Z")
 
@@ -190,9 +191,9 @@ class Typed(NamedTuple):
     """A query as the scripts and the shards need it.
 
     args      the texts as arguments, as `typed_args` returns them
-    start     the beginning of all members that match, if they are in one range of the index; else None
-    main      the text whose members are read, and
-    position  its number, from 1; 0 if the script chooses the rarest
+    start     the beginning that all matching members share, if they are in one range of the index; else None
+    main      the text whose members are read
+    position  the number of that text, from 1; 0 if the script chooses the rarest text
     """
 
     args: list[Arg]
@@ -211,7 +212,7 @@ class DirectoryBindings(RuledBindings):
     # --- a directory in one slot ---
 
     def save(self, names: Iterable[Sequence[Arg]], *, existing_only: bool) -> Checked[tuple[int, int]]:
-        """Store names. Each replaces the name that its id had before. Answers how many were done, and how many written.
+        """Store names. Each replaces the name that its id had before. Returns how many were done, and how many written.
 
         names          for each: card, id, own card of the id, change of the weight, change of the payload
         existing_only  skip ids that do not exist
@@ -219,13 +220,12 @@ class DirectoryBindings(RuledBindings):
         return self._call("save", int(existing_only), *chain.from_iterable(names), read=_pair)
 
     def remove(self, ids: Iterable[str]) -> Checked[tuple[int, int]]:
-        """Remove ids. Answers how many were done, and how many of them were there."""
+        """Remove ids. Returns how many were done, and how many of them were there."""
         return self._numbered("remove", *(arg for id in ids for arg in (id, self.rules.card(id))), read=_pair)
 
     def change_ids(self, changes: Iterable[tuple[str, str, bytes]]) -> Checked[list[float | None]]:
-        """Change weights and payloads: threes of an id and both changes. Answers the weights of those that were done.
-
-        None for an id that does not exist.
+        """Change weights and payloads, given as triples of an id and both changes. Returns the weights of the ids that
+        were done; None for an id that does not exist.
         """
         fours = (arg for id, weight, payload in changes for arg in (id, self.rules.card(id), weight, payload))
         return self._numbered("change_ids", *fours, read=_weights)
@@ -236,7 +236,7 @@ class DirectoryBindings(RuledBindings):
         return self._call("save_rules")
 
     def begin_changes(self, cards: Mapping[str, bytes]) -> Checked[dict[str, list[bytes]]]:
-        """Register new cards with their ids. Answers the cards that each id had before.
+        """Register new cards with their ids. Returns the cards that each id had before.
 
         A card is b"" for a name that is its own id, and LEAVING for an id that is removed.
         """
@@ -248,7 +248,7 @@ class DirectoryBindings(RuledBindings):
         return self._call("begin_changes", *(arg for pair in cards.items() for arg in pair), read=read)
 
     def end_changes(self, cards: Mapping[str, bytes]) -> Checked[list[str]]:
-        """Forget the cards that each id had before. Answers the ids that another process has changed since then."""
+        """Forget the cards that each id had before. Returns the ids that another process has changed since then."""
 
         @or_other_rules
         def read(reply: Any) -> list[str]:
@@ -257,19 +257,19 @@ class DirectoryBindings(RuledBindings):
         return self._call("end_changes", *(arg for pair in cards.items() for arg in pair), read=read)
 
     def add_members(self, whole: Sequence[bytes], later: Sequence[bytes]) -> Checked[int]:
-        """Add members: of whole folds, and of later tails. Answers how many names are new."""
+        """Add members: of whole folds, and of later tails. Returns how many names are new."""
         return self._call("add_members", len(whole), *whole, *later)
 
     def remove_members(self, found: Iterable[tuple[bool, bytes]]) -> Checked[tuple[int, int]]:
-        """Remove members, each with whether it is that of a whole fold.
+        """Remove members, each given with whether it belongs to a whole fold.
 
-        Answers how many members were done, and how many names were there.
+        Returns how many members were done, and how many names were there.
         """
         pairs = (arg for whole, member in found for arg in (int(whole), member))
         return self._numbered("remove_members", *pairs, read=_pair)
 
     def change_members(self, changes: Iterable[tuple[bytes, str, bytes]]) -> Checked[list[float | None]]:
-        """Change weights and payloads: threes of a member and both changes. Answers as `change_ids`."""
+        """Change weights and payloads, given as triples of a member and both changes. Returns as `change_ids` does."""
         threes = (arg for member, weight, payload in changes for arg in (member, weight, payload))
         return self._numbered("change_members", *threes, read=_weights)
 
@@ -280,29 +280,28 @@ class DirectoryBindings(RuledBindings):
     # --- read ---
 
     def find_id(self, id: str, own_card: bytes) -> Checked[tuple[str, FoundMember | None] | None]:
-        """The name of an id and its first member. `own_card`: the card of the name that equals the id.
+        """The name of an id and its first member. `own_card`: the card of the name that equals the id; by it the script
+        finds a name that is its own id.
 
-        It finds a name that is its own id.
-
-        If the two belong to different shards, call each shard with the other argument empty.
+        If the id and this card belong to different shards, call each shard with the other argument empty.
         """
         return self._call("find_id", id, own_card, read=_name)
 
     def look_up(self, members: Iterable[bytes]) -> Checked[list[FoundMember]]:
-        """Those of the members that exist, with weights and payloads."""
+        """Those of the given members that exist, with their weights and payloads."""
         return self._call("look_up", *members, read=_members)
 
     def page(self, prefix: bytes, last: bytes, n: int) -> Checked[tuple[bytes, list[FoundMember]]]:
         """The next `n` members that begin with `prefix`, after `last`; b"" for the first ones.
 
-        Answers b"", or the last member if it stopped early; and the members.
+        Returns b"", or the last member if it stopped early; and the members.
         """
         low = b"(" + last if last else b"[" + prefix
         # The byte 0xFF is in no UTF-8 text, so it sorts after every name that begins with `prefix`.
         return self._call("page", low, b"(" + prefix + b"\xff", n, read=_found)
 
     def find(self, typed: Typed, last: bytes, n: int) -> Checked[tuple[bytes, list[FoundMember]]]:
-        """The next `n` members that match, after `last`, one for each name. Answers as `page`."""
+        """The next `n` members that match, after `last`, one for each name. Returns what `page` does."""
         return self._call("find", n, last, typed.position, *typed.args, read=_found)
 
     def heaviest(self, typed: Typed, offset: int, n: int) -> Checked[tuple[int, list[FoundMember]]]:

@@ -16,8 +16,8 @@
 -- `state` is what `entry.begin` returns. Its `ids` and `buckets` count the ids and their buckets; `level` is the
 -- highest power of two that is not above `buckets`.
 --
--- A pattern that is not anchored is tried at each byte of a text. Where it matches nothing, or only far away, that
--- takes time in the square of the length; so nothing here searches for the last separator.
+-- Lua tries a pattern that is not anchored at each byte of a text. If the pattern matches nothing, or only far away,
+-- this takes time in the square of the length. So nothing here searches for the last separator.
 
 separator = { FIELD = "\0", WORD = "\1", OLD = "\2", TEXT = "\4" }
 
@@ -56,8 +56,8 @@ function card.name(card)
   return string.sub(card, (string.find(card, separator.FIELD, 1, true) or 0) + 1)
 end
 
--- Returns the number of the bucket of an id, by linear hashing (Litwin 1980): adding a bucket splits only one other,
--- however many there are.
+-- Returns the number of the bucket of an id, by linear hashing (Litwin 1980): adding a bucket splits only one other
+-- bucket, however many there are.
 --- (state: table, id: str) -> int
 function index.bucket(state, id)
   local n = tonumber(string.sub(redis.sha1hex(id), 1, 8), 16) % (2 * state.level)

@@ -61,7 +61,7 @@ def members(card: bytes, id: str) -> list[bytes]:
 
 
 def card_size(card: bytes, id: str) -> int:
-    """At most how many bytes the card and its members take together."""
+    """An upper limit of the bytes that the card and its members take together."""
     return (len(card) + len(id)) * (1 + 2 * max(1, card.count(WORD)))
 
 
@@ -70,7 +70,7 @@ def card_name(card: bytes) -> str:
 
 
 def member_rest(member: bytes) -> bytes:
-    """The name of a member and its id as stored. The payload has this field."""
+    """The name of a member and its id, as stored. Its payload is stored under this text."""
     return member.partition(WORD)[0].partition(FIELD)[2]
 
 

@@ -39,7 +39,7 @@ function script.touch_recent(base, meta, rules, most, card)
   local other = name_rules.differing(rules)
   if other then return other end
   local last = redis.call("ZRANGE", base .. "used", -1, -1)[1]
-  if last ~= card then -- else this contact is in front, as after the first copy of a call that is sent again
+  if last ~= card then -- else it is first already, for instance because the call was sent twice
     redis.call("HSET", meta, "rules", rules)
     redis.call("ZADD", base .. "used", redis.call("HINCRBY", meta, "seq", 1), card)
   end

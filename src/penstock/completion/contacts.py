@@ -24,7 +24,7 @@ MAX_CONTACTS = 10_000
 
 
 CONTACTS_PER_PAGE = 1000
-"""Contacts that one round trip reads."""
+"""How many contacts one round trip reads."""
 
 
 class Contacts(NameCollection[ContactsRules]):

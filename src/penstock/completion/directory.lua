@@ -17,7 +17,7 @@
 -- and a script that has done `_work.UNITS` leaves the names that remain. It returns how many it has done; the caller
 -- sends the others again.
 
-change = { LEAVING = "\3" } -- stands for the card of an id that is being removed
+change = { LEAVING = "\3" } -- used instead of a card for an id that is being removed
 
 _units = { NAME = 5, MEMBER = 2, BYTES = 512 } -- the work for a name, and for each of its members; bytes for one more
 
@@ -48,7 +48,7 @@ function entry.commit(state, rules)
   end
 end
 
--- Adds members, each of which follows a 0, its score. Returns how many are new.
+-- Adds members, given as pairs of 0 (the score) and a member. Returns how many are new.
 --- (members: table) -> int
 --- uses: base
 function entry.add(members)
@@ -235,8 +235,8 @@ function script.end_changes(base, meta, rules, pairs_, ...)
   return reply
 end
 
--- Adds members. The registry of their ids may be another shard. The first `n` are those of whole folds. Returns how
--- many names are new.
+-- Adds members. The registry of their ids may be another shard. The first `n` members are those of whole folds. Returns
+-- how many names are new.
 --- keys: base meta
 --- args: rules: str, n: int, members: *
 function script.add_members(base, meta, rules, n, members, ...)
@@ -276,7 +276,7 @@ function script.remove_members(base, meta, caller, number, rules, pairs_, ...)
   return idempotency.keep(caller, number, { done, before - state.names })
 end
 
--- Changes weights and payloads of members. The arguments are threes of a member, the change of the weight and the
+-- Changes weights and payloads of members. The arguments are triples of a member, the change of the weight and the
 -- change of the payload. Returns how many members were done; then for each of them its weight, or "" if it does not
 -- exist.
 --- keys: base meta

@@ -217,7 +217,7 @@ class Directory(NameCollection[DirectoryRules]):
         The page that is returned is a list with a `cursor`, for the next page.
 
         Raises BadName, also for a cursor of another prefix; ValueError for the limit, and for options that do not fit.
-        Writes nothing. One round trip, O(log n + limit). Several words, and a weight below a long prefix, need one for
+        Writes nothing. One round trip, O(log n + limit). Several words, or weights below a long prefix, need one for
         each 1000 names that are compared, at most 50; `typos` needs one more, of some milliseconds.
         """
         check_whole("complete", "limit", limit, 1, 1000, "from 1 to 1000")

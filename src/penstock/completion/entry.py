@@ -1,4 +1,4 @@
-"""Names that go into a directory, and entries that come out."""
+"""Names to store in a directory, and the entries that it returns."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def check_payload(payload: str | bytes | None) -> bytes | None:
 
 
 def weight_change(weight: float | None) -> str:
-    """A change of a weight in the form of `facts.lua`: set it, or leave it."""
+    """The change that sets a weight, or for None leaves it unchanged, in the form of `facts.lua`."""
     return "" if weight is None else f"={weight!r}"
 
 
@@ -160,8 +160,8 @@ class Entry(msgspec.Struct, frozen=True, eq=False):  # a dataclass takes ten tim
 class EntryPage(list[Entry]):
     """The entries that `complete` and `top` return, and where the next page begins.
 
-    cursor  for `complete(after=…)`, which returns what follows; None if nothing follows. A page may have a cursor
-            and yet fewer entries than asked for: then the search has compared so many names that it stopped
+    cursor  for `complete(after=…)`, which returns what follows; None if nothing follows. A page with a
+            cursor may have fewer entries than asked for: the search stopped after it had compared many names
     """
 
     def __init__(self, entries: Iterable[Entry] = (), cursor: str | None = None) -> None:

@@ -1,5 +1,5 @@
--- What a directory has besides a name and its id: a weight (see rank.lua) and a payload, which only the application
--- understands.
+-- The further facts that a directory stores about a name: a weight (see rank.lua) and a payload, which only the
+-- application understands.
 --
 --   payloads  HASH  rest (card.lua) -> payload
 --

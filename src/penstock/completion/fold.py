@@ -21,7 +21,7 @@ MAX_BYTES = 1024
 """The longest name, id or prefix, in UTF-8. Names of people are far shorter, and an index is not for long texts."""
 
 MAX_WORDS = 8
-"""How many words of a name are indexed. A search finds the name by the beginning of any of these words."""
+"""The most words of a name that are indexed. A search finds the name by the beginning of any of these words."""
 
 TAIL_BYTES = 256
 """How much of a fold is indexed, from the beginning of a word on, in UTF-8. Words that begin later are not indexed.
@@ -47,7 +47,7 @@ _INVISIBLE = re.compile(
 _TURKISH_I = re.compile("[iı]\u0307?")
 
 # Hyphens and dashes become -, spaces become one space, and characters that people type as an apostrophe become one:
-# quotes, primes, accents that stand alone, and the letters ʹ to ˈ. NFKD has replaced some others before.
+# quotes, primes, accents without a letter, and the letters ʹ to ˈ. NFKD has replaced some others before.
 _DASHES = (
     "\u02d7\u058a\u05be\u1400\u1806\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2053\u2212\u2e17\u2e1a\u2e3a\u2e3b"
     "\u2e40\u2e5d\u301c\u3030\u30a0\U00010d6e\U00010ead"
@@ -92,7 +92,7 @@ _KEYS = {
 _LETTERS = str.maketrans({**dict.fromkeys(_QUOTES, '"'), **dict.fromkeys(_TATWEELS), **_KATAKANA, **_KEYS})
 _SPACED = str.maketrans(dict.fromkeys(_SEPARATORS, " "))
 
-# NFKD turns an acute accent that stands alone, as in O´Brien, and the breathings of Greek, into a space and a mark.
+# NFKD turns an acute accent without a letter, as in O´Brien, and the breathings of Greek, into a space and a mark.
 _LONE_ACCENT = re.compile(" [\u0301\u0313\u0314]")
 
 _VISIBLE = re.compile("[!-~]")  # a quick test that most names pass
@@ -165,7 +165,7 @@ class Equivalents:
 
 def _is_accent(char: str) -> bool:
     """Whether the canonical combining class is that of an overlay (1), of a point of Hebrew, Arabic or Syriac (10 to
-    36), or of a mark above, below or beside a letter (200 and up)."""
+    36), or of a mark above, below or next to a letter (200 and up)."""
     place = combining(char)
     return place >= 200 or 10 <= place <= 36 or place == 1
 
@@ -224,7 +224,7 @@ def words(folded: str) -> list[tuple[int, int]]:
 
 
 def cut(text: str, size: int = TAIL_BYTES) -> str:
-    """The beginning of a text, of at most so many bytes."""
+    """The beginning of a text, of at most `size` bytes."""
     return text if len(text) <= size // 4 else text.encode()[:size].decode(errors="ignore")
 
 

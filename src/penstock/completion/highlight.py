@@ -75,7 +75,7 @@ def _pieces(name: str) -> Iterator[tuple[int, int]]:
 
 
 def _letters(pieces: Iterable[tuple[str, int, int]]) -> list[Letter]:
-    """`pieces`: the fold of each piece with its start and end; a space, which may have marks, lacks in its fold."""
+    """`pieces`: the fold of each piece with its start and end; the fold of a space has only its marks, if any."""
     letters: list[Letter] = []
     for folded, start, end in pieces:
         if not folded or combining(folded[0]):

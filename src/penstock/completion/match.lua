@@ -1,4 +1,4 @@
--- Typed text against the names of the index.
+-- Compares typed text with the names of the index.
 --
 -- A query is a table of these fields:
 --   texts   what was typed: one text, or one for each word if there are several words. Each is a table:
@@ -7,8 +7,8 @@
 --             marked  the base as it is in the keys of a card: \1 before it and, in a directory of words, before each
 --                     of its words
 --   main    the text whose members are read; the others are compared with the keys of these members
---   all     all marks that a letter may have several of, as one string
---   work    the time that comparing members took, in microseconds, about
+--   all     all the marks of which a letter may have several, as one string
+--   work    about how many microseconds it took to compare members
 --
 -- Strings are compared by bytes here. The comparison operators of Lua follow the locale of the server.
 
@@ -96,8 +96,8 @@ function match.before(a, b)
   return #a < #b
 end
 
--- Whether a member is the one by which its name is found: of several tails that begin with the typed text, the first in
--- byte order; for an empty text, the first of the name. Also returns the keys, nil if the name has one tail.
+-- Whether a search finds the name by this member. Of the members whose tails begin with the typed text, it is the first
+-- in byte order; for an empty text, the first member of the name. Also returns the keys, nil if the name has one tail.
 --- (member: str, text: table, all: str) -> bool, str | nil
 function match.is_first(member, text, all)
   local cut = string.find(member, separator.WORD, 1, true)
@@ -116,7 +116,7 @@ function match.is_first(member, text, all)
   return true, keys
 end
 
--- Whether each typed word begins a word of its own of this piece: a matching of bipartite graphs (Kuhn 1955).
+-- Whether each typed word begins a different word of this piece: a matching of bipartite graphs (Kuhn 1955).
 --- (piece: str, query: table) -> bool
 function match.has_own_words(piece, query)
   local places, taken = {}, {}
@@ -150,8 +150,8 @@ function match.has_own_words(piece, query)
   return true
 end
 
--- Whether a search returns this member, which begins with the main text of the query. Adds to `query.work` the
--- microseconds that this takes, about.
+-- Whether a search returns this member, which begins with the main text of the query. Adds to `query.work`
+-- about how many microseconds this takes.
 --- (member: str, query: table) -> bool
 function match.accepts(member, query)
   local texts = query.texts
@@ -180,8 +180,8 @@ function match.count(key, text, all)
   return count
 end
 
--- Chooses the text whose members are read: `chosen`, or if that is 0 the rarest; for a later page, the rarest of those
--- that can have found `last`, because the first page chose one of these.
+-- Chooses the text whose members are read: number `chosen`, or if that is 0 the rarest text. For a later page, it is
+-- the rarest of the texts that can have found `last`, because the first page chose one of these.
 --- (key: str, query: table, chosen: int, last: str)
 function match.choose(key, query, chosen, last)
   local texts, best = query.texts, nil

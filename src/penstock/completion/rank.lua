@@ -5,12 +5,12 @@
 --   top:<prefix>  ZSET  like `top:`, for the members that begin with this prefix, if there are more than 512 of them.
 --                       Only prefixes of at most 24 characters have one.
 --
--- A prefix with few members has no such key: each search reads and sorts them. If a prefix has many, and has no
--- order because it is too long, or because the call that should build it had no time for that, a search reads the order
--- of a shorter prefix, in steps. The key of a prefix is deleted when fewer than 256 members remain in it. The keys of
--- longer prefixes have been deleted by then.
+-- A prefix with few members has no such key: each search reads and sorts them. A prefix with many members may also lack
+-- its key, because it is too long, or because the call that should build the key had no time for that. Then a search
+-- reads the key of a shorter prefix, over several calls. The key of a prefix is deleted when fewer than 256 members
+-- remain in it. By then the keys of longer prefixes have been deleted.
 
-_work = { UNITS = 800 } -- after so many units, of some 4 µs each, a call leaves the rest of its names for the next call
+_work = { UNITS = 800 } -- after 800 units of some 4 µs, a call leaves its remaining names for the next call
 _few = { BUILD = 512, DELETE = 256, SORT = 600, LETTERS = 24 } -- members; characters of a prefix
 _much = { BYTES = 262144, SLICE = 100 } -- what one call reads at most; members of one read
 
@@ -110,8 +110,8 @@ end
 
 -- Returns the `limit` heaviest members that begin with one of these prefixes and that `accept` accepts. Also returns
 -- where to continue if the call has worked enough, else -1. `offset`: where an earlier call stopped, at first 0.
--- `budget`: its `left` counts the members that the call may still look at; `read` becomes how many were read and sorted
--- for it. `base_prefix`: all these prefixes begin with it.
+-- `budget`: `left` is how many members the call may still look at; this sets `read` to how many it read and sorted.
+-- `base_prefix`: all these prefixes begin with it.
 --- (base_prefix: str, prefixes: table, offset: int, limit: int, budget: table, accept: any) -> table, int
 --- uses: base
 function rank.heaviest(base_prefix, prefixes, offset, limit, budget, accept)

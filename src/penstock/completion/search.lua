@@ -1,11 +1,11 @@
 -- The scripts that read a directory. They write nothing. The keys are those of directory.lua.
 --
--- A call reads a bounded number of members. If it stops before it has found enough, it returns where: the caller calls
--- again from there.
+-- A call reads a bounded number of members. If it stops before it has found enough, it returns where it stopped, and
+-- the caller continues there.
 
 _read = { BYTES = 262144, WORK = 2500, SLICE = 100 } -- what one call reads at most, and compares; members of one ZRANGE
--- What a search for typos reads at most: seeks; members that it returns; and members that it sorts by weight, of which
--- one misspelling may have 600 more.
+-- Limits of a search for typos: its seeks; the members that it returns; and the members that it sorts by weight, which
+-- one misspelling may exceed by 600.
 _slips = { SEEKS = 1000, MEMBERS = 800, SORTED = 400 }
 
 -- Returns { stop, members } and more (facts.lua): the first `limit` members between two bounds, which are in the form

@@ -17,17 +17,17 @@ MIN_TYPO_LENGTH = 3
 """The shortest typed text for which a search allows for a typo, in characters."""
 
 MAX_TYPO_LENGTH = 64
-"""The longest one."""
+"""The longest typed text for which a search allows for a typo."""
 
 MAX_SIMILAR = 100
 """The most names with a typo that one search returns."""
 
 MAX_ROUND_TRIPS = 50
-"""After so many calls, of up to 1000 names each, a search returns what it has found, and a cursor to continue."""
+"""After this many calls, of up to 1000 names each, a search returns the names found so far, and a cursor."""
 
 
 class Search:
-    """Searches for a text in one directory. The text is folded and prepared once; what follows reads the result."""
+    """Searches for a text in one directory. The text is folded and prepared once, for all methods."""
 
     def __init__(self, storage: DirectoryStorage, text: str) -> None:
         self._storage = storage
@@ -54,7 +54,7 @@ class Search:
         return EntryPage(page, page[-1].cursor if len(page) == limit else None)
 
     def _members(self, limit: int, last: bytes) -> Operation[tuple[list[FoundMember], bytes]]:
-        """The members that match, and the last member read if the search was given up."""
+        """The members that match, and the last member read if the search stopped early."""
         start = self._typed.start
         typed = (yield from self._with_main(last)) if start is None else self._typed
         found: list[FoundMember] = []

@@ -114,7 +114,7 @@ class ShardedStorage(DirectoryStorage):
     ) -> Operation[dict[str, tuple[str, bytes]]]:
         """The changes of weight and payload for the new name of each id: those given, else those of its old name.
 
-        A change that breaks off before they are stored loses those of the old name.
+        If a change breaks off before they are stored, the weight and the payload of the old name are lost.
         """
         changes: dict[str, tuple[str, bytes]] = {}
         shards: dict[DirectoryBindings, dict[bytes, str]] = defaultdict(dict)
@@ -232,7 +232,7 @@ class ShardedStorage(DirectoryStorage):
 
 
 def _merged(pages: Sequence[tuple[bytes, list[FoundMember]]], n: int) -> tuple[bytes, list[FoundMember]]:
-    """The first `n` members of all pages. If a page stopped early, what follows that member is not known yet."""
+    """The first `n` members of all pages. If a page stopped early, the members after its last one are unknown."""
     found = sorted(chain.from_iterable(members for _, members in pages))
     stop = min((stop for stop, _ in pages if stop), default=b"")
     if stop:

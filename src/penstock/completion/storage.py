@@ -30,10 +30,10 @@ from penstock.core.operations import Operation, Receive, RoundTrip, Send, Unansw
 T = TypeVar("T")
 
 CHUNK = 100
-"""Names that one call sends at most."""
+"""The most names that one call sends."""
 
 CHUNK_BYTES = 64 * 1024
-"""The size of their cards and members, at most; a single name may be larger."""
+"""The most bytes of their cards and members; a single name may be larger."""
 
 
 class DirectoryStorage:
@@ -119,7 +119,7 @@ class DirectoryStorage:
         return checked(self._first.page(prefix, last, n))
 
     def find(self, typed: Typed, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundMember]]]:
-        """The next `n` members that match, one for each name. Returns as `page`."""
+        """The next `n` members that match, one for each name. Returns what `page` does."""
         return checked(self._first.find(typed, last, n))
 
     def counts(self, texts: Sequence[str]) -> Operation[list[int]]:
@@ -153,7 +153,7 @@ def chunks(items: Any, size_of: Callable[[Any], int]) -> Iterator[list[Any]]:
 def _finish(
     items: Sequence[T], sent: Unanswered, call: Callable[[Sequence[T]], RoundTrip[tuple[int, int] | OtherRules]]
 ) -> Operation[int]:
-    """Receive the reply to a call with these items, and call the script with those that it has left."""
+    """Receive the reply to a call with these items, and call the script again with the items that it left."""
     reply = yield Receive(sent)
     if isinstance(reply, OtherRules):
         raise reply

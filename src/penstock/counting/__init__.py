@@ -12,7 +12,7 @@ The modules of this folder, in reading order:
     unsettled.py          counts that the server does not know yet
     aggregate.py          counts and cursor are committed in one script call
     request.py            one request of an access log, and how a format reads it
-    stamps.py             the times that logs are written with
+    stamps.py             the kinds of times in logs
     grammar.py            the parts of a line, and formats that a regular expression describes
     json_lines.py         formats with one JSON object in each line
     w3c.py                logs that name their columns, as those of IIS and CloudFront
@@ -20,7 +20,7 @@ The modules of this folder, in reading order:
     prefixes.py           what syslog, Kubernetes and Docker write around each line
     pieces.py             joins the lines that Kubernetes and Docker have split
     formats.py            formats by name, and which of them a log is in
-    reasons.py            why a line was rejected, and what reads it
+    reasons.py            why a line was rejected, and which format would read it
     access_log.py         parses and counts access logs
     countries.py          the country of a host
 """

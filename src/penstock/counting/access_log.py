@@ -37,16 +37,16 @@ from penstock.errors import ConfigurationError
 By = Literal["day", "hour", "country", "host", "url", "status", "agent", "bytes"]
 
 MAX_HOSTS = 65_536
-"""Hosts whose country is cached: about 18 MB."""
+"""For how many hosts the country is cached: about 18 MB."""
 
 MAX_PAIRS = 100_000
-"""Pairs of time and client for which the keys are remembered: about 40 MB."""
+"""For how many pairs of time and client the keys are remembered: about 40 MB."""
 
 _Pair = tuple[bytes, bytes]
 _Keys = tuple[tuple[str, str], ...]
 
 _EXPLAINED = 20
-"""Rejected lines of a batch for which other formats are tried, to give a better reason."""
+"""For how many rejected lines of a batch other formats are tried, to give a better reason."""
 
 DIRECTIVES = "directives"
 """Table of the lines of a W3C log that begin with #: they are neither requests nor rejected."""
@@ -126,8 +126,8 @@ def requests_per(
     by         "day" fills the table `days` (2015-05-17), "hour" fills `hours` (2015-05-17 10), "country" fills
                `countries` (a code or a bucket), "host" fills `hosts` (unchanged), "url" fills `urls` (with the query),
                "status" fills `statuses`, and "agent" fills `agents`. "day" and "country" together also fill `by_day`
-               ("2015-05-17 US"). "bytes" fills `bytes`, whose only key `all` has the sum of all sizes, and a table of
-               sums beside each of the others, such as `days_bytes`
+               ("2015-05-17 US"). "bytes" fills `bytes`, whose only key `all` has the sum of all sizes, and for each of
+               the other tables a table of sums, such as `days_bytes`
     utc        convert days and hours to UTC; otherwise they are those in the line
     countries  returns the country of a host as written, and should not raise. Default: `registration()`; `mmdb(path)`
                uses your own database
@@ -181,7 +181,7 @@ class RequestCounter:
         return self._count(_text(lines), len(lines), lines)
 
     def count_text(self, text: bytes, lines: int) -> Tally:
-        """The requests in a text of so many lines. Each of them ends in LF."""
+        """The requests in a text of this many lines, each of which ends in LF."""
         if _has_long_line(text):
             return self.count(text.split(b"\n")[:-1])
         return self._count(text, lines)

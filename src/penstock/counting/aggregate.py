@@ -35,11 +35,11 @@ Tables: TypeAlias = Mapping[str, Mapping[Any, Any]]
 Function: TypeAlias = Callable[[LineBatch], Tables | Tally]
 
 MAX_DELIVERIES = 20
-"""With `max_attempts`: a shared block that was delivered so often and never counted is a dead batch. Its processes have
-died, perhaps of it."""
+"""With `max_attempts`: a shared block that was delivered this many times and never counted becomes a dead batch,
+because it may have crashed the processes that received it."""
 
 MAX_ERROR = 1000
-"""Characters of the error of a dead batch."""
+"""The most characters of the error of a dead batch."""
 
 RETRY_PAUSE = 0.1
 """Seconds before the second attempt to count a batch; the pause doubles each time, up to a second."""
@@ -104,9 +104,9 @@ class Aggregate:
         again after a crash. A line longer than a megabyte is rejected. `rejected` also lists a file that is damaged, or
         that its sender gave up.
 
-        If the function raises, so does `run`. Nothing of that batch is counted, and the next run begins with it. With
-        `max_attempts` of the aggregate it is called so many times, and then the batch becomes a dead batch and the
-        others are counted; see `dead`. Also raises:
+        If the function raises, so does `run`. Nothing of that batch is counted, and the next run begins with it. If
+        the aggregate has `max_attempts`, the function is called that many times; then the batch becomes a dead batch,
+        and the others are counted; see `dead`. Also raises:
 
         BlocksMissed  the receiver was silent for longer than the channel's `patience`; the next run continues after
                       the gap

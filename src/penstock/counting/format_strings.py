@@ -98,7 +98,7 @@ _ESCAPE = re.compile(r"""\\([tnr"'\\])""")
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r"}
 
 _Piece = tuple[str, str]
-"""The kind of a variable, or "text", and what is written there."""
+"""The kind of a variable, or "text", and the text of this piece of the format."""
 
 
 def format_of(text: str) -> PatternFormat:

@@ -76,7 +76,7 @@ def log_format(name: str) -> LogFormat:
 
 
 def guess_format(lines: Sequence[bytes]) -> LogFormat | None:
-    """The format in which the most of these lines are, usually the first lines of a log. None if no line is in a format
+    """The format that matches the most of these lines, usually the first lines of a log. None if no line is in a format
     that is known. The columns of a W3C log are those of the first `#Fields:` that names enough of them."""
     lines = [line for line in lines if line.strip()][:SAMPLE_LINES]
     text = without_marks(b"\n".join([*(line.removesuffix(b"\n") for line in lines), b""]))

@@ -1,7 +1,7 @@
 """Patterns for the parts of a line, and formats that one regular expression describes.
 
-Matching takes time in proportion to the length of the line, for any content: loops are possessive, or can end in one
-place only. In the loop of a text the lookahead comes first: when an iteration of a possessive loop fails, Python
+Matching takes time in proportion to the length of the line, for any content: loops are possessive, or can end at one
+position only. In the loop of a text the lookahead comes first: when an iteration of a possessive loop fails, Python
 before 3.11.5 does not give back what that iteration had matched until then.
 """
 
@@ -20,7 +20,7 @@ CLIENT = rb'[^\s,"]{1,255}'
 """Checked by `is_host`: once for each different client, which costs less than to check each line."""
 
 OTHER_CLIENTS = rb"(?:, ?%b(?=[ ,]))*+" % CLIENT
-"""Behind the client: the proxies of a list as X-Forwarded-For has it."""
+"""The proxies that follow the client in a list, as in X-Forwarded-For."""
 
 VHOST = rb"(?:[^\s:,]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])"
 
@@ -42,7 +42,7 @@ QUOTED_TEXT = rb'[^"\\\n]*+(?:(?:\\[^\n]|"(?!\r?[ \n]))[^"\\\n]*+)*+'
 ends the text only if the field ends there."""
 
 HTTP_VERSION = rb"(?:(?<=HTTP/\d\.\d)|(?<=HTTP/\d))"
-"""Behind the version of HTTP, with which every request ends that is not malformed."""
+"""The position after the version of HTTP, with which every well-formed request ends."""
 
 
 def text_until(end: bytes, quote: bytes = b'"') -> bytes:
@@ -66,7 +66,7 @@ AFTER_REQUEST = rb" %b %b(?=[ \r\n])" % (STATUS, SIZE)
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A part of a line that may be wanted. `stamp`: the kind of time that it is, and the separator inside it."""
+    """A section of a line that a reader may need. `stamp`: the kind of time that it is, and the separator inside it."""
 
     column: Column
     pattern: bytes = b""

@@ -1,4 +1,4 @@
-"""The kinds of numbers that an aggregate's tables may have. Each says how two values become one.
+"""The kinds of numbers that an aggregate's tables may have. Each kind defines how two values are combined.
 
 Several processes may count batches in any order, so no result depends on that order.
 """
@@ -50,8 +50,8 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Sum(Count):
-    """Integers, or decimals with so many `places`, that are added up exactly. All numbers of a table together may have
-    a magnitude of 2**62 units of the last place."""
+    """Integers, or decimals with this many `places`, that are added up exactly. All numbers of a table together may
+    have a magnitude of 2**62 units of the last place."""
 
     word = "sum"
 
@@ -70,7 +70,7 @@ class Sum(Count):
 
 @dataclass(frozen=True, slots=True)
 class Min(Count):
-    """The lowest of the integers, or of the decimals with so many `places`."""
+    """The lowest of the integers, or of the decimals with this many `places`."""
 
     word = "min"
 
@@ -87,7 +87,7 @@ class Min(Count):
 
 @dataclass(frozen=True, slots=True)
 class Max(Min):
-    """The highest of the integers, or of the decimals with so many `places`."""
+    """The highest of the integers, or of the decimals with this many `places`."""
 
     word = "max"
 
@@ -99,7 +99,7 @@ class Max(Min):
 @dataclass(frozen=True, slots=True)
 class Last(Count):
     """The text that comes last in an order that the function states, such as the time in the line: it returns (order,
-    text). Of two texts with one order, the greater one is kept."""
+    text). Of two texts with the same order, the greater one is kept."""
 
     word = "last"
 

@@ -42,12 +42,12 @@ class _Piece(NamedTuple):
 
 
 class JoinedText(NamedTuple):
-    """A text with as many lines as before, where each line that was split is at the place of its last piece.
+    """A text with as many lines as before, in which each joined line is where its last piece was.
 
     joined    indexes of the lines whose text is now in another line; they are empty
     too_long  indexes of the lines that are too long now; they are empty
     open      indexes of the pieces of lines whose last piece is not in the text
-    whole     number of lines at the beginning behind which no line continues
+    whole     number of lines at the beginning after which the text can be divided: no line continues there
     """
 
     text: bytes
@@ -96,7 +96,7 @@ def join_pieces(text: bytes, longest: int) -> JoinedText:
 
 
 def open_from(text: bytes) -> int:
-    """The offset behind the last line at which no line of the text continues; usually the length of the text."""
+    """The last offset at which the text can be divided, because no line continues there. Usually its length."""
     if not has_pieces(text):
         return len(text)
     lines = text.split(b"\n")

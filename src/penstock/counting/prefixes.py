@@ -67,8 +67,8 @@ PREFIXES: dict[str, tuple[Callable[[bytes], bytes], ...]] = {
     "kubectl": (_lines_behind(b"(?:%b)?%b" % (_POD, _TIMESTAMP)), _lines_behind(_POD)),
     "compose": (_lines_behind(_SERVICE + _TIMESTAMP), _lines_behind(_SERVICE)),
 }
-"""Names of prefixes -> functions that remove them. The line itself may begin with a time, so that the function which
-removes less is tried too."""
+"""Names of prefixes -> functions that remove them. Because the line itself may begin with a time, the function that
+removes less is tried, too."""
 
 
 @dataclass(frozen=True)

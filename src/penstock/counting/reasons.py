@@ -1,4 +1,4 @@
-"""Why a line was rejected, and what reads it."""
+"""Why a line was rejected, and which format would read it."""
 
 from __future__ import annotations
 

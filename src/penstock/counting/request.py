@@ -48,7 +48,7 @@ _HOST = re.compile(rb"(?:%b(?::\d{1,5})?|%b|%b|\[%b\](?::\d{1,5})?|unix:|-)\Z" %
 
 @lru_cache(65_536)
 def is_host(client: bytes) -> bool:
-    """Whether this is an address, a host name, or `-`. A number or a part of an address is refused, so the
+    """Whether this is an address, a host name, or `-`. A number or a section of an address is refused, so the
     rest of a line that lost its beginning is not taken for a line."""
     return _HOST.match(client) is not None
 
@@ -96,7 +96,7 @@ class LineReader(NamedTuple):
     """Whether this reader leaves some lines of its format to the next reader."""
 
     def reads(self, row: tuple[bytes, ...]) -> bool:
-        """Whether this is the row of a request: it has a time that exists, and its client can be one."""
+        """Whether this is the row of a request: its time exists, and its client is a valid one."""
         client = self.cell.get("client")
         stamp = row[self.cell["stamp"]]
         return bool(stamp) and self.moment(stamp) is not None and (client is None or is_host(row[client]))

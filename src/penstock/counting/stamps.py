@@ -1,4 +1,4 @@
-"""The times that logs are written with, and the day and hour that each of them means.
+"""The kinds of times in logs, and the day and hour that a time of each kind means.
 
     clf    02/Mar/2026:10:05:03 +0000     Common Log Format
     iso    2026-03-02T10:05:03.5+01:00    ISO 8601, with `T` or a blank, with or without a fraction

@@ -15,23 +15,23 @@ from penstock.files.batches import LineBatch
 from penstock.files.settlement import CountPart
 
 MAX_KEYS = 4000
-"""Different keys after which counts are settled. The more there are, the less often the same keys are added: for a real
-access log by host, URL and agent, 4,000 cost the server a fifth less time than 500."""
+"""How many different keys to collect before counts are settled. With more keys, the same key is added less often: for a
+real access log by host, URL and agent, 4,000 cost the server a fifth less time than 500."""
 
 CALL_KEYS = 800
-"""Most keys that one call adds; more are settled in parts. Each takes 4 to 6 microseconds of the server."""
+"""The most keys that one call adds; more are settled in parts. Each takes 4 to 6 microseconds of the server."""
 
 PART_KEYS = 500
-"""Keys in such a part."""
+"""How many keys such a part has."""
 
 PART_TEXTS = 450
-"""Most texts of one key of Uniques() in such a part."""
+"""The most texts of one key of Uniques() in such a part."""
 
 TABLE_KEYS = 4
-"""A table in a call costs the server as much as so many keys."""
+"""A table in a call costs the server as much as this many keys."""
 
 MAX_LINES = 500_000
-"""Lines after which counts are settled: after a crash it takes a second or two to count so many again."""
+"""Lines after which counts are settled: after a crash it takes a second or two to count that many again."""
 
 MAX_DEAD = 4
 """Dead batches after which counts are settled: a megabyte of lines."""
@@ -60,7 +60,7 @@ class UnsettledCounts:
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are so many counts that they must be settled now."""
+        """Whether there are enough counts, so that they must be settled now."""
         return self.keys > MAX_KEYS or self.lines > MAX_LINES or len(self._dead) >= MAX_DEAD
 
     def take(self) -> list[CountPart]:
@@ -148,7 +148,7 @@ class _Table:
         return _Table(self._kind, self._keep)
 
     def rows(self) -> Iterator[tuple[str, Any, int]]:
-        """Keys, values, and the number of keys that each takes. Very many texts of one key are several rows."""
+        """Keys, values, and the number of keys that each takes. A key with very many texts has several rows."""
         if not isinstance(self._kind, Uniques):
             cost = 1 if self._kind is _COUNT else 2
             yield from ((key, value, cost) for key, value in self.values.items())

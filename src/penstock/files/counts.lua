@@ -147,7 +147,7 @@ function counts.add_table(receiver, name, kind, keep, numbers, now)
   if keep > 0 then counts.expire(receiver, name, keep, now) end
 end
 
--- Keeps the first or the last of two values by their order; of two with one order, the greater text.
+-- Keeps the first or the last of two values by their order; of two with the same order, the greater text.
 --- (index: str, values: str, word: str, key: str, order: num, value: str)
 function counts.keep_one(index, values, word, key, order, value)
   local before = tonumber(redis.call("ZSCORE", index, key) or nil)

@@ -2,10 +2,12 @@
 
 _share = { DUE = 2 } -- its index in the reply to a share
 
--- Makes this process the owner of the receiver, unless another process holds a lease on it. `number`: of this call,
--- higher with each call of the process. `dead_token`: of a process that is known to be dead; its lease is ignored.
--- `refusal`: called if this call is to settle something, before anything is written; so a repeated call is refused,
--- too. Returns one of:
+-- Makes this process the owner of the receiver, unless another process holds a lease on it.
+--   number      of this call, higher with each call of the process
+--   dead_token  that of a process that is known to be dead; its lease is ignored
+--   refusal     a function. If this call may settle, `refusal` is called before anything is written, so that a repeated
+--               call is refused, too
+-- Returns one of:
 --   "REFUSED" and what `refusal` returned, if it returned something
 --   "HELD", the ms until the other lease ends, and the token of its owner
 --   "FRESH" if this call made the process the owner, and whether this is a repeated call
@@ -186,7 +188,7 @@ end
 
 -- For one of several processes that share a receiver: settles claims, then claims up to `limit` records. The claims are
 -- given as claim, packed counts, …, and each is settled by itself, together with its counts: a claim that another
--- process has by now is skipped, and its counts are dropped. A second call with this `token` settles nothing, and
+-- process has taken over is skipped, and its counts are dropped. A second call with this `token` settles nothing, and
 -- returns the same records. If there is no record, `address` is registered for `wait_ms`, and notified of the next one.
 --
 -- Returns { "OK", ms after which to ask again even without a record or -1, claim, number, ms, by, body, "", … } or

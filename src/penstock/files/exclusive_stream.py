@@ -458,7 +458,7 @@ class ExclusiveStream(ReceiverStream[T]):
         return max(0, reply.first - 1 - (reply.cursor if reply.is_new_owner else self._position))
 
     def commit(self) -> Operation[None]:
-        """Raises LeaseLost if another process receives by now; then the caller drops what it has and leaves."""
+        """Raises LeaseLost if another process has taken over; then the caller drops its items and leaves."""
         self._done = self._given
         yield from self._note_failures()
         reply = yield from self._settle(self._take_counts())

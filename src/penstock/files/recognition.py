@@ -205,7 +205,7 @@ class Recogniser:
         return [f"i:{self._kind}{file.inode}", path, alike]
 
     def shared_names(self, file: PendingFile) -> list[str]:
-        """The names that other files may share. The last one is that of a file with so many bytes."""
+        """The names that other files may share. The last one names the first bytes, or for a short file the log."""
         if self._rules.by_path:
             return []
         short = f"n:{self._kind}{log_path(file.path)}"

@@ -219,7 +219,7 @@ class SharedStream(ReceiverStream[T]):
         )
 
     def commit(self) -> Operation[None]:
-        """A claim that another process has by now is skipped, with its counts."""
+        """Skips a claim that another process has taken over, with its counts."""
         given = max(self._given, len(self._collected))
         settled = self._take_settled(given)
         self._ready = deque((item, claims - given) for item, claims in self._ready)

@@ -123,7 +123,7 @@ class ReceiverStream(Generic[T]):
 
     def _settle_error(self) -> Operation[bool]:
         """Settle the error that comes next and everything before it, if it concerns one file or records that are gone.
-        Returns False if another process receives by now."""
+        Returns False if another process has taken over."""
         self._settled_error = self._error
         if not isinstance(self._error, PASSING):
             return True
@@ -131,7 +131,7 @@ class ReceiverStream(Generic[T]):
         return (yield from self._settle_reached())
 
     def _settle_reached(self) -> Operation[bool]:
-        """Settle everything that was made ready. Returns False if another process receives by now."""
+        """Settle everything that was made ready. Returns False if another process has taken over."""
         raise NotImplementedError
 
     def __iter__(self) -> ReceiverStream[T]:

@@ -77,7 +77,7 @@ function script.dead_lines(base, state, receiver, id)
 end
 
 -- Removes a dead batch and adds its counts. Or, without counts, stores how it failed once more.
--- Returns { "OK" }, also if there is no such batch by now, or a refusal of `counts.refusal`.
+-- Returns { "OK" }, also if there is no such batch any more, or a refusal of `counts.refusal`.
 --- keys: base state
 --- args: given: int, receiver: str, id: str, packed_counts: str, json: str
 --- flags: allow-oom

@@ -19,7 +19,7 @@ function memory.find(name)
   return memory.is_unique(name) and { found } or cmsgpack.unpack(found)
 end
 
--- Removes a name of an entry, unless it leads to another entry by now.
+-- Removes a name of an entry, unless it already leads to another entry.
 --- (name: str, id: str)
 --- uses: base
 function memory.remove_name(name, id)

@@ -164,10 +164,10 @@ function script.change(base, state, caller, number, given, by, position, kind, b
   return idempotency.keep(caller, number, { "OK", event, left, to_notify })
 end
 
--- Returns a page of messages in ascending order, without moving a cursor: those before the position `before`, the last
--- of them; or those after `after`. With neither, the last messages. Returns { "OK", 1 if the log began again since the
--- position, so that it was ignored; number before the first message, number, ms, by, body, note, … } or { "GONE" |
--- "VANISHED" | "NOT_A_MEMBER" }.
+-- Returns a page of messages in ascending order, without moving a cursor: the last ones before the position `before`,
+-- or the first ones after `after`; with neither, the last messages of the log. Returns { "OK", 1 if the log began again
+-- since the position, so that it was ignored; number before the first message, number, ms, by, body, note, … } or
+-- { "GONE" | "VANISHED" | "NOT_A_MEMBER" }.
 --- keys: base state
 --- args: given: int, member: str, before: str, after: str, limit: int, room: int
 --- flags: no-writes

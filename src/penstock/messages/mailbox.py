@@ -108,7 +108,7 @@ class Claimed:
 
     @verb
     def ack(self) -> Operation[None]:
-        """Acknowledge the message as done. Raises LeaseLost if another worker has it by now. One round trip."""
+        """Acknowledge the message as done. Raises LeaseLost if another worker has taken it over. One round trip."""
         return self._mailbox._settle("ack", [self])
 
     @verb
@@ -125,7 +125,7 @@ class Claimed:
 
     @verb
     def fail(self, reason: str = "") -> Operation[None]:
-        """The same as `reject`, by the name that it has for jobs."""
+        """The same as `reject`, under the name that jobs use."""
         return self._bury("fail", reason)
 
     def _bury(self, verb: str, reason: str) -> Operation[None]:
@@ -318,7 +318,7 @@ class Mailbox(LogReader):
 
     @verb
     def keep(self, keep: Keep | None = None, *, history: History | None = None) -> Operation[None]:
-        """Replace the limits on what is kept, and how much is kept of what was acknowledged; None leaves them
+        """Replace the limits on unread messages, and those on the history of acknowledged ones; None leaves them
         unchanged. One round trip, and one more for each slice that is freed."""
         more_to_trim = yield self._log.limit(keep, create=True, history=history)
         yield from trim_rest(self._log, more_to_trim)

@@ -160,7 +160,7 @@ function events.above(l, after)
   return math.min(own.above(_events.OF, after), l.top - after)
 end
 
--- Returns the lowest number above which there are at most `most` messages that are no events, or at most `most` events.
+-- Returns the lowest number above which there are at most `most` messages (without events), or at most `most` events.
 --- (l: table, most: int, of_events: bool) -> int
 --- uses: base
 --- seldom
@@ -175,7 +175,7 @@ function events.lowest(l, most, of_events)
   return low
 end
 
--- Returns the number above which there are the last `n` messages that are no events.
+-- Returns the number above which there are the last `n` messages, without events.
 --- (l: table, n: int) -> int
 --- uses: base
 function events.floor(l, n)

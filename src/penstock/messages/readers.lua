@@ -45,8 +45,8 @@ end
 -- the cursor, `l.restarted` is set.
 --
 -- A new device starts at the lowest cursor of its member. There is then a third value, for `log.add_device`: the
--- devices of the member with the new one. It omits the device "" if that has never pulled: messages would be kept for
--- it for ever.
+-- devices of the member, including the new one. It omits the device "" if that has never pulled, because messages would
+-- be kept for it for ever.
 --- (l: table, member: str, device: str) -> str, int | nil, table | nil
 --- uses: base
 function log.reader(l, member, device)
@@ -187,7 +187,7 @@ end
 
 -- Returns the state of the log and of one reader: { "OK", now, top, first, bytes, number of readers, number of
 -- message ids that are kept, ms of the oldest or 0, cursor or -1, seen or 0, first unclaimed number or 0, number of
--- claims, number of dead letters, number of unread messages that do not count as such } or { "GONE" |
+-- claims, number of dead letters, number of messages above the cursor that do not count as unread } or { "GONE" |
 -- "VANISHED" }. A device that has never pulled has the cursor with which it would start. `watch` 1: if the reader has
 -- acknowledged everything, the next sender is asked to notify its member (`watching` in log.lua).
 --- keys: base state
@@ -217,7 +217,7 @@ function script.status(base, state, given, member, device, watch)
 end
 
 -- Returns a page of the readers, beginning with those that are furthest behind: { "OK", top, first, reader, cursor,
--- seen or 0, number of unread messages that do not count as such, … } or { "GONE" }.
+-- seen or 0, number of messages above the cursor that do not count as unread, … } or { "GONE" }.
 --- keys: base state
 --- args: offset: int, n: int
 --- flags: no-writes

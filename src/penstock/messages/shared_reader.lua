@@ -97,8 +97,8 @@ function shared_reader.due(name, now)
   return first[2] and math.max(0, first[2] - now) or -1
 end
 
--- Registers a worker that has found no message, for `ms`. Returns the milliseconds after which it looks for messages
--- even if it is not woken, because a lease may run out; or -1.
+-- Registers a worker that has found no message, for `ms`. Returns the milliseconds after which it must look for
+-- messages even if it is not woken, because a lease may run out; or -1.
 --- (name: str, top: int, address: str, now: int, ms: int) -> int
 --- uses: base
 function shared_reader.register(name, top, address, now, ms)
