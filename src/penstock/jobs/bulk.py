@@ -36,7 +36,7 @@ class _Chunk:
 
     @property
     def may_be_sent_ahead(self) -> bool:
-        """Whether it can be sent before the last call was answered, or together with calls to other shards."""
+        """Whether it can be sent before the reply to the last call arrives, or together with calls to other shards."""
         hooks, used = self.queue.middleware.enqueue_hooks, self.used
         return not (self.durable or hooks or (used is not None and not used.is_settled))
 

@@ -231,8 +231,7 @@ function flow.send(s, edge, letter, id, text)
   end
 end
 
--- Counts what the outbox of the queue `sender` reports: the other end of `flow.send`. `flow.settle_touched` must
--- follow.
+-- Counts an event that the queue `sender` has sent with `flow.send`. Call `flow.settle_touched` afterwards.
 --- (s: table, sender: str, id: str, packed: str)
 --- uses: base
 function flow.arrive(s, sender, id, packed)

@@ -27,13 +27,13 @@ from penstock.jobs.shards import ShardMap
 R_co = TypeVar("R_co", covariant=True)
 
 MOST_EDGES: Final = 100_000
-"""Pairs of a job and one that it waits for, in one flow."""
+"""The most pairs of a job and a job that it waits for, in one flow."""
 
 _SLICE_BYTES: Final = 1 << 20
 _LARGEST_POWERS: Final = 60_000
 
 _ATTEMPTS: Final = 10
-"""To enqueue a flow while the shards of its queue change."""
+"""The most attempts to enqueue a flow while the shards of its queue change."""
 
 
 class FlowCall(Protocol[R_co]):
@@ -143,7 +143,7 @@ class FlowJob:
 
 
 def policy_of(waiting: Waiting) -> bytes:
-    """What the dependent does if a job fails that it waits for."""
+    """What the dependent does if a job that it waits for fails."""
     how = waiting.on_failure
     return INSTEAD if not isinstance(how, str) else CONTINUE if how == "continue" else STOP
 

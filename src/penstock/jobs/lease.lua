@@ -21,7 +21,7 @@ claim = { NUMBER_BYTES = 6 }
 
 claim = layout {
   number = "I6",
-  flags = "B", -- of the record; NOTES may be set here alone
+  flags = "B", -- those of the record; NOTES may be set in the claim only
   ttl = "I5", -- of the result, ms
   tenant = "Bc0",
   keys = "*", -- of its powers, in MessagePack (unique.lua, limited_runs.lua)

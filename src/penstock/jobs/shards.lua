@@ -2,7 +2,7 @@
 -- jobs of a tenant.
 --
 --   meta    HASH   shards: the table, "version number before": how many shards there are, and how many there were
---                  before the change that is open now (0: none is)
+--                  before the change that is open now (0: no change is open)
 --   moved   SET    tenants that this shard has handed over to another one in the change that is open
 --   windows ZSET   tenant -> until when a window or a bucket of one of its keys is in use, server ms; TTL
 --

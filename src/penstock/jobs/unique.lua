@@ -21,7 +21,7 @@
 --   START and so on  given up              given up   not taken again      -                     taken, or refused
 --   THROTTLE         given up              kept       kept                 kept                  -
 --
--- `s.holders` has the holders that `unique.read` has read, and `s.taken` and `s.given_up` collect keys and ids in turn.
+-- `s.holders` has the holders that `unique.read` has read; `s.taken` and `s.given_up` collect key, id, key, id, …
 -- `unique.write` stores the taken keys, and removes those that were given up if the ids still hold them.
 
 _window = layout { ends = "I6", id = "*" } -- of a throttle

@@ -7,7 +7,7 @@
 --                          and until when they are idle
 --                          watch_checked: ms at which an idle worker last checked that both are there
 --                          alarm: ms at which the timekeeper takes a turn
---   row              (row.lua)  no worker is idle after that time, so nothing here is read
+--   row              (row.lua)  IDLE_UNTIL: after that time no worker is idle, and no script reads these keys
 --
 -- A worker is registered as idle by the turn that found nothing. One idle worker, the timekeeper, knows when the next
 -- job is due or the next lease runs out. Its deputy (core/deputy.lua) becomes the timekeeper if it finds that the
