@@ -203,8 +203,8 @@ function linger.take(s, level, room)
   end
 end
 
--- Call it after a claim. If the whole queue lingers, sets when the jobs that the claim has left are offered: they
--- waited since the latest of the claimed jobs, because rotation alone lets a job pass an older one. Returns whether
+-- Call it after a claim. If the whole queue lingers, sets when the jobs that the claim has left are offered. Their wait
+-- counts from the latest claimed job, because apart from the rotation of tenants they came after it. Returns whether
 -- another batch is offered now.
 --- (s: table, sinces: table) -> bool
 --- uses: base
