@@ -101,7 +101,7 @@ def payload_change(payload: bytes | None) -> bytes:
 
 
 class FoundMember(NamedTuple):
-    """A member of the index, with what the directory has for its name."""
+    """A member of the index, with the weight and the payload of its name."""
 
     member: bytes
     weight: float = 0.0

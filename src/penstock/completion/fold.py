@@ -233,7 +233,7 @@ def typed_words(text: str, fold: Callable[[str], str]) -> list[str]:
     found = []
     for piece in map(fold, text.split()):
         if spans := words(piece):
-            # Punctuation around a word is no part of it; the last span may be the eighth of many.
+            # Punctuation around a word does not belong to it; the last span may be the eighth of many.
             end = spans[-1][1] if len(spans) < MAX_WORDS else len(piece)
             found.append(piece[spans[0][0] : end])
     return found[:MAX_WORDS]

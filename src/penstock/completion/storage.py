@@ -165,7 +165,7 @@ def _finish(
 def in_steps(
     items: Sequence[T], call: Callable[[Sequence[T]], RoundTrip[tuple[int, int] | OtherRules]]
 ) -> Operation[int]:
-    """Call a script with the items until it has done them all. Returns the sum of what it counted."""
+    """Call a script with the items until it has done them all. Returns the sum of its counts."""
     counted = 0
     while items:
         done, count = yield from checked(call(items))

@@ -4,7 +4,7 @@ from penstock.counting import Aggregate, Count, Sum, Uniques
 
 The modules of this folder, in reading order:
 
-    tally.py              what a counting function returns
+    tally.py              the result of a counting function
     kinds.py              the kinds of numbers in a table: counts, exact sums, extremes, first and last, uniques,
                           windows
     dead_batches.py       batches that an aggregate could not count

@@ -1,4 +1,4 @@
-"""Exact counts of the lines of a channel: a function counts batches of lines, and the server adds up what it returns.
+"""Exact counts of the lines of a channel: a function counts batches of lines, and the server adds up the results.
 
 The server adds counts and moves the receiver's cursor past their lines in one script: both or neither. So after a crash
 a batch may be given to the function again, but it is counted once. The counts of a receiver are kept in sorted sets,
@@ -253,8 +253,8 @@ class Aggregate:
     def top(
         self, table: str, n: int = 10, *, offset: int = 0, window: float | None = None
     ) -> Operation[dict[str, Any]]:
-        """The keys with the highest numbers, highest first: counts, sums, or what the table is declared as. For First()
-        and Last(), those that come last in the order. One round trip, O(log keys + n).
+        """The keys with the highest numbers, highest first: counts, sums, or numbers of the declared kind. For First()
+        and Last(), the keys whose values come last in the order. One round trip, O(log keys + n).
 
         window: a moment in the window to read, of a table that is declared as TimeWindow()
 

@@ -23,7 +23,7 @@ class DeadBatch:
     file, first, source  as in LineBatch
     lines                how many lines it has
     attempts             how often the function was called for it
-    error                what it raised the last time
+    error                the last error that it raised
     died                 when it became a dead batch, in seconds since 1970 by the server's clock
     is_retried           the next run of the aggregate counts it again
     """

@@ -16,7 +16,7 @@ In Python:
 
     keys.py               their keys
     constants.py          constants of their Lua
-    records.py            what the records of a channel hold
+    records.py            the contents of the records of a channel
     bindings.py, count_bindings.py, replies.py
                           their scripts as round trips, and their replies
     channel.py            the channel, as users see it

@@ -13,7 +13,7 @@
 --                        ms at which its lease ends, the number of its last call, 1 if that call made it the owner
 --   marks        HASH    receiver -> its state in files that have begun (`ReceiverState` in download.py), as of its
 --                        cursor
---   entries      HASH    id -> what is known of a file, see `SourceEntry` in bindings.py:
+--   entries      HASH    id -> the facts about a file, see `SourceEntry` in bindings.py:
 --                          of an upload in progress     { token, upload id, upload state, "", { name, … } }
 --                          of a file that was sent      { "", "", upload state, outcome, { name, … } }
 --   sources      HASH    name of such a file -> id of its entry; or for a name that several files may share (see

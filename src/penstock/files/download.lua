@@ -70,9 +70,9 @@ function download.records_within(l, position, room)
   return n
 end
 
--- For a process that receives alone: makes it the owner of the receiver, or extends its lease, and settles what it has
--- processed. To settle is to acknowledge everything up to `acked`, to store `receiver_state` ("" leaves it unchanged)
--- and to add the counts. These calls settle nothing:
+-- For a process that receives alone: makes it the owner of the receiver, or extends its lease, and settles the records
+-- that it has processed. To settle is to acknowledge everything up to `acked`, to store `receiver_state` ("" leaves it
+-- unchanged) and to add the counts. These calls settle nothing:
 --   a repeated call
 --   a call that makes the process the owner: another process may have received and settled since
 --   a call whose `position`, that of record `after` ("": unknown), belongs to a channel that began again since

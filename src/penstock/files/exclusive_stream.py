@@ -145,7 +145,7 @@ class ExclusiveStream(ReceiverStream[T]):
         return ()
 
     def _on_dropped(self, number: int, upload_id: str) -> None:
-        """A file will never be whole. Once this record is settled, no process needs what was received of the file."""
+        """A file will never be whole. Once this record is settled, no process needs the received bytes any more."""
 
     def _unfinished(self) -> int:
         """How many items wait to be finished together by `_finish_waiting`."""
@@ -305,7 +305,7 @@ class ExclusiveStream(ReceiverStream[T]):
             self._lease.renewing, self._lease = False, None
 
     def _discard(self) -> None:
-        """Drop what was pulled and not given."""
+        """Drop everything that was pulled and not given."""
         self._records.clear()
         self._ready.clear()
         self._failures.clear()
@@ -324,7 +324,7 @@ class ExclusiveStream(ReceiverStream[T]):
         return True
 
     def _pull(self) -> Operation[bool]:
-        """Settle what was given and wait for records. Returns False if the wait is over."""
+        """Settle the given items and wait for records. Returns False if the wait is over."""
         yield from self._note_failures()
         self._given = self._done = self._reached
         parts = self._take_counts()

@@ -103,7 +103,7 @@ class PartialFiles:
         shutil.copyfile(path, self.path_of(upload_id))
 
     def open(self, upload_id: str, download: Download) -> BinaryIO:
-        """Open what was received of a file, without bytes that an earlier process may have written beyond it."""
+        """Open the received beginning of a file, without bytes that an earlier process may have written beyond it."""
         opened = self._open.pop(upload_id, None)
         try:
             if opened is None:
@@ -133,8 +133,8 @@ class PartialFiles:
             raise
 
     def move(self, upload_id: str, path: Path) -> None:
-        """Like `publish`, for a file of which the next process would receive every block again: no partial file is left
-        behind."""
+        """Like `publish`, but leaves no partial file behind. For a file whose blocks the next process would all receive
+        again."""
         _replace(self.path_of(upload_id), path)
 
     def discard(self, upload_id: str) -> int:

@@ -446,13 +446,13 @@ def find_renamed(rules: SendRules, file: PendingFile, entry: SourceEntry, state:
 def _files_in(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
-    except OSError:  # what a link led to may be gone
+    except OSError:  # the target of a link may be gone
         return []
 
 
 def _name_behind_link(file: PendingFile, path: Path, state: UploadState) -> str:
-    """A name for a log that was rotated behind a link: that of the link, followed by what the rotation has added to the
-    name of its target. Many links may lead to files of the same name."""
+    """A name for a log that was rotated behind a link: that of the link, followed by the suffix that the rotation
+    added to the name of its target. Many links may lead to files of the same name."""
     link = file.source.path.name
     targets = [os.path.basename(one) for one in (file.target, state.target) if one]
     added = next((path.name.removeprefix(one) for one in targets if path.name.startswith(one)), "")

@@ -343,8 +343,8 @@ class _WholeFile(NamedTuple):
     """A file that was received whole.
 
     path      where it is to be saved
-    out       its partial file, if that is to be written to disk
-    is_moved  whether that file is moved there, because the next process would receive every block of it again
+    out       its partial file, if it must be written to disk
+    is_moved  whether the partial file is moved to this path, because the next process would receive every block again
     """
 
     upload_id: str

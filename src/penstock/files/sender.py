@@ -168,8 +168,8 @@ class Sender:
         close: bool,
         go_on: Callable[[], bool],
     ) -> Operation[Sent]:
-        """Send what is new in the files that `find` returns, again and again, until `go_on` returns False. A file that
-        cannot be read or is damaged is logged, and the others are sent."""
+        """Send the new content of the files that `find` returns, again and again, until `go_on` returns False. A file
+        that cannot be read or is damaged is logged, and the others are sent."""
         is_final, self._rules = self._rules.final, replace(self._rules, final=False, follow=True)
         yield self._channel.open(receivers, limit, patience)
         logs = FollowedLogs(find, self._rules.settle)
@@ -193,7 +193,7 @@ class Sender:
         return self._sent
 
     def _look(self, sources: Sequence[Source]) -> Operation[None]:
-        """Send what is new in these files. The result names each file once, however often it grew."""
+        """Send the new content of these files. The result names each file once, however often it grew."""
         if not sources:
             return
         self._recogniser = Recogniser(self._rules, self._outdated)
@@ -232,7 +232,7 @@ class Sender:
         for look in undecided:
             earlier += yield from self._find_earlier(look)
         left = [*earlier, *(look.file for look in looks if not look.failed)]
-        # Uploads in progress come first, then logs that were renamed: `save` needs what was saved under the old name.
+        # Uploads in progress come first, then logs that were renamed: `save` needs the text saved under the old name.
         return sorted(left, key=lambda file: (not file.is_resumed, not file.was_renamed))
 
     def _pending_files(self, sources: Sequence[Source]) -> list[PendingFile]:

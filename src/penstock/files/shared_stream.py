@@ -139,7 +139,7 @@ class SharedStream(ReceiverStream[T]):
         return settled
 
     def _claim(self) -> Operation[bool]:
-        """Settle what was given and wait for records. Returns False if the wait is over."""
+        """Settle the given items and wait for records. Returns False if the wait is over."""
         self._stop_renewing()
         last = yield from self._settle_all_but_last(self._take_settled(len(self._claims)))
         unsettled = [last]

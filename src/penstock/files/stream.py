@@ -67,7 +67,7 @@ class ReceiverStream(Generic[T]):
         raise NotImplementedError
 
     def leave(self) -> Operation[None]:
-        """Settle what is done, and stop receiving. Items that are not done go to the next process."""
+        """Settle the items that are done, and stop receiving. The other items go to the next process."""
         raise NotImplementedError
 
     def commit_with(self, take_counts: Callable[[], list[CountPart]]) -> None:
@@ -76,12 +76,12 @@ class ReceiverStream(Generic[T]):
 
     @verb
     def fetch(self) -> Operation[None]:
-        """Settle what is done, and wait for more, in one round trip; for a loop of your own."""
+        """Settle the items that are done, and wait for more, in one round trip. For a loop that you write yourself."""
         return self.fill()
 
     @verb
     def settle(self) -> Operation[None]:
-        """Settle what is done, and let another process receive. Two round trips."""
+        """Settle the items that are done, and let another process receive. Two round trips."""
         return self.leave()
 
     def take_ready(self) -> Iterator[T]:

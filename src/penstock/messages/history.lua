@@ -79,7 +79,7 @@ function history.removed(l, number)
 end
 
 -- Appends the messages between `position` and number `before` to `into`, as `log.read` does. Returns the number of the
--- last one, and what is left of `limit` and `room`: below 0 if a message did not fit. If one is missing, `l.lost` is
+-- last one, and the rest of `limit` and of `room`: below 0 if a message did not fit. If one is missing, `l.lost` is
 -- set.
 --- (l: table, position: int, before: int, limit: int, room: int, into: table) -> int, int, int
 --- uses: base

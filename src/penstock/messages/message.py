@@ -144,7 +144,7 @@ class DeadMessage:
 
     died        when it became a dead letter, in seconds since 1970 by the server's clock
     deliveries  how often it was handed to a worker
-    reason      what a worker gave with `fail`, or that it was delivered too often
+    reason      the reason that a worker gave with `fail`, or that it was delivered too often
     """
 
     id: str

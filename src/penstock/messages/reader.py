@@ -37,8 +37,8 @@ class LogReader:
         each pull returns the same messages again.
 
         limit  1 to 1000; fewer are returned when they make up a megabyte
-        after  a message, or its id: return the messages after it, also those that were acknowledged and are still
-               stored; those that are not are a gap. If the log began again since, this is ignored, and
+        after  a message, or its id: return the messages after it, also acknowledged ones that are still stored;
+               messages that are not stored any more are a gap. If the log began again since, this is ignored, and
                `mail.new_beginning` is set
         wait   seconds to wait for the first message; 0 answers at once, None waits for ever
 
@@ -193,7 +193,7 @@ class Follow:
 
     @verb
     def fetch(self) -> Operation[Mail]:
-        """Acknowledge the messages that are done, and wait for more, in one round trip; for a loop of your own."""
+        """Acknowledge the messages that are done, and wait for more, in one round trip. For a loop that you write."""
         acked = self._given if self._ack else ""
         reply = yield from self._reader._pull_after(self._after, self._limit, None, acked=acked)
         return reply.mail

@@ -68,8 +68,8 @@ function shared_reader.cursor(name, unclaimed)
   return (tonumber(low[2]) or unclaimed) - 1
 end
 
--- Begins with the oldest message, because the log began again below what the reader has claimed or acknowledged. Claims
--- end. Returns the cursor.
+-- Begins with the oldest message, because the log began again below the messages that the reader has claimed or
+-- acknowledged. Ends the claims. Returns the cursor.
 --- (l: table, name: str) -> int
 --- uses: base
 --- seldom
