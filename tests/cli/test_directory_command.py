@@ -200,6 +200,24 @@ def test_an_impossible_command_is_reported_in_one_line(shop: Penstock, penstock,
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("words", [("import", "g", "names.txt"), ("add", "g", "Ann")])
+def test_in_a_fresh_folder_new_names_start_a_server_and_a_change_names_how(run, tmp_path: Path, words: tuple[str, ...]):
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "names.txt").write_text("Ann\n")
+    for change in (("bump", "g", "Ann"), ("rename", "g", "Ann", "Anna"), ("rm", "g", "Ann"), ("count", "g")):
+        refused = run("directory", *change)
+        assert (refused.returncode, refused.stdout) == (Exit.USAGE, "")
+        assert "start one here: penstock server start" in refused.stderr
+    assert not (tmp_path / ".penstock").exists()
+    try:
+        done = run("directory", *words)
+        assert done.returncode == Exit.OK
+        assert done.stderr.startswith("penstock: no --url and no PENSTOCK_URL: using this folder's own server")
+        assert run("directory", "count", "g").stdout == "1\n"
+    finally:
+        run("server", "stop")
+
+
 def test_an_import_that_was_killed_is_whole_and_run_again(server: Server, start, run, tmp_path: Path):
     """Of the process, in the middle of its work."""
     names = [f"Name {n}\tu{n}" for n in range(100_000)]

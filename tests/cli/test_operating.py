@@ -305,11 +305,13 @@ def test_an_app_that_names_its_server_in_code_is_asked(shop, penstock, server, t
     assert [queue["name"] for queue in json.loads(out)] == ["mail"]
 
 
-def test_looking_makes_no_server_where_there_never_was_one(penstock, monkeypatch, tmp_path):
+@pytest.mark.parametrize("words", ["queue ls", "queue pause mail", "lock break a --yes", "queue ls --app here.py:mine"])
+def test_looking_makes_no_server_where_there_never_was_one(penstock, monkeypatch, tmp_path, words: str):
     monkeypatch.delenv("PENSTOCK_URL", raising=False)
     (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "here.py").write_text("from penstock import Penstock\nmine = Penstock()\n")
     monkeypatch.chdir(tmp_path)
-    code, _, err = penstock("queue", "ls")
+    code, _, err = penstock(*words.split())
     assert code == Exit.USAGE
     assert "no server" in err
     assert not (tmp_path / ".penstock").exists()

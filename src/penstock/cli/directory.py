@@ -101,7 +101,11 @@ def import_(
     rejects_path = rejects or file.with_name(f"{file.name}.rejects")
     accents = None if ignore_accents is None else not ignore_accents
     apostrophes = None if ignore_apostrophes is None else not ignore_apostrophes
-    with where.open() as inspector, _Rejects(rejects_path) as rejected, _progress(file, quiet=as_json) as advance:
+    with (
+        where.open(creates=True) as inspector,
+        _Rejects(rejects_path) as rejected,
+        _progress(file, quiet=as_json) as advance,
+    ):
         table = _table(equivalents) if equivalents else None
         directory = inspector.directories.open(
             name,
@@ -232,7 +236,7 @@ def add(
     payload
         A text of at most 1 KiB that belongs to the id.
     """
-    with where.open() as inspector:
+    with where.open(creates=True) as inspector:
         inspector.directories.open(name).add(text, id, weight=weight, payload=payload)
     show(f"{text} is in {name}.")
 

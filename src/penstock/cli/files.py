@@ -111,7 +111,7 @@ def send(
     names = [name.strip() for name in to.split(",") if name.strip()]
     began = time.monotonic()
     with (
-        where.open(patient=True) as inspector,
+        where.open(creates=True, patient=True) as inspector,
         _resumable(),
         until_stopped(follow) as go_on,
         showing_upload(inspector, channel) as watch,
@@ -238,7 +238,7 @@ def receive(
     """
     if lines and (into or as_json):
         raise ConfigurationError("--lines prints lines: leave out --into and --json")
-    with where.open(patient=True) as inspector, _resumable():
+    with where.open(creates=True, patient=True) as inspector, _resumable():
         target = inspector.files.open(channel)
         if join:
             target.open([as_])

@@ -73,7 +73,7 @@ def add(
         values = msgspec.json.decode(arguments, type=dict[str, object])
     except msgspec.DecodeError as error:
         raise ConfigurationError(f"--arguments {arguments!r}: not a JSON object: {error}") from error
-    with where.open() as inspector:
+    with where.open(creates=True) as inspector:
         one = inspector.schedules.add(name, task, values, schedule=cron, timezone=timezone, every=every, missed=missed)
     show(f"Added {one.id}, {times_text(one)}; next {time_text(one.next)}.")
 

@@ -51,35 +51,38 @@ class Where:
     app: str | None = None
 
     @contextlib.contextmanager
-    def open(self, *, patient: bool = False) -> Iterator[Inspector]:
+    def open(self, *, creates: bool = False, patient: bool = False) -> Iterator[Inspector]:
         """An inspector of the selected app, for the duration of the command.
 
-        `patient`: the command does long work that should survive a restart of the server. Only such a command starts
-        a server in a folder that never had one.
+        creates  the command brings new data, so it starts a server in a folder that never had one. Any other command
+                 refuses there: it would read or change what does not exist, and report success in the wrong folder
+        patient  the command does long work that should survive a restart of the server
         """
         from penstock.ops.inspect import Inspector  # it takes time to import, and some commands need no server
 
         configuration = Configuration()
         configuration.export("url", self.url)
         configuration.export("prefix", self.prefix)
-        with self._find(configuration, patient=patient) as app:
+        with self._find(configuration, creates=creates, patient=patient) as app:
             yield Inspector(app)
 
-    def _find(self, configuration: Configuration, *, patient: bool) -> Penstock:
+    def _find(self, configuration: Configuration, *, creates: bool, patient: bool) -> Penstock:
         from penstock.app import Penstock
         from penstock.cli.loading import load_app
         from penstock.embedded.client import find_home
 
-        if self.app:
-            return load_app(self.app)
-        if not configuration.text("url") and not (home := find_home()).is_dir():
-            if not patient:
+        own = load_app(self.app) if self.app else None
+        is_given = configuration.text("url") or (own is not None and own._driver.connector.given_address is not None)
+        if not is_given and not (home := find_home()).is_dir():
+            if not creates:
                 raise ConfigurationError(
                     f"no server: there is no --url and no PENSTOCK_URL, and {home} does not exist; "
                     "go to the project's folder, name the app with --app module:name, or start one here: "
                     "penstock server start"
                 )
             print(f"penstock: no --url and no PENSTOCK_URL: using this folder's own server in {home}", file=sys.stderr)
+        if own is not None:
+            return own
         settings = Settings() if patient else Settings(reply_timeout=REPLY_TIMEOUT, give_up_after=REPLY_TIMEOUT)
         return Penstock(prefix=configuration.text("prefix"), settings=settings)
 
