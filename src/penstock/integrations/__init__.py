@@ -10,4 +10,5 @@ The modules of this folder, in reading order:
     django.py, django_worker.py
                           the backend of Django's tasks, and the app that runs them
     flask.py              jobs in the context of a Flask application
+    requirements.py       what to install, if the framework of an integration is missing
 """

@@ -21,15 +21,11 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
-from asgiref.sync import sync_to_async
-from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
-from django.db import close_old_connections, transaction
-from django.utils.module_loading import import_string
 
 from penstock.app import Penstock
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import BadCall, ConfigurationError
+from penstock.integrations.requirements import needs
 from penstock.jobs.current import current
 from penstock.jobs.definition import Definition
 from penstock.jobs.job import Job, JobInfo
@@ -38,6 +34,15 @@ from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Retry, RetryLater
 from penstock.jobs.status import Status
 from penstock.jobs.task import Call, Task
+
+with needs("django", "django"):
+    from django.conf import settings
+    from django.core.exceptions import ImproperlyConfigured
+    from django.db import close_old_connections, transaction
+    from django.utils.module_loading import import_string
+
+with needs("asgiref", "django"):
+    from asgiref.sync import sync_to_async
 
 __all__ = ["PenstockBackend", "app_of"]
 

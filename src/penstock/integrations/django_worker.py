@@ -6,11 +6,13 @@ application. `app` serves the backend "default" of TASKS. For another one, write
 
 from __future__ import annotations
 
-import django
-from django.utils.module_loading import autodiscover_modules
-
 from penstock.app import Penstock
 from penstock.errors import ConfigurationError
+from penstock.integrations.requirements import needs
+
+with needs("django", "django"):
+    import django
+    from django.utils.module_loading import autodiscover_modules
 
 django.setup()
 

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-from fastapi import Depends
-
 from penstock.app import Penstock
-from penstock.integrations.starlette import app_of, lifespan
+from penstock.integrations.requirements import needs
+
+with needs("fastapi", "fastapi"):
+    from fastapi import Depends
+
+    from penstock.integrations.starlette import app_of, lifespan
 
 __all__ = ["PenstockDep", "app_of", "lifespan"]
 

@@ -17,10 +17,12 @@ from functools import reduce
 from importlib import import_module
 from typing import TypeAlias
 
-from flask import Flask
-
 from penstock.errors import ConfigurationError
+from penstock.integrations.requirements import needs
 from penstock.jobs.middleware import JobContext, Middleware
+
+with needs("flask", "flask"):
+    from flask import Flask
 
 __all__ = ["FlaskContext"]
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TracerProvider
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
+from penstock.integrations.requirements import needs
 from penstock.jobs.middleware import MAX_TRACE, EnqueueContext, JobContext, Middleware
 from penstock.jobs.retry import Drop, RetryLater
+
+with needs("opentelemetry", "'penstock[opentelemetry]'"):
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, SpanKind, Status, StatusCode, TracerProvider
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 __all__ = ["Tracing"]
 

@@ -14,15 +14,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
-
 from penstock.app import Penstock
 from penstock.errors import PenstockError
+from penstock.integrations.requirements import needs
 from penstock.jobs.middleware import EnqueueContext, JobContext, JobOutcome, Middleware
 from penstock.locks import wait_times
 from penstock.ops.inspect import Inspector
+
+with needs("prometheus_client", "'penstock[prometheus]'"):
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.exposition import choose_encoder
 
 __all__ = ["JobMetrics", "QueueMetrics", "metrics"]
 

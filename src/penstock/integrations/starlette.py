@@ -14,12 +14,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Final, TypeAlias
 
-from starlette.requests import HTTPConnection
-
 from penstock.app import Penstock
 from penstock.errors import ConfigurationError
+from penstock.integrations.requirements import needs
 from penstock.settings import WorkerSettings
 from penstock.worker.worker import Worker
+
+with needs("starlette", "starlette"):
+    from starlette.requests import HTTPConnection
 
 __all__ = ["app_of", "lifespan"]
 
