@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from weakref import WeakValueDictionary
 
 from penstock.config import Configuration
-from penstock.core.arguments import check_many, shown
+from penstock.core.arguments import check_many, is_text, shown, utf8_size
 from penstock.core.clock import Clock
+from penstock.core.keys import MAX_NAME_BYTES
 from penstock.core.operations import Operation, verb
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ConfigurationError
@@ -78,7 +79,7 @@ class Penstock(LockFactory):
         self.settings = replace(chosen, prefix=prefix) if prefix is not None else chosen
         if settings is None and (shards := Configuration().numbers("shards")):
             self.settings = replace(self.settings, shards=shards)
-        if not self.settings.prefix or any(c in self.settings.prefix for c in "{}: \n"):
+        if not is_text(self.settings.prefix, 1, MAX_NAME_BYTES) or any(c in self.settings.prefix for c in "{}: \n"):
             raise ConfigurationError(f"prefix {self.settings.prefix!r}: use a word without braces, colons and spaces")
         self.registry = Registry()
         self.middleware = MiddlewareStack(middleware)
@@ -251,6 +252,7 @@ class Penstock(LockFactory):
         queue, colon, key = job_id.partition(":") if isinstance(job_id, str) else ("", "", "")
         if not colon or not key:
             raise ConfigurationError(f"job id {job_id!r}: it must have the form queue:key")
+        utf8_size("job id", job_id)
         return Job(self.queue(queue).first, key)
 
     @verb

@@ -108,9 +108,9 @@ async def test_a_tenants_name_may_be_anything(queue: Queue, do: Do):
 
 @pytest.mark.parametrize("name", ["名" * 86, "\ud800"], ids=["too long", "no text"])
 async def test_an_invalid_tenant_name_is_refused(queue: Queue, do: Do, name: str):
-    with pytest.raises(ValueError, match=r"tenant|surrogates"):
+    with pytest.raises(ValueError, match="tenant"):
         await do(queue.put, 1, tenant=name)
-    with pytest.raises(ValueError, match=r"tenant|surrogates"):
+    with pytest.raises(ValueError, match="tenant"):
         queue.tenant(name)
 
 

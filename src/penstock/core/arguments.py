@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.errors import ConfigurationError
+
 LONGEST_WAIT = 366 * 86400.0
 """Seconds. A program that would wait for longer passes None."""
 
@@ -24,8 +26,25 @@ def is_whole(value: Any, least: int, most: int) -> bool:
 
 
 def is_text(value: Any, least: int, most: int) -> bool:
-    """Whether `value` is a text of `least` to `most` bytes of UTF-8."""
-    return isinstance(value, str) and least <= len(value.encode(errors="replace")) <= most
+    """Whether `value` is a text of `least` to `most` bytes of UTF-8, which has no half of a character."""
+    try:
+        return isinstance(value, str) and least <= len(value.encode()) <= most
+    except UnicodeEncodeError:
+        return False
+
+
+def utf8_size(what: str, text: str) -> int:
+    """The bytes of a text in UTF-8. Raises ConfigurationError if it has half of a character, which UTF-8 lacks.
+
+    what  the argument, for the message
+    """
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(
+            f"{what}={shown(text)}: half a character (a lone surrogate) at position {error.start} cannot be sent; "
+            "decode the text with errors='replace' where it comes from"
+        ) from None
 
 
 def check_seconds(what: str, name: str, value: Any, least: float, most: float, rule: str) -> None:

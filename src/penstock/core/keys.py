@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from penstock.core.arguments import shown
+from penstock.core.arguments import shown, utf8_size
 from penstock.errors import ConfigurationError
 
 MAX_NAME_BYTES = 1024
@@ -52,12 +52,7 @@ def check_label(kind: str, name: str) -> str:
 
 def check_text(kind: str, name: str) -> str:
     """Return a name of any Unicode text, of at most MAX_NAME_BYTES."""
-    try:
-        size = len(check_is_text(kind, name).encode())
-    except UnicodeEncodeError:
-        raise ConfigurationError(
-            f"{kind} name {shown(name)}: half a character (a lone surrogate) cannot be sent"
-        ) from None
+    size = utf8_size(f"{kind} name", check_is_text(kind, name))
     if not 1 <= size <= MAX_NAME_BYTES:
         short = repr(name) if size < 60 else f"{name[:20]!r}…"
         raise ConfigurationError(

@@ -21,4 +21,5 @@ def slot(key: str) -> int:
     start = key.find("{")
     if start >= 0 and (end := key.find("}", start + 1)) > start + 1:
         key = key[start + 1 : end]
-    return binascii.crc_hqx(key.encode(), 0) % SLOTS
+    # A key with half of a character is refused with a clear error when its command is packed.
+    return binascii.crc_hqx(key.encode(errors="surrogatepass"), 0) % SLOTS

@@ -8,6 +8,7 @@ valkey+sentinel://host:26379,host:26379/mymaster/0
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -87,6 +88,11 @@ class ServerAddress:
 
 def parse_address(address: str) -> ServerAddress:
     """Read an address. Raises ConfigurationError, which lists the known forms."""
+    if not _is_encodable(address):
+        raise ConfigurationError(
+            "the server's address has half a character (a lone surrogate), which cannot be sent: write each byte of it "
+            "as %XX, or decode the address with errors='replace' where it comes from"
+        )
     try:
         url = urlsplit(address)
         if url.fragment or (url.scheme != "unix" and "@" in url.path):
@@ -99,6 +105,17 @@ def parse_address(address: str) -> ServerAddress:
         if isinstance(error, ConfigurationError):
             raise
         raise ConfigurationError(f"{error} in the server's address: write {EXAMPLES}") from None
+
+
+def _is_encodable(address: str) -> bool:
+    """Whether the address has whole characters. The path of a socket may have what Python makes of other bytes."""
+    socket, _, options = address.partition("?")
+    try:
+        (os.fsencode if address.startswith("unix://") else str.encode)(socket)
+        options.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _has_login(address: str) -> bool:

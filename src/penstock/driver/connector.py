@@ -334,7 +334,7 @@ def _pack_checked(pack: Callable[[Command], bytes], command: Command) -> bytes:
     try:
         return _pack(command) if _is_large(command[-1]) else pack(_without_numbers(command))
     except UnicodeEncodeError as error:
-        raise ValueError(
+        raise ConfigurationError(
             f"{error.object[:80]!r}: a name or an id has half of a surrogate pair at position {error.start}, which "
             "UTF-8 lacks; decode it with errors='replace' where it comes from"
         ) from None

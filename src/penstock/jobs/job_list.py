@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias, TypedDict
 
 import msgspec
 
-from penstock.core.arguments import check_callback, check_seconds, check_whole, shown
+from penstock.core.arguments import check_callback, check_seconds, check_whole, shown, utf8_size
 from penstock.core.operations import Driver, Operation, RoundTrip, Sleep, verb
 from penstock.errors import ConfigurationError
 from penstock.jobs.counts import Counts, TenantCounts
@@ -119,6 +119,7 @@ def job_filter(
     for name, text in texts.items():
         if not isinstance(text, str):
             raise ConfigurationError(f"jobs({name}={shown(text)}): a text, or None for any")
+        utf8_size(f"jobs: {name}", text)
     check_seconds("jobs", "older_than", older_than, 0, _LONGEST_AGE, "seconds from 0")
     return JobFilter(None if state is None else known[str(state)], task, tenant, worker, id_prefix, older_than)
 

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from penstock.core.arguments import is_text
 from penstock.errors import ConfigurationError
 from penstock.jobs.key_template import KeyTemplate
 
@@ -99,7 +100,7 @@ def _check_count(kind: str, number: Any, what: str = "") -> None:
 
 
 def _check_name(kind: str, name: str) -> None:
-    if not isinstance(name, str) or len(name.encode()) > _LONGEST_NAME or "=" in name or not (name + "x").isprintable():
+    if not is_text(name, 0, _LONGEST_NAME) or "=" in name or not (name + "x").isprintable():
         raise ValueError(f"{kind}(name={name!r}): at most {_LONGEST_NAME} bytes of printable text without '='")
 
 

@@ -26,6 +26,7 @@ from contextlib import (
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from penstock.core.arguments import utf8_size
 from penstock.errors import ConfigurationError
 from penstock.jobs.claims import Claim, Failure, Settlement
 from penstock.jobs.dependencies import Lifecycle
@@ -93,10 +94,9 @@ class JobDraft:
 
     @trace.setter
     def trace(self, text: str) -> None:
-        data = text.encode()
-        if len(data) > MAX_TRACE:
-            raise ValueError(f"trace: at most {MAX_TRACE} bytes of UTF-8, not {len(data)}")
-        self._record = Record(with_trace(self._record.body, data))
+        if (size := utf8_size("trace", text)) > MAX_TRACE:
+            raise ValueError(f"trace: at most {MAX_TRACE} bytes of UTF-8, not {size}")
+        self._record = Record(with_trace(self._record.body, text.encode()))
 
 
 @dataclass(frozen=True, slots=True)

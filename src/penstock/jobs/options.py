@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from penstock.core.arguments import check_flag, is_number, is_whole, shown
+from penstock.core.arguments import check_flag, is_number, is_whole, shown, utf8_size
 from penstock.core.clock import milliseconds
 from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID
 from penstock.jobs.record import draft
@@ -79,9 +79,9 @@ class Options:
             raise ValueError("delay and Unique(debounce=…): the debounce is the delay; give one of them")
         if not is_whole(self.priority, 0, 9):
             raise ValueError(f"priority={shown(self.priority)}: 0 (most urgent) to 9 (least)")
-        if not isinstance(self.tenant, str) or len(self.tenant.encode("utf-8", "strict")) > 255:
+        if not isinstance(self.tenant, str) or utf8_size("tenant", self.tenant) > 255:
             raise ValueError(f"tenant={shown(self.tenant)}: at most 255 bytes of UTF-8")
-        if self.id is not None and not (isinstance(self.id, str) and 1 <= len(self.id.encode()) <= 200):
+        if self.id is not None and not (isinstance(self.id, str) and 1 <= utf8_size("id", self.id) <= 200):
             raise ValueError(f"id={shown(self.id)}: 1 to 200 bytes of UTF-8")
         check_flag("enqueue", "durable", self.durable)
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
 
 from penstock import codec
-from penstock.core.arguments import check_whole
+from penstock.core.arguments import check_whole, utf8_size
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
@@ -81,6 +81,7 @@ class Queue:
 
     def job(self, job_id: str) -> Job[Any]:
         """A handle on a job of this queue, by its id, or by what follows the colon in it. No round trip."""
+        utf8_size("job id", job_id)
         shard = self.shards.of_job(job_id)
         return Job(shard, shard.key_of(job_id))
 
@@ -115,6 +116,8 @@ class Queue:
 
         Unless the queue has shards, its tenants share one slot.
         """
+        utf8_size("key", name)
+        utf8_size("tenant", tenant)
         return self.shards.current.for_new(tenant).bindings.keys.user(name)
 
     # --- put ---

@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from penstock.core.arguments import shown
+from penstock.core.arguments import shown, utf8_size
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, verb
 from penstock.errors import BadCall, ConfigurationError, ScheduleNotFound
@@ -110,6 +110,7 @@ class Schedules:
     def _find(self, name: str) -> Operation[tuple[Shard, int, StoredSchedule]]:
         if not isinstance(name, str):
             raise BadCall(f'schedule {shown(name)}: give its name, or its id "queue:name"')
+        utf8_size("schedule", name)
         if ":" in name:
             return (yield from find_schedule(self._queue(name.partition(":")[0]).shards.current.known, name))
         return (yield from find_schedule(self._shards(), name))

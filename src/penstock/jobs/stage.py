@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from penstock.core.arguments import utf8_size
 from penstock.core.keys import check_text
 from penstock.core.slots import slot
 from penstock.core.writes import Clause, Packable, Writes, pack_rows, packable, write
@@ -82,7 +83,9 @@ class Stage(Writes):
         position = self._keys.get(clause.key)
         if position is None:
             self._check_key(clause)
-        size = len(clause.key) + sum(len(bytes(v)) if not isinstance(v, str) else len(v.encode()) for v in values)
+        size = len(clause.key) + sum(
+            len(bytes(v)) if not isinstance(v, str) else utf8_size(str(clause), v) for v in values
+        )
         self._count(str(clause), size + count * _WRITE_WEIGHT)
         if position is None:
             position = self._keys[clause.key] = len(self._keys) + 1
