@@ -11,7 +11,7 @@ import unicodedata
 
 import pytest
 
-from penstock import Penstock, Retention, current
+from penstock import Concurrency, Penstock, Rate, Retention, current
 from penstock.cli import COMMANDS
 from penstock.cli.exits import Exit
 from penstock.jobs.claims import Registration
@@ -282,6 +282,46 @@ def test_one_that_cannot_be_cancelled_does_not_stop_the_others(shop, penstock):
     assert (code, out) == (Exit.FAILED, f"{waiting.id} cancelled\n")
     assert f"job {running.id} is running" in err
     item.complete()
+
+
+# --- limits ---
+
+
+def test_a_used_up_rate_shows_when_its_next_unit_comes_and_a_parked_job_its_limit(shop: Penstock, penstock):
+    @shop.task(queue="mail", limit=[Rate(2, per=600, key="{to}", name="sends"), Concurrency(9)])
+    def send(to: str) -> None: ...
+
+    @shop.task(queue="mail", limit=Concurrency(1))
+    def tidy() -> None: ...
+
+    sent = [send.enqueue("ada") for _ in range(3)]
+    tidied = [tidy.enqueue() for _ in range(2)]
+    assert len(list(shop.queue("mail").claim(10))) == 3
+    limits = {one["name"]: one for one in json.loads(penstock("queue", "limits", "mail", "--json")[1])}
+    (usage,) = limits["sends"]["keys"]
+    assert 295 < usage.pop("next_in") <= 300
+    assert usage == {"key": "ada", "used": 0, "left": 0, "parked": 1}
+    assert limits["tidy"]["keys"] == [{"key": "", "used": 1, "left": 0, "next_in": None, "parked": 1}]
+    table = penstock("queue", "limits", "mail")[1]
+    assert re.search(r"sends +rate +2 per 600 s +ada +0 +0 +in (5 min|29\d s) +1", table), table
+
+    assert re.search(r"parked at +limit sends, key ada\n", penstock("job", "show", sent[2].id)[1])
+    assert re.search(r"parked at +limit tidy\n", penstock("job", "show", tidied[1].id)[1])
+    shop.queue("mail").pause(task=tidy)
+    late = tidy.enqueue()
+    assert re.search(r"parked at +a pause of its task or tenant\n", penstock("job", "show", late.id)[1])
+    assert (sent[2].info().limit, sent[2].info().limit_key, late.info().limit) == ("sends", "ada", "")
+
+
+def test_a_rate_whose_units_belong_to_admitted_jobs_has_none_left(shop: Penstock):
+    @shop.task(queue="mail", limit=Rate(2, per=600))
+    def send() -> None: ...
+
+    for _ in range(3):
+        send.enqueue()
+    (limit,) = shop.queue("mail").limits()
+    (usage,) = limit.keys
+    assert (usage.used, usage.left, usage.next_in, usage.parked) == (2, 0, None, 1)
 
 
 # --- which server, which app ---

@@ -67,6 +67,9 @@ def facts(job: JobInfo, now: float) -> dict[str, object]:
         is_or_was = "ready" if job.status == "running" else job.status
         due = "when its signal comes" if job.since > _FOREVER else _when(job.since, now)
         known["due" if job.status == "delayed" else f"{is_or_was} since"] = due
+        if job.status == "parked":
+            key = f", key {job.limit_key}" if job.limit_key else ""
+            known["parked at"] = f"limit {job.limit}{key}" if job.limit else "a pause of its task or tenant"
         if job.claimed is not None:
             known |= {"worker": job.worker or "(a program)", "claimed": _when(job.claimed, now)}
         known |= {

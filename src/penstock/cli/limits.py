@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.errors import ConfigurationError
-from penstock.jobs.limits import Concurrency, Limit, Rate
+from penstock.jobs.limits import Concurrency, KeyUsage, Limit, Rate
+from penstock.ops.wording import age
 from penstock.terminal.tables import headings, show, show_list
 
 
@@ -20,15 +21,20 @@ def ls(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
     """
     with where.open() as inspector:
         limits = inspector.queues.open(name).limits()
-    columns = headings("limit:name", "kind:name", "at most:name", "key:text", "used", "parked")
+    columns = headings("limit:name", "kind:name", "at most:name", "key:text", "used", "left", "next:name", "parked")
     lines = []
     for limit in limits:
         label, kind = limit.name, limit.kind
         most = f"{limit.most:,}" if limit.per is None else f"{limit.most:,} per {limit.per:g} s"
-        lines += [(label, kind, most, usage.key, f"{usage.used:,}", f"{usage.parked:,}") for usage in limit.keys] or [
-            (label, kind, most, "", "", "0")
-        ]
+        lines += [
+            (label, kind, most, usage.key, f"{usage.used:,}", f"{usage.left:,}", _next(usage), f"{usage.parked:,}")
+            for usage in limit.keys
+        ] or [(label, kind, most, "", "", "", "", "0")]
     show_list(limits, columns, lines, none="No job of this queue has used a limit yet.", as_json=as_json)
+
+
+def _next(usage: KeyUsage) -> str:
+    return "" if usage.next_in is None else f"in {age(usage.next_in)}"
 
 
 def change(

@@ -68,6 +68,8 @@ class JobInfo:
     reason, traceback  of the last failure
     result             of a completed job, as JSON types
     worker, claimed    of a running job: `host:pid` of its worker ("": a program without one), and when it got the job
+    limit, limit_key   of a parked job: the limit that has no place for it, and the key that it has there. `limit` is ""
+                       if the job's task or tenant is paused
     progress, log      as the job reported them; the last 16 KiB of its lines, the oldest first
 
     Of a finished job only `id`, `status`, `result` or `reason`, `progress` and `log` are known.
@@ -92,6 +94,8 @@ class JobInfo:
     worker: str = ""
     claimed: float | None = None
     task: str = ""
+    limit: str = ""
+    limit_key: str = ""
 
 
 class Job(ShardHandle, Generic[R_co]):
@@ -447,6 +451,8 @@ def info_of(job_id: str, stored: StoredJob) -> JobInfo:
         reason = done.decode(errors="replace") if status in (Status.DROPPED, Status.CANCELLED) else ""
         return JobInfo(job_id, status, reason=reason, result=result, progress=notes.progress, log=notes.log)
     body = readable_json(record.payload)
+    parked_at = record.parked_at if status is Status.PARKED else None
+    limit, limit_key = parked_at or ("", "")
     return JobInfo(
         id=job_id,
         status=status,
@@ -457,6 +463,8 @@ def info_of(job_id: str, stored: StoredJob) -> JobInfo:
         log=notes.log,
         worker=stored.worker,
         claimed=stored.claimed,
+        limit=limit.partition(":")[2],
+        limit_key=limit_key,
         **Seen(record, stored.owner is not None).values(JobInfo),
     )
 

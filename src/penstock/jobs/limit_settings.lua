@@ -18,8 +18,8 @@ function script.set_limit(base, meta, given, name, most, interval, burst)
   return 1
 end
 
--- Name, numbers (MessagePack) and some of the keys with parked jobs of each limit: { name, numbers, { key, places, … },
--- … }.
+-- Name, numbers (MessagePack) and some of the keys with parked jobs of each limit: { name, numbers, { key, places, jobs
+-- that it has room for, ms until a rate has room for one more or -1, … }, … }.
 --- keys: base meta
 --- args: given: int, keys: int
 --- flags: allow-oom
@@ -30,9 +30,12 @@ function script.show_limits(base, meta, given, keys)
     local name, page = stored[i], {}
     local found = redis.call("ZRANGE", base .. "parking", "[" .. name .. "=", "(" .. name .. ">", "BYLEX",
       "LIMIT", 0, keys)
-    local places = #found > 0 and batch.read(base .. "places", found) or {}
+    if #found > 0 then limits.read_places(s, found) end
     for j = 1, #found do
-      page[2 * j - 1], page[2 * j] = string.sub(found[j], #name + 2), places[j]
+      local place = s.places[found[j]]
+      local at, n = limits.room_at(s, place), #page
+      page[n + 1], page[n + 2] = string.sub(found[j], #name + 2), place.is_stored
+      page[n + 3], page[n + 4] = math.max(0, limits.room(s, place)), at and at - s.now or -1
     end
     reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = name, stored[i + 1], page
   end

@@ -170,13 +170,18 @@ def _listed(task: str, given: Any) -> list[Limit]:
 class KeyUsage:
     """One key of a limit that has parked jobs.
 
-    used    concurrency: jobs that run or may be claimed; a rate: jobs that may be claimed and have not started
-    parked  jobs that wait for a place
+    used     concurrency: jobs that run or may be claimed; a rate: jobs that may be claimed and have not started
+    parked   jobs that wait for a place
+    left     how many more jobs could get a place now; of a rate, its units less those of the jobs in `used`
+    next_in  of a rate: seconds until it has room for one more job. None for concurrency, and for a rate that has no
+             room before jobs in `used` start
     """
 
     key: str
     used: int
     parked: int
+    left: int = 0
+    next_in: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +213,10 @@ def read_limits(reply: Sequence[Any]) -> list[LimitInfo]:
     for name, packed, keys in zip(reply[0::3], reply[1::3], reply[2::3], strict=True):
         most, interval, burst, *_ = unpacked(packed)
         usage = []
-        for key, place in zip(keys[0::2], keys[1::2], strict=True):
+        for key, place, left, ms in zip(*[iter(keys)] * 4, strict=True):
             used, parked, *_ = unpacked(place)
-            usage.append(KeyUsage(key.decode(errors="replace"), used, parked))
+            next_in = None if ms < 0 else ms / 1000
+            usage.append(KeyUsage(key.decode(errors="replace"), used, parked, left, next_in))
         kind, _, label = name.decode(errors="replace").partition(":")
         if kind == "r":
             found.append(LimitInfo(label, "rate", most, interval * most / 1_000_000, burst, tuple(usage)))

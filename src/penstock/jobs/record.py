@@ -265,6 +265,12 @@ class Record(msgspec.Struct, eq=False, gc=False):
         """In how many of its limits the job has a place."""
         return self.flags >> 5 & 3
 
+    @property
+    def parked_at(self) -> tuple[str, str] | None:
+        """Name and key of the limit at which a parked job waits; None at a pause, which counts all limits as passed."""
+        limits, passed = self.limits, self.limits_passed
+        return limits[passed] if passed < len(limits) else None
+
 
 class RecordView:
     """What the public views of a job have of its record. Times are seconds since 1970 by the server's clock."""
