@@ -152,6 +152,27 @@ def test_a_message_that_arrives_while_the_mailbox_is_read_is_deleted(raw: Any):
     assert raw.lrange("mailbox", 0, -1) == []
 
 
+def test_a_member_that_joins_misses_a_message_that_is_sent_meanwhile(raw: Any):
+    raw.zadd("seen", {"bo": 0})
+    start = int(raw.get("counter") or 0)  # the member that joins pauses here
+    raw.zadd("messages", {"hello": raw.incr("counter")})
+    raw.zadd("seen", {"bo": 1})  # the only member so far has read it
+    raw.zremrangebyscore("messages", "-inf", min(score for _, score in raw.zrange("seen", 0, -1, withscores=True)))
+    raw.zadd("seen", {"di": start})
+    assert raw.zrange("messages", "(0", "+inf", byscore=True) == []
+
+
+def test_a_lock_without_time_out_never_ends(raw: Any):
+    raw.setnx("invoice:7", "an owner that is killed, also one that was killed before its EXPIRE")
+    assert raw.ttl("invoice:7") == -1
+
+
+def test_of_equal_payloads_the_first_is_deleted(raw: Any):
+    raw.rpush("jobs", "x", "y", "x")
+    raw.lrem("jobs", 1, "x")
+    assert raw.lrange("jobs", 0, -1) == ["y", "x"]
+
+
 def test_two_receivers_are_above_ten_as_text():
     assert max(b"2", b"10") == b"2"
 
