@@ -252,6 +252,15 @@ def test_a_program_without_a_worker_gets_a_suspect_alone_and_its_end_is_a_crash(
     assert [facts(stand, key)[:3] for key in "abc"] == [("r", True, 1), ("r", True, 1), ("r", False, 0)]
 
 
+def test_the_seventh_claim_in_a_row_that_a_program_loses_makes_a_dead_letter(stand: Stand):
+    stand.put("a")
+    for n in range(7):
+        assert facts(stand, "a")[:2] == ("r", n >= 4)
+        assert ids(FakeWorker(stand, f"once{n}").turn(1, trial="alone", once=True).claims) == ["a"]
+        lose(stand, f"once{n}")
+    assert facts(stand, "a")[0] == "d"
+
+
 def test_a_released_suspect_remains_a_suspect(stand: Stand):
     make_suspects(stand, "a")
     (claim,) = trial(stand, "t")
