@@ -37,7 +37,10 @@ def check_name(kind: str, name: str) -> str:
     that has the name, for the message.
     """
     if not _NAME.match(check_is_text(kind, name)):
-        raise ConfigurationError(f"{kind} name {shown(name)}: use 1 to 100 letters, digits, '_', '-' or '.'")
+        raise ConfigurationError(
+            f"{kind} name {shown(name)}: use 1 to 100 ASCII letters, ASCII digits, '_', '-' or '.', because the name "
+            "is part of ids"
+        )
     return name
 
 
