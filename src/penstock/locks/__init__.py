@@ -23,6 +23,7 @@ In Python:
     leased.py             acquiring, waiting and releasing, for locks and semaphores
     decorating.py         locks, permits and rate limits as decorators
     last_tries.py         when a waiter tries again, and when a process checks without having been notified
+    with_block.py         ends a lease with its `with` block, even if `__exit__` is interrupted
     lease.py              the lease that `acquire` returns, renewed until it is released or lost
     lock.py               the lock
     semaphore.py          the semaphore

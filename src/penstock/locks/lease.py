@@ -367,6 +367,14 @@ class Lease(Renewable):
         self.check()
         return self.remaining
 
+    def stop_renewing(self) -> None:
+        """Do not renew it any longer, because its `with` block ends. Without a release it runs out."""
+        self.renewing = False
+
+    def drop(self) -> None:
+        """Its `with` block was left, and nothing released it."""
+        self.stop_renewing()
+
     @property
     def give_back(self) -> RoundTrip[bool]:
         """The call that releases the lease in the server. Its result is False if the lease was lost.

@@ -34,8 +34,10 @@ from penstock.locks.lease import (
     Grant,
     Holder,
     Lease,
+    current_context,
     hand_over,
 )
+from penstock.locks.with_block import BlockExit, LatestExits, exit_per_block
 
 L = TypeVar("L", bound=Lease)
 B = TypeVar("B", bound=LeaseBindings)
@@ -93,6 +95,7 @@ class LeasedResource(Generic[L, B]):
         self._driver = driver
         self._renewer = renewer
         self._entered: dict[object, list[L]] = {}
+        self._latest_exits = LatestExits()
 
     def __repr__(self) -> str:
         return f"<{self.what}>"
@@ -229,11 +232,14 @@ class LeasedResource(Generic[L, B]):
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("`with` would block the running event loop: write `async with` here")
         held = self.acquire()
-        self._entered.setdefault(threading.get_ident(), []).append(held)
+        self._note_entered(threading.get_ident(), held)
         return held
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        held = self._pop_entered(threading.get_ident())
+    @exit_per_block
+    def __exit__(
+        self, kind: object, error: BaseException | None, trace: object, *, leaving: BlockExit[L] | None = None
+    ) -> None:
+        held = (leaving and leaving.take()) or self._pop_entered(threading.get_ident())
         try:
             held.release()
         except PenstockError as release_error:
@@ -241,15 +247,26 @@ class LeasedResource(Generic[L, B]):
 
     async def __aenter__(self) -> L:
         held = await self.acquire.aio()
-        self._entered.setdefault(asyncio.current_task(), []).append(held)
+        self._note_entered(asyncio.current_task(), held)
         return held
 
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        held = self._pop_entered(asyncio.current_task())
+    @exit_per_block
+    async def __aexit__(
+        self, kind: object, error: BaseException | None, trace: object, *, leaving: BlockExit[L] | None = None
+    ) -> None:
+        held = (leaving and leaving.take()) or self._pop_entered(asyncio.current_task())
         try:
             await held.release.aio()
         except PenstockError as release_error:
             held.raise_on_exit(error, release_error)
+
+    def _note_exit(self, found: BlockExit[L]) -> None:
+        self._latest_exits.note(current_context(), found)
+
+    def _note_entered(self, context: object, held: L) -> None:
+        """Have `__exit__` find the lease. One that was not looked up by a `with` statement finds it by its context."""
+        if not self._latest_exits.give(current_context(), held):
+            self._entered.setdefault(context, []).append(held)
 
     def _pop_entered(self, context: object) -> L:
         """The lease that this thread or task entered last. Many threads and tasks may share one object."""

@@ -54,6 +54,17 @@ class Held(Lease):
         self._source._forget_current_owner()
         yield from super()._release()
 
+    def stop_renewing(self) -> None:
+        if not self._reentries:
+            super().stop_renewing()
+
+    def drop(self) -> None:
+        if self._reentries:
+            self._reentries -= 1
+        else:
+            self._source._forget_current_owner()
+            super().drop()
+
     def transaction(self) -> Transaction:
         """Conditions and writes on keys in the slot of the lock, executed atomically and only while the lock is held.
 
