@@ -6,7 +6,7 @@ argument > command line > PENSTOCK_* > [tool.penstock] in pyproject.toml > the d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -65,6 +65,10 @@ class Settings:
 
     durable_timeout: float = 2.0
     """How long `durable=True` waits for the disk or a replica before it raises `NotDurable`."""
+
+    address_remap: Callable[[tuple[str, int]], tuple[str, int]] | None = None
+    """Translates the host and port that a Sentinel or a cluster node reports into one that can be reached from here, as
+    behind NAT. The addresses that the program itself gives are used as they are. None: no translation."""
 
 
 @dataclass(frozen=True, slots=True)

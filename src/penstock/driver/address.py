@@ -79,7 +79,7 @@ class ServerAddress:
     library: str = "valkey"
     """`valkey` or `redis`: the client library that opens the connections."""
     remap: Callable[[Node], Node] | None = None
-    """Maps the address that a cluster node reports to one that can be reached from here."""
+    """Maps the address that a Sentinel or a cluster node reports to one that can be reached from here."""
 
     @property
     def is_unix(self) -> bool:

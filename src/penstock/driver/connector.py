@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -119,6 +120,8 @@ class Connector:
 
     def use(self, address: ServerAddress) -> ServerAddress:
         """Use this address from now on. Call it before the first operation."""
+        if self.settings.address_remap is not None:
+            address = replace(address, remap=self.settings.address_remap)
         self._address, self.route = address, Route(address)
         return address
 
