@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from penstock import BadCall, ConfigurationError, Penstock
-from penstock.counting import unsettled
+from penstock.counting import Count, Sum, Uniques, unsettled
 from penstock.counting.tally import Tally
 from penstock.errors import BlocksMissed, FilesError
 from penstock.files import source_reader
@@ -188,10 +188,25 @@ async def test_a_result_that_is_not_counts_raises_and_nothing_is_counted(
     assert (await do(app.aggregate("access", receiver="agg")(by_day).run)).lines == 3
 
 
+@pytest.mark.parametrize("kind", [Count(), Sum(), Uniques()], ids=lambda kind: type(kind).__name__)
+async def test_tables_whose_names_have_colons_are_apart(
+    app: Penstock, channel: Channel, do: Do, tmp_path: Path, kind: Count
+):
+    await do(channel.send_lines, written(tmp_path, [b"x"]), receivers=["agg"], close=True)
+    one, other = ({"v"}, {"v", "w"}) if isinstance(kind, Uniques) else (1, 2)
+    counted = {"daily": {"country:x": one}, "daily:country": {"x": other}, "daily:country:2026-11-01": {"DE": one}}
+    aggregate = app.aggregate("access", receiver="agg", tables=dict.fromkeys(counted, kind))(lambda lines: counted)
+    await do(aggregate.run)
+    assert await do(aggregate.table, "daily") == {"country:x": 1}
+    assert await do(aggregate.table, "daily:country") == {"x": 2}
+    assert await do(aggregate.count, "daily:country:2026-11-01", "DE") == {"DE": 1}
+    assert set((await do(aggregate.totals)).tables) == set(counted)
+
+
 async def test_the_name_of_a_table_must_fit_into_a_key(app: Penstock, channel: Channel, do: Do, tmp_path: Path):
     await do(channel.send_lines, written(tmp_path, [b"x"]), receivers=["agg"], close=True)
-    aggregate = app.aggregate("access", receiver="agg")(lambda lines: {"no:colon": {"a": 1}})
-    with pytest.raises(ConfigurationError, match="table name 'no:colon'"):
+    aggregate = app.aggregate("access", receiver="agg")(lambda lines: {"no/slash": {"a": 1}})
+    with pytest.raises(ConfigurationError, match="table name 'no/slash'"):
         await do(aggregate.run)
     with pytest.raises(ConfigurationError, match="table name 'a b'"):
         await do(aggregate.top, "a b")

@@ -27,20 +27,21 @@ TABLES: dict[str, Mapping[str, tuple[str, str, str]]] = {}
 """Kind of component -> its key table. Each `keys.py` adds its own when it is imported."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
+_NAME_WITH_COLONS = re.compile(r"[A-Za-z0-9_.:-]{1,100}\Z")
 _LABEL = re.compile(r"[^{}\s\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}\Z")
 
 
-def check_name(kind: str, name: str) -> str:
+def check_name(kind: str, name: str, *, colons: bool = False) -> str:
     """Return a name that may be part of a key and of a job id: ASCII letters, digits, `_`, `-` and `.`.
 
     This function and the next three raise ConfigurationError, whose message states the rule. `kind`: the kind of thing
-    that has the name, for the message.
+    that has the name, for the message. `colons`: allow `:` as well, for a name that is part of no id.
     """
-    if not _NAME.match(check_is_text(kind, name)):
-        raise ConfigurationError(
-            f"{kind} name {shown(name)}: use 1 to 100 ASCII letters, ASCII digits, '_', '-' or '.', because the name "
-            "is part of ids"
-        )
+    if not (_NAME_WITH_COLONS if colons else _NAME).match(check_is_text(kind, name)):
+        others = "'_', '-', '.' or ':', because the name is part of keys"
+        if not colons:
+            others = "'_', '-' or '.', because the name is part of ids"
+        raise ConfigurationError(f"{kind} name {shown(name)}: use 1 to 100 ASCII letters, ASCII digits, {others}")
     return name
 
 

@@ -78,7 +78,7 @@ class Aggregate:
         """The batches that the function could not count, with `max_attempts`."""
         self._declared = dict(tables or {})
         for name, kind in self._declared.items():
-            check_name("table", name)
+            check_name("table", name, colons=True)
             check_kind(name, kind)
 
     def __call__(self, batch: LineBatch) -> Tables | Tally:
@@ -232,7 +232,7 @@ class Aggregate:
             raise BadCall(f"{self.__name__} must return counts, as {{'table': {{'key': 1}}}}, or a Tally: {fault}")
         tally = result if isinstance(result, Tally) else Tally(result)  # type: ignore[arg-type]
         for name in tally.tables:
-            check_name("table", name)
+            check_name("table", name, colons=True)
         return tally
 
     # --- the counts ---
@@ -295,7 +295,7 @@ class Aggregate:
 
     def _stored_table(self, table: str, window: float | None) -> str:
         """The name of a table in the server."""
-        check_name("table", table)
+        check_name("table", table, colons=True)
         declared = self._declared.get(table)
         if (window is not None) != isinstance(declared, TimeWindow):
             how = "" if window is None else "not "
@@ -306,7 +306,7 @@ class Aggregate:
     def windows(self, table: str) -> Operation[list[int]]:
         """The windows of a table that have counts: the seconds since 1970 at which each begins, earliest first. One
         round trip."""
-        return self._windows(check_name("table", table))
+        return self._windows(check_name("table", table, colons=True))
 
     def _windows(self, table: str) -> Operation[list[int]]:
         totals = yield from self._totals()
@@ -322,7 +322,7 @@ class Aggregate:
         ChannelError. One round trip for each 10,000 keys, and two more.
         """
         for table in tables:
-            check_name("table", table.partition("@")[0])
+            check_name("table", table.partition("@")[0], colons=True)
         return self._snapshot(tables, monotonic() + wait)
 
     def _snapshot(self, tables: tuple[str, ...], until: float) -> Operation[Snapshot]:

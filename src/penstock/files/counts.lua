@@ -6,7 +6,7 @@
 --                              table:<t>: the kind of table t; sum:<t>: the magnitudes of all its numbers, added up
 --   counts:<r>:<t>       ZSET  key -> number, of table t; of kind "last" the order of the value; of "uniques" 0
 --   values:<r>:<t>       HASH  key -> exact number of kind "sum", or the value of kind "last" or "first"
---   uniques:<r>:<t>:<k>  HLL   the different texts of key k in a table of kind "uniques"
+--   uniques:<r>:<t>:<k>  HLL   the different texts of key k in a table of kind "uniques"; see before_key
 --   windows:<r>          ZSET  table of a window -> server ms at which it expires; its name is <t>@<start>
 --   rejected:<r>         LIST  the first thousand lines that were rejected, as JSON: file, line number, reason
 --
@@ -17,6 +17,20 @@
 -- so as long as it is below, nothing has to be checked key by key.
 
 _most = { REJECTED = 1000, EXACT = 9007199254740992, INTEGER = 4611686018427387904, UNIQUES = 1000, EXPIRED = 100 }
+
+-- The name of a table as it precedes one of its keys. Both may have colons, so those of the name become "=", which no
+-- name has: otherwise key "b:c" of table "a" would be key "c" of table "a:b".
+--- (name: str) -> str
+function counts.before_key(name)
+  return string.gsub(name, ":", "=") .. ":"
+end
+
+-- The key of the different texts that one key of a table has.
+--- (receiver: str, name: str, key: str) -> str
+--- uses: base
+function counts.texts(receiver, name, key)
+  return base .. "uniques:" .. receiver .. ":" .. counts.before_key(name) .. key
+end
 
 -- Unpacks counts: { lines, how many rejected, { table = { kind, ms that it is kept or 0, { key = number } } },
 -- { rejected line, … }, { dead batch, … } or nil }; {} for "". A number of kind "sum" is a text, one of "first" and
@@ -72,7 +86,9 @@ function counts.refusal(receiver, all, now, sums)
         added[name] = added[name] or redis.call("ZCARD", index) + of_parts("keys:" .. name)
         for key in pairs(one[3]) do
           local is_new = not redis.call("ZSCORE", index, key)
-          if is_new and sums then is_new = redis.call("HSETNX", sums, "key:" .. name .. ":" .. key, 1) == 1 end
+          if is_new and sums then
+            is_new = redis.call("HSETNX", sums, "key:" .. counts.before_key(name) .. key, 1) == 1
+          end
           if is_new then added[name] = added[name] + 1 end
         end
         if added[name] > _most.UNIQUES then return { "UNIQUES", name, "" } end
@@ -134,7 +150,7 @@ function counts.add_table(receiver, name, kind, keep, numbers, now)
       redis.call("ZADD", index, "GT", n, key)
     elseif word == "uniques" then
       redis.call("ZADD", index, 0, key)
-      local texts = base .. "uniques:" .. table_id .. ":" .. key
+      local texts = counts.texts(receiver, name, key)
       for i = 1, #n, 1000 do redis.call("PFADD", texts, unpack(n, i, math.min(i + 999, #n))) end
     else
       counts.keep_one(index, values, word, key, n[1], n[2])
@@ -182,7 +198,7 @@ function counts.delete(receiver)
       local index = base .. "counts:" .. receiver .. ":" .. name
       if string.match(redis.call("HGET", totals, field), "^uniques") then
         for _, key in ipairs(redis.call("ZRANGE", index, 0, -1)) do
-          redis.call("UNLINK", base .. "uniques:" .. receiver .. ":" .. name .. ":" .. key)
+          redis.call("UNLINK", counts.texts(receiver, name, key))
         end
       end
       redis.call("UNLINK", index, base .. "values:" .. receiver .. ":" .. name)
@@ -237,7 +253,7 @@ function script.top_counts(base, state, receiver, table_name, offset, n)
   for i = 1, #found, 2 do
     local value = found[i + 1]
     if word == "uniques" then
-      value = redis.call("PFCOUNT", base .. "uniques:" .. table_id .. ":" .. found[i])
+      value = redis.call("PFCOUNT", counts.texts(receiver, table_name, found[i]))
     elseif word == "sum" or word == "first" or word == "last" then
       value = redis.call("HGET", base .. "values:" .. table_id, found[i])
     end
@@ -262,7 +278,7 @@ function script.counts_of(base, state, receiver, table_name, wanted, ...)
   for i = wanted, #ARGV do
     local value = redis.call("ZSCORE", base .. "counts:" .. table_id, ARGV[i])
     if value and word == "uniques" then
-      value = redis.call("PFCOUNT", base .. "uniques:" .. table_id .. ":" .. ARGV[i])
+      value = redis.call("PFCOUNT", counts.texts(receiver, table_name, ARGV[i]))
     elseif value and (word == "sum" or word == "first" or word == "last") then
       value = redis.call("HGET", base .. "values:" .. table_id, ARGV[i])
     end
