@@ -11,7 +11,7 @@
 --   START           until it is claimed                  changes nothing
 --   REPLACE         until it is claimed                  gives it the new arguments; it keeps id, position, due time
 --   DEBOUNCE        until it is claimed                  does that, and delays a job that is not due by the time again
---   THROTTLE        for a time, whatever becomes of it   changes nothing
+--   THROTTLE        for a time, also after the run     changes nothing
 --
 -- Tasks may share a key. A double changes the first job only if both have one of the modes REPLACE and DEBOUNCE.
 --

@@ -34,7 +34,7 @@ class Unique:
     until     "done": while the job waits or runs, also between retries. "start": while it waits
     replace   with until="start": a double gives its arguments to the job that waits, which keeps its id and position
     debounce  seconds. As `replace`, and the job runs this many seconds after the last double
-    throttle  seconds for which no other job is enqueued, whatever becomes of the first
+    throttle  seconds for which no other job is enqueued, also after the first has run; a cancel or expiry ends them
     exact     instead of a template: this text is the key, which other tasks of the queue and `queue.put` may share.
               A double replaces the arguments only of a job that has replace or debounce itself
 
