@@ -101,9 +101,8 @@ async def test_calls_that_are_confirmed_meanwhile_share_the_next_question():
             return {node: state(7, epoch=0) for node in nodes}
 
         async def share(self, what: object, work: Callable[[], Coroutine[None, None, None]]) -> None:
-            if (running := tasks.get(what)) is None:
+            if (running := tasks.get(what)) is None or running.done():  # its callback runs a little later
                 running = tasks[what] = asyncio.create_task(work())
-                running.add_done_callback(lambda _: tasks.pop(what))
             await running
 
     route = Route(ServerAddress("sentinel", (("s", 1),), "", service="main"))

@@ -177,6 +177,8 @@ async def test_clear_refuses_data_that_was_there_before_the_tests(make_app: Make
 @pytest.mark.parametrize("started_by", ["the app", "penstock server start"])
 def test_a_test_deletes_nothing_on_the_server_of_the_folder(tmp_path, monkeypatch, run: Run, started_by: str):
     monkeypatch.chdir(tmp_path)
+    for name in ("PENSTOCK_URL", "PENSTOCK_PREFIX", "PENSTOCK_EMBEDDED"):
+        monkeypatch.delenv(name, raising=False)
     (tmp_path / ".penstock").mkdir()
     if started_by == "penstock server start":
         run("server", "start")
