@@ -23,7 +23,7 @@ PROGRAM = """
 import sys
 from penstock import Penstock
 app = Penstock(sys.argv[1], prefix=sys.argv[2])
-items = app.claim(["high", "normal", "low"], wait=None, lease=1)
+items = app.claim(["high", "normal", "low"], wait=None, lease=6)
 print(items[0].body, flush=True)
 sys.stdin.read()
 """
@@ -189,13 +189,14 @@ async def test_a_killed_program_loses_neither_its_job_nor_the_next_one(
         assert holder.stdout is not None
         assert await asyncio.to_thread(holder.stdout.readline) == b"held\n"
         os.kill(holder.pid, signal.SIGKILL)
+    # Within the lease of the first program: afterwards this one would claim the job.
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as idle:
         await asleep(raw, app)
         os.kill(idle.pid, signal.SIGKILL)
     await do(app.queue("low").put, "next")
     found: set[tuple[str, str, int]] = set()
     while len(found) < 2:
-        (item,) = await asyncio.wait_for(do(app.claim, NAMES, wait=None), scaled(20))
+        (item,) = await asyncio.wait_for(do(app.claim, NAMES, wait=None), scaled(30))
         found.add((item.queue, item.body, item.deliveries))
         await do(item.complete)
     assert found == {("normal", "held", 2), ("low", "next", 1)}
