@@ -2,22 +2,20 @@
 
 import asyncio
 import gc
-import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
 import pytest
 
 from penstock import LeaseLost, Penstock
+from penstock.locks.with_block import BlockExit
 from tests.servers import Server
 from tests.speed import scaled
 
 
 class Interrupted(BaseException):
-    """What the signal handler raises."""
+    """What a signal handler would raise."""
 
 
 @pytest.fixture
@@ -30,25 +28,21 @@ def app(server: Server) -> Iterator[Penstock]:
 
 
 @pytest.fixture
-def interrupt() -> Iterator[Callable[[], None]]:
-    """Call it inside the block: a signal arrives at the first line of the next `__exit__` or `__aexit__`."""
+def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Call it inside the block: the next exit is left at its first line, as if a signal handler raised there."""
+    armed, call = list[bool](), BlockExit.__call__
 
-    def handler(_: int, __: FrameType | None) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise Interrupted
 
-    def trace(frame: FrameType, event: str, _: Any) -> None:
-        if (
-            event == "call"
-            and frame.f_code.co_name in {"__exit__", "__aexit__"}
-            and "leased" in frame.f_code.co_filename
-        ):
-            sys.settrace(None)
-            signal.raise_signal(signal.SIGUSR1)
+    def leave(block: BlockExit[Any], *error: Any) -> Any:
+        if armed:
+            armed.clear()
+            block._function = interrupted
+        return call(block, *error)
 
-    before = signal.signal(signal.SIGUSR1, handler)
-    yield lambda: sys.settrace(trace)
-    sys.settrace(None)
-    signal.signal(signal.SIGUSR1, before)
+    monkeypatch.setattr(BlockExit, "__call__", leave)
+    return lambda: armed.append(True)
 
 
 MAKES: dict[str, Callable[[Penstock], Any]] = {
