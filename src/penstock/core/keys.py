@@ -41,7 +41,7 @@ def check_name(kind: str, name: str, *, colons: bool = False) -> str:
         others = "'_', '-', '.' or ':', because the name is part of keys"
         if not colons:
             others = "'_', '-' or '.', because the name is part of ids"
-        raise ConfigurationError(f"{kind} name {shown(name)}: use 1 to 100 ASCII letters, ASCII digits, {others}")
+        raise ConfigurationError(f"{kind} name {shown(name)}: use 1 to 100 letters (a to z), digits, {others}")
     return name
 
 
