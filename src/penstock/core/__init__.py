@@ -15,6 +15,7 @@ In Python:
     sections.py           reads the functions, scripts, constants and layouts of the `.lua` files, and links them
     layouts.py            names the fields of packed values, and locates their bytes
     operations.py         round trips, and operations written once for the blocking and the asyncio face
+    shown_signature.py    the signature of a verb as `help()` and `inspect` show it
     clock.lua, clock.py   the server's clock, and durations in its unit
     idempotency.lua, idempotency.py
                           recognises a repeated call and returns its first answer again

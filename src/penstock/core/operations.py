@@ -42,7 +42,8 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar, overload
 from weakref import WeakMethod
 
 import msgspec
@@ -323,8 +324,6 @@ class HasDriver(Protocol):
 
 
 class BoundVerb(Generic[P, R_co]):
-    """A verb of one object: call it to block, or await its `.aio(...)`."""
-
     __slots__ = ("_make", "_owner", "__wrapped__")
 
     def __init__(self, owner: HasDriver, make: Callable[..., Any]) -> None:
@@ -352,14 +351,42 @@ class BoundVerb(Generic[P, R_co]):
         answer: R_co = (yield work) if isinstance(work, RoundTrip) else (yield from work)
         return answer
 
+    # What `help()`, `inspect` and editors ask. The class has no docstring, since `help()` would take it for the verb's.
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return self._make.__doc__
+
+    def __repr__(self) -> str:
+        return f"<verb {self._make.__qualname__} of {self._owner!r}>"
+
+    if not TYPE_CHECKING:
+
+        def __get__(self, owner: object, kind: type | None = None) -> Self:
+            """Return itself. `help()` describes what has a `__get__` as a method, and other objects by their repr."""
+            return self
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "__signature__":
+                from penstock.core.shown_signature import bound
+
+                return bound(self._make, self._owner)
+            if name in ("__name__", "__qualname__"):
+                return getattr(self._make, name)
+            raise AttributeError(f"{self._make.__name__}() has no attribute {name!r}", name=name, obj=self)
+
 
 class verb(Generic[S, P, R]):  # noqa: N801 - a decorator reads as a word
     """Decorate a method that returns `RoundTrip[R]` or `Operation[R]`: it becomes a verb with two faces."""
+
+    _kind: type[BoundVerb[P, R]] | None = None
 
     def __init__(self, make: Callable[Concatenate[S, P], RoundTrip[R] | Operation[R]]) -> None:
         self._make = make
         self.__doc__ = make.__doc__
         self.__name__ = make.__name__
+        self.__qualname__ = make.__qualname__
+        self.__module__ = make.__module__
 
     @overload
     def __get__(self, owner: None, kind: type[S]) -> verb[S, P, R]: ...
@@ -368,7 +395,31 @@ class verb(Generic[S, P, R]):  # noqa: N801 - a decorator reads as a word
     def __get__(self, owner: S | None, kind: type[S]) -> verb[S, P, R] | BoundVerb[P, R]:
         if owner is None:
             return self
-        return BoundVerb(owner, self._make)
+        return (self._kind or self._make_kind())(owner, self._make)
+
+    def __call__(self, owner: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """As a method of a class is called: `Queue.count(queue)`."""
+        return self.__get__(owner, type(owner))(*args, **kwargs)
+
+    def _make_kind(self) -> type[BoundVerb[P, R]]:
+        """Make a subclass of `BoundVerb` for this verb, when it is first used: its `aio` has this verb's signature."""
+        shared = BoundVerb.aio
+        aio = FunctionType(shared.__code__, shared.__globals__, "aio")
+        aio.__doc__, aio.__module__ = self.__doc__, self.__module__
+        aio.__qualname__ = f"{self.__qualname__}.aio"
+        aio.__wrapped__ = self  # type: ignore[attr-defined]
+        own = {"__slots__": (), "__module__": self.__module__, "__doc__": vars(BoundVerb)["__doc__"], "aio": aio}
+        self._kind = type("verb", (BoundVerb,), own)
+        return self._kind
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "__signature__":
+                from penstock.core.shown_signature import unbound
+
+                return unbound(self._make)
+            raise AttributeError(f"{self.__name__}() has no attribute {name!r}", name=name, obj=self)
 
     def operation(self, owner: S, *args: P.args, **kwargs: P.kwargs) -> RoundTrip[R] | Operation[R]:
         """The bare RoundTrip or Operation, for a test to drive."""
