@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import anyio.to_thread
 import pytest
 
 from penstock import Held, LeaseLost, LockTimeout, Penstock, Permit
@@ -410,12 +411,55 @@ def test_a_bad_number_of_permits_gets_one_clear_error(bad: Any):
             app.semaphore("x", limit=3).set_limit.__wrapped__(app.semaphore("x", limit=3), bad)
 
 
+def _held_by(app: Penstock, kind: str, **options: Any) -> Any:
+    if kind == "lock":
+        return app.lock("closed", **options)
+    if kind == "locks":
+        return app.lock(["{closed}:1", "{closed}:2"], **options)
+    if kind == "reentrant":
+        return app.lock("closed", reentrant=True, **options)
+    if kind == "semaphore":
+        return app.semaphore("closed", limit=3, permits=2, **options)
+    if kind == "election":
+        return app.election("closed", **options)
+    both = app.read_write_lock("closed", **options)
+    return both.read() if kind == "read" else both.write()
+
+
+@pytest.mark.parametrize("kind", ["lock", "locks", "reentrant", "semaphore", "election", "read", "write"])
 @pytest.mark.parametrize("place", ["valkey"])
-async def test_the_owner_of_a_lock_learns_that_the_app_was_closed(make_app: MakeApp, do: Do):
-    app = make_app()
-    held = await do(app.lock("closed", lease=0.5).acquire)
-    await app.aclose()
+async def test_a_holder_learns_that_the_app_was_closed(make_app: MakeApp, do: Do, kind: str, face: str):
+    app, lost = make_app(), list[Any]()
+    one = _held_by(app, kind, lease=0.5, on_loss=lost.append)
+    held = await do(one.acquire)
+    if face == "aio":
+        await app.aclose()
+    else:
+        await anyio.to_thread.run_sync(app.close)
     assert held.lost.is_set()
-    with pytest.raises(LeaseLost, match="the app was closed"):
+    with pytest.raises(LeaseLost, match=r"was lost.*: the app was closed, so it is not renewed any longer"):
         held.check()
+    with pytest.raises(LeaseLost, match="the app was closed"):
+        await do(held.release)
+    await until(lambda: lost == [held])
     await asyncio.sleep(0.6)  # its lease runs out
+    await do((await do(one.acquire)).release)  # the app connects again
+    await app.aclose()
+
+
+@pytest.mark.parametrize("place", ["valkey"])
+async def test_a_block_whose_app_was_closed_ends_with_the_loss(make_app: MakeApp, face: str):
+    app = make_app()
+
+    async def close_in_a_block() -> None:
+        async with app.lock("closed", lease=0.5):
+            await app.aclose()
+
+    def close_in_a_plain_block() -> None:
+        with app.lock("closed", lease=0.5):
+            app.close()
+
+    with pytest.raises(LeaseLost, match="the app was closed"):
+        await (close_in_a_block() if face == "aio" else anyio.to_thread.run_sync(close_in_a_plain_block))
+    await asyncio.sleep(0.6)  # its lease runs out
+    await app.aclose()

@@ -129,7 +129,11 @@ async def test_a_wait_that_would_be_too_long_is_refused_at_once_and_reserves_not
 
 
 @one_place
-async def test_a_waiter_of_a_rate_limit_sends_nothing(rate: Make, nodes: list[Any], raw: Any):
+async def test_a_waiter_of_a_rate_limit_sends_nothing(
+    rate: Make, nodes: list[Any], raw: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Not before the offer to the first waiter has ended, two seconds after its unit is allowed."""
+    monkeypatch.setattr("penstock.locks.last_tries.INTERVAL", 1.0)
     limit = rate(limit=1)
     await limit.acquire.aio()
     await limit.try_acquire.aio()

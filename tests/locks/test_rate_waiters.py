@@ -91,6 +91,25 @@ async def test_when_the_first_waiters_die_the_next_one_takes_over(
     assert time.monotonic() - began < 3 * INTERVAL + 2 + scaled(1)
 
 
+async def test_a_unit_is_granted_in_time_when_all_that_were_to_check_have_died(
+    app: Penstock, other: Penstock, crowd: Callable[..., Crowd], monkeypatch: pytest.MonkeyPatch
+):
+    """The first waiter, and the two that check whether it takes its unit, are in the three processes that die."""
+    monkeypatch.setattr("penstock.locks.last_tries.INTERVAL", 60.0)
+    limit = limit_of(app)
+    await limit.acquire.aio()
+    first = crowd("rate", "api", processes=3, faces=1, waiters=30)
+    await until(lambda: first.waiting() > 80, 60)
+    tasks = [asyncio.create_task(limit_of(other).acquire.aio()) for _ in range(3)]
+    await asyncio.sleep(0.5)
+    first.kill()
+    began = time.monotonic()
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert time.monotonic() - began < INTERVAL + 2 + scaled(0.5)
+    await asyncio.gather(*tasks)
+    assert time.monotonic() - began < 3 * INTERVAL + 2 + scaled(1)
+
+
 async def test_more_than_ten_thousand_requests_do_not_wait(
     app: Penstock, raw: Any, deployment: Server, frozen_face: FrozenFace
 ):

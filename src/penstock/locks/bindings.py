@@ -329,12 +329,16 @@ class RateReply:
     seconds    until it should try again, if it waits; otherwise, until the units would be allowed
     remaining  how many more units are allowed now
     ticket     the position among the waiters
+    offer_ends  seconds until the offer to the first waiter ends; 0 if the reply does not say
+    found_dead  whether this attempt dropped waiters whose process is gone or silent
     """
 
     outcome: Literal["granted", "refused", "waits", "full", "again"]
     seconds: float = 0.0
     remaining: int = 0
     ticket: int = 0
+    offer_ends: float = 0.0
+    found_dead: bool = False
 
 
 _OUTCOMES: dict[int, Literal["granted", "refused", "waits", "full", "again"]] = {
@@ -380,10 +384,13 @@ class RateLimitBindings:
 
 
 def _rate_reply(reply: Sequence[int]) -> RateReply:
-    outcome, micros, rest = _OUTCOMES[reply[0]], *reply[1:]
+    outcome, seconds, rest = _OUTCOMES[reply[0]], reply[1] / 1_000_000, reply[2]
+    if outcome in ("refused", "full", "again"):
+        return RateReply(outcome, seconds, remaining=rest)
+    offer_ends, found_dead = reply[3] / 1000, bool(reply[4])
     if outcome == "waits":
-        return RateReply(outcome, micros / 1_000_000, ticket=rest)
-    return RateReply(outcome, micros / 1_000_000, remaining=rest)
+        return RateReply(outcome, seconds, 0, rest, offer_ends, found_dead)
+    return RateReply(outcome, seconds, rest, 0, offer_ends, found_dead)
 
 
 # --- transactions ---

@@ -4,6 +4,9 @@ The server asks two waiters of different processes to try again when a lease may
 owner, no process would try. So each process tries on its own: every five seconds (with leases below eight seconds:
 after a fraction of the shortest lease) it tries the lock whose last try was longest ago. If a waiter gets a lock that
 was not handed over to it, another process has died: then all waiters of this process try at once.
+
+A waiter of a rate limit knows from each reply when the offer to the first waiter ends. Until then nothing can be late,
+so no waiter of this process tries before that time. Then one of them does, unless one did within two seconds.
 """
 
 from __future__ import annotations
@@ -42,11 +45,13 @@ class LastTries:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._waiters: Counter[tuple[str, ...]] = Counter()
-        self._listeners: set[Listener] = set()
+        self._listeners: dict[Listener, tuple[str, ...]] = {}
         self._tried: dict[tuple[str, ...], float] = {}
         self._intervals: dict[tuple[str, ...], float] = {}
         self._next_at = 0.0
         self._waited: dict[tuple[str, ...], float] = {}
+        self._offers_end: dict[tuple[str, ...], float] = {}
+        self._next_offer_check_at = 0.0
 
     @classmethod
     def of(cls, driver: Driver) -> LastTries:
@@ -57,24 +62,33 @@ class LastTries:
         return found
 
     @contextmanager
-    def waiting(self, keys: tuple[str, ...], listener: Listener, lease: float = math.inf) -> Iterator[None]:
-        """Count a waiter while the `with` block runs. `lease`: the seconds that it asks for."""
+    def waiting(
+        self, keys: tuple[str, ...], listener: Listener, lease: float = math.inf, *, checks_offers: bool = False
+    ) -> Iterator[None]:
+        """Count a waiter while the `with` block runs.
+
+        lease          the seconds that it asks for
+        checks_offers  whether it tries on its own only when the offer to the first waiter has ended (`note_offer`)
+        """
         interval = min(INTERVAL, max(_SHORTEST_INTERVAL, _PART_OF_LEASE * lease))
         with self._lock:
             if not self._waiters:
                 self._next_at = time.monotonic() + interval
             self._waiters[keys] += 1
-            self._listeners.add(listener)
+            self._listeners[listener] = keys
             self._intervals[keys] = min(interval, self._intervals.get(keys, interval))
+            if checks_offers:
+                self._offers_end.setdefault(keys, time.monotonic() + _SHORTEST_INTERVAL)
         try:
             yield
         finally:
             with self._lock:
                 self._waiters[keys] -= 1
-                self._listeners.discard(listener)
+                self._listeners.pop(listener, None)
                 if not self._waiters[keys]:
                     del self._waiters[keys], self._intervals[keys]
                     self._tried.pop(keys, None)
+                    self._offers_end.pop(keys, None)
                 if len(self._waited) >= _MOST_REMEMBERED:
                     self._waited.clear()
                 self._waited[keys] = time.monotonic()
@@ -87,18 +101,29 @@ class LastTries:
         """Note that a waiter tries now."""
         self._tried[keys] = time.monotonic()
 
+    def note_offer(self, keys: tuple[str, ...], ends_in: float) -> None:
+        """Note a reply: the offer to the first waiter ends in this number of seconds; 0: it is not known when."""
+        self._offers_end[keys] = time.monotonic() + (ends_in or _SHORTEST_INTERVAL)
+
     def next(self, keys: tuple[str, ...]) -> float:
         """The `time.monotonic()` at which some waiter for these keys should try again."""
+        if keys in self._offers_end:
+            return max(self._offers_end[keys], self._next_offer_check_at)
         tried, interval = self._tried[keys], min(self._intervals.values())
         earlier = sum(other < tried for other in list(self._tried.values()))
         return max(self._next_at + interval * earlier, tried + interval)
 
     def wake_others(self, listener: Listener) -> None:
-        """Have all other waiters of this process try now: the owner of a lock, and the waiters that check it, died."""
+        """Have the other waiters of this process try now: a process died that owned something, or was to check it.
+
+        Of the waiters for a rate limit only one tries, because any of them drops those of the process that died.
+        """
         with self._lock:
-            others = self._listeners - {listener}
-        for other in others:
-            other.wake()
+            seen = {self._listeners.get(listener)}
+            for other, keys in self._listeners.items():
+                if other is not listener and not (keys in self._offers_end and keys in seen):
+                    other.wake()
+                seen.add(keys)
 
     def sleep(
         self, keys: tuple[str, ...], listener: Listener, retry_in: float, deadline: float | None
@@ -116,7 +141,11 @@ class LastTries:
             messages = yield Wait(listener, left)
             for message in messages:
                 asked = min(asked, time.monotonic() + recheck_delay(message))
-        if asked > time.monotonic():  # no message asked for a try
+        if asked <= time.monotonic():
+            pass  # a message or the server asked for this try
+        elif keys in self._offers_end:
+            self._next_offer_check_at = time.monotonic() + _SHORTEST_INTERVAL
+        else:
             self._next_at = time.monotonic() + min(self._intervals.values())
         return messages
 

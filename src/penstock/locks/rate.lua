@@ -17,7 +17,8 @@
 -- A waiter has a position, but no units: it takes them only when it tries again and they are allowed. So a process that
 -- dies while it waits uses none. Each call sends the first waiters the milliseconds until their units are allowed; they
 -- sleep until then by their own clock. A waiter of another process checks two seconds later whether the first one tried
--- again. No other messages are sent while requests wait.
+-- again. No other messages are sent while requests wait. Each reply says when the offer to the first waiter ends, and a
+-- process looks on its own only after that (`last_tries.py`).
 --
 -- A request has the form that waiters.lua describes. Its permits are units; its limit is the number of units that a
 -- full bucket holds or a window allows. It also has the kind, `per`, and the interval of a bucket, both in
@@ -165,16 +166,17 @@ end
 -- One attempt to use the units of a request. `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1
 -- to join the waiters, or keep its position, if the units are not allowed now. `max_wait`: microseconds; a new
 -- request that would wait for longer is refused; -1 for any. All attempts of one request have the same number.
--- Returns { 1, 0, units that are allowed beyond these } if the units are granted;
+-- Returns { 1, 0, units that are allowed beyond these, E, D } if the units are granted;
 -- { 0, microseconds until they would be allowed, units that are allowed now } if it is refused;
--- { 2, microseconds until it should try again, ticket } if it waits;
+-- { 2, microseconds until it should try again, ticket, E, D } if it waits;
 -- { -1, microseconds until they would be allowed, 0 } if too many requests wait already;
 -- { 3, 0, 0 } if it is to be repeated at once, because this call dropped as many dead waiters as one call may.
+-- E: ms until the offer to the first waiter ends, 0 if it is not known. D: whether this call dropped waiters.
 --- keys: base stored
 --- args: caller: str, number: int, request: str, ticket: int, join: int, max_wait: int
 function script.acquire(base, stored, caller, number, request, ticket, join, max_wait)
   local past = idempotency.replay(caller, number)
-  if past then return { past[1], 0, past[2] } end
+  if past then return { past[1], 0, past[2], 0, 0 } end
   local r, us = cmsgpack.unpack(request), clock.micros()
   local view, n, interval = waiters.view(math.floor(us / 1000)), r[_request.PERMITS], r[_request.INTERVAL]
   if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, view.now) end
@@ -187,10 +189,11 @@ function script.acquire(base, stored, caller, number, request, ticket, join, max
       full = bucket.take(stored, n, us, interval, ticket > 0 and interval - 1 or 0)
     end
     if ticket > 0 then waiters.leave(request, r) end
-    if redis.call("EXISTS", base .. "waiters") == 1 then line.announce(view, us, "") end
+    local till = 0
+    if redis.call("EXISTS", base .. "waiters") == 1 then till = select(2, line.announce(view, us, "")) end
     local left = rate.left(r, us)
     idempotency.keep(caller, number, { 1, left, id, us, full })
-    return { 1, 0, left }
+    return { 1, 0, left, math.max(0, till - view.now), view.probe and 1 or 0 }
   end
 
   local units = tonumber(redis.call("GET", base .. "units") or 0)
@@ -214,7 +217,7 @@ function script.acquire(base, stored, caller, number, request, ticket, join, max
   redis.call("PEXPIRE", base .. "units", 86400000)
   local ms, till = line.announce(view, us, request)
   if ms < 0 then ms = waiters.schedule_check(view, base, request, r, till, false) end
-  return { 2, ms * 1000, ticket }
+  return { 2, ms * 1000, ticket, math.max(0, till - view.now), view.probe and 1 or 0 }
 end
 
 -- Withdraws a request: it leaves the waiters, and units that it got are given back if that is possible. If a copy of

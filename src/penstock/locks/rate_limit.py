@@ -139,15 +139,17 @@ class RateLimit:
     def _wait_until_allowed(
         self, packed: bytes, key: IdempotencyKey, listener: Listener, deadline: float | None
     ) -> Operation[RateReply]:
-        tries, ticket, declared = LastTries.of(self._driver), 0, self.bindings.declared
-        with tries.waiting(declared, listener):
+        tries, ticket, declared, messages = LastTries.of(self._driver), 0, self.bindings.declared, list[str]()
+        with tries.waiting(declared, listener, checks_offers=True):
             while True:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                tries.note(declared)
                 reply = yield self.bindings.acquire(packed, key, ticket, join=left != 0, max_wait=left)
+                tries.note_offer(declared, reply.offer_ends)
+                if ticket and not messages and reply.found_dead:
+                    tries.wake_others(listener)
                 if reply.outcome == "waits":
                     ticket = reply.ticket
-                    yield from tries.sleep(declared, listener, reply.seconds, deadline)
+                    messages = yield from tries.sleep(declared, listener, reply.seconds, deadline)
                 elif reply.outcome != "again":
                     return cast(RateReply, reply)
 
