@@ -19,9 +19,9 @@ import httpx
 import pytest
 
 import penstock.web
-from penstock import Concurrency, Penstock
+from penstock import Concurrency, Penstock, current, step
 from penstock.ops.inspect import Inspector
-from penstock.testing import TemporaryServer
+from penstock.testing import TemporaryServer, run_jobs
 from penstock.web import dashboard
 from penstock.web.access import COOKIE, HEADERS, Password
 from penstock.web.dashboard import pages
@@ -88,7 +88,6 @@ def test_a_job_is_shown_masked_and_cut(app: Penstock):
     masked = ask(dashboard(app, mask=lambda body: {**body, "card": "…"}), f"/api/jobs/{job.id}").json()
     assert "4111" not in masked["body"]
     assert ask(dashboard(app), "/api/jobs/mail:nothing").status_code == 404
-    assert ask(dashboard(app), "/api/jobs/nonsense").status_code in {400, 404, 502}
 
 
 def test_a_job_shows_the_flow_that_it_waits_for(app: Penstock):
@@ -152,7 +151,15 @@ def test_only_its_own_files_are_served(app: Penstock):
     asgi = dashboard(app)
     assert "<script" in ask(asgi, "/").text
     assert ask(asgi, "/static/app.js").headers["content-type"].startswith("text/javascript")
-    for path in ("/static/../access.py", "/static/%2e%2e/access.py", "/text/../access.py", "/static/none", "/static/"):
+    for path in (
+        "/static/%00",
+        "/text/%00",
+        "/static/../access.py",
+        "/static/%2e%2e/access.py",
+        "/text/../access.py",
+        "/static/none",
+        "/static/",
+    ):
         assert ask(asgi, path).status_code == 404
 
 
@@ -188,15 +195,61 @@ def test_a_users_request_is_named_and_others_are_refused(app: Penstock):
     assert (answer.json()["user"], answer.json()["may_act"]) == ("ada", True)
 
 
-def test_a_token_in_a_link_becomes_a_cookie(app: Penstock):
+def test_a_token_in_a_link_begins_a_session(app: Penstock):
     asgi = dashboard(app, auth=Password(token="secret"))
-    assert ask(asgi, "/").status_code == 401
+    refused = ask(asgi, "/")
+    assert (refused.status_code, "Basic" in refused.headers["www-authenticate"]) == (401, False)
     assert ask(asgi, "/?token=wrong").status_code == 401
-    redirected = ask(asgi, "/?token=secret")
-    assert (redirected.status_code, "secret" in redirected.headers["location"]) == (303, False)
-    assert {"httponly", "samesite=strict"} <= set(redirected.headers["set-cookie"].lower().split("; "))
-    assert ask(asgi, "/", headers={"cookie": f"{COOKIE}=secret"}).status_code == 200
+    redirected = ask(asgi, "/?token=secret&offset=2")
+    assert (redirected.status_code, redirected.headers["location"]) == (303, "./?offset=2")
+    cookie, *flags = redirected.headers["set-cookie"].lower().split("; ")
+    assert {"httponly", "samesite=lax", "max-age=43200"} <= set(flags)
+    assert ("secret" in cookie, "secure" in flags) == (False, False)
+    assert ask(asgi, "/", headers={"cookie": f"{COOKIE}=secret"}).status_code == 401
     assert ask(asgi, "/", headers={"authorization": "Bearer secret"}).status_code == 200
+
+
+def session_of(asgi: Any, **how: Any) -> str:
+    return str(ask(asgi, "/?token=secret", **how).headers["set-cookie"].partition(";")[0])
+
+
+def test_a_session_ends_by_itself_or_by_signing_out(app: Penstock, monkeypatch: pytest.MonkeyPatch):
+    asgi = dashboard(app, auth=Password(token="secret"), read_only=True)
+    one, two = ({"cookie": session_of(asgi)} for _ in range(2))
+    assert ask(asgi, "/api/overview", headers=one).json()["session"] is True
+    assert ask(asgi, "/api/overview", headers={"authorization": "Bearer secret"}).json()["session"] is False
+    foreign = {**JSON, **one, "origin": "http://attacker.example"}
+    assert ask(asgi, "/api/sign-out", method="POST", headers=foreign).status_code == 403
+    assert ask(asgi, "/api/sign-out", method="POST", headers={**JSON, **one}).status_code == 204
+    assert ask(asgi, "/", headers=one).status_code == 401
+    assert ask(asgi, "/", headers=two).status_code == 200
+    later = time.monotonic() + 12 * 3600
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert ask(asgi, "/", headers=two).status_code == 401
+
+
+def test_a_cookie_is_secure_where_the_scheme_is_known_to_be(app: Penstock):
+    forwarded = {"x-forwarded-proto": "https"}
+    behind = dashboard(app, auth=Password(token="secret", trusts_proxy=True))
+    direct = dashboard(app, auth=Password(token="secret"))
+
+    def is_secure(asgi: Any, **how: Any) -> bool:
+        return "secure" in ask(asgi, "/?token=secret", **how).headers["set-cookie"].lower().split("; ")
+
+    assert is_secure(direct, base="https://localhost:8321")
+    assert is_secure(behind, headers=forwarded)
+    assert not is_secure(behind)
+    assert not is_secure(direct, headers=forwarded)
+
+
+@pytest.mark.parametrize("name", ["X-Forwarded-For", "Via", "Forwarded", "X-Real-IP"])
+def test_without_users_a_request_through_a_proxy_is_refused(app: Penstock, name: str):
+    app.queue("mail").put("a")
+    for asgi in (acting(app), dashboard(app)):
+        refused = ask(asgi, "/api/overview", headers={name: "127.0.0.1"})
+        assert (refused.status_code, "--user" in refused.text) == (403, True)
+    assert act(acting(app), {**JSON, name: "127.0.0.1"}, action="pause", queue="mail").status_code == 403
+    assert app.queue("mail").count().paused is False
 
 
 def test_a_password_is_asked_for(app: Penstock):
@@ -284,6 +337,96 @@ def test_a_senseless_order_is_one_clear_error(app: Penstock, content: str):
     assert (answer.status_code, "error" in answer.json()) == (400, True)
 
 
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("dead/mail?offset=9223372036854775807", 400),
+        ("dead/mail?offset=-1", 400),
+        ("dead/mail?offset=x", 400),
+        ("jobs/nonsense", 404),
+        ("jobs/:", 400),
+        ("jobs/a b:c", 400),
+        ("queues/a b", 400),
+        ("history/a b", 400),
+        ("complete/guild?q=%00", 400),
+        ("doctor?topic=x", 400),
+    ],
+)
+def test_a_mistake_of_the_user_is_not_a_fault_of_the_server(app: Penstock, path: str, status: int):
+    app.queue("mail").put("a")
+    answer = ask(dashboard(app), f"/api/{path}")
+    assert (answer.status_code, "damaged" in answer.json()["error"]) == (status, False)
+
+
+@pytest.mark.parametrize(
+    ("order", "status"),
+    [
+        ({"action": "pause_schedule", "names": []}, 400),
+        ({"action": "run_schedule", "names": ["a", "b"]}, 400),
+        ({"action": "pause", "queue": "a b"}, 400),
+        ({"action": "move_matching", "queue": "mail", "to": ""}, 400),
+        ({"action": "cancel", "ids": ["x"], "confirmed": True}, 400),
+    ],
+)
+def test_an_impossible_action_is_refused(app: Penstock, order: dict[str, Any], status: int):
+    app.queue("mail").put("a")
+    answer = act(acting(app), **order)
+    assert (answer.status_code, answer.json()["error"] != "") == (status, True)
+
+
+def test_a_long_body_is_refused_before_it_is_read(app: Penstock):
+    read = 0
+
+    async def body() -> Any:
+        nonlocal read
+        for _ in range(100):
+            read += 1
+            yield b" " * 10_000
+
+    assert ask(acting(app), "/api/act", method="POST", content=body(), headers=JSON).status_code == 413
+    assert read <= 10
+    named = {**JSON, "content-length": "100000"}
+    assert ask(acting(app), "/api/act", method="POST", content=" " * 100_000, headers=named).status_code == 413
+
+
+def test_a_job_is_found_by_an_id_without_its_queue(app: Penstock):
+    app.queue("archive").put("b")
+    job = app.queue("mail").put("a")
+    assert ask(dashboard(app), f"/api/jobs/{job.key}").json()["id"] == job.id
+    assert Inspector(app).jobs.show(job.key).id == job.id
+
+
+def test_the_mask_covers_all_that_a_job_says(app: Penstock):
+    app.queue("mail").put("card 4111")
+    for item in app.queue("mail").claim(1):
+        item.fail("card 4111 refused")
+    job_id = ask(dashboard(app), "/api/dead/mail").json()["letters"][0]["id"]
+
+    @app.task(queue="mail")
+    async def charge(card: str) -> None:
+        current().log("card 4111 is charged")
+        current().progress(0.5, "card 4111")
+        await step(book, 1)
+        raise ValueError("card 4111 refused")
+
+    async def book(n: int) -> None: ...
+
+    app.schedules.add("hourly", charge.call("4111"), every=3600)
+    masked = dashboard(app, mask=lambda value: str(value).replace("4111", "…"))
+    charge.using(id="one").enqueue("4111")
+    run_jobs(app, dead=True)
+    for asgi, is_shown in (
+        (dashboard(app), True),
+        (masked, False),
+        (dashboard(app, mask=lambda value: value[9]), False),
+    ):
+        for path in ("jobs/mail:one", f"jobs/{job_id}", "dead/mail", "schedules"):
+            answer = ask(asgi, f"/api/{path}")
+            assert (answer.status_code, "4111" in answer.text) == (200, is_shown), path
+    nothing = ask(dashboard(app, mask=lambda value: None), "/api/schedules").json()["schedules"]
+    assert [(one["task"].rpartition(".")[2], one["body"]) for one in nothing] == [("charge", "null")]
+
+
 # --- texts and files ---
 
 
@@ -330,6 +473,24 @@ def test_the_command_serves_until_it_is_interrupted(server: TemporaryServer):
         assert process.wait(scaled(20)) in {0, -signal.SIGTERM}
 
 
+def test_the_command_writes_what_was_done_to_stderr(server: TemporaryServer):
+    with run("--listen", "127.0.0.1:0", "--url", server.address) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        address = process.stdout.readline().split()[1]
+        with _get(address):
+            pass
+        answer = httpx.post(
+            f"{address}api/act",
+            json={"action": "pause", "queue": "nothing"},
+            headers={"origin": address.rstrip("/")},
+        )
+        assert answer.status_code == 404
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=scaled(20))
+    assert "info penstock.audit: local: pause nothing: failed: no queue 'nothing'" in said
+
+
 def _get(link: str) -> Any:
     address, _, token = link.partition("?token=")
     request = urllib.request.Request(address, headers={"authorization": f"Bearer {token}"})
@@ -349,6 +510,8 @@ def _get(link: str) -> Any:
         (["--listen", "0.0.0.0:8321"], "--token new"),
         (["--listen", "8321"], "HOST:PORT"),
         (["--user", "ada"], "PENSTOCK_DASHBOARD_PASSWORD"),
+        (["--token", "hunter2"], "PENSTOCK_DASHBOARD_TOKEN"),
+        (["--token-file", "/does/not/exist"], "No such file"),
     ],
 )
 def test_a_dangerous_or_impossible_address_is_refused(server: TemporaryServer, words: list[str], fix: str):
@@ -377,7 +540,7 @@ def test_jobs_are_found_by_a_filter(app: Penstock):
     assert (found["cursor"], found["examined"], found["of"]) == (None, 3, 3)
     assert len(ask(dashboard(app), "/api/find?state=delayed&older_than=0").json()["jobs"]) == 1
     for query in ("state=gone", "older_than=x", "colour=red", "cursor=x"):
-        assert ask(dashboard(app), f"/api/find?{query}").status_code in {400, 502}, query
+        assert ask(dashboard(app), f"/api/find?{query}").status_code == 400, query
     assert ask(dashboard(app), "/api/find?queue=nothing").status_code == 404
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 import os
 import secrets
 import socket
+import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -15,17 +18,21 @@ from penstock.cli.exits import Exit
 from penstock.cli.where import HERE, Flag, Where
 from penstock.errors import ConfigurationError
 from penstock.terminal.tables import show
+from penstock.worker.logs import PlainLines
 
 PASSWORD = "PENSTOCK_DASHBOARD_PASSWORD"
+ENVIRONMENT = "PENSTOCK_DASHBOARD_TOKEN"
 NEW = "new"
 
 
 def dashboard(
     *,
     listen: str = "127.0.0.1:8321",
-    token: Annotated[str, Parameter(env_var="PENSTOCK_DASHBOARD_TOKEN", show_env_var=False)] = "",
-    user: str = "",
+    token: Annotated[str, Parameter(show_default=False)] = "",
+    token_file: Annotated[str, Parameter(show_default=False)] = "",
+    user: Annotated[str, Parameter(show_default=False)] = "",
     read_only: Flag = False,
+    behind_proxy: Flag = False,
     where: Where = HERE,
 ) -> Exit:
     """Serve the dashboard until Ctrl-C: queues, jobs, workers, locks, messages and files, live in a browser.
@@ -38,22 +45,26 @@ def dashboard(
     listen
         Address and port. Port 0: any free one.
     token
-        Asks for this token. "new" makes one. The printed link has it. Also set by PENSTOCK_DASHBOARD_TOKEN.
+        "new" makes a token, and the printed link has it. A token of your own is read from PENSTOCK_DASHBOARD_TOKEN or a
+        file, because every user of the machine can read a command line.
+    token_file
+        The file with the token.
     user
         Asks for this user, with the password in PENSTOCK_DASHBOARD_PASSWORD.
     read_only
         Shows, and changes nothing.
+    behind_proxy
+        A proxy of yours is in front and sets X-Forwarded-Proto. With https there, cookies are marked Secure.
     """
     host, port = _address(listen)
+    secret, is_new = _token(token, token_file)
     password = os.environ.get(PASSWORD, "")
     if user and not password:
         raise ConfigurationError(f"--user {user}: set its password in {PASSWORD}")
-    if not (token or user) and not _is_loopback(host):
+    if not (secret or user) and not _is_loopback(host):
         raise ConfigurationError(
             f"--listen {listen}: other machines reach this address, so add --token new, or --user with {PASSWORD}"
         )
-    if token == NEW:
-        token = secrets.token_urlsafe(18)
     try:
         import uvicorn
 
@@ -66,8 +77,11 @@ def dashboard(
     except OSError as error:
         raise ConfigurationError(f"--listen {listen}: {error.strerror or error}; port 0 takes any free one") from error
     with listener, where.open() as inspector:
-        auth = Password(user=user, password=password, token=token) if token or user else None
-        # Forwarded headers are not read: whoever sends them could claim to be local.
+        auth = None
+        if secret or user:
+            auth = Password(user=user, password=password, token=secret, trusts_proxy=behind_proxy)
+        write_audit_log()
+        # uvicorn reads no forwarded headers: whoever sends them could claim to be local.
         settings = uvicorn.Config(
             pages(inspector, auth=auth, read_only=read_only, local_may_act=True),
             log_level="warning",
@@ -77,11 +91,43 @@ def dashboard(
         )
         show(
             f"dashboard of {inspector.location}",
-            f"open {_link(host, listener.getsockname()[1], token)}   (Ctrl-C ends it)",
+            f"open {_link(host, listener.getsockname()[1], secret if is_new else '')}   (Ctrl-C ends it)",
+            *(["add ?token=… to it"] if secret and not is_new else []),
         )
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(settings).run(sockets=[listener])
     return Exit.OK
+
+
+def _token(token: str, file: str) -> tuple[str, bool]:
+    """The token that the dashboard asks for, "" for none; and whether it was made just now."""
+    if token and token != NEW:
+        raise ConfigurationError(
+            f"--token takes only the word new, because every user of the machine can read a command line: put your own "
+            f"token in {ENVIRONMENT}, or name a file with --token-file"
+        )
+    if token and file:
+        raise ConfigurationError("--token new makes a token, and --token-file reads one: use one of them")
+    if file:
+        try:
+            text = Path(file).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"--token-file {file}: {getattr(error, 'strerror', '') or error}") from error
+        if not text:
+            raise ConfigurationError(f"--token-file {file}: it is empty")
+        return text, False
+    given = token or os.environ.get(ENVIRONMENT, "")
+    return (secrets.token_urlsafe(18), True) if given == NEW else (given, False)
+
+
+def write_audit_log() -> None:
+    """Write who did what to stderr, unless the program has set up logging."""
+    audit = logging.getLogger("penstock.audit")
+    if not audit.hasHandlers():
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(PlainLines())
+        audit.addHandler(handler)
+    audit.setLevel(logging.INFO)
 
 
 def _address(listen: str) -> tuple[str, int]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from cyclopts import Group, Parameter
-from cyclopts.types import NonNegativeInt
 from cyclopts.validators import Number
 
 from penstock.config import Configuration
@@ -28,7 +27,7 @@ Flag: TypeAlias = Annotated[bool, Parameter(negative=(), show_default=False)]
 AsJson: TypeAlias = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
 Yes: TypeAlias = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), show_default=False)]
 Limit: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1, lte=1000))]
-Offset: TypeAlias = NonNegativeInt
+Offset: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0, lte=10**9))]
 
 
 @Parameter(name="*", group=Group("Where", sort_key=9))

@@ -17,6 +17,9 @@ from penstock.jobs.shards import ShardMap
 _CHANGED_TOGETHER: Final = 50
 """Dead letters that one round trip requeues or removes. The script reads each record whole, and they may be large."""
 
+_HIGHEST_OFFSET: Final = 10**9
+"""More than a queue can hold. The server refuses numbers of more than 64 bits, in words about a damaged key."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
@@ -58,8 +61,8 @@ class DeadLetters:
     @verb
     def list(self, limit: int = 50, offset: int = 0) -> Operation[list[DeadLetter]]:
         """A page of dead letters, the latest first. One round trip for each MiB; with shards, at least one for each."""
-        if not 1 <= limit <= 1000 or offset < 0:
-            raise ValueError(f"list(limit={limit}, offset={offset}): limit 1 to 1000, offset 0 or more")
+        if not 1 <= limit <= 1000 or not 0 <= offset <= _HIGHEST_OFFSET:
+            raise ValueError(f"list(limit={limit}, offset={offset}): limit 1 to 1000, offset 0 to {_HIGHEST_OFFSET:,}")
         known = (yield from self._shards.refresh()).known
         if len(known) == 1:
             return (yield from _page(known[0], limit, offset))

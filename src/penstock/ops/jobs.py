@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 import msgspec
 
+from penstock.core.arguments import utf8_size
 from penstock.core.operations import Operation, RoundTrip, verb
 from penstock.errors import CancelTimeout, ConfigurationError, JobNotFound, PenstockError
 from penstock.jobs.counts import Counts
@@ -63,11 +64,25 @@ class JobQuestioner(Questioner):
 
     @verb
     def show(self, job_id: str) -> Operation[JobInfo]:
-        """Everything that the server knows about a job. One round trip; the body may be large. Raises JobNotFound."""
+        """Everything that the server knows about a job. One round trip; the body may be large. Raises JobNotFound.
+
+        An id without its queue, as it may stand in a log, is searched for in every queue: one round trip for each queue
+        and for each 1000 keys of the server.
+        """
+        if job_id and ":" not in job_id:
+            return (yield from self._search(job_id))
         info = yield from self.open(job_id).info.within()
         if info.status is Status.UNKNOWN:
             raise JobNotFound(f"no job {job_id}: never enqueued here, or it finished and its result is gone")
         return info
+
+    def _search(self, key: str) -> Operation[JobInfo]:
+        utf8_size("job id", key)
+        for name in sorted((yield from queue_names(self._prefix))):
+            info = yield from Job[Any](self._shard(name), key).info.within()
+            if info.status is not Status.UNKNOWN:
+                return info
+        raise JobNotFound(f"no job {key} in any queue: never enqueued here, or it finished and its result is gone")
 
     @verb
     def find(

@@ -6,7 +6,8 @@
 
 A page of another site cannot act: a browser sends the site's own Origin, and cannot send JSON there without permission.
 It cannot read through a name that it resolves to this machine either, because without `auth` the Host must be a name of
-this machine. Forwarded headers are never read.
+this machine. A request that came through a proxy is refused without `auth`: the proxy is on this machine, and its
+users need not be.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from __future__ import annotations
 import inspect
 import ipaddress
 import secrets
+import time
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -28,7 +30,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 Authenticate: TypeAlias = Callable[[Request], "str | Awaitable[str | None] | None"]
 """Returns the name of the user of a request, or None to refuse the request."""
 
-COOKIE = "penstock-token"
+COOKIE = "penstock-session"
+
+SESSION_SECONDS = 12 * 3600
+"""How long a session lasts that began with the link."""
+
+MOST_SESSIONS = 1000
+"""The sessions of one dashboard at a time. The oldest end first."""
+
+PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via")
+"""A proxy adds at least one of them; a browser adds none."""
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -44,10 +55,14 @@ HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """The sender of a request. A visitor that may not act can still read."""
+    """The sender of a request. A visitor that may not act can still read.
+
+    session  whether a session of the dashboard names it, which it can end
+    """
 
     name: str
     may_act: bool
+    session: bool = False
 
 
 class Access:
@@ -68,7 +83,7 @@ class Access:
         refusal: Response | None
         visitor, refusal = await self._admit(request)
         if visitor is not None and request.method not in {"GET", "HEAD"}:
-            refusal = self._why_not_act(request, visitor)
+            refusal = self._why_not_send(request) or self._sign_out(request) or self._why_not_act(visitor)
         if refusal is not None:
             for name, value in HEADERS.items():
                 refusal.headers[name] = value
@@ -87,22 +102,37 @@ class Access:
 
     async def _admit(self, request: Request) -> tuple[Visitor | None, Response | None]:
         if self._authenticate is None:
+            if header := next((name for name in PROXY_HEADERS if name in request.headers), None):
+                return None, PlainTextResponse(
+                    f"The request came through a proxy (its header {header}), and this dashboard has no users to tell "
+                    "apart who sent it: start it with --user or --token, or mount it with auth=…",
+                    403,
+                )
             if _is_local(request):
                 return Visitor("local", self._may_act and self._local_may_act), None
             reason = "This dashboard has no users, so it answers only on the machine that it runs on: pass auth=…"
             return None, PlainTextResponse(reason, 403)
         found = self._authenticate(request)
         name = await found if inspect.isawaitable(found) else found
-        if name is not None:
-            if isinstance(self._authenticate, Password) and self._authenticate.is_in_query(request):
-                return None, self._authenticate.keep(request)
-            return Visitor(name, self._may_act), None
-        challenge = {"WWW-Authenticate": 'Basic realm="penstock"'} if isinstance(self._authenticate, Password) else None
-        return None, PlainTextResponse("Who are you?", 401, challenge)
+        own = self._authenticate if isinstance(self._authenticate, Password) else None
+        if name is None:
+            return None, own.refusal() if own else PlainTextResponse("Who are you?", 401)
+        if own and own.is_in_query(request):
+            return None, own.begin_session(request)
+        return Visitor(name, self._may_act, own is not None and own.has_session(request)), None
 
-    def _why_not_act(self, request: Request, visitor: Visitor) -> Response | None:
+    def _sign_out(self, request: Request) -> Response | None:
+        """The answer to the end of a session, which a visitor that may not act can also ask for."""
+        if isinstance(self._authenticate, Password) and request.url.path.endswith("/api/sign-out"):
+            return self._authenticate.end_session(request)
+        return None
+
+    def _why_not_act(self, visitor: Visitor) -> Response | None:
         if not visitor.may_act:
             return PlainTextResponse("This dashboard only shows: it has no users (auth=…), or is read-only", 403)
+        return None
+
+    def _why_not_send(self, request: Request) -> Response | None:
         origin = request.headers.get("origin", "")
         if not origin or urlsplit(origin).netloc != request.headers.get("host"):
             return PlainTextResponse("The request does not come from a page of this dashboard (its Origin)", 403)
@@ -136,17 +166,25 @@ def _is_loopback(name: str) -> bool:
 
 
 class Password:
-    """Authenticates with user and password, or with a token: in a link (`?token=…`), and then by a cookie."""
+    """Authenticates with user and password, or with a token.
 
-    def __init__(self, *, user: str = "", password: str = "", token: str = "") -> None:
+    The token comes in a link (`?token=…`), which begins a session of twelve hours, or as `Authorization: Bearer`. A
+    session is a cookie with a number of its own, so the cookie does not reveal the token, and a lost one can be ended.
+
+    trusts_proxy  whether `X-Forwarded-Proto` comes from a proxy of one's own. With https there, the cookie is Secure
+    """
+
+    def __init__(self, *, user: str = "", password: str = "", token: str = "", trusts_proxy: bool = False) -> None:
         self._user, self._password, self._token = user, password, token
+        self._trusts_proxy = trusts_proxy
+        self._sessions: dict[str, float] = {}
 
     def __call__(self, request: Request) -> str | None:
-        given = request.query_params.get("token") or request.cookies.get(COOKIE, "")
         scheme, _, value = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            given = value
+        given = value if scheme.lower() == "bearer" else request.query_params.get("token", "")
         if self._token and _equal(given, self._token):
+            return "token"
+        if self.has_session(request):
             return "token"
         if scheme.lower() == "basic" and self._password:
             try:
@@ -157,15 +195,46 @@ class Password:
                 return user
         return None
 
+    def refusal(self) -> Response:
+        """A browser asks for user and password only where there are some."""
+        if self._password:
+            return PlainTextResponse("Who are you?", 401, {"WWW-Authenticate": 'Basic realm="penstock"'})
+        text = "Open the link with ?token=… again: there is no session here, or it has ended"
+        return PlainTextResponse(text, 401, {"WWW-Authenticate": "Bearer"})
+
     def is_in_query(self, request: Request) -> bool:
         return "token" in request.query_params
 
-    def keep(self, request: Request) -> Response:
-        """Store the token of a link in a cookie, and go to the same page without it."""
-        answer = RedirectResponse(str(request.url.remove_query_params("token")), 303)
-        is_secure = request.url.scheme == "https"
-        answer.set_cookie(COOKIE, self._token, httponly=True, samesite="strict", secure=is_secure)
+    def has_session(self, request: Request) -> bool:
+        return self._sessions.get(request.cookies.get(COOKIE, ""), 0.0) > time.monotonic()
+
+    def begin_session(self, request: Request) -> Response:
+        """Begin a session, and go to the same page without the token."""
+        now = time.monotonic()
+        self._sessions = {name: end for name, end in self._sessions.items() if end > now}
+        while len(self._sessions) >= MOST_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        name = secrets.token_urlsafe(24)
+        self._sessions[name] = now + SESSION_SECONDS
+        # Relative, because only the browser knows the scheme and the folder that a proxy shows it.
+        rest = urlencode([(key, value) for key, value in request.query_params.multi_items() if key != "token"])
+        target = f"./{quote(request.url.path.rpartition('/')[2])}" + (f"?{rest}" if rest else "")
+        answer = RedirectResponse(target, 303)
+        answer.set_cookie(
+            COOKIE, name, max_age=SESSION_SECONDS, httponly=True, samesite="lax", secure=self._is_https(request)
+        )
         return answer
+
+    def end_session(self, request: Request) -> Response:
+        """Sign out."""
+        self._sessions.pop(request.cookies.get(COOKIE, ""), None)
+        answer = PlainTextResponse("", 204)
+        answer.delete_cookie(COOKIE, httponly=True, samesite="lax")
+        return answer
+
+    def _is_https(self, request: Request) -> bool:
+        forwarded = request.headers.get("x-forwarded-proto", "") if self._trusts_proxy else ""
+        return (forwarded or request.url.scheme) == "https"
 
 
 def _equal(given: str, expected: str) -> bool:

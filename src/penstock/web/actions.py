@@ -14,7 +14,7 @@ from starlette.routing import Route
 from penstock.errors import PenstockError
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import many, terminal_safe
-from penstock.web.answers import Json, reporting_errors
+from penstock.web.answers import Json, read_body, reporting_errors
 from penstock.web.bulk import BulkRuns, Filter
 
 audit = logging.getLogger("penstock.audit")
@@ -36,6 +36,12 @@ class Order(msgspec.Struct):
     filter: Filter = msgspec.field(default_factory=Filter)
     to: str = ""
     confirmed: bool = False
+
+    def only_name(self) -> str:
+        """The name that the action is about. Raises ValueError unless there is exactly one."""
+        if len(self.names) != 1:
+            raise ValueError(f"{self.action} needs one name, and got {len(self.names)}")
+        return self.names[0]
 
 
 DESTROYS = {"purge", "cancel", "remove", "remove_all", "break", "cancel_matching", "remove_matching"}
@@ -80,9 +86,9 @@ class Actions:
 
     async def act(self, request: Request) -> Response:
         try:
-            order = msgspec.json.decode(await request.body(), type=Order)
+            order = msgspec.json.decode(await read_body(request), type=Order)
         except msgspec.MsgspecError as error:
-            raise ValueError(f"this is no order: {error}") from None
+            raise ValueError(f"this is not an action: {error}") from None
         action = self._actions.get(order.action)
         bulk = order.action.removesuffix("_matching") if order.action in _BULK else ""
         if (action is None and not bulk) or len(order.ids) > MOST_IDS:
@@ -144,13 +150,13 @@ class Actions:
         return _summary(await self._ask.jobs.move.aio(*order.ids, to=order.to), f"moved to {order.to}")
 
     async def pause_schedule(self, order: Order) -> str:
-        return f"{(await self._ask.schedules.pause.aio(order.names[0])).id} paused"
+        return f"{(await self._ask.schedules.pause.aio(order.only_name())).id} paused"
 
     async def resume_schedule(self, order: Order) -> str:
-        return f"{(await self._ask.schedules.resume.aio(order.names[0])).id} resumed"
+        return f"{(await self._ask.schedules.resume.aio(order.only_name())).id} resumed"
 
     async def run_schedule(self, order: Order) -> str:
-        return f"{(await self._ask.schedules.trigger.aio(order.names[0])).id} enqueued"
+        return f"{(await self._ask.schedules.trigger.aio(order.only_name())).id} enqueued"
 
     async def break_locks(self, order: Order) -> str:
         held = await self._ask.coordination.held_locks.aio(order.names)

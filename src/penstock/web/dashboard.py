@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -38,7 +39,9 @@ def dashboard(
 
     auth       a function, also `async def`, that returns the name of a request's user, or None to refuse the request.
                Without it, only this machine can read, and no action is allowed
-    mask       a function that receives the body or result of each displayed job and returns its replacement
+    mask       a function that returns what may be shown of a value: the body or result of a job or message, or a text
+               (`str`) that a job has written: a reason, a traceback, progress, a tag, a step, a line of its log. What
+               it fails for is hidden
     read_only  whether no action is allowed
 
     It sends one command for each queue every two seconds while a page is open.
@@ -68,7 +71,7 @@ def pages(
 
 async def _page(request: Request) -> Response:
     if not request.url.path.endswith("/"):  # relative addresses in the page need it
-        return RedirectResponse(request.url.path + "/")
+        return RedirectResponse(f"./{quote(request.url.path.rpartition('/')[2])}/")
     return _file("static", "index.html")
 
 
@@ -92,5 +95,7 @@ def _file(folder: str, name: str) -> Response:
 @lru_cache(maxsize=64)
 def _read(folder: str, name: str) -> bytes | None:
     """One of the dashboard's own files; None for anything else."""
+    if "\0" in name:
+        return None
     path = (HERE / folder / name).resolve()
     return path.read_bytes() if path.is_file() and path.is_relative_to(HERE / folder) else None

@@ -15,7 +15,7 @@ from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.flow_tree import FlowNode
 from penstock.jobs.history import Interval
 from penstock.ops.inspect import Inspector
-from penstock.web.answers import Json, Mask, body_text, cut_text, fields, reporting_errors
+from penstock.web.answers import Json, Mask, body_text, fields, reporting_errors, said
 from penstock.web.bulk import read_filter
 from penstock.web.sampler import Sampler, history_of
 
@@ -31,6 +31,14 @@ COMPLETIONS = 20
 
 MOST_OF_FLOW = 60
 """Jobs of a flow on the page of a job."""
+
+
+def read_offset(request: Request) -> int:
+    """How many rows the page skips. Raises ValueError for what is not a number from 0."""
+    text = request.query_params.get("offset", "0")
+    if not text.isdecimal():
+        raise ValueError(f"offset={text}: a number from 0")
+    return int(text)
 
 
 class Questions:
@@ -64,7 +72,8 @@ class Questions:
 
     async def overview(self, request: Request) -> Response:
         visitor = request.state.visitor
-        return Json({**await self._sampler.document(), "may_act": visitor.may_act, "user": visitor.name})
+        more = {"may_act": visitor.may_act, "user": visitor.name, "session": visitor.session}
+        return Json({**await self._sampler.document(), **more})
 
     async def live(self, request: Request) -> Response:
         """Server-sent events: a new overview every two seconds."""
@@ -80,14 +89,19 @@ class Questions:
 
     async def queue(self, request: Request) -> Response:
         detail = await self._ask.queues.show.aio(request.path_params["queue"], tenants=MOST_TENANTS)
-        return Json(fields(detail, workers=await self._ask.workers.all.aio(detail.name)))
+        unknown = [fields(one, reason=self._said(one.reason)) for one in detail.unknown_task_jobs]
+        workers = await self._ask.workers.all.aio(detail.name)
+        return Json(fields(detail, workers=workers, unknown_task_jobs=unknown))
+
+    def _said(self, text: str) -> str:
+        return said(text, self._mask)
 
     async def history(self, request: Request) -> Response:
         interval: Interval = 60 if request.query_params.get("interval") == "60" else 10
         return Json({"points": await history_of(self._ask, request.path_params["queue"], interval)})
 
     async def dead(self, request: Request) -> Response:
-        offset = max(0, int(request.query_params.get("offset", "0")))
+        offset = read_offset(request)
         page = await self._ask.queues.list_dead.aio(request.path_params["queue"], PAGE, offset)
         letters = [self._letter(letter) for letter in page.letters]
         return Json(
@@ -96,19 +110,23 @@ class Questions:
 
     def _letter(self, letter: DeadLetter) -> dict[str, Any]:
         body = body_text(letter.body, self._mask)
-        return fields(letter, body=body, traceback=cut_text(letter.traceback))
+        return fields(letter, body=body, reason=self._said(letter.reason), traceback=self._said(letter.traceback))
 
     async def job(self, request: Request) -> Response:
         info = await self._ask.jobs.show.aio(request.path_params["id"])
         result = body_text(info.result, self._mask) if info.result is not None else None
         body = body_text(info.body, self._mask) if info.body is not None else None
+        steps = await self._ask.jobs.open(info.id).steps.aio()
         shown = fields(
             info,
             body=body,
             result=result,
-            traceback=cut_text(info.traceback),
+            reason=self._said(info.reason),
+            traceback=self._said(info.traceback),
+            log=[fields(line, text=self._said(line.text)) for line in info.log],
+            progress=info.progress and fields(info.progress, text=self._said(info.progress.text)),
             now=await self._ask.now.aio(),
-            steps=await self._ask.jobs.open(info.id).steps.aio(),
+            steps=[fields(one, step=self._said(one.step), does=self._said(one.does)) for one in steps],
             flow=await self._flow(info.id),
         )
         return Json(shown)
@@ -130,7 +148,10 @@ class Questions:
         return Json(fields(page, now=await self._ask.now.aio()))
 
     async def schedules(self, request: Request) -> Response:
-        found = [fields(one, body=body_text(one.body, self._mask)) for one in await self._ask.schedules.all.aio()]
+        found = [
+            fields(one, task=one.body[0], body=body_text(one.body, self._mask))
+            for one in await self._ask.schedules.all.aio()
+        ]
         return Json({"schedules": found, "now": await self._ask.now.aio()})
 
     async def limits(self, request: Request) -> Response:

@@ -75,6 +75,11 @@ function toggleTheme() {
   dispatchEvent(new Event("theme"));
 }
 
+async function signOut() {
+  await fetch("api/sign-out", { method: "POST", headers: { "content-type": "application/json" }, body: "{}" });
+  location.reload();
+}
+
 function Side({ page, live }) {
   // On a phone the navigation scrolls: show the part with this page.
   useEffect(() => {
@@ -98,6 +103,7 @@ function Side({ page, live }) {
       </div>
       <div class="quiet mono">${live.location}</div>
       ${live.may_act === false && html`<div class="quiet">${t("read-only")}</div>`}
+      ${live.session && html`<button onClick=${signOut}>${t("sign-out")}</button>`}
     </div>
   </aside>`;
 }

@@ -143,7 +143,7 @@ export function Schedules({ mayAct }) {
     [t("next"), (row) => (row.next ? html`<span title=${time(row.next)}>${t("due-in", { age: age(Math.max(0, row.next - answer.now)) })}</span>` : ""), "n"],
     [t("last"), (row) => (row.last ? html`<span title=${time(row.last)}>${t("seen-ago", { age: age(Math.max(0, answer.now - row.last)) })}</span>` : t("never")), "n"],
     [t("jobs-so-far"), (row) => number(row.count), "n"],
-    [t("task"), (row) => html`<details><summary class="mono">${JSON.parse(row.body)[0]}</summary><pre tabindex="0">${row.body}</pre></details>`],
+    [t("task"), (row) => html`<details><summary class="mono">${row.task}</summary><pre tabindex="0">${row.body}</pre></details>`],
   ];
   if (columns && mayAct) {
     columns.push([t("actions"), (row) => {
