@@ -31,6 +31,11 @@ def helped(thing: object) -> str:
     return pydoc.plain(pydoc.render_doc(thing))
 
 
+def is_shown(signature: str, text: str) -> bool:
+    """Python 3.13 and newer break a long signature into lines."""
+    return "".join(signature.split()) in "".join(text.split())
+
+
 def first_line(kind: type, name: str) -> str:
     return (inspect.getdoc(inspect.getattr_static(kind, name)) or "").splitlines()[0]
 
@@ -44,10 +49,10 @@ def test_help_shows_a_verb_as_it_is_called(kind: type, name: str):
         shown = inspect.signature(face)
         assert "self" not in shown.parameters
         assert not any(word in str(shown) for word in ("Operation[", "RoundTrip[", ": '", "-> '"))
-        assert f"{face.__name__}{shown}" in helped(face)
+        assert is_shown(f"{face.__name__}{shown}", helped(face))
         assert first_line(kind, name) in helped(face)
     assert inspect.iscoroutinefunction(bound.aio)
-    assert f"{name}{inspect.signature(getattr(kind, name))}" in helped(getattr(kind, name))
+    assert is_shown(f"{name}{inspect.signature(getattr(kind, name))}", helped(getattr(kind, name)))
     assert next(iter(inspect.signature(getattr(kind, name)).parameters)) == "self"
 
 
@@ -65,11 +70,11 @@ def test_a_task_is_enqueued_with_the_parameters_of_its_function(app: Penstock):
         raise NotImplementedError
 
     assert str(inspect.signature(send.enqueue)) == "(to: str, subject: str = 'Hi') -> Job[int]"
-    assert "enqueue(to: str, subject: str = 'Hi') -> Job[int]" in helped(send.enqueue)
+    assert is_shown("enqueue(to: str, subject: str = 'Hi') -> Job[int]", helped(send.enqueue))
 
 
 def test_help_of_a_class_lists_its_verbs():
-    assert " |  claim(self, n: int = 1, *, wait: float | None" in helped(Queue)
+    assert is_shown("| claim(self, n: int = 1, *, wait: float | None", helped(Queue).replace(" |  ", "|").replace("|   ", ""))
 
 
 async def test_a_verb_of_a_class_is_called_with_an_object(app: Penstock):
