@@ -1,4 +1,4 @@
-"""docs/reference/cli.md describes every command and every option, and no others."""
+"""The pages of the command line describe every command and every option, and no others."""
 
 import re
 from importlib import import_module
@@ -11,7 +11,8 @@ from penstock.cli import COMMANDS
 from penstock.cli.exits import Exit
 from penstock.ops.doctor import TOPICS
 
-TEXT = (Path(__file__).parents[2] / "docs/reference/cli.md").read_text("utf-8")
+PAGES = sorted((Path(__file__).parents[2] / "docs/reference").glob("cli*.md"))
+TEXT = "\n## \n".join(page.read_text("utf-8") for page in PAGES)
 SHARED = {"--url", "--prefix", "--app"}
 
 

@@ -74,7 +74,9 @@ def test_a_task_is_enqueued_with_the_parameters_of_its_function(app: Penstock):
 
 
 def test_help_of_a_class_lists_its_verbs():
-    assert is_shown("| claim(self, n: int = 1, *, wait: float | None", helped(Queue).replace(" |  ", "|").replace("|   ", ""))
+    assert is_shown(
+        "| claim(self, n: int = 1, *, wait: float | None", helped(Queue).replace(" |  ", "|").replace("|   ", "")
+    )
 
 
 async def test_a_verb_of_a_class_is_called_with_an_object(app: Penstock):
