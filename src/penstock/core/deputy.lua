@@ -7,7 +7,7 @@
 --   an idle worker of a shared reader, for a lease that     another one                      DUE
 --   may run out (messages/shared_reader.lua)
 --   a waiter, for a lease or an offer that may run out      another waiter                   DUE
---   (locks/waiters.lua)
+--   (waiters.lua)
 --
 -- A message to either is the number of milliseconds after which it looks at the state. Each acts on what it finds, so
 -- it does no harm if both of them look.

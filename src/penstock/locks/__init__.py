@@ -2,7 +2,6 @@
 
 In the server:
 
-    waiters.lua           the waiters for a lock, a semaphore or a rate limit, in order of arrival
     lock.lua              one owner at a time, and its fence
     semaphore.lua         a limited number of permits; a read-write lock is a semaphore, too
     rate.lua              rate limits, by bucket or window
@@ -10,6 +9,7 @@ In the server:
     latch.lua             a latch, which opens when it was counted down
     barrier.lua           a barrier, whose parties continue together
     transaction.lua       conditions, then writes, in one script
+    server_time.lua       the clock that leases run on
 
 In Python:
 

@@ -31,12 +31,26 @@ _unpack = msgspec.msgpack.Decoder().decode
 
 @cache
 def lock_scripts() -> Library:
-    return Library("core/clock.lua", "core/notify.lua", "core/deputy.lua", "locks/waiters.lua", "locks/lock.lua")
+    return Library(
+        "core/clock.lua",
+        "core/notify.lua",
+        "core/deputy.lua",
+        "core/waiters.lua",
+        "locks/server_time.lua",
+        "locks/lock.lua",
+    )
 
 
 @cache
 def semaphore_scripts() -> Library:
-    return Library("core/clock.lua", "core/notify.lua", "core/deputy.lua", "locks/waiters.lua", "locks/semaphore.lua")
+    return Library(
+        "core/clock.lua",
+        "core/notify.lua",
+        "core/deputy.lua",
+        "core/waiters.lua",
+        "locks/server_time.lua",
+        "locks/semaphore.lua",
+    )
 
 
 @cache
@@ -47,7 +61,7 @@ def rate_limit_scripts() -> Library:
         "core/idempotency.lua",
         "core/bucket.lua",
         "core/deputy.lua",
-        "locks/waiters.lua",
+        "core/waiters.lua",
         "locks/rate.lua",
     )
 
@@ -75,8 +89,8 @@ class LeaseRequest:
     limit: int = 0
 
     def pack(self, token: str, address: str = "") -> bytes:
-        """The request as `waiters.lua` stores it. `address`: where messages reach it; "" if it does not wait."""
-        return _pack((token, math.ceil(self.lease * 1000), address, self.declared, self.permits, self.limit))
+        """The request as `core/waiters.lua` stores it. `address`: where messages reach it; "" if it does not wait."""
+        return _pack((token, math.ceil(self.lease * 1000), address, self.declared, 0, self.limit, self.permits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +303,7 @@ class ReadWriteBindings(LeaseBindings):
             None if fence is None else int(fence),
             waiting,
             read_waiters(now, rows),
-            tuple(_unpack(packed)[4] == ALL for packed in rows[0::2]),
+            tuple(_unpack(packed)[-1] == ALL for packed in rows[0::2]),
         )
 
 
@@ -310,7 +324,7 @@ def read_waiters(now: int, rows: Sequence[Any]) -> tuple[Owner, ...]:
     """`rows`: request, ticket, request, ticket, …; a ticket is a time of arrival, in server microseconds like `now`."""
     waiters = []
     for packed, ticket in zip(rows[0::2], rows[1::2], strict=True):
-        token, _, _, _, permits, _ = _unpack(packed)
+        token, _, _, _, _, _, permits = _unpack(packed)
         waiters.append(Owner.from_token(token, max(0.0, (now - float(ticket)) / 1e6), None, permits or 1))
     return tuple(waiters)
 

@@ -11,7 +11,7 @@
 --                      While it is reserved for a candidate: token alone
 --   term       STRING  the last term; PX the lease and an hour
 --   observers  ZSET    faces that wait for the next leader (waiting.lua)
---   waiters, checks, offers, unresponsive: the candidates, see waiters.lua
+--   waiters, checks, offers, unresponsive: the candidates, see core/waiters.lua
 --
 -- No script runs when a lease ends, so no message reports that. Observers look when the end is due. The next leader is
 -- reported to them as soon as it has taken the leadership.

@@ -31,7 +31,8 @@ def election_scripts() -> Library:
         "core/notify.lua",
         "core/deputy.lua",
         "core/waiting.lua",
-        "locks/waiters.lua",
+        "core/waiters.lua",
+        "locks/server_time.lua",
         "locks/election.lua",
     )
 

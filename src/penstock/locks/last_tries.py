@@ -26,7 +26,7 @@ INTERVAL = 5.0
 """Seconds between two tries of an idle process."""
 
 # With short leases, the interval is this fraction of the lease, but not less than the shortest one in seconds. A live
-# owner has renewed its lease after a third of it, so a later try shows whether it has (`waiters.lua`).
+# owner has renewed its lease after a third of it, so a later try shows whether it has (`core/waiters.lua`).
 _PART_OF_LEASE = 0.6
 _SHORTEST_INTERVAL = 2.0
 

@@ -11,7 +11,7 @@
 --   fence     STRING  the last fence; PX the lease and an hour
 --   holder    STRING  the address at which the owner is notified when the lock is broken; PX its lease
 --   broken    STRING  the last token that was broken, a line break, and the reason; PX an hour
---   waiters, checks, offers, unresponsive: see waiters.lua
+--   waiters, checks, offers, unresponsive: see core/waiters.lua
 --
 -- All keys but `<name>` are made from `base`, a key that has the slot of the name and never exists. Because it is
 -- missing, the server refuses the whole script while the slot is being migrated.

@@ -2,8 +2,7 @@
 --
 --   bucket      STRING  see core/bucket.lua
 --   window      ZSET    unit -> server microseconds at which it was used; TTL until the last one is older than `per`
---   units       STRING  how many units the waiters want together; TTL a day after the last arrival
---   waiters, checks, offers, unresponsive: see waiters.lua. replay: see core/idempotency.lua
+--   waiters, checks, offers, unresponsive, units: see core/waiters.lua. replay: see core/idempotency.lua
 --
 --   acquire ──────────────────────────────────────────▶ granted, if the units are allowed now and no waiter is before
 --      │                                                   ▲
@@ -20,10 +19,11 @@
 -- again. No other messages are sent while requests wait. Each reply says when the offer to the first waiter ends, and a
 -- process looks on its own only after that (`last_tries.py`).
 --
--- A request has the form that waiters.lua describes. Its permits are units; its limit is the number of units that a
--- full bucket holds or a window allows. It also has the kind, `per`, and the interval of a bucket, both in
--- microseconds. The declared keys are `base`, which never exists, and `stored`, the bucket or the window. Other keys
--- are made from `base`.
+-- A request (core/waiters.lua) has four more values: the number of units that a full bucket holds or a window allows,
+-- the kind, `per`, and the interval of a bucket, both in microseconds. The declared keys are `base`, which never
+-- exists, and `stored`, the bucket or the window. Other keys are made from `base`.
+
+_request = { LIMIT = 6, KIND = 7, PER = 8, INTERVAL = 9 }
 
 line = { MOST_WAITERS = 10000 } -- the most requests that wait at a time
 _line = {
@@ -85,17 +85,17 @@ end
 function line.may_pass(view, request, r, us)
   local units, i, found = 0, 1, redis.call("ZRANGE", base .. "waiters", 0, 63)
   while found[i] do
-    if rate.allowed_at(r, units + r[_request.PERMITS], us) > us then return false end
+    if rate.allowed_at(r, units + r[_request.UNITS], us) > us then return false end
     if found[i] == request then return true end
     local other = cmsgpack.unpack(found[i])
     if waiters.is_silent(view, base, found[i], other, true) then
       waiters.drop(view, found[i], other)
     elseif not waiters.drop_if_gone(view, found[i], other) then
-      units = units + other[_request.PERMITS]
+      units = units + other[_request.UNITS]
     end
     i = i + 1
   end
-  return i <= 64 and rate.allowed_at(r, units + r[_request.PERMITS], us) <= us
+  return i <= 64 and rate.allowed_at(r, units + r[_request.UNITS], us) <= us
 end
 
 --- () -> bool
@@ -140,7 +140,7 @@ function line.announce(view, us, request)
     if waiters.is_silent(view, base, packed, r, true) then
       waiters.drop(view, packed, r)
     else
-      local ms = math.ceil((rate.allowed_at(r, units + r[_request.PERMITS], us) - us) / 1000)
+      local ms = math.ceil((rate.allowed_at(r, units + r[_request.UNITS], us) - us) / 1000)
       if known > 0 and ms * 1000 > _line.HORIZON then break end
       local offer, ends = tonumber(redis.call("ZSCORE", base .. "offers", packed) or 0), view.now + ms + _line.PATIENCE
       local is_known = offer > 0 and offer <= ends + 20
@@ -154,7 +154,7 @@ function line.announce(view, us, request)
         end
         if packed == request then mine = ms end
         if not first then first, till = r, offer end
-        units, known = units + r[_request.PERMITS], known + 1
+        units, known = units + r[_request.UNITS], known + 1
       end
     end
   end
@@ -178,7 +178,7 @@ function script.acquire(base, stored, caller, number, request, ticket, join, max
   local past = idempotency.replay(caller, number)
   if past then return { past[1], 0, past[2], 0, 0 } end
   local r, us = cmsgpack.unpack(request), clock.micros()
-  local view, n, interval = waiters.view(math.floor(us / 1000)), r[_request.PERMITS], r[_request.INTERVAL]
+  local view, n, interval = waiters.view(math.floor(us / 1000)), r[_request.UNITS], r[_request.INTERVAL]
   if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, view.now) end
 
   if line.may_pass(view, request, r, us) then
@@ -210,11 +210,10 @@ function script.acquire(base, stored, caller, number, request, ticket, join, max
     line.announce(view, us, "")
     return { 0, wait, rate.left(r, us) }
   end
-  local is_new = not redis.call("ZSCORE", base .. "waiters", request)
-  if ticket == 0 and is_new and line.is_full() then return { -1, wait, 0 } end
+  if ticket == 0 and line.is_full() and not redis.call("ZSCORE", base .. "waiters", request) then
+    return { -1, wait, 0 }
+  end
   ticket = waiters.join(view, request, r, ticket, us)
-  if is_new then redis.call("INCRBY", base .. "units", n) end
-  redis.call("PEXPIRE", base .. "units", 86400000)
   local ms, till = line.announce(view, us, request)
   if ms < 0 then ms = waiters.schedule_check(view, base, request, r, till, false) end
   return { 2, ms * 1000, ticket, math.max(0, till - view.now), view.probe and 1 or 0 }
@@ -232,9 +231,9 @@ function script.withdraw(base, stored, caller, number, request)
   waiters.leave(request, r)
   if past and past[1] == 1 then
     if r[_request.KIND] == "window" then
-      for i = 1, r[_request.PERMITS] do redis.call("ZREM", stored, past[3] .. "/" .. i) end
+      for i = 1, r[_request.UNITS] do redis.call("ZREM", stored, past[3] .. "/" .. i) end
     else
-      bucket.give_back(stored, r[_request.PERMITS], past[5], us, r[_request.INTERVAL])
+      bucket.give_back(stored, r[_request.UNITS], past[5], us, r[_request.INTERVAL])
     end
   end
   if redis.call("EXISTS", base .. "waiters") == 1 then

@@ -10,13 +10,14 @@
 --                     All permits together are one member: token/all
 --   limit     STRING  the limit that `set_limit` stored; it replaces the limit in a request
 --   fence     STRING  the last fence; PX its lease and an hour. Only a holder of all permits gets one, a writer
---   waiters, checks, offers, unresponsive: see waiters.lua
+--   waiters, checks, offers, unresponsive: see core/waiters.lua
 --
 -- The number of free permits is not stored: it is the limit minus the permits whose lease is running. So a repeated
 -- release cannot free too many. Waiters are served strictly in order: a small request does not overtake a large one.
 --
 -- All keys are made from the declared `base`, which never exists; the other declared key is `holders`.
 
+_request = { LIMIT = 6, PERMITS = 7 } -- what a request has besides the values of core/waiters.lua
 permit = { ALL = 0, UNLIMITED = 0 } -- the number of permits of a writer; the limit of a read-write lock
 
 -- Returns the limit that applies to a request. `set_limit` changes no read-write lock.

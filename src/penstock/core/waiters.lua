@@ -1,30 +1,38 @@
--- The waiters for a lock, a semaphore or a rate limit, in order of arrival.
+-- Requests that wait for one thing, such as a lock, and are served in order of arrival.
 --
 --   waiters       ZSET  request -> ticket: its time of arrival in server microseconds; the lowest is served first
 --   checks        ZSET  request -> server ms at which it tries again if no message arrives
 --   offers        ZSET  request -> server ms until which it can take what was handed over to it
 --   unresponsive  ZSET  face that let an offer expire -> server ms of that; skipped until one of its waiters tries
 --                       again
+--   units         STRING  how many units the waiters want together, if requests have units; TTL a day after the last
+--                       arrival
 --
 --            join             offer, by a release            taken
 --   (none) ───────▶ waiting ───────────────────────▶ offered ───────▶ holder
 --              ▲       │ leave, or silent             │ not taken within 2 s
 --              └───────┴──────────────────────────────┘ may come back with its old ticket
 --
--- A request is what one `acquire()` of a process asks for, with a pair of `base` and `key` for each lock or semaphore:
--- { token, lease ms, address, { base, key, … }, permits, limit } in MessagePack; that of a rate limit has more
--- (rate.lua). Each attempt sends it again. A message to its address (notify.lua) asks for an attempt in a given number
--- of milliseconds, or grants the request.
+-- A request is an array in MessagePack, which each attempt sends again. Its noun may append more values:
+--
+--   token     names the process that made it, see `core/ids.py`
+--   lease ms  for how long it has what it is granted, unless it renews that
+--   address   a message to it (notify.lua) asks for an attempt in a given number of milliseconds, or grants the
+--             request; "": it does not wait
+--   keys      { base, key, … }: a pair for each thing that it wants. The keys above are made from `base`
+--   units     how many it wants of a thing that is used up. Such a request remains a waiter while it has an offer. 0:
+--             it wants the thing itself, and an offer makes it the holder
 --
 -- A waiter whose process has gone is not subscribed to messages any longer. It is dropped when it would be served, or
 -- when it blocks another waiter. If the process has only lost its connection, it asks again with its old ticket.
 --
 -- Waiters do not poll. When a lease or an offer may expire, one waiter tries again at that time, and its deputy
--- (core/deputy.lua) after that. After an offer to one process, a waiter of another process checks whether the offer was
+-- (deputy.lua) after that. After an offer to one process, a waiter of another process checks whether the offer was
 -- taken. If all waiters that should check have died, some waiter of each process tries again within seconds
--- (`last_tries.py`). If it finds that the owner has not renewed its lease, it tries once more when that lease ends.
+-- (`locks/last_tries.py`). If it finds that the holder has not renewed its lease, it tries once more when that lease
+-- ends.
 
-_request = { TOKEN = 1, LEASE_MS = 2, ADDRESS = 3, KEYS = 4, PERMITS = 5, LIMIT = 6, KIND = 7, PER = 8, INTERVAL = 9 }
+_request = { TOKEN = 1, LEASE_MS = 2, ADDRESS = 3, KEYS = 4, UNITS = 5 }
 _most = { DROPPED = 300, ASKED = 8 } -- waiters that one call drops; waiters that it asks for a check
 _sweep = { FROM = 64, WAITERS = 2 } -- a new waiter sweeps if there are this many; it looks at this many
 
@@ -80,9 +88,9 @@ function waiters.leave(request, r)
   for i = 1, #keys, 2 do
     local waited = redis.call("ZREM", keys[i] .. "waiters", request)
     redis.call("ZREM", keys[i] .. "checks", request)
-    if r[_request.KIND] then
+    if r[_request.UNITS] > 0 then
       redis.call("ZREM", keys[i] .. "offers", request)
-      if waited == 1 and redis.call("DECRBY", keys[i] .. "units", r[_request.PERMITS]) <= 0 then
+      if waited == 1 and redis.call("DECRBY", keys[i] .. "units", r[_request.UNITS]) <= 0 then
         redis.call("DEL", keys[i] .. "units")
       end
     end
@@ -166,7 +174,7 @@ function waiters.is_first(view, base, request, ticket)
   return false
 end
 
--- Drops some of the waiters that are gone. Without this they would accumulate while one owner keeps the lock.
+-- Drops some of the waiters that are gone. Without this they would accumulate while one holder keeps the thing.
 --- (view: table, base: str)
 function waiters.sweep(view, base)
   if redis.call("ZCARD", base .. "waiters") < _sweep.FROM then return end
@@ -189,14 +197,18 @@ function waiters.join(view, request, r, ticket, us)
     end
   end
   for i = 1, #keys, 2 do
-    redis.call("ZADD", keys[i] .. "waiters", ticket, request)
+    local added = redis.call("ZADD", keys[i] .. "waiters", ticket, request)
     redis.call("PEXPIRE", keys[i] .. "waiters", 86400000)
+    if r[_request.UNITS] > 0 then
+      if added == 1 then redis.call("INCRBY", keys[i] .. "units", r[_request.UNITS]) end
+      redis.call("PEXPIRE", keys[i] .. "units", 86400000)
+    end
   end
   return ticket
 end
 
 -- Schedules the next check of a waiter. Returns the ms until then. `due`: when a lease or an offer may expire. Two
--- waiters of different processes check at that time, and the others in an hour, unless the owner `is_late`.
+-- waiters of different processes check at that time, and the others in an hour, unless the holder `is_late`.
 --- (view: table, base: str, request: str, r: table, due: int, is_late: bool) -> int
 function waiters.schedule_check(view, base, request, r, due, is_late)
   local checks = redis.call("ZRANGE", base .. "checks", "(" .. view.now, due + _deputy.DUE, "BYSCORE", "LIMIT", 0, 4)
@@ -220,8 +232,8 @@ end
 -- until the check. `due`: when a lease may expire.
 --- (view: table, request: str, r: table, ticket: int, us: int, due: int) -> int, int
 function waiters.wait(view, request, r, ticket, us, due)
-  -- An owner that is alive has renewed its lease after a third of it.
-  local is_late = ticket > 0 and not r[_request.KIND] and due - view.now < 0.6 * r[_request.LEASE_MS]
+  -- A holder that is alive has renewed its lease after a third of it.
+  local is_late = ticket > 0 and due - view.now < 0.6 * r[_request.LEASE_MS]
   -- A new waiter tries again in 2 s, in case an offer that is open now is not taken.
   if ticket == 0 then due = math.min(due, view.now + 2000) end
   ticket = waiters.join(view, request, r, ticket, us)
@@ -303,11 +315,4 @@ function waiters.list(base, limit)
   local found = redis.call("ZRANGE", base .. "waiters", 0, limit - 1, "WITHSCORES")
   table.insert(found, 1, redis.call("ZCARD", base .. "waiters"))
   return found
-end
-
--- Returns the server's time in microseconds, by the clock that these leases run on.
---- keys: base key
---- flags: no-writes
-function script.now(base, key)
-  return clock.micros()
 end
