@@ -317,10 +317,10 @@ def test_a_full_server_refuses_files_but_lets_receivers_receive_and_free_them(cl
 def test_a_newer_format_is_neither_read_nor_changed(client: Any):
     fill(client)
     row = client.hget(BASE + "state", "row")
-    client.hset(BASE + "state", "row", b"\4" + row[1:])
+    client.hset(BASE + "state", "row", b"\5" + row[1:])
     before = dump(client)
     for step in EVERY.values():
-        with pytest.raises(ResponseError, match="PENSTOCKFORMAT 4"):
+        with pytest.raises(ResponseError, match="PENSTOCKFORMAT 5"):
             send(client, step)
     assert dump(client) == before
 

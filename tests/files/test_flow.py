@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from penstock import Penstock
+from penstock.core.constants import ENTRY_OVERHEAD
 from penstock.files.channel import Channel
 from penstock.files.exclusive_stream import ExclusiveStream
 from penstock.files.replies import ReceiveReply
 from penstock.files.sender import Progress
 from penstock.messages.bindings import PULL_BYTES
-from penstock.messages.constants import MESSAGE_OVERHEAD
 from tests.conftest import Do, until
 
 
@@ -74,7 +74,7 @@ async def test_the_end_of_each_record_is_known_while_it_is_there(
         entries = [fields for _, fields in log]
         assert raw.lrange(base + "ends", 0, -1) == [fields[b"end"] + b" " + id.split(b"-")[1] for id, fields in log]
         info = await do(channel.info)
-        assert info.bytes == sum(MESSAGE_OVERHEAD + len(fields[b"by"]) + len(fields[b"body"]) for fields in entries)
+        assert info.bytes == sum(ENTRY_OVERHEAD + len(fields[b"by"]) + len(fields[b"body"]) for fields in entries)
     assert 0 < len(entries) < 14
 
 

@@ -159,11 +159,11 @@ def test_a_full_server_refuses_messages_but_lets_readers_read_and_free_them(clie
 def test_a_newer_format_is_neither_read_nor_changed(client: Any):
     fill(client)
     row = client.hget(BASE + "state", "row")
-    client.hset(BASE + "state", "row", b"\4" + row[1:])
+    client.hset(BASE + "state", "row", b"\5" + row[1:])
     before = dump(client)
     for step in [*NUMBERED.values(), *OTHERS.values()]:
         if step.script.name != "stop_waiting":
-            with pytest.raises(ResponseError, match="PENSTOCKFORMAT 4"):
+            with pytest.raises(ResponseError, match="PENSTOCKFORMAT 5"):
                 send(client, step)
     assert dump(client) == before
 

@@ -13,7 +13,6 @@ import pytest
 from penstock import Chat, LeaseLost, Mailbox, Penstock
 from penstock.errors import NewBeginning, StateDamaged
 from penstock.messages.message import number_of
-from penstock.testing.audit.messages import read_state
 from tests.conftest import Do, Time
 from tests.messages.positions import numbers_of
 from tests.snapshots import Snapshot, fall_back, take_snapshot
@@ -165,25 +164,6 @@ async def test_a_position_is_text_that_json_keeps(box: Mailbox, do: Do):
     assert (await follow.fetch.aio())[0].number == 3
     await do(box.ack, kept)
     assert bodies(await do(box.pull, 1)) == ["b"]
-
-
-async def test_a_log_of_an_earlier_format_is_read_and_becomes_one_of_this_format(box: Mailbox, do: Do, raw: Any):
-    """Format 1 did not store the times of the last message and of the last freed one, and had a field per number."""
-    state = box._log.keys.base + "state"
-    first, _ = await do(box.post_many, "ab")
-    ended = read_state(raw.hgetall(state))[b"ended"]
-    raw.delete(state)
-    raw.hset(state, mapping={"format": 1, "top": 2, "first": 1, "begun": 0, "ended": ended, "messages": 2})
-    before = raw.hgetall(state)
-    assert bodies(await do(box.pull, after=first)) == ["b"]
-    assert raw.hgetall(state) == before
-    await do(box.post, "c", id="x")
-    assert set(raw.hgetall(state)) == {b"format", b"row"}
-    assert raw.hget(state, "format") == b"3"
-    assert await do(box.unread) == 2
-    await do(box.ack, first)
-    await do(box.ack, (await do(box.pull))[-1])
-    assert await do(box.unread) == 0
 
 
 # --- a cursor above the last number: the log fell back to an older state, and its readers did not ---

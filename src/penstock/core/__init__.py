@@ -7,6 +7,8 @@ In the server:
     waiting.lua           processes that wait for the next event of one thing; an event wakes all of them
     deputy.lua            a second process checks a little later whether the one that was woken acted
     sleepers.lua          idle workers; new work wakes one of them
+    waiters.lua           requests that wait for one thing, such as a lock, and are served in order of arrival
+    log.lua               entries with numbers without gaps, in a stream
     bucket.lua            a token bucket, stored as one number
 
 In Python:
@@ -21,6 +23,7 @@ In Python:
                           recognises a repeated call and returns its first answer again
     writes.lua, writes.py
                           writes to the keys of users; all are checked before the first is executed
+    constants.py          the constants that the Lua files define
     arguments.py          checks of numbers and durations that users pass
     keys.py               the grammar of keys
     cached.py             a property that is computed once for each object, without a lock

@@ -41,6 +41,7 @@ def channel_scripts() -> Library:
         "core/deputy.lua",
         "core/sleepers.lua",
         "core/idempotency.lua",
+        "core/log.lua",
         "messages/log.lua",
         "messages/state.lua",
         "messages/post.lua",
@@ -467,7 +468,7 @@ class ChannelBindings(CountBindings, DeadFileBindings):
 
 
 def _records_of_entries(entries: Sequence[Any]) -> list[ChannelRecord]:
-    """From entries of the stream as `log.lua` writes them: id, and the fields `by`, `end` and `body`."""
+    """From entries of the stream as `core/log.lua` writes them: id, and the fields `by`, `end` and `body`."""
     return [
         as_record(int(id.partition(b"-")[0]), fields[1].decode(errors="replace"), fields[5], id.decode())
         for id, fields in entries

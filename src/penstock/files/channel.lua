@@ -163,7 +163,7 @@ end
 --- uses: base state
 function channel.trim(l, now)
   if redis.call("EXISTS", base .. "readers") == 1 then return log.trim(l, now) end
-  log.free_to(l, l.top)
+  log.free(l, l.top)
   return 0
 end
 
@@ -181,15 +181,6 @@ function channel.acknowledge(l, receiver, cursor, acked, now)
     end
   end
   return log.trim(l, now), false
-end
-
--- Appends a record and returns its number; or nil, if the stream has vanished. Call `log.save` after the last one.
---- (l: table, now: int, by: str, body: str) -> int | nil
---- uses: base
-function channel.append(l, now, by, body)
-  if not log.append(l, now, by, body) then return nil end
-  redis.call("RPUSH", base .. "ends", string.format("%d %d", l.ended, now))
-  return l.top
 end
 
 -- Creates a channel, or opens a finished one again, and adds receivers; a new one receives what is sent from now on.
@@ -210,7 +201,7 @@ function script.open(base, state, caller, number, given, limit, patience, receiv
   local now = clock.now(given)
   if closed then channel.reopen() end
   if not l then
-    l = log.create({ 0, limit > 0 and limit or _kept.LIMIT, 0, 1, 0, 0 })
+    l = log.create({ 0, limit > 0 and limit or _kept.LIMIT, 0, 1, 0, 0 }, true)
   elseif limit > 0 then
     log.set_limits(l, { 0, limit, 0, 1, 0, 0 })
     log.store(l)
@@ -238,7 +229,7 @@ function script.close(base, state, caller, number, given)
   if not l then return { "GONE" } end
   if channel.close_number() > 0 then return { "OK", 0, 0 } end
   local now, left = clock.now(given)
-  if not channel.append(l, now, kind.CLOSE, "") then return { "VANISHED", "log" } end
+  if not log.append(l, now, kind.CLOSE, "") then return { "VANISHED", "log" } end
   log.save(l, now)
   redis.call("HSET", state, "end", l.top)
   if redis.call("EXISTS", base .. "readers") == 0 then

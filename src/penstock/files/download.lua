@@ -118,7 +118,7 @@ function script.receive(base, state, given, receiver, token, dead_token, number,
   -- Records that other processes have claimed, or settled above the cursor, would be received once more.
   if tonumber(redis.call("HGET", base .. "next", receiver) or 0) - 1 > cursor then return { "SHARED" } end
   local restarted = l.restarted or cursor < reached or after > l.top or acked > l.top or not log.locate(l, position)
-  if l.lost or (cursor < l.top and redis.call("EXISTS", base .. "log") == 0) then return { "VANISHED", "log" } end
+  if l.is_lost or (cursor < l.top and redis.call("EXISTS", base .. "log") == 0) then return { "VANISHED", "log" } end
   local function refusal() return not restarted and counts.refusal(receiver, { found }, now) or nil end
   local owned, again, by = download.own(receiver, token, dead_token, number, now, lease_ms, refusal)
   if owned == "REFUSED" then return again end
@@ -263,7 +263,7 @@ function script.share(base, state, given, receiver, token, lease_ms, limit, room
   local answer = { "OK", -1 }
   local head = #answer
   shared_reader.claim(l, receiver, cursor, now, token, earlier, lease_ms, limit, room, 0, answer)
-  if l.lost then return { "VANISHED", l.lost } end
+  if l.is_lost then return { "VANISHED", "log" } end
   if #answer > head then
     log.wake_rest(l, now)
   elseif wait_ms > 0 then

@@ -264,7 +264,7 @@ function script.put(base, state, caller, number, given, token, parts, ...)
   if full then return full end
   for _, one in ipairs(uploads) do
     for i = one.from, one.to, 2 do
-      local is_there = channel.append(l, now, ARGV[i] .. one.upload_id, ARGV[i + 1])
+      local is_there = log.append(l, now, ARGV[i] .. one.upload_id, ARGV[i + 1])
       if not is_there then return { "VANISHED", "log" } end -- found by the first record, before anything is written
     end
     if one.outcome == "" then

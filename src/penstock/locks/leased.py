@@ -1,7 +1,7 @@
 """The code that locks and semaphores share: `acquire` and `with`, leases that are renewed, waiting in order of arrival.
 
 Each call of `acquire` makes a request with its own token, which may be sent any number of times. A request that has to
-wait joins the waiters in the server (see `core/waiters.lua`): in its first attempt, if this process has waited for the same
+wait joins the waiters in the server (`core/waiters.lua`): in its first attempt, if this process has waited for the same
 keys in the last seconds, else in its second. Its caller sleeps until a message arrives, until the time at which the
 server asked it to try again, or until it is chosen to try on behalf of its process (`last_tries.py`). A cancelled wait
 gives up its position among the waiters, or releases the lock if the lock was handed over in the meantime.

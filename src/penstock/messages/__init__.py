@@ -2,7 +2,7 @@
 
 In the server:
 
-    log.lua               a numbered log with readers; mailboxes, chats and file channels are built on it
+    log.lua               a log (core/log.lua) with readers; mailboxes, chats and file channels are built on it
     state.lua             its numbers and limits, packed into one row
     post.lua              posting, and the ids by which a message that is posted again is recognised
     dead_letters.lua      messages that their workers gave up

@@ -52,9 +52,9 @@ PULL_BYTES = 1024 * 1024
 def log_scripts() -> Library:
     return Library(
         "core/clock.lua", "core/notify.lua", "core/waiting.lua", "core/deputy.lua", "core/sleepers.lua",
-        "core/idempotency.lua", "messages/log.lua", "messages/state.lua", "messages/post.lua", "messages/waking.lua",
-        "messages/readers.lua", "messages/shared_reader.lua", "messages/dead_letters.lua", "messages/history.lua",
-        "messages/own.lua",
+        "core/idempotency.lua", "core/log.lua", "messages/log.lua", "messages/state.lua", "messages/post.lua",
+        "messages/waking.lua", "messages/readers.lua", "messages/shared_reader.lua", "messages/dead_letters.lua",
+        "messages/history.lua", "messages/own.lua",
     )  # fmt: skip
 
 

@@ -3,8 +3,7 @@
 from typing import Final
 
 # log, in log.lua
-FORMAT: Final = 3
-MESSAGE_OVERHEAD: Final = 32
+FORMAT: Final = 4
 MAX_DEVICES: Final = 100
 OVERDUE: Final = b"overdue"
 

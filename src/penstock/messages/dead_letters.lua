@@ -10,7 +10,7 @@
 _letters = { ROOM = 1048576 } -- bytes of bodies in one call
 
 -- Makes a dead letter of a message that is still stored. Returns the bytes of its body. If the stream has vanished,
--- `l.lost` is set.
+-- `l.is_lost` is set.
 --- (l: table, number: int, deliveries: int, reason: str, now: int) -> int
 --- uses: base
 function letters.bury(l, number, deliveries, reason, now)

@@ -52,56 +52,29 @@ function history.make_space(l, messages, bytes)
   local low = redis.call("ZRANGE", base .. "readers", 0, 0, "WITHSCORES")
   local most, enough = log.present_cursor(l, tonumber(low[2]) or 0), l.begun + bytes
   local to = math.min(most, l.first - 1 + messages)
-  if to >= l.first then log.free_to(l, to) end
+  if to >= l.first then log.free(l, to) end
   for _ = 1, _history.STEPS do
     if l.begun >= enough or l.first > most then return false end
-    log.free_to(l, math.min(most, l.first + 9))
+    log.free(l, math.min(most, l.first + 9))
   end
   return l.begun < enough and l.first <= most
 end
 
 -- Returns a message whose body was removed, as an entry of the stream with the field `note`; or nil.
 --- (l: table, number: int) -> table | nil
---- uses: base
 --- seldom
-function history.removed(l, number)
+function log.missing(l, number)
   if not l.has_removed then return nil end
-  local row = redis.call("ZRANGE", base .. "removed", number, number, "BYSCORE")[1]
+  local row = redis.call("ZRANGE", l.base .. "removed", number, number, "BYSCORE")[1]
   if not row then return nil end
   local at, ended, event, size, rest = string.match(row, "^%d+ (%d+) (%d+) (%d+) (%d+):(.*)$")
   local body = ""
   if event ~= "0" then
-    local found = redis.call("XRANGE", base .. "log", event, event, "COUNT", 1)[1]
+    local found = redis.call("XRANGE", l.stream, event, event, "COUNT", 1)[1]
     body = found and log.field(found, "body") or ""
   end
   local fields = { "by", string.sub(rest, 1, size), "end", ended, "body", body, "note", string.sub(rest, size + 2) }
   return { string.format("%d-%s", number, at), fields }
-end
-
--- Appends the messages between `position` and number `before` to `into`, as `log.read` does. Returns the number of the
--- last one, and the rest of `limit` and of `room`: below 0 if a message did not fit. If one is missing, `l.lost` is
--- set.
---- (l: table, position: int, before: int, limit: int, room: int, into: table) -> int, int, int
---- uses: base
---- seldom
-function history.read_removed(l, position, before, limit, room, into)
-  while position + 1 < before and limit > 0 do
-    local entry = history.removed(l, position + 1)
-    if not entry then
-      l.lost = "log"
-      return position, limit, room
-    end
-    local fields = entry[2]
-    room = room - #fields[6]
-    if room < 0 and #into > 0 and type(into[#into]) == "string" then return position, limit, room end
-    position, limit = position + 1, limit - 1
-    into[#into + 1] = position
-    into[#into + 1] = tonumber(string.match(entry[1], "%d+$"))
-    into[#into + 1] = fields[2]
-    into[#into + 1] = fields[6]
-    into[#into + 1] = log.note(l, fields[7], fields[8])
-  end
-  return position, limit, math.max(room, 0)
 end
 
 -- Removes the body of a message that is in the stream, or that was edited before; call `log.save` then. `event`: number
@@ -135,7 +108,7 @@ function script.change(base, state, caller, number, given, by, position, kind, b
   if not log.is_member(by) then return log.refuse_sender() end
   local target = log.locate(l, position)
   local entry = target and target >= l.first and log.entry(l, target)
-  if l.lost then return { "VANISHED", l.lost } end
+  if l.is_lost then return { "VANISHED", "log" } end
   if not target then return { "RESTARTED" } end
   local note = entry and entry[2][7] == "note" and entry[2][8] or ""
   if entry and (entry[2][7] == "event" or string.find(note, "^edit ")) then return { "EVENT" } end
@@ -177,14 +150,14 @@ function script.page(base, state, given, member, before, after, limit, room)
   if not l then return log.refuse_gone() end
   if not log.is_member(member) then return log.refuse_sender() end
   local low, high = log.locate(l, after), log.locate(l, before)
-  if l.lost then return { "VANISHED", l.lost } end
+  if l.is_lost then return { "VANISHED", "log" } end
   l.now = clock.now(given)
   local restarted = low and high and 0 or 1
   if after ~= "" then
     low = math.max(low or 0, l.first - 1)
     local answer = { "OK", restarted, low }
-    log.read(l, low, limit, room, answer)
-    if l.lost then return { "VANISHED", l.lost } end
+    log.deliver(l, low, limit, room, answer)
+    if l.is_lost then return { "VANISHED", "log" } end
     return answer
   end
   if not high or before == "" then high = l.top + 1 end
@@ -192,13 +165,13 @@ function script.page(base, state, given, member, before, after, limit, room)
   local from, to = math.max(l.first, high - limit), high - 1
   local last = history.ended(l, to)
   if from < to and last - history.ended(l, from - 1) <= room then to = from end
-  while from < to and not l.lost do -- the first number from which on all fit
+  while from < to and not l.is_lost do -- the first number from which on all fit
     local middle = math.floor((from + to) / 2)
     if last - history.ended(l, middle - 1) <= room then to = middle else from = middle + 1 end
   end
-  if l.lost then return { "VANISHED", l.lost } end
+  if l.is_lost then return { "VANISHED", "log" } end
   local answer = { "OK", restarted, from - 1 }
-  log.read(l, from - 1, high - from, math.huge, answer)
-  if l.lost then return { "VANISHED", l.lost } end
+  log.deliver(l, from - 1, high - from, math.huge, answer)
+  if l.is_lost then return { "VANISHED", "log" } end
   return answer
 end

@@ -1,28 +1,24 @@
--- A numbered log with readers. Mailboxes, chats and channels of files are such logs.
+-- A log (core/log.lua) with readers. Mailboxes, chats and channels of files are such logs.
 --
 --            post                                ack by the last reader that had not acknowledged it
 --   (none) ────────▶ kept for some readers ──────────────────────────────────────────────────────────▶ freed
 --                          │ a limit is exceeded
 --                          └───────────────────────────▶ freed; readers that had not read it find a gap
 --
---   state        HASH    format: for releases that do not know `row`; row, in MessagePack:
+--   state        HASH    row, in MessagePack:
 --                          format
---                          top, first    numbers of the last message and of the oldest stored one
---                          start         number before the first message ever
---                          at, freed     server ms of message `top` and of message `first` - 1; false: unknown
---                          begun, ended  bytes of all messages ever freed, and ever posted: ended - begun bytes are
---                                        stored
+--                          top, first, start, at, freed, begun, ended: the numbers of the log (core/log.lua)
 --                          limits        { messages, bytes, ms, 1 if a message that would exceed the first two is
 --                                        refused, messages of the history, its ms }; 0: no such limit, or no
 --                                        history. false: no limits
 --                          has_removed   bodies were removed (history.lua)
 --                          has_shared    a reader is shared, or was (shared_reader.lua)
 --                          ids           false, or an array: the ids that are kept (post.lua)
---   log          STREAM  <number>-<server ms>, numbers without gaps: by (the sender; in a channel of files kind and
---                        upload id), end (bytes of all messages up to this one), body; and until (server ms from which
---                        it is not delivered any more), if it was posted with a time to live
---   ends         LIST    in a channel of files, whose bodies are large: "<end> <server ms>" of each record that is
---                        there
+--                          has_ends      it has the key `ends`: a channel of files, whose bodies are large
+--   log          STREAM  the messages. `by` is the sender; in a channel of files, kind and upload id. Further fields
+--                        are until (server ms from which it is not delivered any more), if it was posted with a time to
+--                        live, and event (history.lua)
+--   ends         LIST    see core/log.lua
 --   before       STRING  top of the log that was deleted last; PX a day
 --   readers      ZSET    reader -> its cursor: the last number that it acknowledged
 --   seen         HASH    reader -> server ms at which it last pulled
@@ -38,22 +34,16 @@
 --
 -- Only acknowledging moves a cursor, reading never does. Messages up to the lowest cursor are freed in the same call.
 --
--- A *position* is the id of an entry of the stream, held outside the server. Because it has the server's time, no other
--- message with this number has the same id. `log.locate` compares the two: they differ if the log began again since,
--- because it was deleted and created again, or because the server fell back to an older state.
---
 -- A reply begins with OK or a refusal: GONE (the log does not exist), EXISTS, NOT_A_MEMBER, FULL (no space now), LARGE
 -- (more than the limit), VANISHED (the key that is named next has vanished, though there must be one), MANY (devices).
 --
 -- Scripts that take `caller` and `number` recognise a repeated call (idempotency.lua), and `claim` recognises its
 -- token. A repeated call of another script changes nothing more.
 
--- Formats 1 and 2 had a field of `state` for each number. Format 1 had neither `start`, `at` and `freed` nor the time
--- in `ends`: such a position is not compared. The first write of the row makes the format 3.
-log = { FORMAT = 3, MESSAGE_OVERHEAD = 32, MAX_DEVICES = 100, OVERDUE = "overdue" }
+log = { FORMAT = 4, MAX_DEVICES = 100, OVERDUE = "overdue" }
 
-_fields = { BY = 2, BODY = 6, NAME = 7, VALUE = 8 } -- names and values of an entry that `append` wrote
 _before = { MS = 86400000 } -- a day
+_message = { VALUES = 5 } -- values of a message in a reply
 _pull = { CURSOR = 4, MORE = 7, UNREAD = 10 } -- indexes in the reply to a pull
 
 -- Returns the refusal for a log without `state`: VANISHED if other keys of it are there, else GONE.
@@ -62,99 +52,6 @@ _pull = { CURSOR = 4, MORE = 7, UNREAD = 10 } -- indexes in the reply to a pull
 --- inline
 function log.refuse_gone()
   return redis.call("EXISTS", base .. "log", base .. "readers") > 0 and { "VANISHED", "state" } or { "GONE" }
-end
-
--- Returns the number of a position ("": 0), or nil if the log began again since. If the message must be there and the
--- stream has vanished, `l.lost` is set.
---- (l: table, position: str) -> int | nil
---- uses: base
-function log.locate(l, position)
-  if position == "" then return 0 end
-  local number, at = string.match(position, "^(%d+)-(%d+)$")
-  number, at = tonumber(number), tonumber(at)
-  if number <= l.start or number > l.top then return nil end
-  if number >= l.first then
-    local found = number == l.top and l.at or log.time_of(l, number)
-    return (not found or found == at) and number or nil
-  end
-  return (number < l.first - 1 or not l.freed or l.freed == at) and number or nil
-end
-
--- Returns the position of the message with this number, or "" if that is unknown.
---- (l: table, number: int) -> str
---- uses: base
-function log.position(l, number)
-  local at
-  if number == l.top then
-    at = l.at
-  elseif number == l.first - 1 then
-    at = l.freed
-  elseif number >= l.first then
-    at = log.time_of(l, number)
-  end
-  return at and number > l.start and string.format("%d-%d", number, at) or ""
-end
-
--- Returns the server ms of a message that is there, or nil if that is unknown. If the stream has vanished, `l.lost` is
--- set.
---- (l: table, number: int) -> int | nil
---- uses: base
-function log.time_of(l, number)
-  local ends = not l.is_messages and redis.call("LINDEX", base .. "ends", number - l.first)
-  if ends then return tonumber(string.match(ends, " (%d+)$")) end
-  local entry = log.entry(l, number)
-  return entry and tonumber(string.match(entry[1], "%d+$"))
-end
-
--- Returns the entry of a message that is there, or nil. If the stream has vanished, `l.lost` is set.
---- (l: table, number: int) -> table | nil
---- uses: base
-function log.entry(l, number)
-  if l.entry_number ~= number then
-    l.entry, l.entry_number = redis.call("XRANGE", base .. "log", number, number, "COUNT", 1)[1], number
-    if not l.entry then l.entry = history.removed(l, number) end
-  end
-  if not l.entry then l.lost = "log" end
-  return l.entry
-end
-
--- The bytes that a message counts against a limit: its own, and about what the server needs to store it.
---- (by: str, body: str) -> int
---- inline
-function log.size(by, body)
-  return #by + #body + log.MESSAGE_OVERHEAD
-end
-
--- Returns a field of an entry of the stream, or "".
---- (entry: table, name: str) -> str
-function log.field(entry, name)
-  local fields = entry[2]
-  for i = 1, #fields, 2 do
-    if fields[i] == name then return fields[i + 1] end
-  end
-  return ""
-end
-
--- Returns the number of the last message that exceeds the limit of age or bytes, or `from` - 1. Examines at most a
--- thousand messages, beginning at `from`; the second value is whether later ones may exceed a limit, too.
---- (l: table, now: int, from: int) -> int, bool
---- uses: base
---- seldom
-function log.last_exceeding(l, now, from)
-  local to, most = from - 1, from + 999
-  while to < most do
-    local some = redis.call("XRANGE", base .. "log", to + 1, "+", "COUNT", 10)
-    for i = 1, #some do
-      local at = tonumber(string.match(some[i][1], "%d+$"))
-      local by, body = log.field(some[i], "by"), log.field(some[i], "body")
-      local kept = l.ended - tonumber(log.field(some[i], "end")) + log.size(by, body)
-      local exceeds = (l.age > 0 and at <= now - l.age) or (l.bytes > 0 and not l.refuse and kept > l.bytes)
-      if not exceeds then return to, false end
-      to = tonumber(string.match(some[i][1], "^%d+"))
-    end
-    if #some < 10 then return to, false end
-  end
-  return to, true
 end
 
 -- Frees messages that every reader has acknowledged or that exceed a limit: one slice of them, so that other calls need
@@ -177,35 +74,19 @@ function log.trim(l, now)
     to, more = last + 2000, 1
   elseif to < l.top and (l.age > 0 or (l.bytes > 0 and not l.refuse)) then
     local rest
-    to, rest = log.last_exceeding(l, now, to + 1)
+    to, rest = log.last_exceeding(l, to + 1, l.refuse and 0 or l.bytes, l.age > 0 and now - l.age or 0)
     if rest then more = 1 end
   end
-  if to > last then log.free_to(l, to) end
+  if to > last then log.free(l, to) end
   return more
 end
 
 -- Frees all messages up to this number, and wakes senders that wait for the space.
 --- (l: table, to: int)
 --- uses: base state
-function log.free_to(l, to)
-  if to >= l.top then
-    redis.call("UNLINK", base .. "log", base .. "ends")
-    l.begun, l.freed = l.ended, l.at
-  else
-    local ends = not l.is_messages and redis.call("LINDEX", base .. "ends", to - l.first)
-    if ends then
-      redis.call("LTRIM", base .. "ends", to - l.first + 1, -1)
-      local ended, at = string.match(ends, "^(%d+) ?(%d*)$")
-      l.begun, l.freed = tonumber(ended), tonumber(at) or false
-    else
-      local entry = log.entry(l, to)
-      l.begun = entry and tonumber(log.field(entry, "end")) or l.begun
-      l.freed = entry and tonumber(string.match(entry[1], "%d+$")) or false
-    end
-    redis.call("XTRIM", base .. "log", "MINID", to + 1)
-  end
+function log.free(l, to)
+  log.free_to(l, to)
   if l.has_removed then redis.call("ZREMRANGEBYSCORE", base .. "removed", "-inf", to) end
-  l.first = to + 1
   log.store(l)
   log.wake_senders(l)
 end
@@ -238,23 +119,7 @@ function log.delete(l)
   return left
 end
 
--- Appends a message and returns its position; or nil, if the stream has vanished, and nothing was written. `field` and
--- `value`: a further field, or nil. Call `log.save` after the last one.
---- (l: table, now: int, by: str, body: str, field: str | nil, value: str | nil) -> str | nil
---- uses: base
-function log.append(l, now, by, body, field, value)
-  local position, ended = string.format("%d-%d", l.top + 1, now), l.ended + log.size(by, body)
-  local entry = { position, "by", by, "end", ended, "body", body, field, value }
-  if l.first > l.top then
-    redis.call("XADD", base .. "log", unpack(entry))
-  elseif not redis.call("XADD", base .. "log", "NOMKSTREAM", unpack(entry)) then
-    return nil
-  end
-  l.top, l.ended, l.at = l.top + 1, ended, now
-  return position
-end
-
--- Stores what `append` has changed, and trims the log.
+-- Stores the numbers that `log.append` has changed, and trims the log. Call it after the last message.
 --- (l: table, now: int)
 --- uses: base state
 function log.save(l, now)
@@ -262,42 +127,21 @@ function log.save(l, now)
   if l.has_limits then log.trim(l, now) end
 end
 
--- Returns what a reader must know about a message with a further field: OVERDUE if it is not delivered any more; "edit"
--- or "redact" and a position for an event (history.lua); "edited" or "redacted" and the position of the event.
---- (l: table, name: str, value: str) -> str
-function log.note(l, name, value)
-  if name == "until" then return l.now and tonumber(value) <= l.now and log.OVERDUE or "" end
-  return value
-end
-
--- Appends to `into` the messages after `position`, each as number, ms, by, body, note: up to `limit` messages and
--- `room` bytes of bodies, but at least one message if there is one. Returns the number of the last one. Reads ten at a
--- time, so that it reads few large bodies that do not fit. If the stream has vanished, `l.lost` is set.
+-- Appends messages to `into` as a reader gets them: as `log.read` does, with a note instead of the further field. The
+-- note is OVERDUE, without the body, if the message is not delivered any more; "edit" or "redact" and a position, for
+-- an event (history.lua); "edited" or "redacted" and the position of the event. Returns the number of the last message.
 --- (l: table, position: int, limit: int, room: int, into: table) -> int
 --- uses: base
-function log.read(l, position, limit, room, into)
-  while limit > 0 and position < l.top do
-    local some = redis.call("XRANGE", base .. "log", position + 1, "+", "COUNT", math.min(limit, 10))
-    if #some == 0 then l.lost = "log" end
-    for i = 1, #some do
-      local fields = some[i][2]
-      local number, at = string.match(some[i][1], "^(%d+)-(%d+)$")
-      number = tonumber(number)
-      if number ~= position + 1 then
-        position, limit, room = history.read_removed(l, position, number, limit, room, into)
-        if l.lost or limit == 0 or room < 0 then return position end
-      end
-      room = room - #fields[_fields.BODY]
-      if room < 0 and #into > 0 and type(into[#into]) == "string" then return position end
-      local note = fields[_fields.NAME] and log.note(l, fields[_fields.NAME], fields[_fields.VALUE]) or ""
-      position, limit = number, limit - 1
-      into[#into + 1] = number
-      into[#into + 1] = tonumber(at)
-      into[#into + 1] = fields[_fields.BY]
-      into[#into + 1] = note == log.OVERDUE and "" or fields[_fields.BODY]
-      into[#into + 1] = note
+function log.deliver(l, position, limit, room, into)
+  local head = #into
+  position = log.read(l, position, limit, room, into)
+  for i = head + _message.VALUES, #into, _message.VALUES do
+    local until_ms = into[i] ~= "" and tonumber(into[i])
+    if until_ms then
+      local is_overdue = l.now and until_ms <= l.now
+      into[i] = is_overdue and log.OVERDUE or ""
+      if is_overdue then into[i - 1] = "" end
     end
-    if l.lost then break end
   end
   return position
 end
@@ -317,7 +161,7 @@ function script.create(base, state, caller, number, given, messages, bytes, age_
   local gone = log.refuse_gone()
   if gone[1] == "VANISHED" then return gone end
   local now = clock.now(given)
-  local made = log.create({ messages, bytes, age_ms, refuse, history_messages, history_ms })
+  local made = log.create({ messages, bytes, age_ms, refuse, history_messages, history_ms }, false)
   for i = members, #ARGV, 1000 do
     local some = {}
     for j = i, math.min(#ARGV, i + 999) do
@@ -358,12 +202,11 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
     log.await_message(address, member == "" and wait_ms or 0)
     return log.refuse_gone()
   end
-  l.is_messages = true
   local name, cursor, devices = log.reader(l, member, device)
   if not cursor then return log.refuse() end
   if devices and #devices > log.MAX_DEVICES then return { "MANY" } end
   local acked_number, position = log.locate(l, acked), log.locate(l, after)
-  if l.lost then return { "VANISHED", l.lost } end
+  if l.is_lost then return { "VANISHED", "log" } end
   local restarted = acked_number and position and not (l.restarted and limit > 0) and 0 or 1
   local now, more = clock.now(given), 0
   if devices then log.add_device(member, name, cursor, devices) end
@@ -386,8 +229,8 @@ function script.pull(base, state, given, member, device, acked, after, limit, ro
   local answer = { "OK", l.top, l.first, cursor, position, restarted, more, left, to_notify, unread }
   local head = #answer
   l.now = now
-  log.read(l, math.max(position, l.first - 1), limit, room, answer)
-  if l.lost then return { "VANISHED", l.lost } end
+  log.deliver(l, math.max(position, l.first - 1), limit, room, answer)
+  if l.is_lost then return { "VANISHED", "log" } end
   if position == cursor and answer[head + 5] == log.OVERDUE then
     -- Overdue messages count as acknowledged when they are the next ones.
     local i = head + 1
@@ -429,7 +272,7 @@ function script.limit(base, state, given, create, messages, bytes, age_ms, refus
   if not l then
     local gone = log.refuse_gone()
     if create == 0 or gone[1] == "VANISHED" then return gone end
-    l = log.create({ 0, 0, 0, 0, 0, 0 })
+    l = log.create({ 0, 0, 0, 0, 0, 0 }, false)
     redis.call("ZADD", base .. "readers", l.start, "")
   end
   if messages < 0 then

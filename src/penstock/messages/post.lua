@@ -146,7 +146,6 @@ function script.post(base, state, caller, number, given, create, by, ttl_ms, add
     return log.refuse_sender()
   end
   local now = clock.now(given)
-  if l then l.is_messages = true end
   -- `known`: id -> its position, false if it was never sent, true if it is new in this call.
   local known, fresh, fresh_ids, size = {}, 0, 0, 0
   for i = messages, #ARGV, 2 do
@@ -188,7 +187,7 @@ function script.post(base, state, caller, number, given, create, by, ttl_ms, add
     return refused
   end
   if not l then
-    l = log.create({ 0, 0, 0, 0, 0, 0 })
+    l = log.create({ 0, 0, 0, 0, 0, 0 }, false)
     redis.call("ZADD", base .. "readers", l.start, "")
   end
   local positions, added = {}, {}

@@ -170,12 +170,11 @@ function script.mark_unread(base, state, given, member, device, position)
   local fault, l = log.open()
   if fault then return fault end
   if not l then return log.refuse_gone() end
-  l.is_messages = true
   local name, cursor, devices = log.reader(l, member, device)
   if not cursor then return log.refuse() end
   if devices and #devices > log.MAX_DEVICES then return { "MANY" } end
   local number = log.locate(l, position)
-  if l.lost then return { "VANISHED", l.lost } end
+  if l.is_lost then return { "VANISHED", "log" } end
   if not number then return { "RESTARTED" } end
   if number < l.first then return { "FREED", l.first } end
   if l.has_shared and redis.call("HEXISTS", base .. "next", name) == 1 then return { "SHARED" } end

@@ -81,12 +81,12 @@ function shared_reader.begin_again(l, name)
   return l.first - 1
 end
 
--- Appends a message to `into`, if it is still stored. Returns whether it is. If the stream has vanished, `l.lost` is
+-- Appends a message to `into`, if it is still stored. Returns whether it is. If the stream has vanished, `l.is_lost` is
 -- set.
 --- (l: table, number: int, into: table) -> bool
 --- uses: base
 function shared_reader.read(l, number, into)
-  return number >= l.first and log.read(l, number - 1, 1, math.huge, into) == number
+  return number >= l.first and log.deliver(l, number - 1, 1, math.huge, into) == number
 end
 
 -- Returns the milliseconds until the first lease runs out, or -1 if there is no lease.
@@ -218,7 +218,7 @@ end
 
 -- Claims messages: first those whose lease ran out, then new ones. Appends each claim and its message to `into`.
 -- `earlier`: the claims of an earlier call with this token, or false. If given, those that still exist are appended,
--- and no others are made. If the stream has vanished, `l.lost` is set and nothing is claimed. A message that was
+-- and no others are made. If the stream has vanished, `l.is_lost` is set and nothing is claimed. A message that was
 -- delivered `most` times (0: any number) becomes a dead letter. Returns whether a second call may find more, because
 -- this one has passed over as many dead or overdue messages as one call may.
 --- (l: table, name: str, cursor: int, now: int, token: str, earlier: str | false, lease_ms: int, limit: int, room: int,
@@ -261,7 +261,7 @@ function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, lim
       else
         found = read(tonumber(number), deliveries + 1)
       end
-      if l.lost then return false end
+      if l.is_lost then return false end
       if not found then passed = passed + 1 end
       shared_reader.drop(name, late[i]) -- also if it was freed by a limit
       if found then shared_reader.add(name, tonumber(number), found, now + lease_ms) end
@@ -269,7 +269,7 @@ function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, lim
   end
   while #taken < limit and unclaimed <= l.top and (#taken == 0 or room > 0) and passed < _reply.PASSED do
     local found = read(unclaimed, 1)
-    if l.lost then return false end
+    if l.is_lost then return false end
     if not found then passed = passed + 1 end
     if found then shared_reader.add(name, unclaimed, found, now + lease_ms) end
     unclaimed = unclaimed + 1
@@ -324,7 +324,7 @@ function script.claim(base, state, given, member, token, lease_ms, limit, room, 
   local earlier = redis.call("GET", base .. "claim:" .. token)
   l.now = now
   local again = shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, limit, room, most, answer)
-  if l.lost then return { "VANISHED", l.lost } end
+  if l.is_lost then return { "VANISHED", "log" } end
   if l.restarted then answer[1] = "AGAIN" end
   if again and #answer == head then
     answer[_reply.DUE] = 0
@@ -361,7 +361,7 @@ function script.settle_claims(base, state, caller, number, given, member, action
     else
       local at, deliveries = string.match(ARGV[i], "^(%d+):(%d+):")
       if action == "bury" then letters.bury(l, tonumber(at), deliveries, reason, now) end
-      if l.lost then return { "VANISHED", l.lost } end
+      if l.is_lost then return { "VANISHED", "log" } end
       shared_reader.drop(name, ARGV[i])
       -- A claim without a token belongs to no worker.
       if action == "release" then

@@ -7,17 +7,15 @@ from typing import Any
 
 import msgspec
 
-BYTES_PER_MESSAGE = 32
-"""Bytes by which the size of a message exceeds its sender and its body, as `log.lua` counts it."""
-
+from penstock.core.constants import ENTRY_OVERHEAD
 
 _ROW = (b"format", b"top", b"first", b"start", b"at", b"freed", b"begun", b"ended")
-_ROW_VALUES = 12
+_ROW_VALUES = 13
 _HISTORY = slice(4, 6)
 
 
 def read_state(fields: dict[bytes, bytes]) -> dict[bytes, int]:
-    """The numbers in the key `state` of a log (see `log.lua`).
+    """The numbers in the key `state` of a log (see `messages/log.lua`).
 
     `history`: 1 if the log keeps messages that all readers have acknowledged.
     """
@@ -82,7 +80,7 @@ class LogAudit:
             yield f"log: {sorted(ends)}, expected {first} to {top}"
         for number, end in sorted(ends.items()):
             # The size of a body that was removed is not known.
-            ended = ended + sizes[number] + BYTES_PER_MESSAGE if number in sizes else end
+            ended = ended + sizes[number] + ENTRY_OVERHEAD if number in sizes else end
             if end != ended:
                 yield f"log: {number} ends at {end}, counted {ended}"
         if ended != self.state[b"ended"]:
@@ -136,7 +134,7 @@ class ChannelAudit(LogAudit):
     def _bytes(self) -> Iterator[str]:
         """Compare the bytes with their peak. The peak excludes the CLOSE record, which a full channel accepts too."""
         held, end = self.state[b"ended"] - self.state[b"begun"], self.state.get(b"end", 0)
-        close = BYTES_PER_MESSAGE + 1 if end and self.log else 0
+        close = ENTRY_OVERHEAD + 1 if end and self.log else 0
         if held - close > self.state.get(b"peak", 0):
             yield f"state peak: {self.state.get(b'peak')}, but it holds {held}"
         if end > self.state[b"top"]:
