@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import getpass
 import io
 import json
 import re
+import socket
 import sys
 import time
 import unicodedata
@@ -125,8 +127,11 @@ def test_a_tenant_is_paused_shown_and_resumed(shop, penstock):
     shop.queue("mail").claim(5)
     assert penstock("queue", "ls")[1].splitlines()[-1].split()[-3:] == ["1", "part", "paused"]
     detail = json.loads(penstock("queue", "show", "mail", "--json")[1])
-    assert detail["pauses"] == [{"task": None, "tenant": "ada", "parked": 1, "paused": True}]
-    assert "tenant ada       1  paused" in penstock("queue", "show", "mail")[1]
+    (pause,) = detail["pauses"]
+    author = f"{getpass.getuser()}@{socket.gethostname()}"
+    assert pause.pop("since") == pytest.approx(time.time(), abs=60)
+    assert pause == {"task": None, "tenant": "ada", "parked": 1, "paused": True, "by": author}
+    assert re.search(rf"tenant ada +1  paused [\d.]+ s ago by {author}", penstock("queue", "show", "mail")[1])
     assert penstock("queue", "resume", "mail", "--tenant", "ada")[0] == 0
     assert [item.body for item in shop.queue("mail").claim(5)] == [1]
     assert "both" not in penstock("queue", "show", "mail")[1]

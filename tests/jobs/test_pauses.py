@@ -7,7 +7,7 @@ import pytest
 from penstock.core.operations import RoundTrip
 from penstock.errors import BadCall
 from penstock.jobs.pauses import part_name
-from tests.jobs.stand import FakeWorker, Stand, at_most, ids, problems_in, record, settlement
+from tests.jobs.stand import START, FakeWorker, Stand, at_most, ids, problems_in, record, settlement
 
 
 @pytest.fixture
@@ -226,3 +226,21 @@ def test_a_parked_unique_job_that_is_replaced_with_a_larger_one_is_not_forgotten
 def test_what_cannot_be_paused_is_refused(options: dict[str, str], complaint: str) -> None:
     with pytest.raises((BadCall, ValueError), match=complaint):
         part_name("q", options.get("task"), options.get("tenant"))
+
+
+def test_a_pause_has_a_time_and_an_author(stand: Stand) -> None:
+    stand.run(stand.bindings.pause_scope("p:task=mail", True, "ada@desk"))
+    stand.run(stand.bindings.set_switch("paused", True, "bo@desk"))
+    first = stand.run(stand.bindings.pauses())
+    stand.advance(5)
+    stand.run(stand.bindings.pause_scope("p:task=mail", True, "cy@desk"))
+    stand.run(stand.bindings.set_switch("paused", True, "cy@desk"))
+    assert stand.run(stand.bindings.pauses()) == first
+    assert [(one.name, one.by, one.since) for one in first] == [
+        ("queue", "bo@desk", START / 1000),
+        ("task mail", "ada@desk", START / 1000),
+    ]
+    stand.run(stand.bindings.set_switch("paused", False))
+    stand.run(stand.bindings.pause_scope("p:task=mail", False))
+    assert stand.run(stand.bindings.pauses()) == []
+    assert b"pause" not in stand.dump()["meta"]

@@ -1,9 +1,21 @@
-"""How commands name the processes that hold something or wait for it."""
+"""How commands name the processes that hold something or wait for it, and the user who types them."""
 
 from __future__ import annotations
 
+import getpass
+import socket
+
 from penstock.locks.answers import Owner
 from penstock.ops.wording import age
+
+
+def user_name() -> str:
+    """`user@host` of the person at this terminal."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):  # a container may run under a number without a name
+        name = "somebody"
+    return f"{name}@{socket.gethostname()}"[:100]
 
 
 def owner_name(one: Owner | None) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from rich.text import Text
 
 from penstock.cli.ages import Age
+from penstock.cli.owners import user_name
 from penstock.cli.where import HERE, AsJson, Where, Yes, confirm
 from penstock.errors import ConfigurationError
 from penstock.jobs.counts import Counts
 from penstock.jobs.pauses import PausedPart
 from penstock.jobs.retention import Retention
 from penstock.ops.answers import QueueDetail
-from penstock.ops.wording import age, many
+from penstock.ops.wording import age, ago, many
 from penstock.terminal.tables import Kind, cell, headings, show, show_facts, show_json, show_list, show_table
 
 
@@ -63,14 +64,17 @@ def show_one(name: str, /, *, tenants: int = 10, where: Where = HERE, as_json: A
     """
     with where.open() as inspector:
         queue = inspector.queues.show(name, tenants=tenants)
+        now = inspector.now() if queue.pauses else 0.0
     if as_json:
         return show_json(queue)
-    return _describe(queue)
+    return _describe(queue, now)
 
 
-def _describe(queue: QueueDetail) -> None:
+def _describe(queue: QueueDetail, now: float) -> None:
     counts = queue.counts
-    state = "paused: no job is handed out" if counts.paused else "open"
+    state = "open"
+    if counts.paused:
+        state = "; ".join(_pause(one, now) for one in queue.pauses if one.name == "queue") + ": no job is handed out"
     if counts.due_first:
         state += "; due jobs go first"
     if counts.by_time:
@@ -92,10 +96,10 @@ def _describe(queue: QueueDetail) -> None:
             "so far": _totals(counts),
         }
     )
-    if queue.pauses:
-        parts = [(_part(one), f"{one.parked:,}", "paused" if one.paused else "resumed") for one in queue.pauses]
+    if parts := [one for one in queue.pauses if one.name != "queue"]:
+        rows = [(one.name, f"{one.parked:,}", _pause(one, now)) for one in parts]
         show("")
-        show_table(headings("paused:text", "parked", ":name"), parts)
+        show_table(headings("paused:text", "parked", ":text"), rows)
     if queue.largest:
         lines = [
             (
@@ -226,7 +230,7 @@ def pause(name: str, /, *, task: str | None = None, tenant: str | None = None, w
     """
     with where.open() as inspector:
         queue = inspector.queues.open(name)
-        queue.pause(task=task, tenant=tenant)
+        queue.pause(task=task, tenant=tenant, by=user_name())
         counts = queue.count()
     running = many(counts.running, "running job continues", "running jobs continue")
     show(f"{_whole_or_part(name, task, tenant)} is paused; {running}, {counts.waiting:,} wait.")
@@ -257,8 +261,8 @@ def _whole_or_part(name: str, task: str | None, tenant: str | None) -> str:
     return f"{name}, {f'task {task}' if task is not None else f'tenant {tenant!r}'}"
 
 
-def _part(pause: PausedPart) -> str:
-    return f"task {pause.task}" if pause.task is not None else f"tenant {pause.tenant or '(no tenant)'}"
+def _pause(pause: PausedPart, now: float) -> str:
+    return f"{'paused' if pause.paused else 'resumed'} {ago(pause.since, now)} by {pause.by}"
 
 
 def split(name: str, /, *, shards: int, where: Where = HERE) -> None:

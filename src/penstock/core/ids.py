@@ -60,6 +60,11 @@ def _host() -> str:
     return socket.gethostname().replace("/", "_")[:60]
 
 
+def process_name() -> str:
+    """`host:pid` of this process."""
+    return f"{_host()}:{os.getpid()}"
+
+
 def mint_token() -> str:
     """A new token, `penstock/host/process id/random text`, so that people can find the process that holds something."""
     return f"penstock/{_host()}/{os.getpid()}/{secrets.token_urlsafe(12)}"

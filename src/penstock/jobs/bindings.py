@@ -355,8 +355,8 @@ class QueueBindings:
 
     # --- settings ---
 
-    def set_switch(self, name: Literal["paused", "due_first", "by_time"], on: bool) -> RoundTrip[None]:
-        return self._call("set_switch", (self.clock.now_ms, name, int(on)), _nothing)
+    def set_switch(self, name: Literal["paused", "due_first", "by_time"], on: bool, by: str = "") -> RoundTrip[None]:
+        return self._call("set_switch", (self.clock.now_ms, name, int(on), by), _nothing)
 
     def set_weight(self, tenant: str, weight: float) -> RoundTrip[None]:
         return self._call("set_weight", (self.clock.now_ms, tenant, f"{weight:.9g}"), _nothing)
@@ -365,9 +365,9 @@ class QueueBindings:
         """Set the numbers of a limit. False: no job has used it yet."""
         return self._call("set_limit", (self.clock.now_ms, name, most, interval, burst), bool)
 
-    def pause_scope(self, part: str, on: bool) -> RoundTrip[int]:
+    def pause_scope(self, part: str, on: bool, by: str = "") -> RoundTrip[int]:
         """Pause or resume a scope (`pauses.lua`). Returns 1; 0 if nothing changed; -1 if too many scopes are paused."""
-        return self._call("pause_scope", (self.clock.now_ms, part, int(on)), int)
+        return self._call("pause_scope", (self.clock.now_ms, part, int(on), by), int)
 
     # --- inspect ---
 

@@ -52,6 +52,17 @@ FIELDS: Final = 4
 EVENT: Final = b"event"
 DUE: Final = b":"
 
+# pause, in pauses.lua
+PAUSED: Final = b"1"
+RESUMED: Final = b"2"
+
+# pause, in pauses.lua
+PAUSE: Final = {
+    "status": (0, 1),
+    "at": (1, 6),
+    "by": (7, 0),
+}
+
 # record, in record.lua
 FORMAT: Final = 2
 

@@ -1,16 +1,22 @@
 -- Pauses: an operator pauses a scope, which means all jobs of one task or of one tenant. The jobs are parked as if the
 -- scope were a limit without a free place.
 --
---   pauses   HASH   scope -> PAUSED, or RESUMED as long as jobs are parked there. A scope is p:task=name or
---                   p:tenant=name
---   row      (row.lua)  PAUSES: how many fields that has; absent until the first pause
+--   pauses   HASH   scope -> PAUSED, or RESUMED as long as jobs are parked there; its time, and its author. A
+--                   scope is p:task=name or p:tenant=name
+--   meta     HASH   pause: the same for the whole queue, while that is paused
+--   row      (row.lua)  PAUSED: whether the whole queue is paused. PAUSES: how many fields `pauses` has; absent until
+--                       the first pause of a scope
 --
 -- The jobs of a scope wait in its parked lanes (limits.lua), and hold no place in a limit. A job that becomes ready
 -- during the pause is parked at once. A job that was ready before is parked by the claim that meets it, ahead of those.
 -- After the end of a pause each script admits some jobs to the front of their lanes; until no job is left there, new
 -- jobs of the scope are parked behind the others.
 
-_pause = { PAUSED = "1", RESUMED = "2", MET = 100, ADMITTED = 100, SCOPES = 1000 }
+pause = layout { status = "c1", at = "I6", by = "*" } -- at: server ms; by: who did it, for people
+
+pause = { PAUSED = "1", RESUMED = "2" }
+
+_pause = { MET = 100, ADMITTED = 100, SCOPES = 1000 }
 
 -- PAUSED, RESUMED or false.
 --- (s: table, scope: str) -> str | false
@@ -19,7 +25,8 @@ function pauses.status(s, scope)
   s.scopes = s.scopes or {}
   local known = s.scopes[scope]
   if known == nil then
-    known = redis.call("HGET", base .. "pauses", scope)
+    local stored = redis.call("HGET", base .. "pauses", scope)
+    known = stored and pause.status(stored)
     s.scopes[scope] = known
   end
   return known
@@ -34,12 +41,12 @@ function pauses.scope(s, tenant, body, behind)
   if not r[_row.PAUSES] or r[_row.PAUSES] == 0 then return nil end
   local scope = "p:tenant=" .. tenant
   local status = pauses.status(s, scope)
-  if status == _pause.PAUSED or behind and status then return scope end
+  if status == pause.PAUSED or behind and status then return scope end
   local task = record.task(body)
   if task == "" then return nil end
   scope = "p:task=" .. task
   status = pauses.status(s, scope)
-  return (status == _pause.PAUSED or behind and status) and scope or nil
+  return (status == pause.PAUSED or behind and status) and scope or nil
 end
 
 -- Parks a job that would be ready, and gives up its places. Its record then says that it has passed all of its limits,
@@ -86,7 +93,7 @@ end
 --- uses: base
 --- seldom
 function pauses.holds(s, place)
-  if pauses.status(s, place.key) == _pause.PAUSED then return true end
+  if pauses.status(s, place.key) == pause.PAUSED then return true end
   if place.admitted < _pause.ADMITTED then
     place.admitted = place.admitted + 1
     return false
@@ -99,43 +106,58 @@ end
 --- (s: table, scope: str)
 --- uses: base
 function pauses.forget(s, scope)
-  if pauses.status(s, scope) ~= _pause.RESUMED then return end
+  if pauses.status(s, scope) ~= pause.RESUMED then return end
   redis.call("HDEL", base .. "pauses", scope)
   s.scopes[scope], s.row[_row.PAUSES] = false, s.row[_row.PAUSES] - 1
 end
 
--- Pauses or resumes a scope. Returns 1; 0 if nothing changed; -1 if too many scopes are paused.
+-- Pauses or resumes a scope. `by`: who does it. Returns 1; 0 if nothing changed; -1 if too many scopes are paused.
 --- keys: base meta
---- args: given: int, scope: str, on: int
+--- args: given: int, scope: str, on: int, by: str
 --- flags: allow-oom
 --- frame: change
-function script.pause_scope(base, meta, given, scope, on)
+function script.pause_scope(base, meta, given, scope, on, by)
   limits.open(s)
   local r = s.row
   r[_row.PAUSES] = r[_row.PAUSES] or 0
   local status = pauses.status(s, scope)
-  if on == 1 and status == _pause.PAUSED or on == 0 and status ~= _pause.PAUSED then return 0 end
+  if on == 1 and status == pause.PAUSED or on == 0 and status ~= pause.PAUSED then return 0 end
   if not status then
     if r[_row.PAUSES] >= _pause.SCOPES then return -1 end
     r[_row.PAUSES] = r[_row.PAUSES] + 1
   end
-  s.scopes[scope] = on == 1 and _pause.PAUSED or _pause.RESUMED
-  redis.call("HSET", base .. "pauses", scope, s.scopes[scope])
+  s.scopes[scope] = on == 1 and pause.PAUSED or pause.RESUMED
+  redis.call("HSET", base .. "pauses", scope, pause.pack({ status = s.scopes[scope], at = s.now, by = by }))
   if on == 0 then limits.mark(s, limits.place(s, scope)) end
   return 1
 end
 
--- The scopes: { name, status, places of its parked jobs or false, … }.
+-- Pauses or resumes the whole queue: workers claim nothing. A pause of a paused queue keeps its time and its author.
+--- (s: table, on: int, by: str)
+--- uses: meta
+--- seldom
+function pauses.switch(s, on, by)
+  if on == s.row[_row.PAUSED] then return end
+  s.row[_row.PAUSED] = on
+  if on == 1 then
+    redis.call("HSET", meta, "pause", pause.pack({ status = pause.PAUSED, at = s.now, by = by }))
+  else
+    redis.call("HDEL", meta, "pause")
+  end
+end
+
+-- The pause of the whole queue, or false; then the scopes: name, pause, places of its parked jobs or false, …
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
 --- frame: read
 function script.show_pauses(base, meta, given)
-  local reply, found, scopes = {}, redis.call("HGETALL", base .. "pauses"), {}
+  local found, scopes = redis.call("HGETALL", base .. "pauses"), {}
+  local reply = { s.row[_row.PAUSED] == 1 and redis.call("HGET", meta, "pause") }
   for i = 1, #found, 2 do scopes[#scopes + 1] = found[i] end
   local places = #scopes > 0 and batch.read(base .. "places", scopes) or {}
   for i = 1, #scopes do
-    reply[3 * i - 2], reply[3 * i - 1], reply[3 * i] = scopes[i], found[2 * i], places[i]
+    reply[3 * i - 1], reply[3 * i], reply[3 * i + 1] = scopes[i], found[2 * i], places[i]
   end
   return reply
 end

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from penstock.core.arguments import shown
+from penstock.core.arguments import is_text, shown
+from penstock.core.ids import process_name
 from penstock.errors import BadCall
+from penstock.jobs.constants import PAUSE, PAUSED
 from penstock.jobs.limits import unpacked
 from penstock.jobs.options import Options
 
 _TASK, _TENANT = "p:task=", "p:tenant="
-_PAUSED: Final = b"1"
+_LONGEST_AUTHOR: Final = 120
 
 
 class Named(Protocol):
@@ -24,16 +26,28 @@ class Named(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PausedPart:
-    """A scope of a queue that is paused: a `task`, with `tenant` None, or a `tenant`, with `task` None.
+    """A scope that is paused: a `task` of a queue, a `tenant` of it, or, without either, the whole queue.
 
-    parked  its jobs that were parked; those that were cancelled since then count until a script meets them
+    parked  its jobs that were parked; those that were cancelled since then count until a script meets them. The jobs of
+            a queue that is paused as a whole are not parked
     paused  False: it was resumed, and its parked jobs become ready again, some hundred at a time
+    since   when it was paused or resumed, in seconds since 1970 by the server's clock
+    by      the author of that
     """
 
     task: str | None
     tenant: str | None
     parked: int
     paused: bool
+    since: float = 0.0
+    by: str = ""
+
+    @property
+    def name(self) -> str:
+        """`queue`, `task send_email` or `tenant acme`."""
+        if self.task is not None:
+            return f"task {self.task}"
+        return "queue" if self.tenant is None else f"tenant {self.tenant or '(none)'}"
 
 
 def part_name(queue: str, task: Named | str | None, tenant: str | None) -> str | None:
@@ -54,15 +68,36 @@ def part_name(queue: str, task: Named | str | None, tenant: str | None) -> str |
 
 def read_pauses(reply: Sequence[Any]) -> list[PausedPart]:
     """The reply of `show_pauses`."""
-    found = []
-    for name, status, packed in zip(reply[0::3], reply[1::3], reply[2::3], strict=True):
-        part = name.decode(errors="replace")
+    whole, *parts = reply
+    found = [PausedPart(None, None, 0, True, *read_pause(whole)[1:])] if whole else []
+    for name, stored, packed in zip(parts[0::3], parts[1::3], parts[2::3], strict=True):
         levels = unpacked(packed)[3]
         parked = sum(int(n) for n in levels[1::3]) if levels else 0
-        task = part.removeprefix(_TASK) if part.startswith(_TASK) else None
-        tenant = part.removeprefix(_TENANT) if task is None else None
-        found.append(PausedPart(task, tenant, parked, status == _PAUSED))
+        task, tenant = named_part(name)
+        found.append(PausedPart(task, tenant, parked, *read_pause(stored)))
     return found
+
+
+def read_pause(stored: bytes) -> tuple[bool, float, str]:
+    """Whether a scope is paused, the time of its pause, and its author."""
+    at, by = PAUSE["at"][0], PAUSE["by"][0]
+    return stored[:at] == PAUSED, int.from_bytes(stored[at:by]) / 1000, stored[by:].decode(errors="replace")
+
+
+def named_part(name: bytes) -> tuple[str | None, str | None]:
+    """Task and tenant of a scope, which has one of the two."""
+    part = name.decode(errors="replace")
+    task = part.removeprefix(_TASK) if part.startswith(_TASK) else None
+    return task, part.removeprefix(_TENANT) if task is None else None
+
+
+def pause_author(by: str | None) -> str:
+    """Who pauses a scope; None: this process. Raises BadCall for a text that is empty or too long."""
+    if by is None:
+        return process_name()
+    if not is_text(by, 1, _LONGEST_AUTHOR):
+        raise BadCall(f"pause(by={shown(by)}): the author of the pause, in 1 to {_LONGEST_AUTHOR} bytes of UTF-8")
+    return by
 
 
 def joined_pauses(found: Sequence[Sequence[PausedPart]]) -> list[PausedPart]:
@@ -71,4 +106,4 @@ def joined_pauses(found: Sequence[Sequence[PausedPart]]) -> list[PausedPart]:
     for one in (one for pauses in found for one in pauses):
         known = joined.get((one.task, one.tenant)) or replace(one, parked=0)
         joined[one.task, one.tenant] = replace(one, parked=known.parked + one.parked, paused=known.paused or one.paused)
-    return sorted(joined.values(), key=lambda one: (one.task is None, one.task or one.tenant or ""))
+    return sorted(joined.values(), key=lambda one: (one.task is None, one.tenant is None, one.task or one.tenant or ""))

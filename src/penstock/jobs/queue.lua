@@ -419,17 +419,20 @@ function script.forget(base, meta, id, address)
   listeners.remove(id, address)
 end
 
--- Sets a switch. `paused`: no job is claimed, running jobs continue. `due_first`: due jobs are claimed before the lane
--- of their tenant and level. `by_time`: tenants are charged for the time of workers (charging.lua).
+-- Sets a switch. `paused`: no job is claimed, running jobs continue; `by` is the author. `due_first`: due jobs are
+-- claimed before the lane of their tenant and level. `by_time`: tenants are charged for the time of workers
+-- (charging.lua).
 --- keys: base meta
---- args: given: int, name: str, on: int
+--- args: given: int, name: str, on: int, by: str
 --- flags: allow-oom
 --- frame: row
-function script.set_switch(base, meta, given, name, on)
+function script.set_switch(base, meta, given, name, on, by)
   if name == "by_time" then
     s.row[_row.WEIGHTED] = s.row[_row.WEIGHTED] % 2 + on * _charge.BY_TIME
+  elseif name == "paused" then
+    pauses.switch(s, on, by)
   else
-    s.row[name == "paused" and _row.PAUSED or _row.DUE_FIRST] = on
+    s.row[_row.DUE_FIRST] = on
   end
   if s.row[_row.PAUSED] == 0 and s.row[_row.READY] > 0 then wake.one(s.row, s.now) end
 end

@@ -364,13 +364,18 @@ class Queue:
         return ask_all(self.shards, lambda shard: shard.bindings.workers(limit), join)
 
     @verb
-    def pause(self, *, task: Named | str | None = None, tenant: str | None = None) -> Operation[None]:
+    def pause(
+        self, *, task: Named | str | None = None, tenant: str | None = None, by: str | None = None
+    ) -> Operation[None]:
         """Let workers claim no jobs until `resume()`: of one `task`, of one `tenant`, or of the whole queue.
 
+        by  the author of the pause, for people (see `pauses`); None: host and process id of this program
+
         Running jobs continue, and new ones are accepted. Jobs of a paused task or tenant are parked, and keep no place
-        in a limit. At most 1000 tasks and tenants are paused at a time. One round trip; with shards, for each.
+        in a limit. At most 1000 tasks and tenants are paused at a time. What is paused already stays as it is. One
+        round trip; with shards, for each.
         """
-        return self._pause(True, task, tenant)
+        return self._pause(True, task, tenant, by)
 
     @verb
     def resume(self, *, task: Named | str | None = None, tenant: str | None = None) -> Operation[None]:
@@ -379,10 +384,10 @@ class Queue:
 
         The parked jobs of a task or tenant go first, in their order; each script admits a hundred of them.
         """
-        return self._pause(False, task, tenant)
+        return self._pause(False, task, tenant, None)
 
-    def _pause(self, on: bool, task: Named | str | None, tenant: str | None) -> Operation[None]:
-        from penstock.jobs.pauses import part_name
+    def _pause(self, on: bool, task: Named | str | None, tenant: str | None, by: str | None) -> Operation[None]:
+        from penstock.jobs.pauses import part_name, pause_author
 
         def check(answer: int) -> None:
             if answer < 0:
@@ -390,15 +395,16 @@ class Queue:
                     f"queue {self.name}: 1000 tasks and tenants are paused, which is the most: pause the queue"
                 )
 
-        name = part_name(self.name, task, tenant)
+        name, author = part_name(self.name, task, tenant), pause_author(by)
         if name is None:
-            yield from set_all(self.shards, lambda shard: shard.bindings.set_switch("paused", on))
+            yield from set_all(self.shards, lambda shard: shard.bindings.set_switch("paused", on, author))
         else:
-            yield from set_all(self.shards, lambda shard: shard.bindings.pause_scope(name, on).then(check))
+            yield from set_all(self.shards, lambda shard: shard.bindings.pause_scope(name, on, author).then(check))
 
     @verb
     def pauses(self) -> RoundTrip[list[PausedPart]] | Operation[list[PausedPart]]:
-        """The tasks and tenants that are paused, or that still have parked jobs after a pause.
+        """The tasks and tenants that are paused, or that still have parked jobs after a pause; and last the whole queue
+        if it is paused.
 
         One round trip; with shards, one to each node.
         """

@@ -127,18 +127,19 @@ def _copy_settings(shards: ShardMap, before: int) -> Operation[None]:
     """Give new shards the switches, the retention, the pauses and the weights of the first one."""
     first, added = shards.first, shards.current.known[before:]
     counts = yield first.bindings.counts()
-    names: tuple[Literal["paused", "due_first", "by_time"], ...] = ("paused", "due_first", "by_time")
+    names: tuple[Literal["due_first", "by_time"], ...] = ("due_first", "by_time")
     for name in names:
         if getattr(counts, name):
             yield Parallel(tuple(one.bindings.set_switch(name, True) for one in added))
     kept = yield Retention.of(first.bindings)
     if kept:
         yield Parallel(tuple(kept.store(one.bindings) for one in added))
-    if counts.paused_parts:
-        for pause in (yield first.bindings.pauses()):
-            part = part_name(first.name, pause.task, pause.tenant)
-            if pause.paused and part is not None:
-                yield Parallel(tuple(one.bindings.pause_scope(part, True) for one in added))
+    for pause in (yield first.bindings.pauses()):
+        part = part_name(first.name, pause.task, pause.tenant)
+        if part is None:
+            yield Parallel(tuple(one.bindings.set_switch("paused", True, pause.by) for one in added))
+        elif pause.paused:
+            yield Parallel(tuple(one.bindings.pause_scope(part, True, pause.by) for one in added))
     cursor = "0"
     while True:
         cursor, weights = yield ShardBindings(first.bindings).scan_weights(cursor)

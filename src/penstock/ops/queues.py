@@ -83,7 +83,7 @@ class QueueQuestioner(Questioner):
             for key, why in overview.unknown_tasks.items()
         ]
         pauses = []
-        if counts.paused_parts:
+        if counts.paused or counts.paused_parts:
             pauses = joined_pauses((yield Parallel(tuple(one.bindings.pauses() for one in shards))))
         due = [overview.due_in for overview in overviews if overview.due_in is not None]
         known = sum(overview.tenants for overview in overviews)

@@ -36,6 +36,8 @@ class Order(msgspec.Struct):
     filter: Filter = msgspec.field(default_factory=Filter)
     to: str = ""
     confirmed: bool = False
+    user: str = ""
+    """The visitor that sent it, whatever the request says."""
 
     def only_name(self) -> str:
         """The name that the action is about. Raises ValueError unless there is exactly one."""
@@ -89,6 +91,7 @@ class Actions:
             order = msgspec.json.decode(await read_body(request), type=Order)
         except msgspec.MsgspecError as error:
             raise ValueError(f"this is not an action: {error}") from None
+        order.user = request.state.visitor.name
         action = self._actions.get(order.action)
         bulk = order.action.removesuffix("_matching") if order.action in _BULK else ""
         if (action is None and not bulk) or len(order.ids) > MOST_IDS:
@@ -120,7 +123,7 @@ class Actions:
         return Json({"run": await self.runs.begin(bulk, order.queue, order.filter, order.to, end)})
 
     async def pause(self, order: Order) -> str:
-        await (await self._ask.queues.open.aio(order.queue)).pause.aio()
+        await (await self._ask.queues.open.aio(order.queue)).pause.aio(by=order.user[:30] or "the dashboard")
         return "paused"
 
     async def resume(self, order: Order) -> str:
