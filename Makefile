@@ -26,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export UV_PYTHON_DOWNLOADS := never
 
 .PHONY: help setup check lua constants test test-processes test-pairs test-pythons test-clients test-servers test-browser \
-	test-logs test-metrics nightly storm soak flood demo bench bench-peers clean
+	test-logs test-sql test-metrics nightly storm soak flood demo bench bench-peers clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z-]+:.*##/ { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -91,6 +91,11 @@ test-servers: setup  ## the components on each further server (Debian's Redis, o
 	PENSTOCK_REDIS_SERVER=$$(command -v redis-server) $(BIN)/pytest -q -k redis tests/ops/test_everywhere.py || \
 		PENSTOCK_REDIS_SERVER=$$(command -v redis-server) $(BIN)/pytest $(RETRY)
 	$(BIN)/python -m tests.matrix servers $(ARGS) -n $(JOBS) --dist worksteal --pairs half $(or $(TESTS),$(COMPONENTS))
+
+test-sql: setup  ## the outbox and the inbox on a real PostgreSQL as well; needs Debian's postgresql
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq --no-install-recommends postgresql; }
+	PENSTOCK_POSTGRES=$$(ls -d /usr/lib/postgresql/*/bin | tail -1) $(BIN)/pytest -q -n 4 tests/sql || \
+		PENSTOCK_POSTGRES=$$(ls -d /usr/lib/postgresql/*/bin | tail -1) $(BIN)/pytest $(RETRY)
 
 test-metrics: setup  ## every query of the Grafana board; needs Debian's prometheus
 	@command -v prometheus >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus; }

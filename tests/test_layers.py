@@ -34,6 +34,7 @@ FLOORS = [
     {"ops"},
     {"terminal"},
     {"testing"},
+    {"sql"},
     {"integrations"},
     {"web", "bench", "demo"},
     {"cli"},

@@ -35,6 +35,7 @@ In the server:
     dead_letters.lua      listing, requeueing and removing dead letters
     listing.lua           pages of the jobs that match a filter
     unique.lua            unique jobs, and when they give up their keys
+    receipts.lua          accepts once what a sender may send several times, out of a store of its own
     schedule.lua          calls that are enqueued again and again
     flow.lua              jobs that wait until other jobs have ended
     flow_rows.lua         how such jobs enter a queue
@@ -79,6 +80,7 @@ In Python:
     shards.py             all shards of a queue, and which of them has a tenant's jobs
     shard_changes.py      adding shards, and spreading a tenant
     sharded_enqueue.py    enqueueing in shards
+    receipts.py           enqueueing from such a store
     claiming.py           claims in a program without a worker
     tenant.py             one tenant of a queue
     queue.py              a queue, which works with or without tasks

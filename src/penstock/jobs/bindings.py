@@ -77,6 +77,7 @@ def scripts() -> Library:
         "jobs/admission.lua",
         "jobs/queue.lua",
         "jobs/shards.lua",
+        "jobs/receipts.lua",
         "jobs/editing.lua",
         "jobs/dead_letters.lua",
         "jobs/listing.lua",

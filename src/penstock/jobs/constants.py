@@ -63,6 +63,12 @@ PAUSE: Final = {
     "by": (7, 0),
 }
 
+# receipt, in receipts.lua
+ACCEPTED: Final = b"a"
+KNOWN: Final = b"k"
+TOO_OLD: Final = b"o"
+KEPT: Final = 604800000
+
 # record, in record.lua
 FORMAT: Final = 2
 

@@ -44,6 +44,7 @@ QUEUE = {
         "the worker that delivers it",
     ),
     "inbox": ("HASH", "queue -> number of the last entry that was received from it", OWNED),
+    "receipts": ("ZSET", "number of a call that its sender keeps -> accepted at, server ms", "TTL"),
     "unique": ("HASH", "key -> the job that holds it", "the job"),
     "throttle:": ("STRING", "until when no other job of this key is enqueued, and the first job", "TTL"),
     "reasons": ("HASH", "id -> why it failed last", "the job"),

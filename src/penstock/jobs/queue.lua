@@ -30,7 +30,7 @@
 --   outbox:, inbox (outbox) · intake (intake) · turns, heads, lane, front, weights (lane) · leases, held, owners,
 --   workers (lease) · results, ends (results) · sleepers (wake) · suspects (recovery) · tenants, age, ages (counters)
 --   history:10, history:60 (history)
---   listeners, unnotified (listeners) · replay: (idempotency)
+--   listeners, unnotified (listeners) · replay: (idempotency) · receipts (receipts)
 --
 -- Every script but `take_in` has a frame (job.lua, row.lua): statements before its own and before its last `return`.
 -- They read the row, empty the intake, and write what changed. A script that returns early has changed nothing.
@@ -68,23 +68,23 @@ function script.take_in(base, meta, caller, number, given, id, body)
   return _taken.YES
 end
 
--- Enqueues the drafts from ARGV[first] on, and writes everything. Returns the reply of `enqueue`.
---- (s: table, caller: str, number: int, first: int) -> any
+-- Enqueues the jobs from jobs[first] on (id, draft, …), and writes everything. Returns the reply of `enqueue`.
+--- (s: table, caller: str, number: int, jobs: table, first: int) -> any
 --- uses: base meta
-function queue.add_jobs(s, caller, number, first)
+function queue.add_jobs(s, caller, number, jobs, first)
   if s.now >= s.next_history then history.add(s) end
   local known, r, ids, seen, set = {}, s.row, {}, {}, {}
   local unique_ones, limited_ones
-  for i = first, #ARGV, 2 do
-    ids[#ids + 1] = ARGV[i]
-    local flags = string.byte(ARGV[i + 1], 27)
+  for i = first, #jobs, 2 do
+    ids[#ids + 1] = jobs[i]
+    local flags = string.byte(jobs[i + 1], 27)
     if flags >= flag.UNIQUE then
       unique_ones = unique_ones or {}
-      unique_ones[#unique_ones + 1] = ARGV[i + 1]
+      unique_ones[#unique_ones + 1] = jobs[i + 1]
     end
     if flags >= flag.LIMITED and record.has(flags, flag.LIMITED) then
       limited_ones = limited_ones or {}
-      limited_ones[#limited_ones + 1] = ARGV[i + 1]
+      limited_ones[#limited_ones + 1] = jobs[i + 1]
     end
   end
   if unique_ones then unique.read(s, unique_ones) end
@@ -92,7 +92,7 @@ function queue.add_jobs(s, caller, number, first)
   local old = redis.call("HMGET", base .. "jobs", unpack(ids))
   local generation = row.mint(r, #ids)
   for i = 1, #ids do
-    local id, body = ids[i], ARGV[first + 2 * i - 1]
+    local id, body = ids[i], jobs[first + 2 * i - 1]
     if not seen[id] and old[i] and job.expire(s, id) then
       for j = i, #ids do
         if ids[j] == id then old[j] = false end
@@ -124,7 +124,7 @@ end
 function script.enqueue(base, meta, caller, number, given, jobs, ...)
   local known = idempotency.replay(caller, number)
   if known then return known end
-  return queue.add_jobs(s, caller, number, jobs)
+  return queue.add_jobs(s, caller, number, ARGV, jobs)
 end
 
 -- One round trip of a worker. It settles finished jobs, promotes due jobs, takes back jobs whose lease ran out, and

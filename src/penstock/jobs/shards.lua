@@ -109,7 +109,7 @@ function script.enqueue_in_shard(base, meta, caller, number, given, shards_table
     local gone = shards.handed_over(shards.tenants_of(jobs), s.now)
     if #gone > 0 then return { "MOVED", unpack(gone) } end
   end
-  return queue.add_jobs(s, caller, number, jobs)
+  return queue.add_jobs(s, caller, number, ARGV, jobs)
 end
 
 -- Returns the table. If the shard has no table, stores one with `number` shards, or with one shard if the queue has

@@ -1,0 +1,35 @@
+"""Jobs and the program's own database: an outbox, an inbox, and their tables. Install `penstock[sql]`.
+
+    from penstock.sql import Outbox
+
+    outbox = Outbox(app, engine)
+
+    with Session(engine) as session, session.begin():
+        session.add(order)
+        outbox.enqueue(session, send_email.call("ada@example.com", subject="Hi"))
+
+In reading order:
+
+    schema.py         the tables, and the states of a row
+    outbox.py         `Outbox`, which writes rows
+    session_verb.py   methods that take blocking sessions and those of asyncio
+    after_commit.py   the hook after a commit
+    sender.py         enqueues what this process has committed
+    rows.py           the statements that read and change rows
+    relay.py          sends what was left behind
+    delivery.py       sends rows to their queues, and deletes them when that is safe
+    steps.py          work beside the program, in a thread or on an event loop
+"""
+
+from penstock.lazy import LazyNames
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from penstock.sql.outbox import Outbox
+
+__all__: list[str] = []
+_names = LazyNames(__name__, __all__)
+__all__ += ["Outbox"]
+_names.are_in("penstock.sql.outbox")
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _names.load, _names.listed

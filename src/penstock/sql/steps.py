@@ -1,0 +1,144 @@
+"""What runs beside the program: written once as a generator, and run in a thread or on an event loop.
+
+A generator yields *steps*, and gets the result of each, or its error:
+
+    Transact   run a function with a connection, in a transaction of its own      what the function returns
+    Ask        call a verb of Penstock                                            what the verb returns
+    Pause      wait, until somebody rings or the time is over                     None
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from penstock.core.operations import BoundVerb
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Transact:
+    work: Callable[[Connection], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    verb: BoundVerb[..., Any]
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+Step: TypeAlias = Transact | Ask | Pause
+Steps: TypeAlias = Generator[Step, Any, T]
+
+
+class Bell(Protocol):
+    """Ends a pause, or the next one."""
+
+    def ring(self) -> None: ...
+
+
+class ThreadBell:
+    """For steps that run in a thread. Any thread may ring."""
+
+    def __init__(self) -> None:
+        self._rung = threading.Event()
+
+    def ring(self) -> None:
+        self._rung.set()
+
+    def wait(self, seconds: float) -> None:
+        self._rung.wait(seconds)
+        self._rung.clear()
+
+
+class LoopBell:
+    """For steps that run on an event loop. Only code of that loop may ring."""
+
+    def __init__(self) -> None:
+        self._rung = asyncio.Event()
+
+    def ring(self) -> None:
+        self._rung.set()
+
+    async def wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._rung.wait()
+        except TimeoutError:
+            pass
+        self._rung.clear()
+
+
+def run_in_thread(steps: Steps[T], engine: Engine, bell: ThreadBell) -> T:
+    """Run steps in the calling thread, to their end."""
+
+    def take(step: Step) -> Any:
+        match step:
+            case Transact(work):
+                with engine.begin() as connection:
+                    return work(connection)
+            case Ask(verb, args):
+                return verb(*args)
+            case Pause(seconds):
+                return bell.wait(seconds)
+
+    result, error = None, None
+    try:
+        while True:
+            step = steps.send(result) if error is None else steps.throw(error)
+            try:
+                result, error = take(step), None
+            except Exception as failure:
+                error = failure
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    finally:
+        steps.close()
+
+
+async def run_on_loop(steps: Steps[T], engine: Engine | AsyncEngine, bell: LoopBell) -> T:
+    """Run steps on the running event loop, to their end. The transactions of a blocking engine run in a thread."""
+
+    async def take(step: Step) -> Any:
+        match step:
+            case Transact(work):
+                if isinstance(engine, AsyncEngine):
+                    async with engine.begin() as connection:
+                        return await connection.run_sync(work)
+                return await asyncio.to_thread(transact, engine, work)
+            case Ask(verb, args):
+                return await verb.aio(*args)
+            case Pause(seconds):
+                return await bell.wait(seconds)
+
+    result, error = None, None
+    try:
+        while True:
+            step = steps.send(result) if error is None else steps.throw(error)
+            try:
+                result, error = await take(step), None
+            except Exception as failure:
+                error = failure
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    finally:
+        steps.close()
+
+
+def transact(engine: Engine, work: Callable[[Connection], T]) -> T:
+    with engine.begin() as connection:
+        return work(connection)
