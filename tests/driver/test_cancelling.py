@@ -8,7 +8,7 @@ import anyio.to_thread
 import pytest
 
 from penstock.core.operations import Listen, Operation, Wait
-from penstock.driver.aio import AioConnection
+from penstock.driver.aio_connection import AioConnection
 from penstock.driver.server_driver import ServerDriver
 from tests.conftest import until
 from tests.driver.operations import (

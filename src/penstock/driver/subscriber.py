@@ -25,6 +25,7 @@ from weakref import WeakSet
 
 from penstock.core.slots import Node, slot
 from penstock.driver.connector import Command
+from penstock.driver.interruption import Interruption, report
 from penstock.driver.listening import FaceListener, Message, WakeChannel, channel_name
 from penstock.driver.retrying import MOVED, Attempts, error_code
 from penstock.errors import ServerError, ServerRefused, ServerUnavailable
@@ -250,9 +251,13 @@ class Subscriber:
         try:
             while not self._is_stopped and not self._subscriptions.retire(self):
                 try:
-                    await self._serve()
-                except Exception as error:
-                    await self._failed(error)
+                    try:
+                        await self._serve()
+                    except Exception as error:
+                        await self._failed(error)
+                except Interruption as found:
+                    report(found)
+                    self._disconnect()
         except Exception as error:
             end = error
         finally:
