@@ -128,7 +128,7 @@ async def test_the_error_of_a_handler_that_interrupts_the_sender_ends_the_call(a
         signal.raise_signal(signal.SIGALRM)
         write(data)
 
-    writer.write = interrupted
+    writer.write = interrupted  # type: ignore[method-assign, assignment]
     with raising(kind), pytest.raises(kind, match="mine"):
         await queue.count.aio()
     assert (await queue.count.aio()).ready == 0

@@ -111,6 +111,8 @@ class Subscriptions(Generic[L]):
         """Held while channels move from one subscriber to another."""
         self._channels: dict[str, WakeChannel] = {}
         self._subscribers: dict[Node | None, Subscriber] = {}
+        # If a server has accepted this login once, it will do so again: a password or a certificate is being replaced.
+        self.was_accepted = False
 
     def listen(self, key: str, *, shared: bool, is_cluster: bool) -> L:
         """Open a listener. Its first message confirms the subscription, unless the channel was subscribed before."""
@@ -221,8 +223,6 @@ class Subscriber:
         self._pinged_at = 0.0
         self._used_at = self._checked_at = time.monotonic()
         self._is_stopped = False
-        # If a server has accepted this login once, it will do so again: a password or a certificate is being replaced.
-        self._was_accepted = False
         self._warned_at = -_WARN_INTERVAL
         _subscribers.add(self)
 
@@ -297,7 +297,7 @@ class Subscriber:
 
     async def _connect(self, node: Node) -> None:
         connection = await self._face.connect(node)
-        self._was_accepted = True
+        self._subscriptions.was_accepted = True
         try:
             (number,) = await connection.exchange(("CLIENT", "ID"))
             if not isinstance(number, Exception):
@@ -406,7 +406,7 @@ class Subscriber:
             if isinstance(final, ServerUnavailable):
                 self._attempts = Attempts(self._face.settings.give_up_after)
                 pause = self._attempts.pause_after(error, self._face.address)
-            elif isinstance(final, ServerRefused) and self._was_accepted:
+            elif isinstance(final, ServerRefused) and self._subscriptions.was_accepted:
                 pause = _REFUSED_PAUSE
                 self._warn(final)
             else:

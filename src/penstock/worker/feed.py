@@ -28,6 +28,9 @@ MAX_SETTLEMENTS = 500
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 """Seconds between two tries to reach a server that does not answer. The pause doubles each time."""
 
+_WARN_INTERVAL = 60.0
+"""Seconds between two warnings that a server does not answer."""
+
 
 _MOST_IN_VAIN, _PAUSE_IN_VAIN = 20, 0.1
 """After `_MOST_IN_VAIN` turns in quick succession that found no job, each further wake-up takes effect only after
@@ -158,7 +161,7 @@ class Feed:
 
         Raises FormatTooNew at once. Raises any other ServerError if `give_up()` returns true when it occurs.
         """
-        pause = 0.0
+        pause, warned_at = 0.0, -math.inf
         while True:
             sent_at = time.monotonic()
             try:
@@ -169,7 +172,9 @@ class Feed:
                 if give_up():
                     raise
                 pause = min(_LONGEST_PAUSE, pause * 2 or _FIRST_PAUSE)
-                log.warning("the server does not answer, trying again in %.1f s: %s", pause, error)
+                if time.monotonic() - warned_at >= _WARN_INTERVAL:
+                    warned_at = time.monotonic()
+                    log.warning("the server does not answer, trying again in %.1f s: %s", pause, error)
                 await asyncio.sleep(pause)
             else:
                 if pause:
