@@ -35,7 +35,7 @@ async def main() -> None:
         print("heaviest:", [(entry.name, entry.weight) for entry in await guild.complete.aio("e", by="weight")])
         await guild.set_payload.aio("u2", "painter")
         for entry in await guild.complete.aio("nol"):
-            print("".join(f"[{piece}]" if matched else piece for piece, matched in entry.parts()), entry.payload)
+            print("".join(f"[{piece}]" if matched else piece for piece, matched in entry.pieces()), entry.payload)
         print("of", await guild.count.aio(), "names u3 is", await guild.get.aio("u3"))
 
         await guild.clear.aio()

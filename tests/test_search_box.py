@@ -38,11 +38,11 @@ def test_the_page_is_served(address: str):
         assert b'role="combobox"' in answer.read()
 
 
-def test_a_search_returns_names_in_parts(address: str):
+def test_a_search_returns_names_in_pieces(address: str):
     (found,) = search(address, "o'br")
     assert found == {
         "id": "u3",
-        "parts": [["Conan ", False], ["O’Br", True], ["ien", False]],
+        "pieces": [["Conan ", False], ["O’Br", True], ["ien", False]],
         "role": "comedian",
         "picked": 0.0,
     }

@@ -60,7 +60,7 @@ class SearchBox(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.BAD_REQUEST, str(error).encode(), "text/plain; charset=utf-8")
             return
         entries = [
-            {"id": entry.id, "parts": entry.parts(), "role": (entry.payload or b"").decode(), "picked": entry.weight}
+            {"id": entry.id, "pieces": entry.pieces(), "role": (entry.payload or b"").decode(), "picked": entry.weight}
             for entry in found
         ]
         self._answer(HTTPStatus.OK, json.dumps(entries).encode(), "application/json")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.jobs.job_list import BulkProgress, JobPage, JobSummary
     from penstock.jobs.limits import KeyUsage, LimitInfo
     from penstock.jobs.notes import JobProgress, LogLine
-    from penstock.jobs.pauses import PausedPart
+    from penstock.jobs.pauses import PausedScope
     from penstock.jobs.schedule import ScheduleInfo
     from penstock.locks.answers import (
         Allowance,
@@ -59,7 +59,7 @@ __all__ += ["KeyUsage", "LimitInfo"]
 _names.are_in("penstock.jobs.limits")
 __all__ += ["JobProgress", "LogLine"]
 _names.are_in("penstock.jobs.notes")
-__all__ += ["PausedPart"]
+__all__ += ["PausedScope"]
 _names.are_in("penstock.jobs.pauses")
 __all__ += ["ScheduleInfo"]
 _names.are_in("penstock.jobs.schedule")

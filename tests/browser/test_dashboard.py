@@ -173,7 +173,7 @@ def tenant(name: str, ready: int) -> dict[str, Any]:
 
 def test_a_chart_of_a_single_moment_shows_a_minute(page: Any):
     spans = page.evaluate("""async () => {
-        const { timeRange } = await import("./static/parts.js");
+        const { timeRange } = await import("./static/components.js");
         const ranges = [[], [1000], [1000, 4600]].map((times) => timeRange({ data: [times] }, 1000, 4600));
         return ranges.map(([low, high]) => high - low);
     }""")

@@ -125,7 +125,7 @@ def test_a_tenant_is_paused_shown_and_resumed(shop, penstock):
     code, out, _ = penstock("queue", "pause", "mail", "--tenant", "ada")
     assert (code, out) == (0, "mail, tenant 'ada' is paused; 0 running jobs continue, 2 wait.\n")
     shop.queue("mail").claim(5)
-    assert penstock("queue", "ls")[1].splitlines()[-1].split()[-3:] == ["1", "part", "paused"]
+    assert penstock("queue", "ls")[1].splitlines()[-1].split()[-3:] == ["1", "scope", "paused"]
     detail = json.loads(penstock("queue", "show", "mail", "--json")[1])
     (pause,) = detail["pauses"]
     author = f"{getpass.getuser()}@{socket.gethostname()}"

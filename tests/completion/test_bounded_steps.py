@@ -135,7 +135,7 @@ async def test_misspellings_that_have_many_weighed_names_are_found_in_short_step
         await do(guild.complete, "abc", limit, by="weight", typos=True)
         before = nodes[0].info("commandstats")["cmdstat_zmscore"]["calls"]
         found = await held(guild.complete, "abc", limit, by="weight", typos=True)
-        # A hundred members each; one is for the reply.
+        # A hundred elements each; one is for the reply.
         assert nodes[0].info("commandstats")["cmdstat_zmscore"]["calls"] - before <= (400 + 600) / 100 + 1
         assert found[0].weight == 500
 

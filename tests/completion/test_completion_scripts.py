@@ -9,7 +9,7 @@ import pytest
 from valkey.exceptions import ResponseError
 
 from penstock.completion.bindings import DirectoryRules, contacts_scripts, directory_scripts
-from penstock.completion.card import card, members
+from penstock.completion.card import card, elements
 from penstock.completion.keys import CompletionKeys
 from penstock.completion.name_rules import FORMAT
 from penstock.core.operations import RoundTrip
@@ -39,10 +39,10 @@ def every_call() -> dict[str, tuple[Any, ...]]:
         "save_rules": (RULES,),
         "begin_changes": (RULES, "u2", BOB),
         "end_changes": (RULES, "u2", BOB),
-        "add_members": (RULES, 1, b"cy\0Cy"),
-        "remove_members": ("p", 1, RULES, 1, b"cy\0Cy"),
-        "change_members": ("p", 1, RULES, members(ANN, "")[0], "+3", "=data"),
-        "look_up": (RULES, members(ANN, "")[0]),
+        "add_elements": (RULES, 1, b"cy\0Cy"),
+        "remove_elements": ("p", 1, RULES, 1, b"cy\0Cy"),
+        "change_elements": ("p", 1, RULES, elements(ANN, "")[0], "+3", "=data"),
+        "look_up": (RULES, elements(ANN, "")[0]),
         "heaviest": (RULES, 9, 0, 0, "", "", "", ""),
         "similar": (RULES, 9, 1, "a", "n", "m"),
         "find_id": (RULES, "u1", ANN),
@@ -79,7 +79,9 @@ def client(script_server: Server) -> Any:
 # --- called twice ---
 
 
-@pytest.mark.parametrize("before", [[], ["save"], ["save", "change_ids", "add_members", "touch_often", "touch_recent"]])
+@pytest.mark.parametrize(
+    "before", [[], ["save"], ["save", "change_ids", "add_elements", "touch_often", "touch_recent"]]
+)
 @pytest.mark.parametrize("name", sorted(every_call()))
 def test_a_repeated_call_answers_the_same_and_changes_nothing(client: Any, before: list[str], name: str):
     for number, other in enumerate(before):
@@ -89,7 +91,7 @@ def test_a_repeated_call_answers_the_same_and_changes_nothing(client: Any, befor
     left = dump(client)
     again = run(client, name)
     assert dump(client) == left
-    assert again == first or (name, again) == ("add_members", 0)  # the second call adds no name
+    assert again == first or (name, again) == ("add_elements", 0)  # the second call adds no name
 
 
 def test_a_call_with_the_next_number_is_a_new_call(client: Any):
@@ -138,7 +140,7 @@ def test_an_id_is_found_in_every_bucket(client: Any):
 
 # --- a full server ---
 
-ADDS = {"touch_recent", "touch_often", "save", "save_rules", "add_members", "change_ids", "change_members"}
+ADDS = {"touch_recent", "touch_often", "save", "save_rules", "add_elements", "change_ids", "change_elements"}
 
 
 @pytest.fixture(scope="module")

@@ -419,7 +419,7 @@ async def test_concurrent_changes_of_one_id_leave_it_one_name(app: Penstock, do:
     assert await do(guild.count) == 1
 
 
-@pytest.mark.parametrize("before", ["begin_changes", "add_members", "remove_members", "end_changes"])
+@pytest.mark.parametrize("before", ["begin_changes", "add_elements", "remove_elements", "end_changes"])
 async def test_an_overtaken_change_removes_its_own_name_again(app: Penstock, do: Do, before: str):
     guild = app.directory("g", shards=3, words=True)
     await do(guild.add, "Ann Lee", "u1")

@@ -21,7 +21,7 @@ def names(entries: list[Entry]) -> list[str]:
 
 
 def marked(entry: Entry) -> str:
-    return "".join(f"[{piece}]" if matched else piece for piece, matched in entry.parts())
+    return "".join(f"[{piece}]" if matched else piece for piece, matched in entry.pieces())
 
 
 # --- weights ---
@@ -236,7 +236,7 @@ async def test_the_parts_of_any_name_make_up_the_name(app: Penstock, do: Do, fac
             found = await do(guild.complete, typed, 100)
             assert name in names(found)
             for entry in found:
-                assert "".join(piece for piece, _ in entry.parts()) == entry.name
+                assert "".join(piece for piece, _ in entry.pieces()) == entry.name
                 assert entry.matched, (typed, entry)
                 start, end = entry.matched[0]
                 assert fold(entry.name[:end]) or start

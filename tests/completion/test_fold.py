@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.completion.card import card, card_name, members, parse_member
+from penstock.completion.card import card, card_name, elements, parse_element
 from penstock.completion.fold import (
     Equivalents,
     check_name,
@@ -194,21 +194,21 @@ def test_spaces_and_punctuation_separate_words():
 
 @pytest.mark.parametrize("name", ["Ann", "ann", "Ma Smith", "Zoë", "名前", "Émile de la Tour", "ß", "-x-", "ÉMILE x"])
 @pytest.mark.parametrize("accents", [True, False])
-def test_the_members_of_a_card_are_its_tails(name: str, accents: bool):
+def test_the_elements_of_a_card_are_its_tails(name: str, accents: bool):
     folded = fold(name, accents=accents)
     for id in ("", "u1"):
         plain, in_words = card(name, [folded]), card(name, [folded], words=True)
-        assert [parse_member(one) for one in members(plain, id)] == [(folded, name, id or name)]
-        assert [parse_member(one).tail for one in members(in_words, id)] == tails(folded)
-        assert {parse_member(one)[1:] for one in members(in_words, id)} == {(name, id or name)}
+        assert [parse_element(one) for one in elements(plain, id)] == [(folded, name, id or name)]
+        assert [parse_element(one).tail for one in elements(in_words, id)] == tails(folded)
+        assert {parse_element(one)[1:] for one in elements(in_words, id)} == {(name, id or name)}
         assert card_name(plain) == card_name(in_words) == name
 
 
 def test_a_card_with_several_texts_has_the_tails_of_all():
     several = card("张 W", ["张 w", "zhang w", "zw"], words=True)
     assert several == "\1张 \1w\4\1zhang \1w\4\1zw\0张 W".encode()
-    assert [parse_member(one).tail for one in members(several, "")] == ["张 w", "w", "zhang w", "w", "zw"]
-    assert [parse_member(one).tail for one in members(card("张", ["张", "zhang"]), "u")] == ["张", "zhang"]
+    assert [parse_element(one).tail for one in elements(several, "")] == ["张 w", "w", "zhang w", "w", "zw"]
+    assert [parse_element(one).tail for one in elements(card("张", ["张", "zhang"]), "u")] == ["张", "zhang"]
 
 
 def test_the_card_of_an_ascii_name_is_the_name_alone():

@@ -18,7 +18,7 @@ def names(entries: list[Entry]) -> list[str]:
 
 
 def marked(entry: Entry) -> str:
-    return "".join(f"[{piece}]" if matched else piece for piece, matched in entry.parts())
+    return "".join(f"[{piece}]" if matched else piece for piece, matched in entry.pieces())
 
 
 # --- equivalents ---

@@ -23,7 +23,7 @@ from penstock.files.bindings import ChannelBindings
 from penstock.files.channel import Channel
 from penstock.files.count_bindings import Totals
 from penstock.files.sender import Progress
-from penstock.files.settlement import CountPart
+from penstock.files.settlement import CountPiece
 from tests.conftest import Do, Time, until
 from tests.counting.counted_lines import (
     MODES,
@@ -316,7 +316,7 @@ async def test_no_round_trip_settles_many_more_keys_than_a_block_has(
     settled: list[int] = []
     take = unsettled.UnsettledCounts.take
 
-    def noted(counts: unsettled.UnsettledCounts) -> list[CountPart]:
+    def noted(counts: unsettled.UnsettledCounts) -> list[CountPiece]:
         settled.append(counts.keys)
         return take(counts)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.core.clock import Clock
 from penstock.core.operations import RoundTrip
-from penstock.files.bindings import ChannelBindings, SourceEntry, UploadPart
+from penstock.files.bindings import ChannelBindings, SourceEntry, UploadPiece
 from penstock.files.dead_files import FileFailure
 from penstock.messages.keys import LogKeys
 from penstock.settings import MiB, Settings
@@ -40,7 +40,7 @@ def put(
         expected = b""
     outcome = "-" if "A" in kinds else "whole" if "E" in kinds else ""
     names = ["i:inode" + file, "p:path" + file, "h:alike"] if "B" in kinds else []
-    part = UploadPart(
+    piece = UploadPiece(
         file,
         file,
         [(kind, b"x" * size) for kind in kinds],
@@ -50,7 +50,7 @@ def put(
         names=names,
         **more,
     )
-    return LOG.put(token, [part])
+    return LOG.put(token, [piece])
 
 
 def entry(client: Any, name: str) -> SourceEntry:
@@ -95,7 +95,7 @@ OTHERS: dict[str, RoundTrip[Any]] = {
     "counts_of": LOG.counts_of("ada", "days", ["mon", "tue"]),
     "rejected": LOG.rejected("ada", 0, 9),
     "deposit": LOG.deposit("ada", "d1", 0, COUNTED),
-    "add_part": LOG.add_part("ada", "d1"),
+    "add_piece": LOG.add_piece("ada", "d1"),
     "dead_batches": LOG.dead_batches("ada"),
     "dead_lines": LOG.dead_lines("ada", "1"),
     "settle_dead_batch": LOG.settle_dead_batch("ada", "1", COUNTED, ""),

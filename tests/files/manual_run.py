@@ -16,7 +16,7 @@ from penstock.files import exclusive_stream
 from penstock.files.channel import Channel
 from penstock.files.recognition import SendRules
 from penstock.files.sender import Sender, Sent
-from penstock.files.settlement import CountPart
+from penstock.files.settlement import CountPiece
 from penstock.files.source import find_sources
 from penstock.files.upload import Upload
 
@@ -150,14 +150,14 @@ class CountingReceiver:
         self.stream = self._make()
         self.stream.commit_with(self._take)
 
-    def _take(self) -> list[CountPart]:
+    def _take(self) -> list[CountPiece]:
         counts = [*self._unsettled.items()]
         self._unsettled.clear()
-        parts = list[CountPart]()
+        parts = list[CountPiece]()
         for start in range(0, len(counts), KEYS_OF_PART):
             some = dict(counts[start : start + KEYS_OF_PART])
             packed = msgspec.msgpack.encode((sum(some.values()), 0, {"seen": ("count 0", 0, some)}, []))
-            parts.append(CountPart(packed, len(some)))
+            parts.append(CountPiece(packed, len(some)))
         return parts
 
     def advance(self) -> None:

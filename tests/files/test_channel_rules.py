@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import ChannelClosed, ChannelError, NoReceiver, SentElsewhere
-from penstock.files.bindings import UploadPart
+from penstock.files.bindings import UploadPiece
 from penstock.settings import MiB
 from tests.faces import Faces
 from tests.files.channel_calls import (
@@ -63,7 +63,8 @@ def test_of_two_processes_that_begin_a_file_one_sends_it(client: Any):
 def test_of_two_processes_that_begin_a_new_file_under_different_ids_one_sends_it(client: Any):
     run(client, LOG.open(["ada"], None, None))
     first, second = (
-        UploadPart(id, id, [("B", b"x"), ("E", b"x")], "m", expected=b"", outcome="whole", names=["i:1"]) for id in "xy"
+        UploadPiece(id, id, [("B", b"x"), ("E", b"x")], "m", expected=b"", outcome="whole", names=["i:1"])
+        for id in "xy"
     )
     run(client, LOG.put("one", [first]))
     with pytest.raises(SentElsewhere):
@@ -76,7 +77,7 @@ def test_several_uploads_are_stored_all_or_none(client: Any):
     run(client, LOG.open(["ada"], None, None))
     run(client, put("B", "E", file="f1"))
     parts = [
-        UploadPart(id, id, [("B", b"x"), ("E", b"x")], "m", expected=b"", outcome="whole", names=["i:" + id])
+        UploadPiece(id, id, [("B", b"x"), ("E", b"x")], "m", expected=b"", outcome="whole", names=["i:" + id])
         for id in ("f0", "f1", "f2")
     ]
     before = dump(client)

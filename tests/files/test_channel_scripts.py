@@ -194,10 +194,10 @@ def test_parts_of_a_settlement_are_read_together_or_not_at_all(client: Any):
     left = 3
     while left:
         assert [run(client, ask) for ask in asked] == [None] * 4
-        left = run(client, LOG.add_part("ada"))
+        left = run(client, LOG.add_piece("ada"))
     assert run(client, LOG.totals("ada")).lines == 4 * 3
     assert run(client, LOG.counts_of("ada", "days", ["mon"])) == {"mon": 8}
-    assert run(client, LOG.add_part("ada")) == 0
+    assert run(client, LOG.add_piece("ada")) == 0
     assert run(client, LOG.totals("ada")).lines == 4 * 3
     run(client, LOG.forget_counts("ada"))
     assert [*client.scan_iter(match=f"{BASE}part*")] == []
@@ -212,7 +212,7 @@ def test_a_deposit_of_a_dead_process_gives_way(client: Any):
     assert run(client, LOG.deposit("ada", "d2", 0, COUNTED)) == "OK"
     assert run(client, LOG.deposit("ada", "d1", 1, COUNTED)) == "BUSY"
     assert run(client, receive(2, counts=b"@d1 1")).status == "LOST"
-    assert run(client, LOG.add_part("ada", "d2")) == 0  # its settlement was refused
+    assert run(client, LOG.add_piece("ada", "d2")) == 0  # its settlement was refused
     assert run(client, LOG.totals("ada")).lines == 3
     assert run(client, receive(3, acked=2, counts=COUNTED)).status == "OK"
     assert run(client, LOG.totals("ada")).lines == 6

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.clock import Clock
 from penstock.core.operations import RoundTrip
-from penstock.files.bindings import ChannelBindings, UploadPart
+from penstock.files.bindings import ChannelBindings, UploadPiece
 from penstock.messages.keys import LogKeys
 from penstock.settings import MiB, Settings
 from tests.faces import Faces
@@ -24,8 +24,8 @@ LOG = ChannelBindings(LogKeys("t", "files", "space"), Settings(prefix="t"), CLOC
 
 def put(*kinds: str, file: str, size: int) -> RoundTrip[Any]:
     records = [(kind, b"x" * size) for kind in kinds]
-    part = UploadPart(file, file, records, "m", expected=b"", outcome="whole", names=["i:at" + file])
-    return LOG.put("s", [part])
+    piece = UploadPiece(file, file, records, "m", expected=b"", outcome="whole", names=["i:at" + file])
+    return LOG.put("s", [piece])
 
 
 def receive(turn: int, receiver: str = "ada", **more: Any) -> RoundTrip[Any]:

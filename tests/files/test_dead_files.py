@@ -15,7 +15,7 @@ import pytest
 
 from penstock import Channel
 from penstock.errors import BlocksMissed, FileDamaged, FileNotSaved
-from penstock.files.bindings import UploadPart
+from penstock.files.bindings import UploadPiece
 from penstock.files.partial_files import PartialFiles
 from penstock.files.records import (
     BEGIN,
@@ -39,8 +39,8 @@ DIGEST = sha256(TEXT).digest()
 
 
 def put(channel: Channel, upload_id: str, *records: tuple[str, bytes]) -> None:
-    part = UploadPart(upload_id, upload_id, records, "", expected=b"", outcome="-")
-    channel._driver.blocking.run(channel.bindings.put("t", [part]))
+    piece = UploadPiece(upload_id, upload_id, records, "", expected=b"", outcome="-")
+    channel._driver.blocking.run(channel.bindings.put("t", [piece]))
 
 
 def begin(name: str, **more: Any) -> tuple[str, bytes]:

@@ -11,7 +11,7 @@ import pytest
 
 from penstock import Channel
 from penstock.errors import ChannelRestarted, StateLost
-from penstock.files.settlement import CountPart
+from penstock.files.settlement import CountPiece
 from tests.conftest import Do
 from tests.files.manual_run import ManualRun
 from tests.files.streams import gather
@@ -88,7 +88,7 @@ async def test_a_settlement_that_the_server_lost_while_the_stream_waits_is_made_
     assert await take(do, stream) == [b"a", b"b"]
     old = take_snapshot(raw)
     counts = [
-        CountPart(msgspec.msgpack.encode((1, 0, {"t": ("count 0", 0, {f"{n}": 1})}, [])), 1) for n in range(parts)
+        CountPiece(msgspec.msgpack.encode((1, 0, {"t": ("count 0", 0, {f"{n}": 1})}, [])), 1) for n in range(parts)
     ]
     stream.commit_with(lambda: counts)
     waiting = ManualRun(channel, stream.fill())

@@ -16,7 +16,7 @@ import pytest
 
 from penstock import Channel, Penstock, file_digest
 from penstock.errors import FileDamaged, FilesError
-from penstock.files.bindings import UploadPart
+from penstock.files.bindings import UploadPiece
 from penstock.files.records import (
     ABORT,
     BEGIN,
@@ -92,7 +92,7 @@ async def test_an_impossible_name_raises_once_and_the_next_file_is_saved(
     await do(channel.open, ["r"])
     for n, name in enumerate([*NAMES, "good"]):
         records = [(BEGIN, pack(FileBegin(name, 0, False))), (END, pack(FileEnd(0, 0, START_DIGEST)))]
-        put = channel.bindings.put("t", [UploadPart(f"k{n}", f"f{n}", records, "", expected=b"", outcome="-")])
+        put = channel.bindings.put("t", [UploadPiece(f"k{n}", f"f{n}", records, "", expected=b"", outcome="-")])
         await anyio.to_thread.run_sync(channel._driver.blocking.run, put)
     await do(channel.close)
     errors, saved = [], []
@@ -229,7 +229,7 @@ async def test_a_layout_cannot_leave_the_folder(channel: Channel, do: Do, face: 
     begin = FileBegin("log", 0, False, source="..")  # Penstock refuses to send such a source
     records = [(BEGIN, pack(begin)), (END, pack(FileEnd(0, 0, START_DIGEST)))]
     await do(channel.open, ["r"])
-    put = channel.bindings.put("t", [UploadPart("k", "f", records, "", expected=b"", outcome="-")])
+    put = channel.bindings.put("t", [UploadPiece("k", "f", records, "", expected=b"", outcome="-")])
     await anyio.to_thread.run_sync(channel._driver.blocking.run, put)
     await do(channel.close)
     with pytest.raises(FileDamaged, match="would leave the folder"):
@@ -309,7 +309,7 @@ async def test_malformed_records_raise_once_and_the_next_file_arrives(
     good, out = tmp_path / "good", tmp_path / "a" / "b" / "out"
     good.write_bytes(b"good")
     await do(channel.open, ["r"])
-    put = channel.bindings.put("t", [UploadPart("k", file, records, "", expected=b"", outcome="-")])
+    put = channel.bindings.put("t", [UploadPiece("k", file, records, "", expected=b"", outcome="-")])
     await anyio.to_thread.run_sync(channel._driver.blocking.run, put)
     await do(channel.send, good, close=True)
     saving = channel.receiver("r").save(out)
@@ -378,7 +378,7 @@ async def test_files_and_errors_come_in_the_order_in_which_they_were_sent(
     ends = [("a", None), ("taken", None), ("b", None), ("broken", other), ("c", None), ("also broken", other)]
     for n, (name, end) in enumerate(ends):
         records = [(BEGIN, pack(FileBegin(name, 0, False))), (END, end or pack(FileEnd(0, 0, START_DIGEST)))]
-        put = channel.bindings.put("t", [UploadPart(f"k{n}", f"f{n}", records, "", expected=b"", outcome="-")])
+        put = channel.bindings.put("t", [UploadPiece(f"k{n}", f"f{n}", records, "", expected=b"", outcome="-")])
         await anyio.to_thread.run_sync(channel._driver.blocking.run, put)
     await do(channel.close)
     stream, seen = channel.receiver("r").save(out), list[str]()

@@ -66,10 +66,10 @@ def server_us(stand: Stand, act: Callable[[], Any]) -> int:
 def test_hashes_that_turns_write_by_the_hundred_are_not_encoded_as_lists(stand: Stand):
     fill(stand, 200, 100)
     FakeWorker(stand, "w").claim(100)
-    tables = ("held:w", "owners", "heads:5", "turns:5", "tenants")
+    tables = ("held:w", "owners", "heads:5", "rotation:5", "tenants")
     kinds = {name: stand.client.object("encoding", stand.base + name) for name in tables}
-    assert kinds == dict.fromkeys(tables, b"hashtable") | {"turns:5": b"skiplist"}
-    assert len(stand.dump()["turns:5"]) == len(stand.dump()["tenants"]) == 100
+    assert kinds == dict.fromkeys(tables, b"hashtable") | {"rotation:5": b"skiplist"}
+    assert len(stand.dump()["rotation:5"]) == len(stand.dump()["tenants"]) == 100
 
 
 @pytest.mark.parametrize(("many", "tenants"), [(500_000, 1), (200_000, 1000)])

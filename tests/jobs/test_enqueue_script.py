@@ -23,7 +23,7 @@ def test_a_job_becomes_ready_in_the_lane_of_its_tenant(stand: Stand):
         },
         "jobs": {b"j": body},
         "heads:3": {b"ada": entry(1, "j")},
-        "turns:3": [(b"ada", 2**36 - 2**20)],
+        "rotation:3": [(b"ada", 2**36 - 2**20)],
         "tenants": {b"ada": bytes([0, 0, 0, 1]) + bytes(12)},
     }
 

@@ -94,7 +94,7 @@ SOME = [
     "jobs",
     "lane:5:ada",
     "front:5:ada",
-    "turns:5",
+    "rotation:5",
     "delayed",
     "held:v",
     "leases",
@@ -104,7 +104,9 @@ SOME = [
 ]
 
 
-@pytest.mark.parametrize("migrated", [[], ["meta"], ["jobs"], SOME, [*SOME, "meta"], ["meta", "turns:1", "age"], None])
+@pytest.mark.parametrize(
+    "migrated", [[], ["meta"], ["jobs"], SOME, [*SOME, "meta"], ["meta", "rotation:1", "age"], None]
+)
 def test_no_script_is_half_done_during_a_slot_migration(migration: Migration, migrated: list[str] | None):
     """`migrated` None: all keys have been migrated, but the nodes do not know yet that the migration is over."""
     everything = [key.removeprefix(migration.at_source.base) for key in migration.at_source.names()]

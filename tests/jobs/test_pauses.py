@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.operations import RoundTrip
 from penstock.errors import BadCall
-from penstock.jobs.pauses import part_name
+from penstock.jobs.pauses import scope_name
 from tests.jobs.stand import START, FakeWorker, Stand, at_most, ids, problems_in, record, settlement
 
 
@@ -179,7 +179,7 @@ def test_a_pause_of_what_is_paused_changes_nothing(stand: Stand) -> None:
     assert stand.dump() == before
 
 
-def test_a_queue_has_at_most_a_thousand_paused_parts(stand: Stand) -> None:
+def test_a_queue_has_at_most_a_thousand_paused_scopes(stand: Stand) -> None:
     for i in range(1000):
         assert pause(stand, f"t{i}") == 1
     assert pause(stand, "one more") == -1
@@ -225,7 +225,7 @@ def test_a_parked_unique_job_that_is_replaced_with_a_larger_one_is_not_forgotten
 )
 def test_what_cannot_be_paused_is_refused(options: dict[str, str], complaint: str) -> None:
     with pytest.raises((BadCall, ValueError), match=complaint):
-        part_name("q", options.get("task"), options.get("tenant"))
+        scope_name("q", options.get("task"), options.get("tenant"))
 
 
 def test_a_pause_has_a_time_and_an_author(stand: Stand) -> None:

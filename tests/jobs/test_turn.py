@@ -43,7 +43,7 @@ def test_a_claim_takes_a_job_from_its_lane(stand: Stand):
         },
         "heads:5": {b"ada": entry(2, "k", more=True)},
         "lane:5:ada": None,
-        "turns:5": [(b"ada", 2 * 2**36 - 2**20)],
+        "rotation:5": [(b"ada", 2 * 2**36 - 2**20)],
         "tenants": {b"ada": bytes([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0])},
         "leases": [(b"w", START + 10_000.0)],
         "held:w": {b"j": (3).to_bytes(6) + bytes([0]) + (600_000).to_bytes(5) + b"\3ada"},
@@ -143,10 +143,10 @@ def test_a_waiting_tenant_keeps_its_turn_when_another_of_its_jobs_arrives(stand:
     worker = FakeWorker(stand, "w")
     (claim,) = worker.claim()
     worker.settle(claim, ending="release")
-    before = dict(stand.dump()["turns:5"])
+    before = dict(stand.dump()["rotation:5"])
     assert ids(worker.claim()) == ["u1"]
     stand.put_for(t="t2")
-    assert dict(stand.dump()["turns:5"])[b"t"] == before[b"t"]
+    assert dict(stand.dump()["rotation:5"])[b"t"] == before[b"t"]
     assert ids(worker.claim(2)) == ["t1", "u2"]
 
 

@@ -246,7 +246,7 @@ async def test_a_worker_finds_a_message_though_all_that_were_woken_are_frozen(
 
 
 async def test_a_dead_deputy_does_not_keep_a_worker_from_a_lease_that_runs_out(app: Penstock, deployment: Any):
-    """The watcher is frozen and its deputy has died: the third looks."""
+    """The first worker is frozen and its deputy has died: the third looks."""
     box = app.mailbox("jobs")
     await box.post.aio("hi")
     await box.claim.aio(lease=1.5)

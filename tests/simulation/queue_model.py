@@ -601,7 +601,7 @@ class QueueModel:
         }
         for level in LEVELS:
             tenants = {tenant for place, tenant in found if place == level}
-            assert {tenant.decode() for tenant, _ in dump.get(f"turns:{level}", [])} == tenants
+            assert {tenant.decode() for tenant, _ in dump.get(f"rotation:{level}", [])} == tenants
             self.fairness.present(level, tenants)
         assert int(dump.get("meta", {}).get(b"front", 0)) == sum(map(len, _family(dump, "front:").values()))
 

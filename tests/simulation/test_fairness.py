@@ -94,7 +94,7 @@ def test_virtual_times_stay_exact_after_a_thousand_million_turns(stand: Stand):
     """Virtual time grows as long as a level is not empty. The smallest difference must still decide the order."""
     stand.put("x", tenant="m")
     stand.change_row(levels=[5, 1, 2.0**66])
-    stand.client.zadd(stand.base + "turns:5", {"m": 2.0**66 + 2.0**35})
+    stand.client.zadd(stand.base + "rotation:5", {"m": 2.0**66 + 2.0**35})
     fill(stand, "m", 20)
     for tenant in "az":
         stand.put(tenant, tenant=tenant)

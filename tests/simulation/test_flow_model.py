@@ -139,7 +139,7 @@ class FlowHistory:
         plan._check()
         for _ in plan._choose_shards():
             raise AssertionError("these queues have no shards")
-        places = {node.key: node.places for node in plan.nodes}
+        places = {node.key: node.indexes for node in plan.nodes}
         sent: list[Id] = []
         for queue, rows in [one for phase in plan._phases() for one in self.slices(phase)]:
             gone = any(row.verb.startswith("after") and row.key == "unknown" for row in rows)

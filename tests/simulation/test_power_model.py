@@ -192,8 +192,8 @@ class PowerHistory:
     def claimed(self, one: Worker, claims: Sequence[Claim]) -> None:
         self.judge.claimed(claims, self.before)
         for claim in claims:
-            parts = {f"p:task={claim.record.task}", f"p:tenant={claim.record.tenant}"}
-            assert not parts & self.paused, f"{claim.id} was claimed while its part is paused"
+            scopes = {f"p:task={claim.record.task}", f"p:tenant={claim.record.tenant}"}
+            assert not scopes & self.paused, f"{claim.id} was claimed while its scope is paused"
             self.judge.holders[claim.id] = one.incarnation
         one.held += claims
 
@@ -283,9 +283,9 @@ class PowerHistory:
         tasks = [f"task={kind}" for kind, *_ in self.choices]
         self.pause_scope("p:" + self.random.choice([*tasks, "tenant=ada"]), self.random.random() < 0.5)
 
-    def pause_scope(self, part: str, on: bool) -> None:
-        self.send(self.stand.bindings.pause_scope(part, on))
-        (self.paused.add if on else self.paused.discard)(part)
+    def pause_scope(self, scope: str, on: bool) -> None:
+        self.send(self.stand.bindings.pause_scope(scope, on))
+        (self.paused.add if on else self.paused.discard)(scope)
         self.judge.judge(self.before)
 
     def change_limits(self) -> None:
@@ -327,8 +327,8 @@ class PowerHistory:
 
     def finish(self) -> None:
         """One worker runs everything, and nothing is left."""
-        for part in sorted(self.paused):  # not in the order of a set, so that a seed can be repeated
-            self.pause_scope(part, False)
+        for scope in sorted(self.paused):  # not in the order of a set, so that a seed can be repeated
+            self.pause_scope(scope, False)
         self.wait(10.001)
         last = Worker("last")
         turns = 0
@@ -352,7 +352,7 @@ def test_histories_keep_their_promises(client: Any) -> None:
 
 
 def test_jobs_of_two_releases_that_one_call_admits_each_count_by_their_own_numbers(client: Any) -> None:
-    """The parked jobs of a paused part are the first that use a limit. The newer release lowers it."""
+    """The parked jobs of a paused scope are the first that use a limit. The newer release lowers it."""
     history = PowerHistory(client, 0)
     history.keep(None)
     history.pause_scope("p:task=two", True)

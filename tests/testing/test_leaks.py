@@ -57,9 +57,9 @@ DAMAGES: list[tuple[str, Callable[[Any, str], Any]]] = [
     ("queue q: row: entries {5: 3}, counted", lambda raw, base: change_row(raw, base, levels=[5, 3, 0])),
     ("queue q: ages: ", lambda raw, base: raw.zadd(base + "ages", {"7": 7})),
     ("queue q: ready are ", lambda raw, base: raw.lpop(base + "lane:5:acme")),
-    ("queue q: level 5, b'acme': entries, but no turn", lambda raw, base: raw.zrem(base + "turns:5", "acme")),
+    ("queue q: level 5, b'acme': entries, but no turn", lambda raw, base: raw.zrem(base + "rotation:5", "acme")),
     ("queue q: lane:5:acme: entries, but the first", lambda raw, base: raw.hdel(base + "heads:5", "acme")),
-    ("queue q: turns:5: b'bolt' has a turn", lambda raw, base: raw.zadd(base + "turns:5", {"bolt": 1})),
+    ("queue q: rotation:5: b'bolt' has a turn", lambda raw, base: raw.zadd(base + "rotation:5", {"bolt": 1})),
     ("queue q: row: 1 entries in front", lambda raw, base: change_row(raw, base, front=1)),
     ("queue q: delayed: ", lambda raw, base: raw.zadd(base + "delayed", {bytes(7) + b"ghost": 1})),
     ("queue q: leases: ", lambda raw, base: raw.zadd(base + "leases", {"somebody": 1})),
@@ -91,7 +91,7 @@ async def test_every_leak_of_a_queue_is_reported(
 
 def change_state(raw: Any, base: str, place: int, value: int) -> None:
     """Change a number in the row of a log, which is an array of MessagePack without its head."""
-    values = msgspec.msgpack.decode(b"\x9c" + raw.hget(base + "state", "row"))
+    values = msgspec.msgpack.decode(b"\x9d" + raw.hget(base + "state", "row"))
     values[place] = value
     raw.hset(base + "state", "row", b"".join(map(msgspec.msgpack.encode, values)))
 

@@ -9,7 +9,7 @@ from penstock.cli.owners import user_name
 from penstock.cli.where import HERE, AsJson, Where, Yes, confirm
 from penstock.errors import ConfigurationError
 from penstock.jobs.counts import Counts
-from penstock.jobs.pauses import PausedPart
+from penstock.jobs.pauses import PausedScope
 from penstock.jobs.retention import Retention
 from penstock.ops.answers import QueueDetail
 from penstock.ops.wording import age, ago, many
@@ -46,8 +46,8 @@ def _dead(counts: Counts) -> Text:
 
 
 def _state(counts: Counts) -> Text:
-    parts = many(counts.paused_parts, "part paused", "parts paused") if counts.paused_parts else ""
-    return cell("paused" if counts.paused else parts, "yellow")
+    scopes = many(counts.paused_scopes, "scope paused", "scopes paused") if counts.paused_scopes else ""
+    return cell("paused" if counts.paused else scopes, "yellow")
 
 
 def show_one(name: str, /, *, tenants: int = 10, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -96,8 +96,8 @@ def _describe(queue: QueueDetail, now: float) -> None:
             "so far": _totals(counts),
         }
     )
-    if parts := [one for one in queue.pauses if one.name != "queue"]:
-        rows = [(one.name, f"{one.parked:,}", _pause(one, now)) for one in parts]
+    if scopes := [one for one in queue.pauses if one.name != "queue"]:
+        rows = [(one.name, f"{one.parked:,}", _pause(one, now)) for one in scopes]
         show("")
         show_table(headings("paused:text", "parked", ":text"), rows)
     if queue.largest:
@@ -125,8 +125,8 @@ def _describe(queue: QueueDetail, now: float) -> None:
 
 
 def _outbox(queue: QueueDetail) -> dict[str, str]:
-    parts = [f"{one.entries:,} to {one.queue}, the oldest for {age(one.oldest)}" for one in queue.outbox]
-    return {"outbox": "; ".join(parts)} if parts else {}
+    queues = [f"{one.entries:,} to {one.queue}, the oldest for {age(one.oldest)}" for one in queue.outbox]
+    return {"outbox": "; ".join(queues)} if queues else {}
 
 
 def _shards(queue: QueueDetail) -> dict[str, str]:
@@ -233,7 +233,7 @@ def pause(name: str, /, *, task: str | None = None, tenant: str | None = None, w
         queue.pause(task=task, tenant=tenant, by=user_name())
         counts = queue.count()
     running = many(counts.running, "running job continues", "running jobs continue")
-    show(f"{_whole_or_part(name, task, tenant)} is paused; {running}, {counts.waiting:,} wait.")
+    show(f"{_queue_or_scope(name, task, tenant)} is paused; {running}, {counts.waiting:,} wait.")
 
 
 def resume(name: str, /, *, task: str | None = None, tenant: str | None = None, where: Where = HERE) -> None:
@@ -252,16 +252,16 @@ def resume(name: str, /, *, task: str | None = None, tenant: str | None = None, 
         queue = inspector.queues.open(name)
         queue.resume(task=task, tenant=tenant)
         counts = queue.count()
-    show(f"{_whole_or_part(name, task, tenant)} is open; {many(counts.waiting, 'job waits', 'jobs wait')}.")
+    show(f"{_queue_or_scope(name, task, tenant)} is open; {many(counts.waiting, 'job waits', 'jobs wait')}.")
 
 
-def _whole_or_part(name: str, task: str | None, tenant: str | None) -> str:
+def _queue_or_scope(name: str, task: str | None, tenant: str | None) -> str:
     if task is None and tenant is None:
         return name
     return f"{name}, {f'task {task}' if task is not None else f'tenant {tenant!r}'}"
 
 
-def _pause(pause: PausedPart, now: float) -> str:
+def _pause(pause: PausedScope, now: float) -> str:
     return f"{'paused' if pause.paused else 'resumed'} {ago(pause.since, now)} by {pause.by}"
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from penstock.completion.card import card, card_name, mark_words
 from penstock.completion.constants import OLD, WORD
-from penstock.completion.entry import FoundMember
+from penstock.completion.entry import FoundElement
 from penstock.completion.fold import cut, split_marks, stackable_marks
 from penstock.completion.keys import CompletionKeys
 from penstock.completion.name_rules import NameRules, OtherRules, or_other_rules
@@ -178,7 +178,7 @@ class DirectoryRules(NameRules):
 
     @property
     def has_several_tails(self) -> bool:
-        """Whether a name may have several members."""
+        """Whether a name may have several elements."""
         return self.words or self.pinyin or self.initials or bool(self.equivalents and not self.accents)
 
     def card(self, name: str) -> bytes:
@@ -191,8 +191,8 @@ class Typed(NamedTuple):
     """A query as the scripts and the shards need it.
 
     args      the texts as arguments, as `typed_args` returns them
-    start     the beginning that all matching members share, if they are in one range of the index; else None
-    main      the text whose members are read
+    start     the beginning that all matching elements share, if they are in one range of the index; else None
+    main      the text whose elements are read
     position  the number of that text, from 1; 0 if the script chooses the rarest text
     """
 
@@ -256,22 +256,22 @@ class DirectoryBindings(RuledBindings):
 
         return self._call("end_changes", *(arg for pair in cards.items() for arg in pair), read=read)
 
-    def add_members(self, whole: Sequence[bytes], later: Sequence[bytes]) -> Checked[int]:
-        """Add members: of whole folds, and of later tails. Returns how many names are new."""
-        return self._call("add_members", len(whole), *whole, *later)
+    def add_elements(self, whole: Sequence[bytes], later: Sequence[bytes]) -> Checked[int]:
+        """Add elements: of whole folds, and of later tails. Returns how many names are new."""
+        return self._call("add_elements", len(whole), *whole, *later)
 
-    def remove_members(self, found: Iterable[tuple[bool, bytes]]) -> Checked[tuple[int, int]]:
-        """Remove members, each given with whether it belongs to a whole fold.
+    def remove_elements(self, found: Iterable[tuple[bool, bytes]]) -> Checked[tuple[int, int]]:
+        """Remove elements, each given with whether it belongs to a whole fold.
 
-        Returns how many members were done, and how many names were there.
+        Returns how many elements were done, and how many names were there.
         """
-        pairs = (arg for whole, member in found for arg in (int(whole), member))
-        return self._numbered("remove_members", *pairs, read=_pair)
+        pairs = (arg for whole, element in found for arg in (int(whole), element))
+        return self._numbered("remove_elements", *pairs, read=_pair)
 
-    def change_members(self, changes: Iterable[tuple[bytes, str, bytes]]) -> Checked[list[float | None]]:
-        """Change weights and payloads, given as triples of a member and both changes. Returns as `change_ids` does."""
-        threes = (arg for member, weight, payload in changes for arg in (member, weight, payload))
-        return self._numbered("change_members", *threes, read=_weights)
+    def change_elements(self, changes: Iterable[tuple[bytes, str, bytes]]) -> Checked[list[float | None]]:
+        """Change weights and payloads, given as an element and both changes, in turn. Returns as `change_ids` does."""
+        threes = (arg for element, weight, payload in changes for arg in (element, weight, payload))
+        return self._numbered("change_elements", *threes, read=_weights)
 
     def delete_if_empty(self) -> Checked[Any]:
         """Delete the remaining keys of a directory without names."""
@@ -279,41 +279,41 @@ class DirectoryBindings(RuledBindings):
 
     # --- read ---
 
-    def find_id(self, id: str, own_card: bytes) -> Checked[tuple[str, FoundMember | None] | None]:
-        """The name of an id and its first member. `own_card`: the card of the name that equals the id; by it the script
-        finds a name that is its own id.
+    def find_id(self, id: str, own_card: bytes) -> Checked[tuple[str, FoundElement | None] | None]:
+        """The name of an id and its first element. `own_card`: the card of the name that equals the id; by it the
+        script finds a name that is its own id.
 
         If the id and this card belong to different shards, call each shard with the other argument empty.
         """
         return self._call("find_id", id, own_card, read=_name)
 
-    def look_up(self, members: Iterable[bytes]) -> Checked[list[FoundMember]]:
-        """Those of the given members that exist, with their weights and payloads."""
-        return self._call("look_up", *members, read=_members)
+    def look_up(self, elements: Iterable[bytes]) -> Checked[list[FoundElement]]:
+        """Those of the given elements that exist, with their weights and payloads."""
+        return self._call("look_up", *elements, read=_elements)
 
-    def page(self, prefix: bytes, last: bytes, n: int) -> Checked[tuple[bytes, list[FoundMember]]]:
-        """The next `n` members that begin with `prefix`, after `last`; b"" for the first ones.
+    def page(self, prefix: bytes, last: bytes, n: int) -> Checked[tuple[bytes, list[FoundElement]]]:
+        """The next `n` elements that begin with `prefix`, after `last`; b"" for the first ones.
 
-        Returns b"", or the last member if it stopped early; and the members.
+        Returns b"", or the last element if it stopped early; and the elements.
         """
         low = b"(" + last if last else b"[" + prefix
         # The byte 0xFF is in no UTF-8 text, so it sorts after every name that begins with `prefix`.
         return self._call("page", low, b"(" + prefix + b"\xff", n, read=_found)
 
-    def find(self, typed: Typed, last: bytes, n: int) -> Checked[tuple[bytes, list[FoundMember]]]:
-        """The next `n` members that match, after `last`, one for each name. Returns what `page` does."""
+    def find(self, typed: Typed, last: bytes, n: int) -> Checked[tuple[bytes, list[FoundElement]]]:
+        """The next `n` elements that match, after `last`, one for each name. Returns what `page` does."""
         return self._call("find", n, last, typed.position, *typed.args, read=_found)
 
-    def heaviest(self, typed: Typed, offset: int, n: int) -> Checked[tuple[int, list[FoundMember]]]:
-        """The `n` heaviest members that match and have a weight; and the next offset, -1 at the end."""
+    def heaviest(self, typed: Typed, offset: int, n: int) -> Checked[tuple[int, list[FoundElement]]]:
+        """The `n` heaviest elements that match and have a weight; and the next offset, -1 at the end."""
         return self._call("heaviest", n, offset, typed.position, *typed.args, read=_found)
 
-    def similar(self, text: str, n: int, *, by_weight: bool) -> Checked[list[FoundMember]]:
-        """Members whose beginning differs from `text` by one typo, in no order."""
-        return self._call("similar", n, int(by_weight), *text, read=_members)
+    def similar(self, text: str, n: int, *, by_weight: bool) -> Checked[list[FoundElement]]:
+        """Elements whose beginning differs from `text` by one typo, in no order."""
+        return self._call("similar", n, int(by_weight), *text, read=_elements)
 
     def counts(self, texts: Sequence[str]) -> Checked[list[int]]:
-        """How many members begin with each text; for an empty text, how many names there are."""
+        """How many elements begin with each text; for an empty text, how many names there are."""
 
         @or_other_rules
         def read(reply: Any) -> list[int]:
@@ -329,7 +329,7 @@ def _pair(reply: Any) -> tuple[int, int]:
     return reply[0], reply[1]
 
 
-# The server stores the negative of each weight, so that the heaviest member is the first of a sorted set.
+# The server stores the negative of each weight, so that the heaviest element is the first of a sorted set.
 
 
 @or_other_rules
@@ -337,27 +337,27 @@ def _weights(reply: Any) -> list[float | None]:
     return [None if weight == b"" else 0.0 - float(weight) for weight in reply[1:]]
 
 
-def _read_members(reply: Any) -> list[FoundMember]:
+def _read_elements(reply: Any) -> list[FoundElement]:
     if len(reply) == 2:
-        return [FoundMember(member) for member in reply[1]]
+        return [FoundElement(element) for element in reply[1]]
     return [
-        FoundMember(member, 0.0 - float(weight or 0), payload)
-        for member, weight, payload in zip(*reply[1:], strict=True)
+        FoundElement(element, 0.0 - float(weight or 0), payload)
+        for element, weight, payload in zip(*reply[1:], strict=True)
     ]
 
 
 @or_other_rules
-def _members(reply: Any) -> list[FoundMember]:
-    return _read_members(reply)
+def _elements(reply: Any) -> list[FoundElement]:
+    return _read_elements(reply)
 
 
 @or_other_rules
-def _found(reply: Any) -> tuple[Any, list[FoundMember]]:
-    return reply[0], _read_members(reply)
+def _found(reply: Any) -> tuple[Any, list[FoundElement]]:
+    return reply[0], _read_elements(reply)
 
 
 @or_other_rules
-def _name(reply: Any) -> tuple[str, FoundMember | None] | None:
+def _name(reply: Any) -> tuple[str, FoundElement | None] | None:
     if not reply:
         return None
-    return card_name(reply[0]), _read_members(reply[1])[0]
+    return card_name(reply[0]), _read_elements(reply[1])[0]

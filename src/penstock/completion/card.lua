@@ -1,17 +1,17 @@
--- Cards (the stored form of a name), members (the entries that a search finds), and the index from ids to cards.
+-- Cards (the stored form of a name), elements (the entries that a search finds), and the index from ids to cards.
 --
 --   text     a fold of the name, cut after 512 bytes; a name has several if it can be typed in several ways
 --   tail     256 bytes of a text, or fewer, from its beginning or that of a word
 --   keys     the texts of a name, separated by \4. If there are several tails, \1 marks the beginning of each
 --   card     <keys>\0<name>; only <name> if the keys are what Lua's `lower` makes of it, as with most ASCII names
---   member   <tail>\0<name>\0<id>\1<keys>, where the id is empty if the name is its own id; without \1<keys> if the
+--   element   <tail>\0<name>\0<id>\1<keys>, where the id is empty if the name is its own id; without \1<keys> if the
 --            name has one tail, and then without the \0 before an empty id. Byte order sorts by tail, name, id
---   rest     what a member has between its first \0 and the keys: it identifies the name and its id
+--   rest     what an element has between its first \0 and the keys: it identifies the name and its id
 --   ids:<n>  HASH  id -> card: one bucket, of a hundred ids or so at most, so that the server keeps it packed
 --
 -- For example, with `words=True` the name "Ann Lee" of the id "u7" has
 --   the card      \1ann \1lee\0Ann Lee
---   the members   ann lee\0Ann Lee\0u7\1\1ann \1lee  and  lee\0Ann Lee\0u7\1\1ann \1lee
+--   the elements   ann lee\0Ann Lee\0u7\1\1ann \1lee  and  lee\0Ann Lee\0u7\1\1ann \1lee
 --
 -- `state` is what `entry.begin` returns. Its `ids` and `buckets` count the ids and their buckets; `level` is the
 -- highest power of two that is not above `buckets`.
@@ -24,9 +24,9 @@ separator = { FIELD = "\0", WORD = "\1", OLD = "\2", TEXT = "\4" }
 _tail = { BYTES = 256 }
 _bucket = { IDS = 32, SPLITS = 8 } -- ids in each bucket, on average; buckets that one call adds at most
 
--- Returns the members of a card, and the rest that they share. `id`: "" if the name is its own id.
+-- Returns the elements of a card, and the rest that they share. `id`: "" if the name is its own id.
 --- (card: str, id: str) -> table, str
-function card.members(card, id)
+function card.elements(card, id)
   local cut = string.find(card, separator.FIELD, 1, true)
   local keys = cut and string.sub(card, 1, cut - 1) or string.lower(card)
   local name = cut and string.sub(card, cut + 1) or card
@@ -34,20 +34,21 @@ function card.members(card, id)
     local rest = id == "" and name or name .. separator.FIELD .. id
     return { string.sub(keys, 1, _tail.BYTES) .. separator.FIELD .. rest }, rest
   end
-  local rest, members = name .. separator.FIELD .. id, {}
+  local rest, elements = name .. separator.FIELD .. id, {}
   local after = separator.FIELD .. rest .. separator.WORD .. keys
   for text in string.gmatch(keys, "[^" .. separator.TEXT .. "]+") do
     for at in string.gmatch(text, separator.WORD .. "()") do
-      members[#members + 1] = string.sub(string.gsub(string.sub(text, at), separator.WORD, ""), 1, _tail.BYTES) .. after
+      local tail = string.gsub(string.sub(text, at), separator.WORD, "")
+      elements[#elements + 1] = string.sub(tail, 1, _tail.BYTES) .. after
     end
   end
-  return members, rest
+  return elements, rest
 end
 
--- Returns the rest of a member.
---- (member: str) -> str
-function card.rest(member)
-  return string.match(member, "^%Z*%z([^" .. separator.WORD .. "]*)") or ""
+-- Returns the rest of an element.
+--- (element: str) -> str
+function card.rest(element)
+  return string.match(element, "^%Z*%z([^" .. separator.WORD .. "]*)") or ""
 end
 
 -- Returns the name of a card.

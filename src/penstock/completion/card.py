@@ -1,10 +1,10 @@
-"""Cards (the stored form of a name) and members (the entries that a search finds); see `card.lua`.
+"""Cards (the stored form of a name) and elements (the entries that a search finds); see `card.lua`.
 
 text     a fold of the name, cut after 512 bytes; a name has several if it can be typed in several ways
 tail     256 bytes of a text, or fewer, from its beginning or that of a word
 keys     the texts, separated by 0x04; if there are several tails, 0x01 marks the beginning of each
 card     `keys 0x00 name`; or only the name if the server can make the keys of it (ASCII)
-member   `tail 0x00 name 0x00 id 0x01 keys`, where the id is empty if the name is its own id; if there is one tail,
+element   `tail 0x00 name 0x00 id 0x01 keys`, where the id is empty if the name is its own id; if there is one tail,
          without the keys, and without an empty id. A sorted set has them in byte order
 """
 
@@ -19,7 +19,7 @@ from penstock.completion.fold import TAIL_BYTES, cut, tail_starts
 _MARK = WORD.decode()
 
 
-class ParsedMember(NamedTuple):
+class ParsedElement(NamedTuple):
     tail: str
     name: str
     id: str
@@ -45,8 +45,8 @@ def mark_words(text: str) -> str:
     return "".join(_MARK + text[a:b] for a, b in zip(starts, [*starts[1:], None], strict=True))
 
 
-def members(card: bytes, id: str) -> list[bytes]:
-    """The members of a card; the first is that of the whole fold. `id`: "" if the name is its own id."""
+def elements(card: bytes, id: str) -> list[bytes]:
+    """The elements of a card; the first is that of the whole fold. `id`: "" if the name is its own id."""
     keys, separator, name = card.partition(FIELD)
     if not separator:
         keys, name = card.lower(), card
@@ -61,7 +61,7 @@ def members(card: bytes, id: str) -> list[bytes]:
 
 
 def card_size(card: bytes, id: str) -> int:
-    """An upper limit of the bytes that the card and its members take together."""
+    """An upper limit of the bytes that the card and its elements take together."""
     return (len(card) + len(id)) * (1 + 2 * max(1, card.count(WORD)))
 
 
@@ -69,19 +69,19 @@ def card_name(card: bytes) -> str:
     return card.rpartition(FIELD)[2].decode(errors="replace")
 
 
-def member_rest(member: bytes) -> bytes:
-    """The name of a member and its id, as stored. Its payload is stored under this text."""
-    return member.partition(WORD)[0].partition(FIELD)[2]
+def element_rest(element: bytes) -> bytes:
+    """The name of an element and its id, as stored. Its payload is stored under this text."""
+    return element.partition(WORD)[0].partition(FIELD)[2]
 
 
-def name_and_id(member: bytes) -> tuple[str, str]:
+def name_and_id(element: bytes) -> tuple[str, str]:
     """Never raises, even for stored bytes that a person wrote by hand."""
-    rest = member.partition(WORD)[0].partition(FIELD)[2]  # as in `member_rest`; a search does this for each entry
+    rest = element.partition(WORD)[0].partition(FIELD)[2]  # as in `element_rest`; a search does this for each entry
     name, _, id = rest.decode("utf-8", "replace").partition("\0")
     return name, id or name
 
 
-def parse_member(member: bytes) -> ParsedMember:
+def parse_element(element: bytes) -> ParsedElement:
     """Never raises."""
-    tail = member.partition(FIELD)[0]  # it may end in the middle of a character
-    return ParsedMember(tail.decode(errors="ignore" if len(tail) == TAIL_BYTES else "replace"), *name_and_id(member))
+    tail = element.partition(FIELD)[0]  # it may end in the middle of a character
+    return ParsedElement(tail.decode(errors="ignore" if len(tail) == TAIL_BYTES else "replace"), *name_and_id(element))

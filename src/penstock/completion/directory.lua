@@ -1,7 +1,7 @@
 -- The scripts that change a directory: the names of a group. search.lua has those that read it.
 --
 --   meta         HASH    rules (name_rules.lua); names, ids, buckets: counts
---   names        ZSET    member (card.lua) -> 0, one for each tail that finds the name; always read in byte order
+--   names        ZSET    element (card.lua) -> 0, one for each tail that finds the name; always read in byte order
 --   ids:<n>      HASH    id -> card (card.lua); names that are their own id are not in it
 --   weighed, top:        names with a weight: see rank.lua
 --   payloads             names with a payload: see facts.lua
@@ -19,7 +19,7 @@
 
 change = { LEAVING = "\3" } -- used instead of a card for an id that is being removed
 
-_units = { NAME = 5, MEMBER = 2, BYTES = 512 } -- the work for a name, and for each of its members; bytes for one more
+_units = { NAME = 5, MEMBER = 2, BYTES = 512 } -- the work for a name, and for each of its elements; bytes for one more
 
 -- Returns the state of the directory: its counts, whether names have weights or payloads, and the work done by this
 -- call. `entry.commit` stores the counts.
@@ -48,32 +48,32 @@ function entry.commit(state, rules)
   end
 end
 
--- Adds members, given as pairs of 0 (the score) and a member. Returns how many are new.
---- (members: table) -> int
+-- Adds elements, given as pairs of 0 (the score) and an element. Returns how many are new.
+--- (elements: table) -> int
 --- uses: base
-function entry.add(members)
-  if #members == 0 then return 0 end
-  return redis.call("ZADD", base .. "names", unpack(members))
+function entry.add(elements)
+  if #elements == 0 then return 0 end
+  return redis.call("ZADD", base .. "names", unpack(elements))
 end
 
 -- Removes the name of an id. Returns whether it was there, and the changes that restore its weight and payload.
 --- (state: table, old: str, id: str) -> bool, str, str
 --- uses: base
 function entry.remove_name(state, old, id)
-  local members, rest = card.members(old, id)
-  state.work = state.work + _units.NAME + (_units.MEMBER + #members[1] / _units.BYTES) * #members
-  if redis.call("ZREM", base .. "names", unpack(members)) == 0 then return false, "", "" end
+  local elements, rest = card.elements(old, id)
+  state.work = state.work + _units.NAME + (_units.MEMBER + #elements[1] / _units.BYTES) * #elements
+  if redis.call("ZREM", base .. "names", unpack(elements)) == 0 then return false, "", "" end
   state.names = state.names - 1
-  return true, facts.drop(state, members, rest)
+  return true, facts.drop(state, elements, rest)
 end
 
--- Returns the members and the rest of an id, or nil if it does not exist.
+-- Returns the elements and the rest of an id, or nil if it does not exist.
 --- (state: table, id: str, own: str) -> table | nil, str | nil
 --- uses: base
 function entry.find(state, id, own)
   local held = index.get(state, id)
-  local members, rest = card.members(held or own, held and id or "")
-  if redis.call("ZSCORE", base .. "names", members[1]) then return members, rest end
+  local elements, rest = card.elements(held or own, held and id or "")
+  if redis.call("ZSCORE", base .. "names", elements[1]) then return elements, rest end
 end
 
 -- Stores names. Each replaces the name that its id had before, and keeps the weight and the payload of the id. Returns
@@ -91,13 +91,13 @@ function script.save(base, meta, rules, existing_only, names, ...)
   local whole, later, written, done = {}, {}, 0, 0
   for i = names, #ARGV, 5 do
     local new, id, weight, payload = ARGV[i], ARGV[i + 1], ARGV[i + 3], ARGV[i + 4]
-    local members, rest = card.members(new, id)
+    local elements, rest = card.elements(new, id)
     local is_known, is_new, old_weight, old_payload = false, true, "", ""
     if id == "" then
       local name = card.name(new)
       local old = index.remove(state, name)
       if old then is_known, old_weight, old_payload = entry.remove_name(state, old, name) end
-      is_known = is_known or existing_only == 1 and redis.call("ZSCORE", base .. "names", members[1])
+      is_known = is_known or existing_only == 1 and redis.call("ZSCORE", base .. "names", elements[1])
     else
       local old, bucket = index.get(state, id)
       if old == new then
@@ -112,15 +112,15 @@ function script.save(base, meta, rules, existing_only, names, ...)
     if is_known or existing_only == 0 then
       written = written + 1
       if is_new then
-        whole[#whole + 1], whole[#whole + 2] = 0, members[1]
-        for j = 2, #members do later[#later + 1], later[#later + 2] = 0, members[j] end
+        whole[#whole + 1], whole[#whole + 2] = 0, elements[1]
+        for j = 2, #elements do later[#later + 1], later[#later + 2] = 0, elements[j] end
       end
       if weight == "" then weight = old_weight end
       if payload == "" then payload = old_payload end
-      if weight ~= "" or payload ~= "" then facts.change(state, members, rest, weight, payload) end
+      if weight ~= "" or payload ~= "" then facts.change(state, elements, rest, weight, payload) end
     end
     done = done + 1
-    state.work = state.work + _units.NAME + (_units.MEMBER + #members[1] / _units.BYTES) * #members
+    state.work = state.work + _units.NAME + (_units.MEMBER + #elements[1] / _units.BYTES) * #elements
     if state.work > _work.UNITS then break end
   end
   state.names = state.names + entry.add(whole)
@@ -163,10 +163,10 @@ function script.change_ids(base, meta, caller, number, rules, fours, ...)
   if past then return past end
   local state, reply = entry.begin(), { 0 }
   for i = fours, #ARGV, 4 do
-    local members, rest = entry.find(state, ARGV[i], ARGV[i + 1])
-    if members then facts.change(state, members, rest, ARGV[i + 2], ARGV[i + 3]) end
+    local elements, rest = entry.find(state, ARGV[i], ARGV[i + 1])
+    if elements then facts.change(state, elements, rest, ARGV[i + 2], ARGV[i + 3]) end
     reply[1] = reply[1] + 1
-    reply[#reply + 1] = members and (redis.call("ZSCORE", base .. "top:", members[1]) or "0") or ""
+    reply[#reply + 1] = elements and (redis.call("ZSCORE", base .. "top:", elements[1]) or "0") or ""
     state.work = state.work + _units.NAME
     if state.work > _work.UNITS then break end
   end
@@ -184,7 +184,7 @@ function script.save_rules(base, meta, rules)
 end
 
 -- Begins changes of ids, in the shard that is their registry. The arguments are pairs of an id and its new card: "" for
--- a name that is its own id, 0x03 for an id that is removed. Until the members of the old cards are removed, the index
+-- a name that is its own id, 0x03 for an id that is removed. Until the elements of the old cards are removed, the index
 -- stores the old cards after the new one, separated by 0x02. Returns for each id its old cards, joined by 0x02.
 -- This script runs even if the server is full, so that removals can begin. A change that adds a name calls `save_rules`
 -- first, which a full server refuses.
@@ -235,29 +235,29 @@ function script.end_changes(base, meta, rules, pairs_, ...)
   return reply
 end
 
--- Adds members. The registry of their ids may be another shard. The first `n` members are those of whole folds. Returns
--- how many names are new.
+-- Adds elements. The registry of their ids may be another shard. The first `n` elements are those of whole folds.
+-- Returns how many names are new.
 --- keys: base meta
---- args: rules: str, n: int, members: *
-function script.add_members(base, meta, rules, n, members, ...)
+--- args: rules: str, n: int, elements: *
+function script.add_elements(base, meta, rules, n, elements, ...)
   local other = name_rules.differing(rules)
   if other then return other end
   local state = entry.begin()
   local before, whole, later = state.names, {}, {}
-  for i = members, members + n - 1 do whole[#whole + 1], whole[#whole + 2] = 0, ARGV[i] end
-  for i = members + n, #ARGV do later[#later + 1], later[#later + 2] = 0, ARGV[i] end
+  for i = elements, elements + n - 1 do whole[#whole + 1], whole[#whole + 2] = 0, ARGV[i] end
+  for i = elements + n, #ARGV do later[#later + 1], later[#later + 2] = 0, ARGV[i] end
   state.names = state.names + entry.add(whole)
   entry.add(later)
   entry.commit(state, rules)
   return state.names - before
 end
 
--- Removes members with their weights and payloads. The arguments are pairs of 1, if the member is that of a whole fold,
--- or 0, and the member. Returns how many members were done, and how many names were there.
+-- Removes elements with their weights and payloads. The arguments are pairs of 1, if the element is that of a whole
+-- fold, or 0, and the element. Returns how many elements were done, and how many names were there.
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, pairs_: *
 --- flags: allow-oom
-function script.remove_members(base, meta, caller, number, rules, pairs_, ...)
+function script.remove_elements(base, meta, caller, number, rules, pairs_, ...)
   local other = name_rules.differing(rules)
   if other then return other end
   local past = idempotency.replay(caller, number)
@@ -276,23 +276,23 @@ function script.remove_members(base, meta, caller, number, rules, pairs_, ...)
   return idempotency.keep(caller, number, { done, before - state.names })
 end
 
--- Changes weights and payloads of members. The arguments are triples of a member, the change of the weight and the
--- change of the payload. Returns how many members were done; then for each of them its weight, or "" if it does not
+-- Changes weights and payloads of elements. The arguments are triples of an element, the change of the weight and the
+-- change of the payload. Returns how many elements were done; then for each of them its weight, or "" if it does not
 -- exist.
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, threes: *
-function script.change_members(base, meta, caller, number, rules, threes, ...)
+function script.change_elements(base, meta, caller, number, rules, threes, ...)
   local other = name_rules.differing(rules)
   if other then return other end
   local past = idempotency.replay(caller, number)
   if past then return past end
   local state, reply = entry.begin(), { 0 }
   for i = threes, #ARGV, 3 do
-    local member = ARGV[i]
-    local is_known = redis.call("ZSCORE", base .. "names", member)
-    if is_known then facts.change(state, { member }, card.rest(member), ARGV[i + 1], ARGV[i + 2]) end
+    local element = ARGV[i]
+    local is_known = redis.call("ZSCORE", base .. "names", element)
+    if is_known then facts.change(state, { element }, card.rest(element), ARGV[i + 1], ARGV[i + 2]) end
     reply[1] = reply[1] + 1
-    reply[#reply + 1] = is_known and (redis.call("ZSCORE", base .. "top:", member) or "0") or ""
+    reply[#reply + 1] = is_known and (redis.call("ZSCORE", base .. "top:", element) or "0") or ""
     state.work = state.work + _units.NAME
     if state.work > _work.UNITS then break end
   end

@@ -15,7 +15,7 @@ from penstock.completion.entry import (
     check_payload,
     check_step,
     check_weight,
-    member_of,
+    element_of,
     payload_change,
     weight_change,
 )
@@ -181,10 +181,10 @@ class Directory(NameCollection[DirectoryRules]):
                 _, page = yield from storage.page(b"", b"", CHUNK)
                 if not page:
                     break
-                found = [one.member for one in page]
-                known = yield from storage.remove(list({name_and_id(member)[1]: None for member in found}))
-                if not known:  # these members were written by hand: they belong to no id
-                    yield from storage.remove_members(found)
+                found = [one.element for one in page]
+                known = yield from storage.remove(list({name_and_id(element)[1]: None for element in found}))
+                if not known:  # these elements were written by hand: they belong to no id
+                    yield from storage.remove_elements(found)
                 removed += known
             yield from storage.delete_if_empty()
             return removed
@@ -229,7 +229,7 @@ class Directory(NameCollection[DirectoryRules]):
             raise ValueError("complete(after=…, typos=True): names with a typo are found on the first page only")
         if by == "weight" and after is not None:
             raise ValueError("complete(after=…, by='weight'): only pages in the order of names have a next one")
-        last = b"" if after is None else member_of(after)
+        last = b"" if after is None else element_of(after)
 
         def complete(storage: DirectoryStorage) -> Operation[EntryPage]:
             search = Search(storage, prefix)
@@ -254,8 +254,8 @@ class Directory(NameCollection[DirectoryRules]):
         found = yield from self._with_storage(lambda storage: storage.get(id))
         if found is None:
             return None
-        name, member = found
-        return Entry(name, id, member.weight, member.payload) if member else Entry(name, id)
+        name, element = found
+        return Entry(name, id, element.weight, element.payload) if element else Entry(name, id)
 
     @verb
     def count(self, prefix: str = "") -> Operation[int]:

@@ -100,10 +100,10 @@ def payload_change(payload: bytes | None) -> bytes:
     return b"" if payload is None else b"=" + payload
 
 
-class FoundMember(NamedTuple):
-    """A member of the index, with the weight and the payload of its name."""
+class FoundElement(NamedTuple):
+    """An element of the index, with the weight and the payload of its name."""
 
-    member: bytes
+    element: bytes
     weight: float = 0.0
     payload: bytes | None = None
 
@@ -119,7 +119,7 @@ class Entry(msgspec.Struct, frozen=True, eq=False):  # a dataclass takes ten tim
     id: str
     weight: float = 0.0
     payload: bytes | None = None
-    _member: bytes = b""
+    _element: bytes = b""
     _find_spans: Callable[[str], Spans] | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -137,14 +137,14 @@ class Entry(msgspec.Struct, frozen=True, eq=False):  # a dataclass takes ten tim
     @property
     def cursor(self) -> str:
         """A text for `complete(after=…)`, which then returns the page that follows this entry."""
-        return encode_cursor(self._member)
+        return encode_cursor(self._element)
 
     @property
     def matched(self) -> Spans:
-        """The parts of `name` that the query matched, as pairs of start and end, for `name[start:end]`."""
+        """The pieces of `name` that the query matched, as pairs of start and end, for `name[start:end]`."""
         return self._find_spans(self.name) if self._find_spans else ()
 
-    def parts(self) -> list[tuple[str, bool]]:
+    def pieces(self) -> list[tuple[str, bool]]:
         """The name in pieces, each with whether the query matched it; for a page that marks the matched letters.
 
         Escape each piece before you put it into HTML.
@@ -169,16 +169,16 @@ class EntryPage(list[Entry]):
         self.cursor = cursor
 
 
-def encode_cursor(member: bytes) -> str:
-    return base64.urlsafe_b64encode(member).decode()
+def encode_cursor(element: bytes) -> str:
+    return base64.urlsafe_b64encode(element).decode()
 
 
-def member_of(after: str | Entry) -> bytes:
-    """The member of an entry or of its cursor. Raises BadName."""
+def element_of(after: str | Entry) -> bytes:
+    """The element of an entry or of its cursor. Raises BadName."""
     try:
-        member = after._member if isinstance(after, Entry) else base64.urlsafe_b64decode(after)
+        element = after._element if isinstance(after, Entry) else base64.urlsafe_b64decode(after)
     except (binascii.Error, ValueError, TypeError):
-        member = b""
-    if not member:
+        element = b""
+    if not element:
         raise BadName(f"complete(after={shown(after)}): not an entry of a page, nor its cursor")
-    return member
+    return element

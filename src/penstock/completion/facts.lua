@@ -9,15 +9,15 @@
 _heaviest = { WEIGHT = 1000000000000000000 } -- 10^18: no sum of weights becomes infinite
 
 -- Changes the weight and the payload of a name.
---- (state: table, members: table, rest: str, weight: str, payload: str)
+--- (state: table, elements: table, rest: str, weight: str, payload: str)
 --- uses: base
-function facts.change(state, members, rest, weight, payload)
+function facts.change(state, elements, rest, weight, payload)
   if weight ~= "" then
     local value = tonumber(string.sub(weight, 2))
     if string.sub(weight, 1, 1) == "+" then
-      value = value - tonumber(redis.call("ZSCORE", base .. "top:", members[1]) or 0)
+      value = value - tonumber(redis.call("ZSCORE", base .. "top:", elements[1]) or 0)
     end
-    if value > 0 then rank.put(state, members, math.min(value, _heaviest.WEIGHT)) else rank.drop(state, members) end
+    if value > 0 then rank.put(state, elements, math.min(value, _heaviest.WEIGHT)) else rank.drop(state, elements) end
   end
   if #payload > 1 then
     redis.call("HSET", base .. "payloads", rest, string.sub(payload, 2))
@@ -28,25 +28,27 @@ function facts.change(state, members, rest, weight, payload)
 end
 
 -- Removes the weight and the payload of a name. Returns both in the form of changes that restore them.
---- (state: table, members: table, rest: str) -> str, str
+--- (state: table, elements: table, rest: str) -> str, str
 --- uses: base
-function facts.drop(state, members, rest)
-  local weight = state.weighed and rank.drop(state, members)
+function facts.drop(state, elements, rest)
+  local weight = state.weighed and rank.drop(state, elements)
   local payload = state.payloads and redis.call("HGET", base .. "payloads", rest)
   if payload then redis.call("HDEL", base .. "payloads", rest) end
   return weight and "=" .. string.format("%.17g", weight) or "", payload and "=" .. payload or ""
 end
 
--- Returns { stop, members }, or { stop, members, negative weights, payloads } if any name of the directory has a weight
--- or a payload.
---- (stop: any, members: table) -> table
+-- Returns { stop, elements }, or { stop, elements, negative weights, payloads } if any name of the directory has a
+-- weight or a payload.
+--- (stop: any, elements: table) -> table
 --- uses: base
-function facts.reply(stop, members)
-  if #members == 0 or redis.call("EXISTS", base .. "weighed", base .. "payloads") == 0 then return { stop, members } end
+function facts.reply(stop, elements)
+  if #elements == 0 or redis.call("EXISTS", base .. "weighed", base .. "payloads") == 0 then
+    return { stop, elements }
+  end
   local rests = {}
-  for i = 1, #members do rests[i] = card.rest(members[i]) end
+  for i = 1, #elements do rests[i] = card.rest(elements[i]) end
   return {
-    stop, members, redis.call("ZMSCORE", base .. "top:", unpack(members)),
+    stop, elements, redis.call("ZMSCORE", base .. "top:", unpack(elements)),
     redis.call("HMGET", base .. "payloads", unpack(rests)),
   }
 end

@@ -16,10 +16,10 @@ CONTACTS = {
 
 DIRECTORY = {
     "meta": ("HASH", "rules and counts", "the last name"),
-    "names": ("ZSET", "member -> 0", "the name"),
+    "names": ("ZSET", "element -> 0", "the name"),
     "ids:": ("HASH", "id -> card; one key for each hundred or so", "the name"),
-    "weighed": ("ZSET", "member -> 0, of names with a weight", "the name"),
-    "top:": ("ZSET", "member -> its negative weight; one key for each prefix that many names share", "the name"),
+    "weighed": ("ZSET", "element -> 0, of names with a weight", "the name"),
+    "top:": ("ZSET", "element -> its negative weight; one key for each prefix that many names share", "the name"),
     "payloads": ("HASH", "name and id -> payload", "the name"),
     **REPLAY,
 }

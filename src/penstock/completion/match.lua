@@ -6,9 +6,9 @@
 --             marks   those marks. The last letter of a text also finds letters that have more marks: ê finds ệ
 --             marked  the base as it is in the keys of a card: \1 before it and, in a directory of words, before each
 --                     of its words
---   main    the text whose members are read; the others are compared with the keys of these members
+--   main    the text whose elements are read; the others are compared with the keys of these elements
 --   all     all the marks of which a letter may have several, as one string
---   work    about how many microseconds it took to compare members
+--   work    about how many microseconds it took to compare elements
 --
 -- Strings are compared by bytes here. The comparison operators of Lua follow the locale of the server.
 
@@ -96,16 +96,17 @@ function match.before(a, b)
   return #a < #b
 end
 
--- Whether a search finds the name by this member. Of the members whose tails begin with the typed text, it is the first
--- in byte order; for an empty text, the first member of the name. Also returns the keys, nil if the name has one tail.
---- (member: str, text: table, all: str) -> bool, str | nil
-function match.is_first(member, text, all)
-  local cut = string.find(member, separator.WORD, 1, true)
+-- Whether a search finds the name by this element. Of the elements whose tails begin with the typed text, it is the
+-- first in byte order; for an empty text, the first element of the name. Also returns the keys, nil if the name has one
+-- tail.
+--- (element: str, text: table, all: str) -> bool, str | nil
+function match.is_first(element, text, all)
+  local cut = string.find(element, separator.WORD, 1, true)
   if not cut then return true, nil end
-  local keys = string.sub(member, cut + 1)
+  local keys = string.sub(element, cut + 1)
   local once = string.find(keys, text.marked, 1, true)
   if not once or not string.find(keys, text.marked, once + 1, true) then return true, keys end
-  local tail = string.match(member, "^%Z*")
+  local tail = string.match(element, "^%Z*")
   for piece in string.gmatch(keys, "[^" .. separator.TEXT .. "]+") do
     for at in string.gmatch(piece, separator.WORD .. "()") do
       local other = string.sub(string.gsub(string.sub(piece, at), separator.WORD, ""), 1, _tail.BYTES)
@@ -150,19 +151,19 @@ function match.has_own_words(piece, query)
   return true
 end
 
--- Whether a search returns this member, which begins with the main text of the query. Adds to `query.work`
+-- Whether a search returns this element, which begins with the main text of the query. Adds to `query.work`
 -- about how many microseconds this takes.
---- (member: str, query: table) -> bool
-function match.accepts(member, query)
+--- (element: str, query: table) -> bool
+function match.accepts(element, query)
   local texts = query.texts
-  query.work = query.work + 1 + #member / 512
-  if #texts > 1 then -- first the test that is cheap and that most members fail
+  query.work = query.work + 1 + #element / 512
+  if #texts > 1 then -- first the test that is cheap and that most elements fail
     for i = 1, #texts do
-      if not string.find(member, texts[i].marked, 1, true) then return false end
+      if not string.find(element, texts[i].marked, 1, true) then return false end
     end
   end
-  query.work = query.work + 2 * #texts + #member / 16
-  local first, keys = match.is_first(member, query.main, query.all)
+  query.work = query.work + 2 * #texts + #element / 16
+  local first, keys = match.is_first(element, query.main, query.all)
   if not first or #texts == 1 then return first end
   for piece in string.gmatch(keys or "", "[^" .. separator.TEXT .. "]+") do
     if match.has_own_words(piece, query) then return true end
@@ -170,7 +171,7 @@ function match.accepts(member, query)
   return false
 end
 
--- Returns the number of members that begin with a typed text.
+-- Returns the number of elements that begin with a typed text.
 --- (key: str, text: table, all: str) -> int
 function match.count(key, text, all)
   local prefixes, count = match.prefixes(key, text, all), 0
@@ -180,7 +181,7 @@ function match.count(key, text, all)
   return count
 end
 
--- Chooses the text whose members are read: number `chosen`, or if that is 0 the rarest text. For a later page, it is
+-- Chooses the text whose elements are read: number `chosen`, or if that is 0 the rarest text. For a later page, it is
 -- the rarest of the texts that can have found `last`, because the first page chose one of these.
 --- (key: str, query: table, chosen: int, last: str)
 function match.choose(key, query, chosen, last)

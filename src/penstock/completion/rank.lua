@@ -1,82 +1,82 @@
 -- Weights: the names that a search by weight returns first, wherever they are in the alphabet.
 --
---   weighed       ZSET  member -> 0, for names with a weight; in byte order
---   top:          ZSET  member -> its negative weight, for the same names: the heaviest first, equal ones in byte order
---   top:<prefix>  ZSET  like `top:`, for the members that begin with this prefix, if there are more than 512 of them.
+--   weighed       ZSET  element -> 0, for names with a weight; in byte order
+--   top:          ZSET  element -> its negative weight, of the same names: the heaviest first, equal ones in byte order
+--   top:<prefix>  ZSET  like `top:`, for the elements that begin with this prefix, if there are more than 512 of them.
 --                       Only prefixes of at most 24 characters have one.
 --
--- A prefix with few members has no such key: each search reads and sorts them. A prefix with many members may also lack
--- its key, because it is too long, or because the call that should build the key had no time for that. Then a search
--- reads the key of a shorter prefix, over several calls. The key of a prefix is deleted when fewer than 256 members
--- remain in it. By then the keys of longer prefixes have been deleted.
+-- A prefix with few elements has no such key: each search reads and sorts them. A prefix with many elements may also
+-- lack its key, because it is too long, or because the call that should build the key had no time for that. Then a
+-- search reads the key of a shorter prefix, over several calls. The key of a prefix is deleted when fewer than 256
+-- elements remain in it. By then the keys of longer prefixes have been deleted.
 
 _work = { UNITS = 800 } -- after 800 units of some 4 µs, a call leaves its remaining names for the next call
-_few = { BUILD = 512, DELETE = 256, SORT = 600, LETTERS = 24 } -- members; characters of a prefix
-_much = { BYTES = 262144, SLICE = 100 } -- what one call reads at most; members of one read
+_few = { BUILD = 512, DELETE = 256, SORT = 600, LETTERS = 24 } -- elements; characters of a prefix
+_much = { BYTES = 262144, SLICE = 100 } -- what one call reads at most; elements of one read
 
--- Returns the prefixes of a member's tail, the shortest first.
---- (member: str) -> table
-function rank.prefixes(member)
+-- Returns the prefixes of an element's tail, the shortest first.
+--- (element: str) -> table
+function rank.prefixes(element)
   local prefixes, at = {}, 1
   while #prefixes < _few.LETTERS do
-    local after = string.match(member, "^[^%z\128-\191][\128-\191]*()", at)
+    local after = string.match(element, "^[^%z\128-\191][\128-\191]*()", at)
     if not after then break end
-    prefixes[#prefixes + 1] = string.sub(member, 1, after - 1)
+    prefixes[#prefixes + 1] = string.sub(element, 1, after - 1)
     at = after
   end
   return prefixes
 end
 
--- Returns the weighed members that begin with one of these prefixes, in byte order, and their negative weights; nil if
+-- Returns the weighed elements that begin with one of these prefixes, in byte order, and their negative weights; nil if
 -- there are more than `most`, or if they are too long to read in one call.
 --- (prefixes: table, most: int) -> table | nil, table | nil
 --- uses: base
 function rank.read(prefixes, most)
-  local members, weights, bytes = {}, {}, 0
+  local elements, weights, bytes = {}, {}, 0
   for i = 1, #prefixes do
     local low, high = "[" .. prefixes[i], "(" .. prefixes[i] .. "\255"
     while low do
       local some = redis.call("ZRANGE", base .. "weighed", low, high, "BYLEX", "LIMIT", 0, _much.SLICE)
       local found = #some > 0 and redis.call("ZMSCORE", base .. "top:", unpack(some))
       for j = 1, #some do
-        members[#members + 1], weights[#weights + 1] = some[j], found[j] or "0"
+        elements[#elements + 1], weights[#weights + 1] = some[j], found[j] or "0"
         bytes = bytes + #some[j]
       end
-      if #members > most or bytes > _much.BYTES then return nil end
+      if #elements > most or bytes > _much.BYTES then return nil end
       low = #some == _much.SLICE and "(" .. some[#some]
     end
   end
-  return members, weights
+  return elements, weights
 end
 
--- Stores the order of a prefix if it has many members and the call has time for it. Returns whether it did.
+-- Stores the order of a prefix if it has many elements and the call has time for it. Returns whether it did.
 --- (state: table, prefix: str) -> bool
 --- uses: base
 function rank.build(state, prefix)
   local count = redis.call("ZLEXCOUNT", base .. "weighed", "[" .. prefix, "(" .. prefix .. "\255")
   if count <= _few.BUILD or state.built and state.work + count / 2 > _work.UNITS then return false end
   state.built, state.work = true, state.work + count / 2
-  local members, weights = rank.read({ prefix }, 2 * _few.BUILD)
-  if not members then return false end
+  local elements, weights = rank.read({ prefix }, 2 * _few.BUILD)
+  if not elements then return false end
   local pairs_ = {}
-  for i = 1, #members do pairs_[2 * i - 1], pairs_[2 * i] = weights[i], members[i] end
+  for i = 1, #elements do pairs_[2 * i - 1], pairs_[2 * i] = weights[i], elements[i] end
   batch.write("ZADD", base .. "top:" .. prefix, pairs_)
   return true
 end
 
--- Gives members a weight. `state`: as `entry.begin` returns it.
---- (state: table, members: table, weight: number)
+-- Gives elements a weight. `state`: as `entry.begin` returns it.
+--- (state: table, elements: table, weight: number)
 --- uses: base
-function rank.put(state, members, weight)
-  for i = 1, #members do
-    redis.call("ZADD", base .. "weighed", 0, members[i])
-    redis.call("ZADD", base .. "top:", -weight, members[i])
-    local prefixes = rank.prefixes(members[i])
+function rank.put(state, elements, weight)
+  for i = 1, #elements do
+    redis.call("ZADD", base .. "weighed", 0, elements[i])
+    redis.call("ZADD", base .. "top:", -weight, elements[i])
+    local prefixes = rank.prefixes(elements[i])
     for j = 1, #prefixes do
       state.work = state.work + 1
       local key = base .. "top:" .. prefixes[j]
       if redis.call("EXISTS", key) == 1 then
-        redis.call("ZADD", key, -weight, members[i])
+        redis.call("ZADD", key, -weight, elements[i])
       elseif not rank.build(state, prefixes[j]) then
         break
       end
@@ -85,22 +85,22 @@ function rank.put(state, members, weight)
   state.weighed = true
 end
 
--- Removes the weight of members. Returns the weight that they had.
---- (state: table, members: table) -> number | nil
+-- Removes the weight of elements. Returns the weight that they had.
+--- (state: table, elements: table) -> number | nil
 --- uses: base
-function rank.drop(state, members)
+function rank.drop(state, elements)
   local weight
-  for i = 1, #members do
-    local held = redis.call("ZSCORE", base .. "top:", members[i])
+  for i = 1, #elements do
+    local held = redis.call("ZSCORE", base .. "top:", elements[i])
     if held then
       weight = -tonumber(held)
-      redis.call("ZREM", base .. "weighed", members[i])
-      redis.call("ZREM", base .. "top:", members[i])
-      local prefixes = rank.prefixes(members[i])
+      redis.call("ZREM", base .. "weighed", elements[i])
+      redis.call("ZREM", base .. "top:", elements[i])
+      local prefixes = rank.prefixes(elements[i])
       for j = 1, #prefixes do
         state.work = state.work + 1
         local key = base .. "top:" .. prefixes[j]
-        if redis.call("ZREM", key, members[i]) == 0 then break end
+        if redis.call("ZREM", key, elements[i]) == 0 then break end
         if redis.call("ZCARD", key) < _few.DELETE then redis.call("UNLINK", key) end
       end
     end
@@ -108,9 +108,9 @@ function rank.drop(state, members)
   return weight
 end
 
--- Returns the `limit` heaviest members that begin with one of these prefixes and that `accept` accepts. Also returns
+-- Returns the `limit` heaviest elements that begin with one of these prefixes and that `accept` accepts. Also returns
 -- where to continue if the call has worked enough, else -1. `offset`: where an earlier call stopped, at first 0.
--- `budget`: `left` is how many members the call may still look at; this sets `read` to how many it read and sorted.
+-- `budget`: `left` is how many elements the call may still look at; this sets `read` to how many it read and sorted.
 -- `base_prefix`: all these prefixes begin with it.
 --- (base_prefix: str, prefixes: table, offset: int, limit: int, budget: table, accept: any) -> table, int
 --- uses: base
@@ -118,18 +118,18 @@ function rank.heaviest(base_prefix, prefixes, offset, limit, budget, accept)
   local found, order = {}, nil
   if #prefixes == 0 then return found, -1 end
   if #prefixes == 1 and redis.call("EXISTS", base .. "top:" .. prefixes[1]) == 1 then order = prefixes[1] end
-  local members, weights = nil, nil
-  if not order then members, weights = rank.read(prefixes, _few.SORT) end
-  if members then
+  local elements, weights = nil, nil
+  if not order then elements, weights = rank.read(prefixes, _few.SORT) end
+  if elements then
     local sorted = {}
-    for i = 1, #members do sorted[i], weights[i] = i, tonumber(weights[i]) end
+    for i = 1, #elements do sorted[i], weights[i] = i, tonumber(weights[i]) end
     table.sort(sorted, function(a, b) return weights[a] < weights[b] or weights[a] == weights[b] and a < b end)
-    budget.read = (budget.read or 0) + #members
+    budget.read = (budget.read or 0) + #elements
     for i = offset + 1, #sorted do
       if #found == limit then break end
       if budget.left <= 0 then return found, i - 1 end
       budget.left = budget.left - 1
-      if accept(members[sorted[i]]) then found[#found + 1] = members[sorted[i]] end
+      if accept(elements[sorted[i]]) then found[#found + 1] = elements[sorted[i]] end
     end
     return found, -1
   end

@@ -1,15 +1,16 @@
 -- The scripts that read a directory. They write nothing. The keys are those of directory.lua.
 --
--- A call reads a bounded number of members. If it stops before it has found enough, it returns where it stopped, and
+-- A call reads a bounded number of elements. If it stops before it has found enough, it returns where it stopped, and
 -- the caller continues there.
 
-_read = { BYTES = 262144, WORK = 2500, SLICE = 100 } -- what one call reads at most, and compares; members of one ZRANGE
--- Limits of a search for typos: its seeks; the members that it returns; and the members that it sorts by weight, which
--- one misspelling may exceed by 600.
+-- what one call reads at most, and compares; elements of one ZRANGE
+_read = { BYTES = 262144, WORK = 2500, SLICE = 100 }
+-- Limits of a search for typos: its seeks; the elements that it returns; and the elements that it sorts by weight,
+-- which one misspelling may exceed by 600.
 _slips = { SEEKS = 1000, MEMBERS = 800, SORTED = 400 }
 
--- Returns { stop, members } and more (facts.lua): the first `limit` members between two bounds, which are in the form
--- of ZRANGE BYLEX. `stop`: "", or the last member if they are too long to return more at once.
+-- Returns { stop, elements } and more (facts.lua): the first `limit` elements between two bounds, which are in the form
+-- of ZRANGE BYLEX. `stop`: "", or the last element if they are too long to return more at once.
 --- keys: base meta
 --- args: rules: str, low: str, high: str, limit: int
 --- flags: no-writes
@@ -33,8 +34,8 @@ function script.page(base, meta, rules, low, high, limit)
   return facts.reply("", found)
 end
 
--- Returns { stop, members } and more (facts.lua): the first `limit` members after `last` that the query accepts, one
--- for each name. `stop`: "" at the end or if there are enough, else the last member read. `chosen`, `all` and the
+-- Returns { stop, elements } and more (facts.lua): the first `limit` elements after `last` that the query accepts, one
+-- for each name. `stop`: "" at the end or if there are enough, else the last element read. `chosen`, `all` and the
 -- texts: see match.lua.
 --- keys: base meta
 --- args: rules: str, limit: int, last: str, chosen: int, all: str, typed: *
@@ -65,7 +66,7 @@ function script.find(base, meta, rules, limit, last, chosen, all, typed, ...)
   return facts.reply("", found)
 end
 
--- Returns { next offset or -1, members } and more (facts.lua): the heaviest members that the query accepts. `offset`:
+-- Returns { next offset or -1, elements } and more (facts.lua): the heaviest elements that the query accepts. `offset`:
 -- 0, or the one that an earlier call returned.
 --- keys: base meta
 --- args: rules: str, limit: int, offset: int, chosen: int, all: str, typed: *
@@ -76,9 +77,9 @@ function script.heaviest(base, meta, rules, limit, offset, chosen, all, typed, .
   local query, weighed = match.query(typed, all), base .. "weighed"
   match.choose(weighed, query, chosen, "")
   local budget = { left = _read.WORK }
-  local function accept(member)
+  local function accept(element)
     local before = query.work
-    local accepted = match.accepts(member, query)
+    local accepted = match.accepts(element, query)
     budget.left = budget.left - (query.work - before)
     return accepted
   end
@@ -87,13 +88,13 @@ function script.heaviest(base, meta, rules, limit, offset, chosen, all, typed, .
   return facts.reply(next_offset, found)
 end
 
--- Returns { 0, members } and more (facts.lua), in no order: members whose beginning differs by one typo from the
+-- Returns { 0, elements } and more (facts.lua), in no order: elements whose beginning differs by one typo from the
 -- letters typed: a letter added, missing or replaced, or two swapped. They are the first `limit` of each misspelling
 -- and, with `by_weight`, its `limit` heaviest. `letters`: one argument for each letter.
 -- For each beginning of the typed text, this finds the letters that follow it in the index, with one ZRANGE (a seek)
--- for each letter. Reading a variant takes one or two more. After 1000 seeks or 800 members, no further letter is
+-- for each letter. Reading a variant takes one or two more. After 1000 seeks or 800 elements, no further letter is
 -- tried; each position has its share of the seeks. The first letter comes last, because any letter of the index may
--- begin a name. After 400 members that were sorted by weight, only the first members of the other misspellings are
+-- begin a name. After 400 elements that were sorted by weight, only the first elements of the other misspellings are
 -- read.
 --- keys: base meta
 --- args: rules: str, limit: int, by_weight: int, letters: *
@@ -103,16 +104,16 @@ function script.similar(base, meta, rules, limit, by_weight, letters, ...)
   if other then return other end
   local names, left, found, seen = base .. "names", _slips.SEEKS, {}, {}
   local budget, bytes, typed = { left = _slips.MEMBERS, read = 0 }, 0, table.concat(ARGV, "", letters)
-  local function keep(members)
-    for i = 1, #members do
-      if not seen[members[i]] then
-        seen[members[i]] = true
-        found[#found + 1] = members[i]
-        bytes = bytes + #members[i]
+  local function keep(elements)
+    for i = 1, #elements do
+      if not seen[elements[i]] then
+        seen[elements[i]] = true
+        found[#found + 1] = elements[i]
+        bytes = bytes + #elements[i]
       end
     end
   end
-  local function accept(member) return string.sub(member, 1, #typed) ~= typed end
+  local function accept(element) return string.sub(element, 1, #typed) ~= typed end
   local function read(low, high)
     left = left - 1
     local page = redis.call("ZRANGE", names, low, high, "BYLEX", "LIMIT", 0, limit)
@@ -120,7 +121,7 @@ function script.similar(base, meta, rules, limit, by_weight, letters, ...)
     keep(page)
     return #page
   end
-  -- Reads the members that begin with a variant, but not those that begin with the typed text.
+  -- Reads the elements that begin with a variant, but not those that begin with the typed text.
   local function read_variant(variant)
     if string.sub(variant, 1, #typed) == typed then return end
     if left <= 0 or budget.left <= 0 or bytes > _read.BYTES then return end
@@ -161,7 +162,7 @@ function script.similar(base, meta, rules, limit, by_weight, letters, ...)
   return facts.reply(0, found)
 end
 
--- Returns the number of members that begin with each text, whose arguments are as in match.lua. For an empty text,
+-- Returns the number of elements that begin with each text, whose arguments are as in match.lua. For an empty text,
 -- returns the number of names instead.
 --- keys: base meta
 --- args: rules: str, all: str, typed: *
@@ -181,22 +182,22 @@ function script.counts(base, meta, rules, all, typed, ...)
   return reply
 end
 
--- Returns { stop, members } and more (facts.lua) for those of the given members that exist.
+-- Returns { stop, elements } and more (facts.lua) for those of the given elements that exist.
 --- keys: base meta
---- args: rules: str, members: *
+--- args: rules: str, elements: *
 --- flags: no-writes
-function script.look_up(base, meta, rules, members, ...)
+function script.look_up(base, meta, rules, elements, ...)
   local other = name_rules.differing(rules)
   if other then return other end
   local found = {}
-  for i = members, #ARGV do
+  for i = elements, #ARGV do
     if redis.call("ZSCORE", base .. "names", ARGV[i]) then found[#found + 1] = ARGV[i] end
   end
   return facts.reply("", found)
 end
 
 -- Finds the card of an id. Returns { card }; { own_card } if the name is its own id; {} if the id does not exist. Then
--- follows what `facts.reply` returns for its first member, if that is in this shard.
+-- follows what `facts.reply` returns for its first element, if that is in this shard.
 -- The id and its own card may belong to different shards. Then the shard of the id gets "" for `own_card`,
 -- and the other shard gets "" for `id`.
 --- keys: base meta
@@ -209,9 +210,9 @@ function script.find_id(base, meta, rules, id, own_card)
   local found = id ~= "" and index.get(state, id)
   found = found and string.match(found, "^[^" .. separator.OLD .. "]*")
   if found and found ~= "" and found ~= change.LEAVING then
-    return { found, facts.reply("", { card.members(found, id)[1] }) }
+    return { found, facts.reply("", { card.elements(found, id)[1] }) }
   end
-  local first = own_card ~= "" and card.members(own_card, "")[1]
+  local first = own_card ~= "" and card.elements(own_card, "")[1]
   if not first or not redis.call("ZSCORE", base .. "names", first) then return {} end
   return { own_card, facts.reply("", { first }) }
 end

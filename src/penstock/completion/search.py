@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from penstock.completion.bindings import Typed, typed_args
-from penstock.completion.card import name_and_id, parse_member
-from penstock.completion.entry import Entry, EntryPage, FoundMember, Spans, encode_cursor, member_of
+from penstock.completion.card import name_and_id, parse_element
+from penstock.completion.entry import Entry, EntryPage, FoundElement, Spans, element_of, encode_cursor
 from penstock.completion.fold import begins, cut, split_marks, tails, typed_words
 from penstock.completion.highlight import find_spans
 from penstock.completion.storage import DirectoryStorage
@@ -44,20 +44,20 @@ class Search:
         )
 
     def first(self, limit: int, last: bytes = b"") -> Operation[EntryPage]:
-        """The first `limit` names that match, in the order of the guide; `last`: the member that they follow."""
+        """The first `limit` names that match, in the order of the guide; `last`: the element that they follow."""
         if last and not self._texts_of(last):
             raise BadName(f"complete(after=…): {last!r} is not the cursor of a page of this prefix")
-        found, stop = yield from self._members(limit, last)
+        found, stop = yield from self._elements(limit, last)
         page = _entries(found, self._find_spans)
         if stop:
             return EntryPage(page, encode_cursor(stop))
         return EntryPage(page, page[-1].cursor if len(page) == limit else None)
 
-    def _members(self, limit: int, last: bytes) -> Operation[tuple[list[FoundMember], bytes]]:
-        """The members that match, and the last member read if the search stopped early."""
+    def _elements(self, limit: int, last: bytes) -> Operation[tuple[list[FoundElement], bytes]]:
+        """The elements that match, and the last element read if the search stopped early."""
         start = self._typed.start
         typed = (yield from self._with_main(last)) if start is None else self._typed
-        found: list[FoundMember] = []
+        found: list[FoundElement] = []
         for _ in range(MAX_ROUND_TRIPS):
             wanted = limit - len(found)
             if start is not None:
@@ -67,11 +67,11 @@ class Search:
             found += filter(self._matches_in_full, more) if self._long_texts else more
             if len(found) == limit or not (stop or len(more) == wanted):
                 return found, b""
-            last = stop or more[-1].member
+            last = stop or more[-1].element
         return found, last
 
     def _with_main(self, last: bytes) -> Operation[Typed]:
-        """The query with the text whose members are read. In one slot, the script chooses it.
+        """The query with the text whose elements are read. In one slot, the script chooses it.
 
         With shards it is the rarest; for a later page, the rarest of those that can have found `last`, because the
         first page chose one of these.
@@ -83,14 +83,14 @@ class Search:
         text = texts[counts.index(min(counts))]
         return self._typed._replace(main=text.encode(), position=1 + self._texts.index(text))
 
-    def _texts_of(self, member: bytes) -> list[str]:
-        """The texts that can have found this member."""
-        tail = parse_member(member).tail
+    def _texts_of(self, element: bytes) -> list[str]:
+        """The texts that can have found this element."""
+        tail = parse_element(element).tail
         return [text for text in self._texts if begins(tail, cut(text))]
 
-    def _matches_in_full(self, found: FoundMember) -> bool:
+    def _matches_in_full(self, found: FoundElement) -> bool:
         """Whether a name matches the texts that are too long for the index."""
-        texts = self._rules.spelling.texts(name_and_id(found.member)[0])
+        texts = self._rules.spelling.texts(name_and_id(found.element)[0])
         starts = [tail for text in texts for tail in (tails(text) if self._rules.words else [text])]
         return all(any(begins(tail, text) for tail in starts) for text in self._long_texts)
 
@@ -101,14 +101,14 @@ class Search:
         return find_spans(name, [self._folded], self._rules.spelling, in_words=self._rules.words, typo=True)
 
     def count(self) -> Operation[int]:
-        """How many members begin with the text; for an empty text, how many names there are."""
+        """How many elements begin with the text; for an empty text, how many names there are."""
         if not self._long_texts:
             texts = self._texts if len(self._texts) == 1 else [self._folded]
             return (yield from self._storage.counts(texts))[0]
         page = yield from self.first(1000)
         count = len(page)
         while page.cursor:
-            page = yield from self.first(1000, member_of(page.cursor))
+            page = yield from self.first(1000, element_of(page.cursor))
             count += len(page)
         return count
 
@@ -117,7 +117,7 @@ class Search:
         if not MIN_TYPO_LENGTH <= len(self._folded) <= MAX_TYPO_LENGTH:
             return []
         found = yield from self._storage.similar(self._folded, min(limit, MAX_SIMILAR), by_weight=by_weight)
-        found.sort(key=lambda one: (-one.weight if by_weight else 0, one.member))
+        found.sort(key=lambda one: (-one.weight if by_weight else 0, one.element))
         known = {entry.id for entry in exact}
         others: dict[str, Entry] = {}
         for entry in _entries(found, self._find_spans_with_typo):
@@ -144,10 +144,10 @@ class Search:
         return EntryPage(list(found.values())[:limit])
 
 
-def _entries(members: Iterable[FoundMember], find_spans: Callable[[str], Spans]) -> list[Entry]:
-    """The entries of these members of the index."""
+def _entries(elements: Iterable[FoundElement], find_spans: Callable[[str], Spans]) -> list[Entry]:
+    """The entries of these elements of the index."""
     found: list[Entry] = []
-    for member, weight, payload in members:
-        name, id = name_and_id(member)
-        found.append(Entry(name, id, weight, payload, member, find_spans))
+    for element, weight, payload in elements:
+        name, id = name_and_id(element)
+        found.append(Entry(name, id, weight, payload, element, find_spans))
     return found

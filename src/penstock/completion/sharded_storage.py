@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from penstock.completion.bindings import DirectoryBindings, DirectoryRules, Typed
-from penstock.completion.card import card_size, members
+from penstock.completion.card import card_size, elements
 from penstock.completion.constants import LEAVING
-from penstock.completion.entry import FoundMember, NewName, payload_change, weight_change
+from penstock.completion.entry import FoundElement, NewName, payload_change, weight_change
 from penstock.completion.name_rules import OtherRules, checked
 from penstock.completion.storage import DirectoryStorage, chunks, in_steps
 from penstock.core.operations import Operation, Parallel
@@ -24,7 +24,7 @@ class ShardedStorage(DirectoryStorage):
     """A directory in several shards."""
 
     def _shard_of(self, start: bytes) -> DirectoryBindings:
-        """The shard of the members that begin with `start`."""
+        """The shard of the elements that begin with `start`."""
         # The code point decides, so that neighbours in the alphabet are in different shards.
         return self._shards[ord(start.decode(errors="replace")[:1] or "\0") % len(self._shards)]
 
@@ -49,11 +49,11 @@ class ShardedStorage(DirectoryStorage):
                 cards[id] = b"" if id == name else self.rules.card(name)
         yield from checked(self._first.save_rules())
         old = yield from self._begin_changes(cards)
-        new = {id: members(card, id) if card else self._own_members(id) for id, card in cards.items()}
+        new = {id: elements(card, id) if card else self._own_elements(id) for id, card in cards.items()}
         yield from self._add(new.values())
         changes = yield from self._changes(old, names)
-        yield from self._change_members(
-            {member: changes[id] for id, found in new.items() for member in found if id in changes}
+        yield from self._change_elements(
+            {element: changes[id] for id, found in new.items() for element in found if id in changes}
         )
         yield from self._remove(chain.from_iterable(old.values()))
         overtaken = yield from self._end_changes(cards)
@@ -70,7 +70,7 @@ class ShardedStorage(DirectoryStorage):
             yield from self._end_changes(cards)
         return removed
 
-    def remove_members(self, found: Sequence[bytes]) -> Operation[int]:
+    def remove_elements(self, found: Sequence[bytes]) -> Operation[int]:
         return self._remove([one] for one in found)
 
     def change_id(self, id: str, weight: str, payload: bytes) -> Operation[float | None]:
@@ -78,8 +78,8 @@ class ShardedStorage(DirectoryStorage):
         if found is None:
             return None
         name, _ = found
-        named = self._own_members(id) if name == id else members(self.rules.card(name), id)
-        changed = yield from self._change_members(dict.fromkeys(named, (weight, payload)))
+        named = self._own_elements(id) if name == id else elements(self.rules.card(name), id)
+        changed = yield from self._change_elements(dict.fromkeys(named, (weight, payload)))
         return changed.get(named[0])
 
     def delete_if_empty(self) -> Operation[None]:
@@ -87,13 +87,13 @@ class ShardedStorage(DirectoryStorage):
             yield from checked(shard.delete_if_empty())
 
     def _begin_changes(self, cards: Mapping[str, bytes]) -> Operation[dict[str, list[list[bytes]]]]:
-        """Returns for each id the members of the names that it had before."""
+        """Returns for each id the elements of the names that it had before."""
         old: dict[str, list[list[bytes]]] = {}
         for registry, group in self._by_registry(cards):
             replies = yield from checked(registry.begin_changes(group))
             for id, old_cards in replies.items():
-                old[id] = [members(card, id) for card in old_cards]
-                old[id] += [self._own_members(id)] if cards[id] else []
+                old[id] = [elements(card, id) for card in old_cards]
+                old[id] += [self._own_elements(id)] if cards[id] else []
         return old
 
     def _end_changes(self, cards: Mapping[str, bytes]) -> Operation[list[str]]:
@@ -122,9 +122,9 @@ class ShardedStorage(DirectoryStorage):
             for first, *_ in former:
                 shards[self._shard_of(first)][first] = id
         for shard, ids in shards.items():
-            for member, kept, data in (yield from checked(shard.look_up(ids))):
+            for element, kept, data in (yield from checked(shard.look_up(ids))):
                 if kept or data:
-                    changes[ids[member]] = weight_change(kept or None), payload_change(data)
+                    changes[ids[element]] = weight_change(kept or None), payload_change(data)
         for _, id, weight, payload in names:
             kept_weight, kept_payload = changes.get(id, ("", b""))
             change = (weight_change(weight) or kept_weight, payload_change(payload) or kept_payload)
@@ -132,63 +132,63 @@ class ShardedStorage(DirectoryStorage):
                 changes[id] = change
         return changes
 
-    def _change_members(self, changes: Mapping[bytes, tuple[str, bytes]]) -> Operation[dict[bytes, float | None]]:
-        """Returns the weights; None for a member that does not exist."""
+    def _change_elements(self, changes: Mapping[bytes, tuple[str, bytes]]) -> Operation[dict[bytes, float | None]]:
+        """Returns the weights; None for an element that does not exist."""
         weights: dict[bytes, float | None] = {}
         shards: dict[DirectoryBindings, list[tuple[bytes, str, bytes]]] = defaultdict(list)
-        for member, change in changes.items():
-            shards[self._shard_of(member)].append((member, *change))
+        for element, change in changes.items():
+            shards[self._shard_of(element)].append((element, *change))
         for shard, rest in shards.items():
             while rest:
-                done = yield from checked(shard.change_members(rest))
-                weights.update((member, weight) for (member, *_), weight in zip(rest, done, strict=False))
+                done = yield from checked(shard.change_elements(rest))
+                weights.update((element, weight) for (element, *_), weight in zip(rest, done, strict=False))
                 rest = rest[len(done) :]
         return weights
 
-    def _own_members(self, id: str) -> list[bytes]:
-        """The members of a name that is its own id."""
-        return members(self.rules.card(id), "")
+    def _own_elements(self, id: str) -> list[bytes]:
+        """The elements of a name that is its own id."""
+        return elements(self.rules.card(id), "")
 
     def _add(self, names: Iterable[Sequence[bytes]]) -> Operation[None]:
         whole: dict[DirectoryBindings, list[bytes]] = defaultdict(list)
         later: dict[DirectoryBindings, list[bytes]] = defaultdict(list)
         for first, *rest in names:
             whole[self._shard_of(first)].append(first)
-            for member in rest:
-                later[self._shard_of(member)].append(member)
+            for element in rest:
+                later[self._shard_of(element)].append(element)
         for shard in {**whole, **later}:
-            yield from checked(shard.add_members(whole[shard], later[shard]))
+            yield from checked(shard.add_elements(whole[shard], later[shard]))
 
     def _remove(self, names: Iterable[Sequence[bytes]]) -> Operation[int]:
-        """Remove the members of names, each in its shard. Returns how many names there were."""
+        """Remove the elements of names, each in its shard. Returns how many names there were."""
         shards: dict[DirectoryBindings, list[tuple[bool, bytes]]] = defaultdict(list)
         for name in names:
-            for position, member in enumerate(name):
-                shards[self._shard_of(member)].append((position == 0, member))
+            for position, element in enumerate(name):
+                shards[self._shard_of(element)].append((position == 0, element))
         removed = 0
         for shard, pairs in shards.items():
-            removed += yield from in_steps(pairs, shard.remove_members)
+            removed += yield from in_steps(pairs, shard.remove_elements)
         return removed
 
     # --- read ---
 
-    def get(self, id: str) -> Operation[tuple[str, FoundMember | None] | None]:
+    def get(self, id: str) -> Operation[tuple[str, FoundElement | None] | None]:
         found = yield from checked(self._registry_of(id).find_id(id, b""))
         if found is None:
             own = self.rules.card(id)
-            return (yield from checked(self._shard_of(self._own_members(id)[0]).find_id("", own)))
+            return (yield from checked(self._shard_of(self._own_elements(id)[0]).find_id("", own)))
         name, _ = found
-        first = members(self.rules.card(name), id)[0]
+        first = elements(self.rules.card(name), id)[0]
         known = yield from checked(self._shard_of(first).look_up([first]))
         return name, known[0] if known else None
 
-    def page(self, prefix: bytes, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundMember]]]:
+    def page(self, prefix: bytes, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundElement]]]:
         pages = []
         for shard in self._shards_with(prefix):
             pages.append((yield from checked(shard.page(prefix, last, n))))
         return _merged(pages, n)
 
-    def find(self, typed: Typed, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundMember]]]:
+    def find(self, typed: Typed, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundElement]]]:
         pages = []
         for shard in self._shards_with(typed.main):
             pages.append((yield from checked(shard.find(typed, last, n))))
@@ -203,22 +203,22 @@ class ShardedStorage(DirectoryStorage):
             counts.append(found)
         return counts
 
-    def heaviest(self, typed: Typed, offset: int, n: int) -> Operation[tuple[int, list[FoundMember]]]:
+    def heaviest(self, typed: Typed, offset: int, n: int) -> Operation[tuple[int, list[FoundElement]]]:
         shards = self._shards_with(typed.main)
         if len(shards) == 1:
             return (yield from checked(shards[0].heaviest(typed, offset, n)))
-        found: list[FoundMember] = []
+        found: list[FoundElement] = []
         for shard in shards:
-            of_shard: list[FoundMember] = []
+            of_shard: list[FoundElement] = []
             offset = 0
             while offset >= 0 and len(of_shard) < n:
                 offset, more = yield from checked(shard.heaviest(typed, offset, n - len(of_shard)))
                 of_shard += more
             found += of_shard
-        found.sort(key=lambda one: (-one.weight, one.member))
+        found.sort(key=lambda one: (-one.weight, one.element))
         return -1, found[:n]
 
-    def similar(self, text: str, n: int, *, by_weight: bool) -> Operation[list[FoundMember]]:
+    def similar(self, text: str, n: int, *, by_weight: bool) -> Operation[list[FoundElement]]:
         # The first letter may be the slip, so each shard may have such a name.
         pages = yield Parallel(tuple(shard.similar(text, n, by_weight=by_weight) for shard in self._shards))
         for page in pages:
@@ -227,14 +227,14 @@ class ShardedStorage(DirectoryStorage):
         return list(chain.from_iterable(pages))
 
     def _shards_with(self, prefix: bytes) -> list[DirectoryBindings]:
-        """The shards that may have members that begin with `prefix`."""
+        """The shards that may have elements that begin with `prefix`."""
         return [self._shard_of(prefix)] if prefix else self._shards
 
 
-def _merged(pages: Sequence[tuple[bytes, list[FoundMember]]], n: int) -> tuple[bytes, list[FoundMember]]:
-    """The first `n` members of all pages. If a page stopped early, the members after its last one are unknown."""
-    found = sorted(chain.from_iterable(members for _, members in pages))
+def _merged(pages: Sequence[tuple[bytes, list[FoundElement]]], n: int) -> tuple[bytes, list[FoundElement]]:
+    """The first `n` elements of all pages. If a page stopped early, the elements after its last one are unknown."""
+    found = sorted(chain.from_iterable(elements for _, elements in pages))
     stop = min((stop for stop, _ in pages if stop), default=b"")
     if stop:
-        found = [one for one in found if one.member <= stop]
+        found = [one for one in found if one.element <= stop]
     return (stop, found) if len(found) < n else (b"", found[:n])

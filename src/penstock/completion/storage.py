@@ -1,6 +1,6 @@
 """The names of a directory in the server, in one slot or in several shards.
 
-In one slot, every change is one script. With shards, the first character of a tail selects the shard of its member, so
+In one slot, every change is one script. With shards, the first character of a tail selects the shard of its element, so
 that a search by prefix reads one shard. The hash of an id selects its *registry*, the shard that has its card. A change
 of an id then takes four kinds of calls, each of which may be repeated:
 
@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from penstock.completion.bindings import DirectoryBindings, DirectoryRules, Typed
 from penstock.completion.card import card_size
-from penstock.completion.entry import FoundMember, NewName, payload_change, weight_change
+from penstock.completion.entry import FoundElement, NewName, payload_change, weight_change
 from penstock.completion.keys import CompletionKeys
 from penstock.completion.name_rules import OtherRules, checked
 from penstock.core.operations import Operation, Receive, RoundTrip, Send, Unanswered
@@ -33,7 +33,7 @@ CHUNK = 100
 """The most names that one call sends."""
 
 CHUNK_BYTES = 64 * 1024
-"""The most bytes of their cards and members; a single name may be larger."""
+"""The most bytes of their cards and elements; a single name may be larger."""
 
 
 class DirectoryStorage:
@@ -95,9 +95,9 @@ class DirectoryStorage:
             removed += yield from in_steps(chunk, self._first.remove)
         return removed
 
-    def remove_members(self, found: Sequence[bytes]) -> Operation[int]:
-        """Remove members that belong to no id, because they were written by hand."""
-        return in_steps([(False, member) for member in found], self._first.remove_members)
+    def remove_elements(self, found: Sequence[bytes]) -> Operation[int]:
+        """Remove elements that belong to no id, because they were written by hand."""
+        return in_steps([(False, element) for element in found], self._first.remove_elements)
 
     def change_id(self, id: str, weight: str, payload: bytes) -> Operation[float | None]:
         """Change the weight and the payload of an id. Returns its weight, None if the id does not exist."""
@@ -110,28 +110,28 @@ class DirectoryStorage:
 
     # --- read ---
 
-    def get(self, id: str) -> Operation[tuple[str, FoundMember | None] | None]:
-        """The name of an id, and its first member."""
+    def get(self, id: str) -> Operation[tuple[str, FoundElement | None] | None]:
+        """The name of an id, and its first element."""
         return checked(self._first.find_id(id, self.rules.card(id)))
 
-    def page(self, prefix: bytes, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundMember]]]:
-        """The next `n` members that begin with `prefix`, after `last`. Returns first b"", or where it stopped early."""
+    def page(self, prefix: bytes, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundElement]]]:
+        """The next `n` elements that begin with `prefix`, after `last`. First b"", or where the call stopped early."""
         return checked(self._first.page(prefix, last, n))
 
-    def find(self, typed: Typed, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundMember]]]:
-        """The next `n` members that match, one for each name. Returns what `page` does."""
+    def find(self, typed: Typed, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundElement]]]:
+        """The next `n` elements that match, one for each name. Returns what `page` does."""
         return checked(self._first.find(typed, last, n))
 
     def counts(self, texts: Sequence[str]) -> Operation[list[int]]:
-        """How many members begin with each text; for an empty text, how many names there are."""
+        """How many elements begin with each text; for an empty text, how many names there are."""
         return checked(self._first.counts(texts))
 
-    def heaviest(self, typed: Typed, offset: int, n: int) -> Operation[tuple[int, list[FoundMember]]]:
-        """The `n` heaviest members that match and have a weight; and the offset to continue at, -1 at the end."""
+    def heaviest(self, typed: Typed, offset: int, n: int) -> Operation[tuple[int, list[FoundElement]]]:
+        """The `n` heaviest elements that match and have a weight; and the offset to continue at, -1 at the end."""
         return checked(self._first.heaviest(typed, offset, n))
 
-    def similar(self, text: str, n: int, *, by_weight: bool) -> Operation[list[FoundMember]]:
-        """Members whose beginning differs from `text` by one typo, in no order."""
+    def similar(self, text: str, n: int, *, by_weight: bool) -> Operation[list[FoundElement]]:
+        """Elements whose beginning differs from `text` by one typo, in no order."""
         return checked(self._first.similar(text, n, by_weight=by_weight))
 
 

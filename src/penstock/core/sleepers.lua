@@ -2,8 +2,8 @@
 --
 --   list    ZSET   address (notify.lua) -> server ms until which the worker is idle
 --   marks   HASH   <prefix>woken: ms of the last wake-up; deleted when a worker looks for work
---                  <prefix>witness, <prefix>check_at: the deputy (deputy.lua) of the worker that was woken last, and
---                  when the deputy looks for work
+--                  <prefix>woken_deputy, <prefix>woken_deputy_at: the deputy (deputy.lua) of the worker that was woken
+--                  last, and when the deputy looks for work
 --
 -- The caller names both keys and the prefix, and adds and removes the addresses. Messages to an idle worker: "0": look
 -- for work now; "<n>": look for work in n ms.
@@ -54,7 +54,7 @@ end
 function sleepers.wake_one(list, marks, prefix, now)
   local gone = {}
   if redis.call("EXISTS", list) == 0 then return gone end
-  local marked = redis.call("HMGET", marks, prefix .. "woken", prefix .. "check_at", prefix .. "witness")
+  local marked = redis.call("HMGET", marks, prefix .. "woken", prefix .. "woken_deputy_at", prefix .. "woken_deputy")
   if marked[1] and math.abs(now - marked[1]) < _deputy.READY then return gone end
   local worker = sleepers.notify_last(list, now, nil, "0", gone)
   if not worker then return gone end
@@ -66,7 +66,7 @@ function sleepers.wake_one(list, marks, prefix, now)
   local second = not has_deputy
     and sleepers.notify_last(list, now, worker, string.format("%d", _deputy.READY), gone)
   if second then
-    redis.call("HSET", marks, prefix .. "check_at", now + _deputy.READY, prefix .. "witness", second)
+    redis.call("HSET", marks, prefix .. "woken_deputy_at", now + _deputy.READY, prefix .. "woken_deputy", second)
   end
   return gone
 end

@@ -12,20 +12,20 @@ from penstock.counting.dead_batches import CountingFailure, encode_failure, pack
 from penstock.counting.kinds import Count, Declared, Kind, TimeWindow, Uniques, stored_name
 from penstock.counting.tally import Tally
 from penstock.files.batches import LineBatch
-from penstock.files.settlement import CountPart
+from penstock.files.settlement import CountPiece
 
 MAX_KEYS = 4000
 """How many different keys to collect before counts are settled. With more keys, the same key is added less often: for a
 real access log by host, URL and agent, 4,000 cost the server a fifth less time than 500."""
 
 CALL_KEYS = 800
-"""The most keys that one call adds; more are settled in parts. Each takes 4 to 6 microseconds of the server."""
+"""The most keys that one call adds; more are settled in pieces. Each takes 4 to 6 microseconds of the server."""
 
 PART_KEYS = 500
-"""How many keys such a part has."""
+"""How many keys such a piece has."""
 
 PART_TEXTS = 450
-"""The most texts of one key of Uniques() in such a part."""
+"""The most texts of one key of Uniques() in such a piece."""
 
 TABLE_KEYS = 4
 """A table in a call costs the server as much as this many keys."""
@@ -63,20 +63,20 @@ class UnsettledCounts:
         """Whether there are enough counts, so that they must be settled now."""
         return self.keys > MAX_KEYS or self.lines > MAX_LINES or len(self._dead) >= MAX_DEAD
 
-    def take(self) -> list[CountPart]:
-        """Return the counts, and begin again at zero. Only the first part has lines."""
-        parts: list[CountPart] = []
+    def take(self) -> list[CountPiece]:
+        """Return the counts, and begin again at zero. Only the first piece has lines."""
+        pieces: list[CountPiece] = []
         if self.lines or self._rejected_rows or self._dead:
             for tables, keys in self._split() if self.keys > CALL_KEYS else [(self._tables, self.keys)]:
                 packed = {name: table.packed() for name, table in tables.items()}
                 rest = (
                     (0, 0, packed, (), ())
-                    if parts
+                    if pieces
                     else (self.lines, self._rejected, packed, self._rejected_rows, self._dead)
                 )
-                parts.append(CountPart(_pack(rest), keys))
+                pieces.append(CountPiece(_pack(rest), keys))
         self._clear()
-        return parts
+        return pieces
 
     def _split(self) -> Iterator[tuple[dict[str, _Table], int]]:
         """The tables, in pieces with a bounded number of keys."""

@@ -7,7 +7,7 @@ In the server:
     download.lua          the scripts of a receiver
     counts.lua            the counts of aggregates
     uncounted.lua         batches that an aggregate could not count
-    parts.lua, settlement.py
+    deposits.lua, settlement.py
                           counts of many keys, which are committed at once and added piece by piece
     dead_files.lua, dead_files.py
                           files that a receiver could not save

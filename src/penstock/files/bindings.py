@@ -56,7 +56,7 @@ def channel_scripts() -> Library:
         "files/download.lua",
         "files/counts.lua",
         "files/uncounted.lua",
-        "files/parts.lua",
+        "files/deposits.lua",
         "files/dead_files.lua",
     )
 
@@ -87,7 +87,7 @@ class SourceEntry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class UploadPart:
+class UploadPiece:
     """Records of one upload, to be put into a channel.
 
     entry_id   of the file's entry
@@ -251,10 +251,15 @@ class ChannelBindings(CountBindings, DeadFileBindings):
         args: tuple[Arg, ...] = (*UNNUMBERED, self.clock.now_ms, entry.id, entry.raw, state, outcome, *names)
         return self._call("rename_entry", args, lambda reply: int(reply[1]))
 
-    def put(self, token: str, parts: Sequence[UploadPart]) -> RoundTrip[PutReply]:
+    def put(self, token: str, pieces: Sequence[UploadPiece]) -> RoundTrip[PutReply]:
         """Append records of uploads and store the progress of each upload: all of it or nothing. Raises SentElsewhere
         if another process has sent one of the files in the meantime."""
-        args: tuple[Arg, ...] = (*UNNUMBERED, self.clock.now_ms, token, *(arg for part in parts for arg in part.args))
+        args: tuple[Arg, ...] = (
+            *UNNUMBERED,
+            self.clock.now_ms,
+            token,
+            *(arg for piece in pieces for arg in piece.args),
+        )
         return RoundTrip(self._scripts["put"], self._declared, args, self._put_reply)
 
     def await_space(self, records: Sequence[tuple[str, bytes]], address: str, ttl: float) -> RoundTrip[PutReply]:

@@ -15,7 +15,7 @@ _decode_rejected: Any = msgspec.json.Decoder(list[str | int]).decode
 
 
 PENDING = b"PENDING"
-"""The reply to a call that reads counts if parts of a settlement must be added first."""
+"""The reply to a call that reads counts if pieces of a settlement must be added first."""
 
 
 class DeadBatchReply(NamedTuple):
@@ -77,7 +77,7 @@ class StoredBatch(NamedTuple):
 class CountBindings(LogBindings):
     """The counts of a channel's aggregates, each of which belongs to a receiver.
 
-    The calls that read counts return None if parts of a settlement must be added first, see `settlement.py`.
+    The calls that read counts return None if pieces of a settlement must be added first, see `settlement.py`.
     """
 
     def totals(self, receiver: str) -> RoundTrip[Totals | None]:
@@ -125,18 +125,18 @@ class CountBindings(LogBindings):
 
         return RoundTrip(self._scripts["rejected"], self._declared, (receiver, offset, n), read)
 
-    # --- settlements in parts ---
+    # --- settlements in pieces ---
 
     def deposit(self, receiver: str, id: str, index: int, counts: bytes) -> RoundTrip[str]:
-        """Deposit part number `index` of a settlement. Returns OK; or why it cannot be deposited now, see
-        `parts.lua`."""
+        """Deposit piece number `index` of a settlement. Returns OK; or why it cannot be deposited now, see
+        `deposits.lua`."""
         args = (self.clock.now_ms, receiver, id, index, counts)
         return self._call("deposit", args, lambda reply: str(reply[0].decode()), receiver, also=b"PENDING BUSY LOST")
 
-    def add_part(self, receiver: str, id: str = "") -> RoundTrip[int]:
-        """Add the next part of a committed deposit, or remove a deposit with this id that was not committed. Returns
-        how many parts are left."""
-        return RoundTrip(self._scripts["add_part"], self._declared, (self.clock.now_ms, receiver, id), int)
+    def add_piece(self, receiver: str, id: str = "") -> RoundTrip[int]:
+        """Add the next piece of a committed deposit, or remove a deposit with this id that was not committed. Returns
+        how many pieces are left."""
+        return RoundTrip(self._scripts["add_piece"], self._declared, (self.clock.now_ms, receiver, id), int)
 
     # --- dead batches ---
 

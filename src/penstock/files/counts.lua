@@ -2,7 +2,7 @@
 --
 --   totals:<r>           HASH  lines: how many were counted or rejected; rejected: how many were rejected
 --                              version: changes whenever counts are added; dead, dead_id: see uncounted.lua
---                              deposit, committed: see parts.lua
+--                              deposit, committed: see deposits.lua
 --                              table:<t>: the kind of table t; sum:<t>: the magnitudes of all its numbers, added up
 --   counts:<r>:<t>       ZSET  key -> number, of table t; of kind "last" the order of the value; of "uniques" 0
 --   values:<r>:<t>       HASH  key -> exact number of kind "sum", or the value of kind "last" or "first"
@@ -34,20 +34,20 @@ end
 
 -- Unpacks counts: { lines, how many rejected, { table = { kind, ms that it is kept or 0, { key = number } } },
 -- { rejected line, … }, { dead batch, … } or nil }; {} for "". A number of kind "sum" is a text, one of "first" and
--- "last" is { order, value }, and one of "uniques" is { text, … }. "@<id> <n>" stands for the n parts of a deposit: {
--- deposit = id, parts = n }.
+-- "last" is { order, value }, and one of "uniques" is { text, … }. "@<id> <n>" stands for the n pieces of a deposit: {
+-- deposit = id, pieces = n }.
 --- (packed: str) -> table
 function counts.decode(packed)
   if packed == "" then return {} end
   local id, n = string.match(packed, "^@(%S+) (%d+)$")
-  if id then return { deposit = id, parts = tonumber(n) } end
+  if id then return { deposit = id, pieces = tonumber(n) } end
   return cmsgpack.unpack(packed)
 end
 
 -- Returns { "OVERFLOW" | "KIND" | "UNIQUES" | "DEAD", table, key or kind } if these counts, each as `counts.decode`
 -- returns it, cannot be added to those of a receiver; { "PENDING" }, { "BUSY", ms } or { "LOST" } if they cannot be
--- added now, see parts.lua; else nil. Writes to nothing but `sums`: if that is a key, these counts are a part to be
--- deposited, and the parts that were deposited before are taken into account.
+-- added now, see deposits.lua; else nil. Writes to nothing but `sums`: if that is a key, these counts are a piece to be
+-- deposited, and the pieces that were deposited before are taken into account.
 --- (receiver: str, all: table, now: int, sums: str | nil) -> table | nil
 --- uses: base
 function counts.refusal(receiver, all, now, sums)
@@ -55,11 +55,11 @@ function counts.refusal(receiver, all, now, sums)
   local deposit
   for _, found in ipairs(all) do
     deposit = deposit or found.deposit or (found[1] and "")
-    if found.deposit and parts.count(receiver, found.deposit) ~= found.parts then return { "LOST" } end
+    if found.deposit and deposits.count(receiver, found.deposit) ~= found.pieces then return { "LOST" } end
   end
-  local refusal = deposit and not sums and parts.refusal(receiver, deposit, now)
+  local refusal = deposit and not sums and deposits.refusal(receiver, deposit, now)
   if refusal then return refusal end
-  local function of_parts(field) return sums and tonumber(redis.call("HGET", sums, field)) or 0 end
+  local function of_pieces(field) return sums and tonumber(redis.call("HGET", sums, field)) or 0 end
   for _, found in ipairs(all) do
     dead = dead + #(found[5] or {})
     for name, one in pairs(found[3] or {}) do
@@ -67,7 +67,7 @@ function counts.refusal(receiver, all, now, sums)
       if kind and kind ~= one[1] then return { "KIND", name, kind } end
       local word = string.match(one[1], "^%a+")
       if word == "count" or word == "sum" then
-        local sum = added[name] or tonumber(redis.call("HGET", totals, "sum:" .. name) or 0) + of_parts("sum:" .. name)
+        local sum = added[name] or tonumber(redis.call("HGET", totals, "sum:" .. name) or 0) + of_pieces("sum:" .. name)
         for _, n in pairs(one[3]) do sum = sum + math.abs(tonumber(n)) end
         added[name] = sum
         if word == "sum" and sum > _most.INTEGER then return { "OVERFLOW", name, "" } end
@@ -83,7 +83,7 @@ function counts.refusal(receiver, all, now, sums)
         end
       elseif word == "uniques" then
         local index = base .. "counts:" .. receiver .. ":" .. name
-        added[name] = added[name] or redis.call("ZCARD", index) + of_parts("keys:" .. name)
+        added[name] = added[name] or redis.call("ZCARD", index) + of_pieces("keys:" .. name)
         for key in pairs(one[3]) do
           local is_new = not redis.call("ZSCORE", index, key)
           if is_new and sums then
@@ -114,7 +114,7 @@ end
 --- (receiver: str, found: table, now: int)
 --- uses: base state
 function counts.add(receiver, found, now)
-  if found.deposit then return parts.commit(receiver) end
+  if found.deposit then return deposits.commit(receiver) end
   local lines, bad, tables, rejected, dead = unpack(found)
   if not lines then return end
   local totals, list = base .. "totals:" .. receiver, base .. "rejected:" .. receiver
@@ -204,14 +204,14 @@ function counts.delete(receiver)
       redis.call("UNLINK", index, base .. "values:" .. receiver .. ":" .. name)
     end
   end
-  parts.drop(receiver)
+  deposits.drop(receiver)
   redis.call("UNLINK", totals, base .. "rejected:" .. receiver, base .. "windows:" .. receiver)
   uncounted.delete(receiver)
   redis.call("HDEL", state, "counts:" .. receiver)
 end
 
 -- Returns { lines, rejected, version, { table, kind, … }, lines of dead batches }. The version changes whenever counts
--- are added. Like the next two, it returns { "PENDING" } if there are parts to be added first.
+-- are added. Like the next two, it returns { "PENDING" } if there are pieces to be added first.
 --- keys: base state
 --- args: receiver: str
 --- flags: no-writes

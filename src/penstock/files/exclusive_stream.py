@@ -46,7 +46,7 @@ from penstock.files.records import (
     read_end,
 )
 from penstock.files.replies import ReceiveReply
-from penstock.files.settlement import CountPart, may_settle_again, settle
+from penstock.files.settlement import CountPiece, may_settle_again, settle
 from penstock.files.stream import ReceiverStream, blocks_missed, channel_restarted
 from penstock.messages.log import ask_until, trim_rest
 
@@ -315,9 +315,9 @@ class ExclusiveStream(ReceiverStream[T]):
 
     def _settle_reached(self) -> Operation[bool]:
         self._given = self._done = self._reached
-        parts = self._take_counts()
-        if not self._ended and (parts or self._done != self._settled):
-            reply = yield from self._settle(parts)
+        pieces = self._take_counts()
+        if not self._ended and (pieces or self._done != self._settled):
+            reply = yield from self._settle(pieces)
             if reply.status == "HELD" or reply.is_new_owner:
                 return False
             yield from self._note_settled(reply)
@@ -327,16 +327,16 @@ class ExclusiveStream(ReceiverStream[T]):
         """Settle the given items and wait for records. Returns False if the wait is over."""
         yield from self._note_failures()
         self._given = self._done = self._reached
-        parts = self._take_counts()
-        if len(parts) > 1:
+        pieces = self._take_counts()
+        if len(pieces) > 1:
             asked = now()
-            reply = yield from self._settle(parts)
+            reply = yield from self._settle(pieces)
             if reply.status == "ENDED" or reply.is_new_owner:
                 self._stop_renewing()
                 return (yield from self._accept(reply, asked))
-            parts = []
+            pieces = []
         self._stop_renewing()
-        settled, counts = self._settled, b"".join(part.packed for part in parts)
+        settled, counts = self._settled, b"".join(piece.packed for piece in pieces)
         unsettled = [(self._done, counts)]
         asked = 0.0
 
@@ -478,12 +478,12 @@ class ExclusiveStream(ReceiverStream[T]):
         else:
             yield RunInThread(partial(self._on_settled, self._settled.number))
 
-    def _settle(self, parts: Sequence[CountPart]) -> Operation[ReceiveReply]:
+    def _settle(self, pieces: Sequence[CountPiece]) -> Operation[ReceiveReply]:
         done = self._done
-        if len(parts) > 1:
+        if len(pieces) > 1:
             self._settled = done  # as `_receive` does: if a deposit fails, `leave` must not settle without the counts
         return (
-            yield from settle(self._channel, self._receiver, parts, lambda counts: self._receive((done, counts), 0))
+            yield from settle(self._channel, self._receiver, pieces, lambda counts: self._receive((done, counts), 0))
         )
 
     def leave(self) -> Operation[None]:

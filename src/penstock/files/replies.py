@@ -31,7 +31,7 @@ class ReceiveReply:
     """The reply to a process that receives alone.
 
     status          OK; HELD: another process receives; ENDED: this receiver has received everything; GONE: no channel;
-                    PENDING, BUSY, LOST: the counts cannot be added now, and nothing was settled, see `parts.lua`
+                    PENDING, BUSY, LOST: the counts cannot be added now, and nothing was settled, see `deposits.lua`
     records         the records; none for a new owner, which does not know yet from where to read
     next_limit      the `limit` of the next call
     cursor          number of the last record that this receiver has acknowledged

@@ -15,7 +15,7 @@ import msgspec
 from penstock.core.ids import mint_token
 from penstock.core.operations import Operation, RunInThread, Sleep
 from penstock.errors import FilesError, SentElsewhere
-from penstock.files.bindings import MAX_NAMES, ChannelBindings, SourceEntry, UploadPart
+from penstock.files.bindings import MAX_NAMES, ChannelBindings, SourceEntry, UploadPiece
 from penstock.files.following import LOOK_INTERVAL, FollowedLogs
 from penstock.files.recognition import (
     PendingFile,
@@ -31,7 +31,7 @@ from penstock.files.regular_file import inode_at, printable
 from penstock.files.replies import PutReply
 from penstock.files.rotation import log_path
 from penstock.files.source import Source
-from penstock.files.upload import SentFile, Upload, abort_part
+from penstock.files.upload import SentFile, Upload, abort_piece
 from penstock.messages.bindings import default_on
 from penstock.messages.log import ask_until, wake_rest
 
@@ -306,8 +306,8 @@ class Sender:
             f"{printable(file.path)} changed since its upload began: another file has its name, and no file in its "
             "folder is this one"
         )
-        part = abort_part(self._rules, owned, reason)
-        yield from self._put_when_space([part])
+        piece = abort_piece(self._rules, owned, reason)
+        yield from self._put_when_space([piece])
 
     def _take_over(self, file: PendingFile, entry: SourceEntry) -> Operation[SourceEntry]:
         owned: SourceEntry | None = yield default_on(b"TAKEN", self._channel.take_over(entry, self._token), None)
@@ -381,7 +381,7 @@ class Sender:
             try:
                 whole = [upload for upload in begun if upload.is_small_and_whole]
                 if whole:
-                    yield from self._put_when_space([upload.part() for upload in whole], whole[-1])
+                    yield from self._put_when_space([upload.piece() for upload in whole], whole[-1])
                     for upload in whole:
                         self._note_sent(upload)
                 for upload in begun[len(whole) :]:  # at most one
@@ -398,7 +398,7 @@ class Sender:
         try:
             upload: Upload = yield RunInThread(partial(Upload, self._rules, self._recogniser, file))
         except FilesError as error:
-            yield from self._put_when_space([abort_part(self._rules, file.entry, str(error))])
+            yield from self._put_when_space([abort_piece(self._rules, file.entry, str(error))])
             self._failed.append(error)
             return
         yield from self._transfer(upload)
@@ -435,7 +435,7 @@ class Sender:
         try:
             while True:
                 yield RunInThread(upload.read_batch)
-                yield from self._put_when_space([upload.part()], upload)
+                yield from self._put_when_space([upload.piece()], upload)
                 upload.batch_sent()
                 if upload.ended:
                     break
@@ -452,10 +452,10 @@ class Sender:
         if held_back := upload.reader.held_back:
             self._sent.held_back.append(HeldBack(upload.name, held_back))
 
-    def _put_when_space(self, parts: Sequence[UploadPart], upload: Upload | None = None) -> Operation[None]:
-        """Put the parts, and wait for space if the channel is full. `upload`: the last one, for the progress."""
-        records = [record for part in parts for record in part.records]
-        put = self._channel.put(self._token, parts).then(partial(self._report, upload))
+    def _put_when_space(self, pieces: Sequence[UploadPiece], upload: Upload | None = None) -> Operation[None]:
+        """Put the pieces, and wait for space if the channel is full. `upload`: the last one, for the progress."""
+        records = [record for piece in pieces for record in piece.records]
+        put = self._channel.put(self._token, pieces).then(partial(self._report, upload))
         while True:
             reply = yield put
             if not reply.full:

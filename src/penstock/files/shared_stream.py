@@ -21,7 +21,7 @@ from penstock.files.dead_files import FileFailure
 from penstock.files.leases import ClaimsLease
 from penstock.files.records import ABORT, DATA, BlockHeader, ChannelRecord, is_upload_id, read_block
 from penstock.files.replies import ShareReply
-from penstock.files.settlement import CountPart, may_settle_again, settle
+from penstock.files.settlement import CountPiece, may_settle_again, settle
 from penstock.files.stream import ReceiverStream, blocks_missed, channel_restarted
 from penstock.messages.bindings import default_on
 from penstock.messages.log import ask_until
@@ -64,7 +64,7 @@ class SharedStream(ReceiverStream[T]):
         self._make_items = make_items
         self._claims: list[bytes] = []
         """Claims of the records that were processed."""
-        self._collected: list[list[CountPart]] = []
+        self._collected: list[list[CountPiece]] = []
         """The counts of the first claims of `_claims`, one for each, which are ready to be settled."""
         self._records: list[tuple[bytes, ChannelRecord]] = []
         """Claims and records that were not processed yet."""
@@ -128,7 +128,7 @@ class SharedStream(ReceiverStream[T]):
             self._collected += [[] for _ in range(done - len(self._collected))]
             self._collected[-1] = self._take_counts()
 
-    def _take_settled(self, done: int) -> list[tuple[bytes, list[CountPart]]]:
+    def _take_settled(self, done: int) -> list[tuple[bytes, list[CountPiece]]]:
         """The first `done` claims with their counts; later claims remain."""
         self._collect(min(done, self._given))
         without_counts = done - len(self._collected)
@@ -179,25 +179,25 @@ class SharedStream(ReceiverStream[T]):
         return self._ended or bool(self._records)
 
     def _settle_all_but_last(
-        self, settled: list[tuple[bytes, list[CountPart]]]
+        self, settled: list[tuple[bytes, list[CountPiece]]]
     ) -> Operation[list[tuple[bytes, bytes]]]:
         """Settle claims in calls with a bounded number of keys each. Returns the claims for the last call, with their
         counts."""
         group: list[tuple[bytes, bytes]] = []
         keys = 0
-        for claim, parts in settled:
-            more = sum(part.keys for part in parts)
+        for claim, pieces in settled:
+            more = sum(piece.keys for piece in pieces)
             if group and keys + more > SETTLED_KEYS:
                 yield from self._settle_group(group)
                 group, keys = [], 0
-            if len(parts) > 1:
+            if len(pieces) > 1:
 
                 def call(counts: bytes, claim: bytes = claim) -> RoundTrip[ShareReply]:
                     return self._share(0, [(claim, counts)])
 
-                yield from settle(self._channel, self._receiver, parts, call)
+                yield from settle(self._channel, self._receiver, pieces, call)
             else:
-                group.append((claim, b"".join(part.packed for part in parts)))
+                group.append((claim, b"".join(piece.packed for piece in pieces)))
                 keys += more
         return group
 

@@ -11,7 +11,7 @@ from penstock.core.operations import Driver, Operation, verb
 from penstock.errors import BlocksMissed, ChannelRestarted, FileDamaged, FileNotSaved, FilesError
 from penstock.files.bindings import ChannelBindings
 from penstock.files.dead_files import FileFailure
-from penstock.files.settlement import CountPart
+from penstock.files.settlement import CountPiece
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class ReceiverStream(Generic[T]):
         """The error, once it is settled with everything before it, so that no other process meets it again."""
         self._failures: list[tuple[str, FileFailure]] = []
         """Dead files with their ids that the server does not have yet."""
-        self._take_counts: Callable[[], list[CountPart]] = list
+        self._take_counts: Callable[[], list[CountPiece]] = list
         self._given: Any = None
         """Checkpoint of the item that the loop has now."""
         self._done: Any = None
@@ -70,7 +70,7 @@ class ReceiverStream(Generic[T]):
         """Settle the items that are done, and stop receiving. The other items go to the next process."""
         raise NotImplementedError
 
-    def commit_with(self, take_counts: Callable[[], list[CountPart]]) -> None:
+    def commit_with(self, take_counts: Callable[[], list[CountPiece]]) -> None:
         """From now on, settle the items together with the counts that this function returns, both or neither."""
         self._take_counts = take_counts
 

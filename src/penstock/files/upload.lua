@@ -188,7 +188,7 @@ function script.rename_entry(base, state, caller, number, given, id, expected, u
   return idempotency.keep(caller, number, { "OK", memory.note_sent(id, clock.now(given)) })
 end
 
--- Whether a part of a `put` may be stored: the sender still owns its upload, or the file is as the sender found it.
+-- Whether a piece of a `put` may be stored: the sender still owns its upload, or the file is as the sender found it.
 --- (one: table, token: str) -> bool
 --- uses: base
 function upload.is_current(one, token)
@@ -204,10 +204,10 @@ function upload.is_current(one, token)
   return not leads_to or leads_to == one.known
 end
 
--- Reads the parts of a `put` from its arguments, which begin at `i`. Returns them, and the bytes of their records.
+-- Reads the pieces of a `put` from its arguments, which begin at `i`. Returns them, and the bytes of their records.
 --- (i: int) -> table, int
-function upload.read_parts(i)
-  local parts, size = {}, 0
+function upload.read_pieces(i)
+  local pieces, size = {}, 0
   while i <= #ARGV do
     local one = {
       id = ARGV[i], upload_id = ARGV[i + 1], expected = ARGV[i + 2], known = ARGV[i + 3], state = ARGV[i + 4],
@@ -219,9 +219,9 @@ function upload.read_parts(i)
     one.from, one.to = i + names, i + names + 2 * records - 1
     for j = one.from, one.to, 2 do size = size + log.size(ARGV[j] .. one.upload_id, ARGV[j + 1]) end
     i = one.to + 1
-    parts[#parts + 1] = one
+    pieces[#pieces + 1] = one
   end
-  return parts, size
+  return pieces, size
 end
 
 -- Appends records of uploads, and stores the progress of each upload with these records. Does all of it or nothing. The
@@ -245,15 +245,15 @@ end
 -- `make_space`, bytes in the channel, slowest receiver }; { "CLOSED", number of receivers that have not received
 -- everything }; { "TAKEN" }; or { "GONE" | "VANISHED" | "LARGE" | "NOT_A_MEMBER" }.
 --- keys: base state
---- args: caller: str, number: int, given: int, token: str, parts: *
-function script.put(base, state, caller, number, given, token, parts, ...)
+--- args: caller: str, number: int, given: int, token: str, pieces: *
+function script.put(base, state, caller, number, given, token, pieces, ...)
   local fault, l = log.open()
   if fault then return fault end
   local past = idempotency.replay(caller, number)
   if past then return past end
   if not l then return { "GONE" } end
   if channel.close_number() > 0 then return { "CLOSED", redis.call("ZCARD", base .. "readers") } end
-  local uploads, size = upload.read_parts(parts)
+  local uploads, size = upload.read_pieces(pieces)
   for _, one in ipairs(uploads) do
     if not upload.is_current(one, token) then return { "TAKEN" } end
   end

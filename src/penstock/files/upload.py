@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.core.ids import mint_id
 from penstock.errors import FileChanged, FileDamaged, FilesError
-from penstock.files.bindings import SourceEntry, UploadPart
+from penstock.files.bindings import SourceEntry, UploadPiece
 from penstock.files.marks import with_mark
 from penstock.files.recognition import (
     PendingFile,
@@ -201,7 +201,7 @@ class Upload:
         head_size, head = (self._point.head_size, self._point.head) if self._point else (0, b"")
         self._point = replace(self.reader.resume_point(block), head_size=head_size, head=head)
 
-    def part(self) -> UploadPart:
+    def piece(self) -> UploadPiece:
         """The records that are ready, for `ChannelBindings.put`."""
         state = UploadState(
             self.name,
@@ -213,7 +213,7 @@ class Upload:
             self._marks,
             self.pending.target,
         )
-        return UploadPart(
+        return UploadPiece(
             self._entry_id,
             self._upload_id,
             self._records,
@@ -234,8 +234,8 @@ class Upload:
         return SentFile(self.name, self._offset, self._lines, self._digest.hex(), self.resumed)
 
 
-def abort_part(rules: SendRules, entry: SourceEntry, reason: str) -> UploadPart:
+def abort_piece(rules: SendRules, entry: SourceEntry, reason: str) -> UploadPiece:
     """The record that notifies receivers that the file of an upload in progress will never be whole."""
     state = decode_state(entry.state)
     outcome = ENDED_EARLY if rules.lines and state.resume_point is not None else "-"
-    return UploadPart(entry.id, entry.upload_id, [(ABORT, reason.encode())], entry.state, outcome=outcome)
+    return UploadPiece(entry.id, entry.upload_id, [(ABORT, reason.encode())], entry.state, outcome=outcome)

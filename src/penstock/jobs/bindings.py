@@ -26,7 +26,7 @@ from penstock.jobs.record import Record, StoredJob
 if TYPE_CHECKING:
     from penstock.jobs.history import Moment
     from penstock.jobs.limits import LimitInfo
-    from penstock.jobs.pauses import PausedPart
+    from penstock.jobs.pauses import PausedScope
 
 OnDouble: TypeAlias = Callable[[int, str], None]
 
@@ -366,13 +366,13 @@ class QueueBindings:
         """Set the numbers of a limit. False: no job has used it yet."""
         return self._call("set_limit", (self.clock.now_ms, name, most, interval, burst), bool)
 
-    def pause_scope(self, part: str, on: bool, by: str = "") -> RoundTrip[int]:
+    def pause_scope(self, scope: str, on: bool, by: str = "") -> RoundTrip[int]:
         """Pause or resume a scope (`pauses.lua`). Returns 1; 0 if nothing changed; -1 if too many scopes are paused."""
-        return self._call("pause_scope", (self.clock.now_ms, part, int(on), by), int)
+        return self._call("pause_scope", (self.clock.now_ms, scope, int(on), by), int)
 
     # --- inspect ---
 
-    def pauses(self) -> RoundTrip[list[PausedPart]]:
+    def pauses(self) -> RoundTrip[list[PausedScope]]:
         from penstock.jobs.pauses import read_pauses
 
         return self._call("show_pauses", (self.clock.now_ms,), read_pauses)
@@ -464,11 +464,11 @@ def _stored_job(reply: Sequence[Any]) -> StoredJob:
 
 def _counts(reply: Sequence[Any]) -> Counts:
     now, oldest, *rest = reply
-    *numbers, paused, due_first, parked, paused_parts, entered, dependent, by_time = (int(n or 0) for n in rest)
+    *numbers, paused, due_first, parked, paused_scopes, entered, dependent, by_time = (int(n or 0) for n in rest)
     age = max(0.0, now / 1000 - int(oldest)) if oldest is not None else 0.0
     return Counts(
-        *numbers, oldest=age, paused=bool(paused), due_first=bool(due_first), parked=parked, paused_parts=paused_parts,
-        entered=entered, dependent=dependent, by_time=bool(by_time),
+        *numbers, oldest=age, paused=bool(paused), due_first=bool(due_first), parked=parked,
+        paused_scopes=paused_scopes, entered=entered, dependent=dependent, by_time=bool(by_time),
     )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ end
 function charging.add(s, level, tenant, services)
   local weight = s.row[_row.WEIGHTED] % 2 == 1 and redis.call("HGET", base .. "weights", tenant)
   local cost = math.floor(services * lane.cost(weight))
-  local key, owed = base .. "turns:" .. level, base .. "owed:" .. level
+  local key, owed = base .. "rotation:" .. level, base .. "owed:" .. level
   local next_ = redis.call("ZSCORE", key, tenant)
   if next_ then
     redis.call("ZADD", key, "XX", string.format("%.0f", next_ + cost), tenant)
@@ -56,13 +56,13 @@ function charging.add(s, level, tenant, services)
   redis.call("PEXPIRE", owed, _charge.MEMORY)
 end
 
--- Delays tenants that arrive or return, by what they owe. `turns`: virtual time, tenant, …
---- (level: int, turns: table)
+-- Delays tenants that arrive or return, by what they owe. `arrivals`: virtual time, tenant, …
+--- (level: int, arrivals: table)
 --- uses: base
 --- seldom
-function charging.delay_arrivals(level, turns)
-  for i = 1, #turns, 2 do
-    local owed = tonumber(redis.call("ZSCORE", base .. "owed:" .. level, turns[i + 1]) or 0)
-    if owed > turns[i] then turns[i] = string.format("%.0f", owed) end
+function charging.delay_arrivals(level, arrivals)
+  for i = 1, #arrivals, 2 do
+    local owed = tonumber(redis.call("ZSCORE", base .. "owed:" .. level, arrivals[i + 1]) or 0)
+    if owed > arrivals[i] then arrivals[i] = string.format("%.0f", owed) end
   end
 end

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from penstock.jobs.constants import DUE, NUMBER_BYTES, OVERDUE
+from penstock.jobs.constants import NUMBER_BYTES, OFFER, OVERDUE
 from penstock.jobs.record import Record
 
 Ending: TypeAlias = Literal[
@@ -159,8 +159,8 @@ class TurnReply:
         name = bytes(offers[1])
         if name == OVERDUE:
             return replace(self, has_overdue_flows=True)
-        if name.startswith(DUE):
-            return replace(self, outbox=OutboxOffer(name.removeprefix(DUE).decode(), offers[2]))
+        if name.startswith(OFFER):
+            return replace(self, outbox=OutboxOffer(name.removeprefix(OFFER).decode(), offers[2]))
         return replace(self, ticks=offers)
 
 

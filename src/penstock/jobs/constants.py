@@ -16,7 +16,7 @@ INSTEAD: Final = b"i"
 OPEN: Final = 1
 WANTS: Final = 2
 TOO_LARGE: Final = 4
-OVERDUE: Final = b":"
+OVERDUE: Final = b"overdue:"
 
 # history, in history.lua
 ROWS_OF_10_S: Final = 360
@@ -50,7 +50,7 @@ LOG_BYTES: Final = 16384
 # outbox, in outbox.lua
 FIELDS: Final = 4
 EVENT: Final = b"event"
-DUE: Final = b":"
+OFFER: Final = b"outbox:"
 
 # pause, in pauses.lua
 PAUSED: Final = b"1"

@@ -18,7 +18,7 @@ class Counts:
     letter), were `dropped`, or `lost` (their worker died); and jobs that were `cancelled` or `expired` while they
     waited.
 
-    Switches: `paused`, `due_first` (see `Queue.due_first`) and `by_time` (see `Queue.fair_by_time`). `paused_parts`:
+    Switches: `paused`, `due_first` (see `Queue.due_first`) and `by_time` (see `Queue.fair_by_time`). `paused_scopes`:
     how many tasks and tenants are paused, or still have parked jobs after their pause (see `Queue.pauses`).
     """
 
@@ -37,7 +37,7 @@ class Counts:
     paused: bool = field(default=False, kw_only=True)
     due_first: bool = field(default=False, kw_only=True)
     parked: int = field(default=0, kw_only=True)
-    paused_parts: int = field(default=0, kw_only=True)
+    paused_scopes: int = field(default=0, kw_only=True)
     entered: int = field(default=0, kw_only=True)
     dependent: int = field(default=0, kw_only=True)
     by_time: bool = field(default=False, kw_only=True)
@@ -59,7 +59,7 @@ def total_counts(shards: Sequence[Counts]) -> Counts:
         paused=all(shard.paused for shard in shards),
         due_first=all(shard.due_first for shard in shards),
         parked=sum(shard.parked for shard in shards),
-        paused_parts=max(shard.paused_parts for shard in shards),
+        paused_scopes=max(shard.paused_scopes for shard in shards),
         entered=sum(shard.entered for shard in shards),
         dependent=sum(shard.dependent for shard in shards),
         by_time=all(shard.by_time for shard in shards),

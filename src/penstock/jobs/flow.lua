@@ -42,8 +42,8 @@
 -- A script visits a limited number of edges and releases a limited number of dependents. It leaves the rest in
 -- `events`, which the next turns process in order.
 
--- OVERDUE: the entry in `ticks` for the end of open dependents.
-flow = { STOP = "s", CONTINUE = "c", INSTEAD = "i", OPEN = 1, WANTS = 2, TOO_LARGE = 4, OVERDUE = ":" }
+-- OVERDUE: the member of `ticks` for the end of open dependents.
+flow = { STOP = "s", CONTINUE = "c", INSTEAD = "i", OPEN = 1, WANTS = 2, TOO_LARGE = 4, OVERDUE = "overdue:" }
 
 _wait = layout {
   number = "I6", -- of the dependent

@@ -106,7 +106,7 @@ class FlowJob:
 
     shard   its shard, as far as the program knows
     number  of its wait, if it waits for jobs of other queues
-    places  id of a job that it waits for -> its index among them
+    indexes id of a job that it waits for -> its index among them
     """
 
     key: str
@@ -116,7 +116,7 @@ class FlowJob:
     dependents: list[FlowJob] = field(default_factory=list)
     shard: Shard = field(init=False)
     number: int = 0
-    places: dict[str, int] = field(default_factory=dict)
+    indexes: dict[str, int] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -132,13 +132,13 @@ class FlowJob:
 
     def give_place(self, job_id: str) -> None:
         """Note the index of a job that this one waits for. Call it in the order of the rows."""
-        self.places[job_id] = len(self.places)
+        self.indexes[job_id] = len(self.indexes)
 
     def far_edge(self, job_id: str) -> bytes:
         """The edge to this job from a job of another queue, which has an index already."""
         policy, wants = policy_of(self.waiting), bool(self.call.wanted)
         return far_edge(
-            self.number, self.places[job_id], policy=policy, wants=wants, queue=self.shard.name, dependent=self.key
+            self.number, self.indexes[job_id], policy=policy, wants=wants, queue=self.shard.name, dependent=self.key
         )
 
 
@@ -218,7 +218,7 @@ class Plan:
             yield from shards.check()
         self._maps = {shard.name: shards for shards in split for shard in shards.current.known}
         for node in self.nodes:
-            node.shard, node.number, node.places = node.call.task.shard, 0, {}
+            node.shard, node.number, node.indexes = node.call.task.shard, 0, {}
 
     def _send_all(self) -> Operation[bool | _Refusal]:
         """Send all rows. If a shard refuses a slice, cancel the jobs that were sent; then raise, or return that."""
@@ -387,13 +387,13 @@ def _input(call: FlowCall[Any], node: FlowJob, value: Any) -> int | list[int]:
             )
     if isinstance(value, Output) and not value.key:
         before = [one.id for one in node.predecessors] or [job.id for job in node.waiting.after]
-        found = [node.places[id] for id in before]
+        found = [node.indexes[id] for id in before]
         if not (node.is_list if node.predecessors else node.waiting.is_list):
             return found[0]
     else:
         found, outputs = [], [value] if isinstance(value, Output) else value
         for output in outputs:
-            found.append(node.places.get(output.job_id, -1))
+            found.append(node.indexes.get(output.job_id, -1))
             if found[-1] < 0:
                 job = f"job {output.job_id}" if output.key else "RESULT in a list"
                 raise BadCall(f"{what} wants the result of {job}, and does not wait for it: name the job in after=[…]")

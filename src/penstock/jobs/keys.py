@@ -37,7 +37,7 @@ QUEUE = {
     "history:": ("LIST", "counts of the last hour and the last day; one key for each interval", "TTL"),
     "delayed": ("ZSET", "entry -> due ms", "the job"),
     "schedules": ("HASH", "name -> a call that is enqueued again and again", "the operator, or the code"),
-    "ticks": ("ZSET", "name -> when its next tick is offered to a worker, server ms", "the schedule"),
+    "ticks": ("ZSET", "schedule, or outbox:<queue> -> when a worker is offered it, server ms", "the schedule"),
     "outbox:": (
         "LIST",
         "what is for another queue: number, verb, id, text of each entry",
@@ -54,7 +54,7 @@ QUEUE = {
     "listeners:": ("SET", "further addresses of a job with many", "the job"),
     "unnotified": ("LIST", "ids of finished jobs with listeners to notify", "the next turn"),
     "dead": ("ZSET", "id -> died at ms", "the operator"),
-    "turns:": ("ZSET", "tenant -> virtual time; one key for each level", "the job"),
+    "rotation:": ("ZSET", "tenant -> virtual time; one key for each level", "the job"),
     "heads:": ("HASH", "tenant -> first entry of its lane; one key for each level", "the job"),
     "lane:": ("LIST", "further entries; one key for each level and tenant", "the job"),
     "front:": ("LIST", "entries that are claimed before those of the lane", "the job"),

@@ -2,7 +2,7 @@
 --
 -- A job's *level* is its priority. The tenants of a level are served in rotation: each service gives a worker one job.
 --
---   turns:<level>            ZSET  tenant -> virtual time at which it is served next; of the tenants that have entries
+--   rotation:<level>         ZSET  tenant -> virtual time at which it is served next; of the tenants that have entries
 --                                  at this level, in any of the three lists below
 --   heads:<level>            HASH  tenant -> the first entry of its lane
 --   lane:<level>:<tenant>    LIST  the entries behind it, in order of arrival
@@ -39,13 +39,13 @@ end
 --- (r: table, level: int, tenants: table)
 --- uses: base
 function lane.add_tenants(r, level, tenants)
-  local last, turns = row.last_served(r, level), {}
+  local last, arrivals = row.last_served(r, level), {}
   local weights = r[_row.WEIGHTED] % 2 == 1 and batch.read(r.weights or base .. "weights", tenants) or {}
   for i = 1, #tenants do
-    turns[2 * i - 1], turns[2 * i] = last + lane.cost(weights[i]) - _service.HEAD_START, tenants[i]
+    arrivals[2 * i - 1], arrivals[2 * i] = last + lane.cost(weights[i]) - _service.HEAD_START, tenants[i]
   end
-  if r[_row.WEIGHTED] >= _charge.BY_TIME then charging.delay_arrivals(level, turns) end
-  redis.call("ZADD", base .. "turns:" .. level, "NX", unpack(turns))
+  if r[_row.WEIGHTED] >= _charge.BY_TIME then charging.delay_arrivals(level, arrivals) end
+  redis.call("ZADD", base .. "rotation:" .. level, "NX", unpack(arrivals))
 end
 
 -- Collects an entry for the lane of a tenant, or for its front list, so that a batch of jobs costs few commands.
@@ -151,7 +151,7 @@ end
 --- (r: table, level: int, n: int) -> table
 --- uses: base
 function lane.open(r, level, n)
-  local found = redis.call("ZRANGE", base .. "turns:" .. level, 0, n - 1, "WITHSCORES")
+  local found = redis.call("ZRANGE", base .. "rotation:" .. level, 0, n - 1, "WITHSCORES")
   local names, cursors = {}, {}
   for i = 1, #found / 2 do names[i] = found[2 * i - 1] end
   if #names == 0 then return cursors end
@@ -167,7 +167,7 @@ end
 --- (r: table, level: int, tenant: str) -> table
 --- uses: base
 function lane.open_tenant(r, level, tenant)
-  local time = redis.call("ZSCORE", base .. "turns:" .. level, tenant)
+  local time = redis.call("ZSCORE", base .. "rotation:" .. level, tenant)
   return lane.cursor(r, level, tenant, time, _service.COST, redis.call("HGET", base .. "heads:" .. level, tenant))
 end
 
@@ -359,7 +359,7 @@ end
 --- (r: table, level: int, cursors: table, served: int | nil)
 --- uses: base
 function lane.close(r, level, cursors, served)
-  local turns, heads, lanes = base .. "turns:" .. level, base .. "heads:" .. level, lane.names(level)
+  local rotation, heads, lanes = base .. "rotation:" .. level, base .. "heads:" .. level, lane.names(level)
   local again, gone, new_heads, headless, taken, from_fronts, kept, back = {}, {}, {}, {}, 0, 0, 0, 0
   for i = 1, #cursors do
     local cursor = cursors[i]
@@ -392,11 +392,11 @@ function lane.close(r, level, cursors, served)
   end
   if #headless > 0 then redis.call("HDEL", heads, unpack(headless)) end
   if #again > 0 then
-    batch.leave_listpack(turns, #again / 2)
-    redis.call("ZADD", turns, unpack(again))
+    batch.leave_listpack(rotation, #again / 2)
+    redis.call("ZADD", rotation, unpack(again))
   end
   if #gone > 0 then
-    redis.call("ZREM", turns, unpack(gone))
+    redis.call("ZREM", rotation, unpack(gone))
     if r[_row.BATCH] then linger.forget(level, gone) end
   end
   r[_row.FRONT] = r[_row.FRONT] - from_fronts

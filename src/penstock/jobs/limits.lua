@@ -13,7 +13,7 @@
 --   limits      HASH  name -> its numbers. A name begins with c: or r:, for concurrency and rate
 --   places      HASH  name=key -> places in use, jobs parked, entries in the front lists of its lanes, levels (as in
 --                     the row)
---   parked:<name=key>:turns:, heads:, lane:, front:   the lanes of the jobs parked there, as in lane.lua
+--   parked:<name=key>:rotation:, heads:, lane:, front:   the lanes of the jobs parked there, as in lane.lua
 --   parking     ZSET  name=key of each that has such lanes; all scores are 0
 --   admitted    ZSET  jobs in a lane that have a place and were never claimed (admitted.lua)
 --   admissions  ZSET  name=key -> when to look for a free place again, server ms; =name after a change of the limit
@@ -287,10 +287,10 @@ function limits.take_tenant(place, tenant, all, budget)
   for i = 1, #place.r[_row.LEVELS], 3 do levels[#levels + 1] = place.r[_row.LEVELS][i] end
   base = base .. "parked:" .. place.key .. ":"
   for i = 1, #levels do
-    local turns, one = base .. "turns:" .. levels[i], tenant
+    local rotation, one = base .. "rotation:" .. levels[i], tenant
     while budget.left > 0 do
-      if all then one = redis.call("ZRANGE", turns, 0, 0)[1] end
-      if not one or not redis.call("ZSCORE", turns, one) then break end
+      if all then one = redis.call("ZRANGE", rotation, 0, 0)[1] end
+      if not one or not redis.call("ZSCORE", rotation, one) then break end
       local cursor = lane.open_tenant(place.r, levels[i], one)
       lane.read(cursor, lane.names(levels[i]), budget.left)
       for j = 1, #cursor.entries do

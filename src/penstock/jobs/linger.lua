@@ -6,8 +6,8 @@
 --
 -- The first turn of a worker declares whether its queue is one of batches. In such a queue either the whole queue
 -- lingers, with one time for all of it, or (BY_TENANT) each lane does. A lane that lingers has the virtual time "inf"
--- in `turns`: it is behind all lanes that are offered, so a claim finds those without looking at the others. A job that
--- came back into a front list has waited before, and is offered at once.
+-- in `rotation`: it is behind all lanes that are offered, so a claim finds those without looking at the others. A job
+-- that came back into a front list has waited before, and is offered at once.
 
 _batch = { SIZE = 1, LINGER = 2, BY_TENANT = 3, LANES_DUE = 4, QUEUE_DUE = 5 } -- the two times are 0 if nothing lingers
 
@@ -100,7 +100,7 @@ end
 --- uses: base
 --- seldom
 function linger.wait(r, level, tenant, due)
-  redis.call("ZADD", base .. "turns:" .. level, "XX", "inf", tenant)
+  redis.call("ZADD", base .. "rotation:" .. level, "XX", "inf", tenant)
   redis.call("ZADD", base .. "lingering", due, level .. ":" .. tenant)
   local b = r[_row.BATCH]
   if b[_batch.LANES_DUE] == 0 or due < b[_batch.LANES_DUE] then b[_batch.LANES_DUE] = due end
@@ -112,7 +112,7 @@ end
 --- seldom
 function linger.offer_lane(r, level, tenant)
   if redis.call("ZREM", base .. "lingering", level .. ":" .. tenant) == 0 then return end
-  redis.call("ZREM", base .. "turns:" .. level, tenant)
+  redis.call("ZREM", base .. "rotation:" .. level, tenant)
   lane.add_tenants(r, level, { tenant })
 end
 
@@ -142,7 +142,7 @@ function linger.is_over(r, now)
   end
   if b[_batch.LANES_DUE] > 0 and b[_batch.LANES_DUE] <= now then return true end
   for i = 1, #levels, 3 do
-    local first = redis.call("ZRANGE", base .. "turns:" .. levels[i], 0, 0, "WITHSCORES")
+    local first = redis.call("ZRANGE", base .. "rotation:" .. levels[i], 0, 0, "WITHSCORES")
     if first[2] and first[2] ~= "inf" then return true end
   end
   return false
@@ -171,12 +171,12 @@ end
 function linger.take(s, level, room)
   local r, now = s.row, s.now
   while room.want > 0 and not room.full do
-    local first = redis.call("ZRANGE", base .. "turns:" .. level, 0, 0, "WITHSCORES")
+    local first = redis.call("ZRANGE", base .. "rotation:" .. level, 0, 0, "WITHSCORES")
     local tenant = first[1]
     if not tenant or first[2] == "inf" and not s.takes_all then return end
     if first[2] == "inf" then
       linger.offer_lane(r, level, tenant)
-      first[2] = redis.call("ZSCORE", base .. "turns:" .. level, tenant)
+      first[2] = redis.call("ZSCORE", base .. "rotation:" .. level, tenant)
     end
     local cost = lane.cost(r[_row.WEIGHTED] % 2 == 1 and redis.call("HGET", base .. "weights", tenant))
     local head = redis.call("HGET", base .. "heads:" .. level, tenant)

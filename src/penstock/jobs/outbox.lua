@@ -1,7 +1,7 @@
 -- The outbox: entries of this queue for other queues, which may be in other slots.
 --
 --   outbox:<queue>  LIST  what is for that queue, the oldest first: for each entry its number, verb, id and text
---   ticks           ZSET  ":" and queue -> server ms at which a worker is offered entries for it (schedule.lua)
+--   ticks           ZSET  outbox:<queue> -> server ms at which a worker is offered entries for it (schedule.lua)
 --   meta            HASH  outbox: the number of the last entry
 --   inbox           HASH  queue -> number of the last entry that was received from it
 --
@@ -15,8 +15,8 @@
 --   enqueue  a call, with its id and draft
 --   event    counts what happened to a job of this queue for which one of the other queue's jobs waits (`flow.send`)
 
--- FIELDS: values of one entry. DUE: precedes a queue in `ticks`
-outbox = { FIELDS = 4, EVENT = "event", DUE = ":" }
+-- FIELDS: values of one entry. OFFER: precedes a queue in `ticks`
+outbox = { FIELDS = 4, EVENT = "event", OFFER = "outbox:" }
 
 _outbox = { ENTRIES = 100, PIECE = 16, BYTES = 262144, VALUES = 400 } -- PIECE: values that are read at once
 
@@ -43,7 +43,7 @@ function outbox.write(s)
       entries[i] = string.format("%d", last)
     end
     batch.write("RPUSH", base .. "outbox:" .. queue, entries)
-    redis.call("ZADD", base .. "ticks", "LT", s.now, ":" .. queue) -- LT: older entries keep their earlier time
+    redis.call("ZADD", base .. "ticks", "LT", s.now, outbox.OFFER .. queue) -- LT: older entries keep their earlier time
   end
   redis.call("HSET", meta, "outbox", string.format("%d", last))
   row.not_after(s.row, _row.NEXT_TICK, s.now)
@@ -68,6 +68,13 @@ function outbox.oldest(queue)
   return entries
 end
 
+-- Returns the queue for which a member of `ticks` offers entries, or nil.
+--- (member: str) -> str | nil
+--- inline
+function outbox.queue_of(member)
+  return string.match(member, "^outbox:(.*)$")
+end
+
 -- The lengths of the outbox, for an operator: queue, entries, ms for which the oldest one has waited, … Reads at most a
 -- thousand members of `ticks`.
 --- (s: table) -> table
@@ -77,8 +84,8 @@ function outbox.lengths(s)
   if s.row[_row.NEXT_TICK] == 0 then return found end
   local due = redis.call("ZRANGE", base .. "ticks", "-inf", s.now + _offer.AGAIN, "BYSCORE", "LIMIT", 0, 1000)
   for i = 1, #due do
-    if _signed.sign(due[i]) == outbox.DUE then
-      local queue_ = _signed.name(due[i])
+    local queue_ = outbox.queue_of(due[i])
+    if queue_ then
       local key = base .. "outbox:" .. queue_
       local first = redis.call("LINDEX", key, 0)
       found[#found + 1] = queue_
@@ -132,9 +139,9 @@ function script.delivered(base, meta, given, queue, last)
   end
   local entries = outbox.oldest(queue)
   if #entries > 0 then
-    redis.call("ZADD", base .. "ticks", s.now + _offer.AGAIN, ":" .. queue)
+    redis.call("ZADD", base .. "ticks", s.now + _offer.AGAIN, outbox.OFFER .. queue)
   else
-    redis.call("ZREM", base .. "ticks", ":" .. queue)
+    redis.call("ZREM", base .. "ticks", outbox.OFFER .. queue)
   end
   schedule.refresh(s)
   return entries

@@ -25,7 +25,7 @@ class Named(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PausedPart:
+class PausedScope:
     """A scope that is paused: a `task` of a queue, a `tenant` of it, or, without either, the whole queue.
 
     parked  its jobs that were parked; those that were cancelled since then count until a script meets them. The jobs of
@@ -50,7 +50,7 @@ class PausedPart:
         return "queue" if self.tenant is None else f"tenant {self.tenant or '(none)'}"
 
 
-def part_name(queue: str, task: Named | str | None, tenant: str | None) -> str | None:
+def scope_name(queue: str, task: Named | str | None, tenant: str | None) -> str | None:
     """The scope as the server names it; None: the whole queue. Raises BadCall for both, and for an empty name."""
     if task is not None and tenant is not None:
         raise BadCall(f"queue {queue}: pause a task or a tenant, one at a time")
@@ -66,15 +66,15 @@ def part_name(queue: str, task: Named | str | None, tenant: str | None) -> str |
     return None
 
 
-def read_pauses(reply: Sequence[Any]) -> list[PausedPart]:
+def read_pauses(reply: Sequence[Any]) -> list[PausedScope]:
     """The reply of `show_pauses`."""
-    whole, *parts = reply
-    found = [PausedPart(None, None, 0, True, *read_pause(whole)[1:])] if whole else []
-    for name, stored, packed in zip(parts[0::3], parts[1::3], parts[2::3], strict=True):
+    whole, *scopes = reply
+    found = [PausedScope(None, None, 0, True, *read_pause(whole)[1:])] if whole else []
+    for name, stored, packed in zip(scopes[0::3], scopes[1::3], scopes[2::3], strict=True):
         levels = unpacked(packed)[3]
         parked = sum(int(n) for n in levels[1::3]) if levels else 0
-        task, tenant = named_part(name)
-        found.append(PausedPart(task, tenant, parked, *read_pause(stored)))
+        task, tenant = named_scope(name)
+        found.append(PausedScope(task, tenant, parked, *read_pause(stored)))
     return found
 
 
@@ -84,11 +84,11 @@ def read_pause(stored: bytes) -> tuple[bool, float, str]:
     return stored[:at] == PAUSED, int.from_bytes(stored[at:by]) / 1000, stored[by:].decode(errors="replace")
 
 
-def named_part(name: bytes) -> tuple[str | None, str | None]:
+def named_scope(name: bytes) -> tuple[str | None, str | None]:
     """Task and tenant of a scope, which has one of the two."""
-    part = name.decode(errors="replace")
-    task = part.removeprefix(_TASK) if part.startswith(_TASK) else None
-    return task, part.removeprefix(_TENANT) if task is None else None
+    scope = name.decode(errors="replace")
+    task = scope.removeprefix(_TASK) if scope.startswith(_TASK) else None
+    return task, scope.removeprefix(_TENANT) if task is None else None
 
 
 def pause_author(by: str | None) -> str:
@@ -100,9 +100,9 @@ def pause_author(by: str | None) -> str:
     return by
 
 
-def joined_pauses(found: Sequence[Sequence[PausedPart]]) -> list[PausedPart]:
+def joined_pauses(found: Sequence[Sequence[PausedScope]]) -> list[PausedScope]:
     """The pauses of a queue from those of its shards."""
-    joined: dict[tuple[str | None, str | None], PausedPart] = {}
+    joined: dict[tuple[str | None, str | None], PausedScope] = {}
     for one in (one for pauses in found for one in pauses):
         known = joined.get((one.task, one.tenant)) or replace(one, parked=0)
         joined[one.task, one.tenant] = replace(one, parked=known.parked + one.parked, paused=known.paused or one.paused)

@@ -27,7 +27,7 @@
 --   settled:<inc> SET    tokens that an incarnation settled outside of its turns; PX 60 s
 --   cancels:<inc> SET    tokens of running jobs that an incarnation is to cancel (cancelling)
 --   schedules, ticks (schedule) · unique, throttle: (unique)
---   outbox:, inbox (outbox) · intake (intake) · turns, heads, lane, front, weights (lane) · leases, held, owners,
+--   outbox:, inbox (outbox) · intake (intake) · rotation, heads, lane, front, weights (lane) · leases, held, owners,
 --   workers (lease) · results, ends (results) · sleepers (wake) · suspects (recovery) · tenants, age, ages (counters)
 --   history:10, history:60 (history)
 --   listeners, unnotified (listeners) · replay: (idempotency) · receipts (receipts)
@@ -358,11 +358,11 @@ function script.purge(base, meta, given, tenant, all, source, offset, limit)
   listeners.notify_rest(s.row, s.budget)
   local budget = slice.of(limit)
   for level = 0, 9 do
-    local turns = base .. "turns:" .. level
+    local rotation = base .. "rotation:" .. level
     while budget.left > 0 do
       local one = tenant
-      if all == 1 then one = redis.call("ZRANGE", turns, 0, 0)[1] end
-      if not one or not redis.call("ZSCORE", turns, one) then break end
+      if all == 1 then one = redis.call("ZRANGE", rotation, 0, 0)[1] end
+      if not one or not redis.call("ZSCORE", rotation, one) then break end
       job.cancel_tenant(s, level, one, budget)
     end
   end

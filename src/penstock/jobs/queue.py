@@ -30,7 +30,7 @@ from penstock.settings import Settings
 if TYPE_CHECKING:
     from penstock.jobs.job_list import Jobs
     from penstock.jobs.limits import Limit, LimitInfo
-    from penstock.jobs.pauses import Named, PausedPart
+    from penstock.jobs.pauses import Named, PausedScope
     from penstock.jobs.retention import Retention
     from penstock.jobs.tenant import Tenant
 
@@ -387,7 +387,7 @@ class Queue:
         return self._pause(False, task, tenant, None)
 
     def _pause(self, on: bool, task: Named | str | None, tenant: str | None, by: str | None) -> Operation[None]:
-        from penstock.jobs.pauses import part_name, pause_author
+        from penstock.jobs.pauses import pause_author, scope_name
 
         def check(answer: int) -> None:
             if answer < 0:
@@ -395,14 +395,14 @@ class Queue:
                     f"queue {self.name}: 1000 tasks and tenants are paused, which is the most: pause the queue"
                 )
 
-        name, author = part_name(self.name, task, tenant), pause_author(by)
+        name, author = scope_name(self.name, task, tenant), pause_author(by)
         if name is None:
             yield from set_all(self.shards, lambda shard: shard.bindings.set_switch("paused", on, author))
         else:
             yield from set_all(self.shards, lambda shard: shard.bindings.pause_scope(name, on, author).then(check))
 
     @verb
-    def pauses(self) -> RoundTrip[list[PausedPart]] | Operation[list[PausedPart]]:
+    def pauses(self) -> RoundTrip[list[PausedScope]] | Operation[list[PausedScope]]:
         """The tasks and tenants that are paused, or that still have parked jobs after a pause; and last the whole queue
         if it is paused.
 

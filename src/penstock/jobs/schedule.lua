@@ -86,8 +86,8 @@ function schedule.is_orphaned(one, now)
 end
 
 -- Offers due ticks to the worker that takes this turn: { now, name, schedule, … }, or an empty table. Removes an
--- orphaned schedule from `ticks` instead. In place of a name and a schedule, there may be ":", a queue, and entries for
--- it (outbox.lua); or `flow.OVERDUE`, if dependents are to be given up (flow.lua).
+-- orphaned schedule from `ticks` instead. In place of a name and a schedule, there may be "outbox:<queue>" and
+-- entries for it (outbox.lua); or `flow.OVERDUE`, if dependents are to be given up (flow.lua).
 --- (s: table) -> table
 --- uses: base
 --- seldom
@@ -107,9 +107,9 @@ function schedule.offer(s)
       offers[2], offers[3] = due[i], ""
       redis.call("ZADD", base .. "ticks", s.now + _offer.AGAIN, due[i])
       break
-    elseif _signed.sign(due[i]) == outbox.DUE then
+    elseif outbox.queue_of(due[i]) then
       if #offers > 1 then break end -- entries for one queue are enough for a turn
-      offers[2], offers[3] = due[i], outbox.oldest(_signed.name(due[i]))
+      offers[2], offers[3] = due[i], outbox.oldest(outbox.queue_of(due[i]))
       redis.call("ZADD", base .. "ticks", s.now + _offer.AGAIN, due[i])
       break
     elseif one then

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from penstock.core.operations import Operation, Parallel
 from penstock.errors import ConfigurationError
 from penstock.jobs.keys import MOST_SHARDS
-from penstock.jobs.pauses import part_name
+from penstock.jobs.pauses import scope_name
 from penstock.jobs.record import Record
 from penstock.jobs.retention import Retention
 from penstock.jobs.schedule_bindings import ScheduleBindings
@@ -135,11 +135,11 @@ def _copy_settings(shards: ShardMap, before: int) -> Operation[None]:
     if kept:
         yield Parallel(tuple(kept.store(one.bindings) for one in added))
     for pause in (yield first.bindings.pauses()):
-        part = part_name(first.name, pause.task, pause.tenant)
-        if part is None:
+        scope = scope_name(first.name, pause.task, pause.tenant)
+        if scope is None:
             yield Parallel(tuple(one.bindings.set_switch("paused", True, pause.by) for one in added))
         elif pause.paused:
-            yield Parallel(tuple(one.bindings.pause_scope(part, True, pause.by) for one in added))
+            yield Parallel(tuple(one.bindings.pause_scope(scope, True, pause.by) for one in added))
     cursor = "0"
     while True:
         cursor, weights = yield ShardBindings(first.bindings).scan_weights(cursor)

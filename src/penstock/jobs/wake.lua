@@ -2,7 +2,7 @@
 -- So a lost wake-up costs time, but never a job. core/sleepers.lua chooses the worker that a ready job wakes.
 --
 --   sleepers         ZSET  address -> server ms until which the worker is idle
---   meta             HASH  woken, witness, check_at (sleepers.lua)
+--   meta             HASH  woken, woken_deputy, woken_deputy_at (sleepers.lua)
 --                          timekeeper, timekeeper_until, deputy, deputy_until: the workers that watch the clock,
 --                          and until when they are idle
 --                          watch_checked: ms at which an idle worker last checked that both are there

@@ -14,7 +14,7 @@ TIMED_OUT: Final = b"t"
 ABORTED: Final = b"a"
 FORGOTTEN: Final = b"f"
 
-# line, in rate.lua
+# rate, in rate.lua
 MOST_WAITERS: Final = 10000
 
 # permit, in semaphore.lua

@@ -25,8 +25,8 @@
 
 _request = { LIMIT = 6, KIND = 7, PER = 8, INTERVAL = 9 }
 
-line = { MOST_WAITERS = 10000 } -- the most requests that wait at a time
-_line = {
+rate = { MOST_WAITERS = 10000 } -- the most requests that wait at a time
+_rate = {
   AHEAD = 8, -- waiters that know their moments in advance
   HORIZON = 50000, -- microseconds; a later moment is sent only to the first waiter
   LOOK = 300, -- waiters that one sweep looks at
@@ -82,7 +82,7 @@ end
 -- process is gone or silent, but stops looking when no units are left.
 --- (view: table, request: str, r: table, us: int) -> bool
 --- uses: base stored
-function line.may_pass(view, request, r, us)
+function rate.may_pass(view, request, r, us)
   local units, i, found = 0, 1, redis.call("ZRANGE", base .. "waiters", 0, 63)
   while found[i] do
     if rate.allowed_at(r, units + r[_request.UNITS], us) > us then return false end
@@ -100,8 +100,8 @@ end
 
 --- () -> bool
 --- uses: base
-function line.is_full()
-  return redis.call("ZCARD", base .. "waiters") >= line.MOST_WAITERS
+function rate.is_full()
+  return redis.call("ZCARD", base .. "waiters") >= rate.MOST_WAITERS
 end
 
 -- Drops waiters whose process is gone, so that no request is refused because of them. Looks only at the first waiters.
@@ -109,17 +109,17 @@ end
 -- the last sweep was less than a second ago.
 --- (view: table, must: bool) -> int
 --- uses: base
-function line.sweep(view, must)
+function rate.sweep(view, must)
   if not redis.call("SET", base .. "swept", "", "NX", "PX", 1000) and not must then return 0 end
-  local found, faces = redis.call("ZRANGE", base .. "waiters", 0, _line.LOOK - 1), 0
+  local found, faces = redis.call("ZRANGE", base .. "waiters", 0, _rate.LOOK - 1), 0
   local dropped = 0
   for i = 1, #found do
     local r = cmsgpack.unpack(found[i])
     if view.faces[notify.face(r[_request.ADDRESS])] == nil then faces = faces + 1 end
-    if faces > _line.FACES then return 0 end
+    if faces > _rate.FACES then return 0 end
     if waiters.drop_if_gone(view, found[i], r) then dropped = dropped + 1 end
   end
-  if dropped < _line.LOOK then return 0 end
+  if dropped < _rate.LOOK then return 0 end
   redis.call("DEL", base .. "swept")
   return 1
 end
@@ -130,10 +130,10 @@ end
 -- without waiters. If this call has dropped as many waiters as it may, it asks a waiter to try again in a second.
 --- (view: table, us: int, request: str) -> int, int
 --- uses: base stored
-function line.announce(view, us, request)
+function rate.announce(view, us, request)
   waiters.expire_offers(base, view.now)
   local units, known, mine, till, first = 0, 0, -1, 0, nil
-  while known < _line.AHEAD and view.left > 0 do
+  while known < _rate.AHEAD and view.left > 0 do
     local packed = redis.call("ZRANGE", base .. "waiters", known, known)[1]
     local r = packed and cmsgpack.unpack(packed)
     if not packed then break end
@@ -141,8 +141,8 @@ function line.announce(view, us, request)
       waiters.drop(view, packed, r)
     else
       local ms = math.ceil((rate.allowed_at(r, units + r[_request.UNITS], us) - us) / 1000)
-      if known > 0 and ms * 1000 > _line.HORIZON then break end
-      local offer, ends = tonumber(redis.call("ZSCORE", base .. "offers", packed) or 0), view.now + ms + _line.PATIENCE
+      if known > 0 and ms * 1000 > _rate.HORIZON then break end
+      local offer, ends = tonumber(redis.call("ZSCORE", base .. "offers", packed) or 0), view.now + ms + _rate.PATIENCE
       local is_known = offer > 0 and offer <= ends + 20
       if is_known or packed == request or waiters.notify(view, packed, r, tostring(ms)) then
         if not is_known or packed == request then
@@ -181,7 +181,7 @@ function script.acquire(base, stored, caller, number, request, ticket, join, max
   local view, n, interval = waiters.view(math.floor(us / 1000)), r[_request.UNITS], r[_request.INTERVAL]
   if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, view.now) end
 
-  if line.may_pass(view, request, r, us) then
+  if rate.may_pass(view, request, r, us) then
     local id, full = caller .. "/" .. number, 0
     if r[_request.KIND] == "window" then
       window.take(id, n, us, r[_request.PER])
@@ -190,7 +190,7 @@ function script.acquire(base, stored, caller, number, request, ticket, join, max
     end
     if ticket > 0 then waiters.leave(request, r) end
     local till = 0
-    if redis.call("EXISTS", base .. "waiters") == 1 then till = select(2, line.announce(view, us, "")) end
+    if redis.call("EXISTS", base .. "waiters") == 1 then till = select(2, rate.announce(view, us, "")) end
     local left = rate.left(r, us)
     idempotency.keep(caller, number, { 1, left, id, us, full })
     return { 1, 0, left, math.max(0, till - view.now), view.probe and 1 or 0 }
@@ -199,22 +199,22 @@ function script.acquire(base, stored, caller, number, request, ticket, join, max
   local units = tonumber(redis.call("GET", base .. "units") or 0)
   local wait = rate.allowed_at(r, units + n, us) - us
   local is_late = max_wait >= 0 and wait > max_wait
-  if ticket == 0 and units > 0 and (join == 0 or is_late or line.is_full()) then
-    if line.sweep(view, max_wait > 0) == 1 then return { 3, 0, 0 } end
+  if ticket == 0 and units > 0 and (join == 0 or is_late or rate.is_full()) then
+    if rate.sweep(view, max_wait > 0) == 1 then return { 3, 0, 0 } end
     units = tonumber(redis.call("GET", base .. "units") or 0)
     wait = rate.allowed_at(r, units + n, us) - us
     is_late = max_wait >= 0 and wait > max_wait
   end
   if join == 0 or (ticket == 0 and is_late) then
     if ticket > 0 then waiters.leave(request, r) end
-    line.announce(view, us, "")
+    rate.announce(view, us, "")
     return { 0, wait, rate.left(r, us) }
   end
-  if ticket == 0 and line.is_full() and not redis.call("ZSCORE", base .. "waiters", request) then
+  if ticket == 0 and rate.is_full() and not redis.call("ZSCORE", base .. "waiters", request) then
     return { -1, wait, 0 }
   end
   ticket = waiters.join(view, request, r, ticket, us)
-  local ms, till = line.announce(view, us, request)
+  local ms, till = rate.announce(view, us, request)
   if ms < 0 then ms = waiters.schedule_check(view, base, request, r, till, false) end
   return { 2, ms * 1000, ticket, math.max(0, till - view.now), view.probe and 1 or 0 }
 end
@@ -237,7 +237,7 @@ function script.withdraw(base, stored, caller, number, request)
     end
   end
   if redis.call("EXISTS", base .. "waiters") == 1 then
-    line.announce(waiters.view(math.floor(us / 1000)), us, "")
+    rate.announce(waiters.view(math.floor(us / 1000)), us, "")
   end
   return 1
 end

@@ -10,9 +10,9 @@
 --   idle:<r>     ZSET    address of an idle worker -> server ms until which it waits (sleepers.lua); PX
 --                        idle:<r> NUL: the last workers of a reader that has ended, until all of them are woken
 --   woken        HASH    "<r> NUL" and a field of sleepers.lua; PX a minute. And
---                          watcher, watch_at  the idle worker that looks for messages when the first lease runs out,
---                                             and when
---                          deputy             its deputy (core/deputy.lua)
+--                          first, first_at  the idle worker that looks for messages when the first lease runs out,
+--                                           and when
+--                          deputy           its deputy (core/deputy.lua)
 --
 --             claim                ack
 --   (new) ──────────▶ claimed ──────────▶ (done)
@@ -110,10 +110,10 @@ function shared_reader.register(name, top, address, now, ms)
   end
   local due = shared_reader.due(name, now)
   if due < 0 then return -1 end
-  local watch = redis.call("HMGET", marks, name .. "\0watcher", name .. "\0watch_at", name .. "\0deputy")
-  local first, look_at, second = unpack(watch)
-  if not first or first == address or not shared_reader.has_first(list, first, look_at, now, now + due) then
-    redis.call("HSET", marks, name .. "\0watcher", address, name .. "\0watch_at", now + due)
+  local known = redis.call("HMGET", marks, name .. "\0first", name .. "\0first_at", name .. "\0deputy")
+  local first, first_at, second = unpack(known)
+  if not first or first == address or not shared_reader.has_first(list, first, first_at, now, now + due) then
+    redis.call("HSET", marks, name .. "\0first", address, name .. "\0first_at", now + due)
     redis.call("PEXPIRE", marks, 60000)
     return due
   end
@@ -124,9 +124,9 @@ function shared_reader.register(name, top, address, now, ms)
 end
 
 -- Whether a worker that is still idle looks for messages before `ends_at`.
---- (list: str, first: str | false, look_at: str | false, now: int, ends_at: int) -> bool
-function shared_reader.has_first(list, first, look_at, now, ends_at)
-  if not first or tonumber(look_at) <= now or tonumber(look_at) > ends_at then return false end
+--- (list: str, first: str | false, first_at: str | false, now: int, ends_at: int) -> bool
+function shared_reader.has_first(list, first, first_at, now, ends_at)
+  if not first or tonumber(first_at) <= now or tonumber(first_at) > ends_at then return false end
   return redis.call("ZSCORE", list, first)
 end
 
@@ -134,18 +134,18 @@ end
 -- chooses those that have been idle for longest, because they are the last to be woken for a new message.
 --- (name: str, now: int)
 --- uses: base
-function shared_reader.watch(name, now)
+function shared_reader.appoint(name, now)
   local list, marks = base .. "idle:" .. name, base .. "woken"
   if redis.call("EXISTS", list) == 0 then return end
   local due = shared_reader.due(name, now)
   if due < 0 then return end
-  local known, look_at = unpack(redis.call("HMGET", marks, name .. "\0watcher", name .. "\0watch_at"))
-  if shared_reader.has_first(list, known, look_at, now, now + due) then return end
+  local known, first_at = unpack(redis.call("HMGET", marks, name .. "\0first", name .. "\0first_at"))
+  if shared_reader.has_first(list, known, first_at, now, now + due) then return end
   local first, second, gone =
     deputy.appoint(redis.call("ZRANGE", list, 0, _idle.ADDRESSES - 1), due, _deputy.DUE)
   if #gone > 0 then redis.call("ZREM", list, unpack(gone)) end
   if not first then return end
-  redis.call("HSET", marks, name .. "\0watcher", first, name .. "\0watch_at", now + due)
+  redis.call("HSET", marks, name .. "\0first", first, name .. "\0first_at", now + due)
   redis.call("PEXPIRE", marks, 60000)
   if second then redis.call("HSET", marks, name .. "\0deputy", second) end
 end
@@ -289,7 +289,7 @@ function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, lim
     -- There may be a worker behind those that are gone: the next call of `wake` wakes it.
     if gone > 0 then redis.call("ZADD", base .. "idle", "XX", l.top - 1, name) end
   end
-  if #taken > 0 then shared_reader.watch(name, now) end
+  if #taken > 0 then shared_reader.appoint(name, now) end
   return passed > 0 and #taken < limit
 end
 
@@ -379,7 +379,7 @@ function script.settle_claims(base, state, caller, number, given, member, action
   elseif action == "release" and ms == 0 then
     shared_reader.wake_one(name, now)
   else
-    shared_reader.watch(name, now)
+    shared_reader.appoint(name, now)
   end
   return idempotency.keep(caller, number, { "OK", more, lost })
 end

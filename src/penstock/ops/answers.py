@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from penstock.jobs.counts import Counts, Outgoing, TenantCounts, WorkerInfo
 from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.job_list import JobPage
-from penstock.jobs.pauses import PausedPart
+from penstock.jobs.pauses import PausedScope
 from penstock.jobs.retention import Retention
 from penstock.jobs.status import Status
 from penstock.messages.chat import ChatInfo, Member
@@ -59,7 +59,7 @@ class QueueDetail:
     jobs_examined: int
     """In each shard."""
 
-    pauses: list[PausedPart]
+    pauses: list[PausedScope]
     """The tasks and tenants that are paused, or that still have parked jobs after a pause."""
 
     shards: int = 1

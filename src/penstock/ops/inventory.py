@@ -58,9 +58,9 @@ def take_inventory(prefix: str, most: int | None = None) -> Operation[Inventory]
 
 def _queues(keys: Iterable[bytes]) -> Iterator[str]:
     for key in sorted(keys):
-        parts = split_key(_text(key))
-        if parts is not None and parts.rest == "meta" and kind_of(parts.instance) == "queue":
-            yield parts.instance
+        name = split_key(_text(key))
+        if name is not None and name.rest == "meta" and kind_of(name.instance) == "queue":
+            yield name.instance
 
 
 def _check(node: Node, keys: Iterable[bytes]) -> Operation[dict[bytes, KeyProblem]]:
@@ -79,9 +79,9 @@ def _check(node: Node, keys: Iterable[bytes]) -> Operation[dict[bytes, KeyProble
 
 def _questions(key: bytes) -> tuple[Command, ...]:
     """The commands for a key's type, its time to live, and whether its owner exists."""
-    parts = split_key(_text(key))
+    name = split_key(_text(key))
     tag, _, rest = key.partition(b"}:")
-    owner = owner_of(parts.instance, parts.rest) if parts else None
+    owner = owner_of(name.instance, name.rest) if name else None
     if owner is not None and owner.member:
         exists: Command = ("ZSCORE", tag + b"}:" + _bytes(owner.key), _bytes(owner.member))
     else:
@@ -91,9 +91,9 @@ def _questions(key: bytes) -> tuple[Command, ...]:
 
 def _problem(key: bytes, type_: str, ttl: int, owner_exists: bool) -> str:
     """A phrase that says what is wrong with a key; "" if nothing is."""
-    parts = split_key(_text(key))
-    row = table_row(parts.instance, parts.rest) if parts else None
-    if parts is None or row is None:
+    name = split_key(_text(key))
+    row = table_row(name.instance, name.rest) if name else None
+    if name is None or row is None:
         return "Penstock has no key of this name"
     expected, _, deleted_by = row
     if expected not in {type_.upper(), "any"}:
@@ -101,8 +101,8 @@ def _problem(key: bytes, type_: str, ttl: int, owner_exists: bool) -> str:
     if deleted_by == "TTL":
         return "has no TTL" if ttl == -1 else ""
     if deleted_by != "the user" and not owner_exists:
-        owner = owner_of(parts.instance, parts.rest)
-        kind = kind_of(parts.instance)
+        owner = owner_of(name.instance, name.rest)
+        kind = kind_of(name.instance)
         missing = f"{owner.member!r} is not in {owner.key}" if owner.member else f"the {kind} has no {owner.key}"
         return f"left behind: {missing}"
     return ""

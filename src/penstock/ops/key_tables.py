@@ -1,7 +1,7 @@
 """All keys that Penstock writes: the key tables of all nouns, and the lookup of the row for a given key.
 
 Each noun declares its keys in its own `keys.py`: suffix -> (type, content, what deletes it). A key name has up to
-three parts, which `split_key` returns:
+three pieces, which `split_key` returns:
 
     {penstock:mail}:jobs                    prefix "penstock", instance "mail" (a queue), rest "jobs"
     {penstock:semaphore:market}:holders     prefix "penstock", instance "semaphore:market", rest "holders"
@@ -39,22 +39,22 @@ _LOCK_KEY = re.compile(r"penstock:(?:\{([^}]+)\}:lock:|lock:(.+):)([^:]+)", re.D
 _TRANSACTION_KEY = re.compile(r"penstock:\{([^}]+)\}:transaction:(replay:.+)", re.DOTALL)
 
 
-class KeyParts(NamedTuple):
-    """The parts of one key name. `prefix` is the app's; "" for a lock's extra keys and for keys of transactions."""
+class KeyName(NamedTuple):
+    """The name of a key, in pieces. `prefix` is the app's; "" for a lock's extra keys and for keys of transactions."""
 
     prefix: str
     instance: str
     rest: str
 
 
-def split_key(key: str) -> KeyParts | None:
-    """The parts of a key that Penstock may have written; None for any other key."""
+def split_key(key: str) -> KeyName | None:
+    """The name of a key that Penstock may have written; None for any other key."""
     if found := _APP_KEY.fullmatch(key):
-        return KeyParts(found[1], _SHARD_TAG.sub(r"\1", found[2]), found[3])
+        return KeyName(found[1], _SHARD_TAG.sub(r"\1", found[2]), found[3])
     if found := _TRANSACTION_KEY.fullmatch(key):
-        return KeyParts("", f"transaction:{found[1]}", found[2])
+        return KeyName("", f"transaction:{found[1]}", found[2])
     if found := _LOCK_KEY.fullmatch(key):
-        return KeyParts("", f"lock:{found[1] or found[2]}", found[3])
+        return KeyName("", f"lock:{found[1] or found[2]}", found[3])
     return None
 
 
@@ -99,7 +99,7 @@ def owner_of(instance: str, rest: str) -> KeyOwner:
         return KeyOwner("leases", name)
     if kind in {"lane", "front"}:
         level, _, tenant = name.partition(":")
-        return KeyOwner(f"turns:{level}", tenant)
+        return KeyOwner(f"rotation:{level}", tenant)
     if kind == "parked":
         return KeyOwner("parking", "")
     if kind == "mine":

@@ -175,7 +175,7 @@ def instance_names(prefix: str, kind: str, rest: str = "meta") -> Operation[list
     names = set()
     for node in (yield from primaries()):
         found, _ = yield from scan_keys(node, key_pattern(prefix, rest))
-        instances = [parts.instance for key in found if (parts := split_key(key.decode(errors="replace")))]
+        instances = [name.instance for key in found if (name := split_key(key.decode(errors="replace")))]
         names |= {
             instance.removeprefix(f"{kind}:")
             for instance in instances
@@ -190,8 +190,8 @@ def lock_names() -> Operation[list[str]]:
     for node in (yield from primaries()):
         found, _ = yield from scan_keys(node, HELD_LOCKS)
         for key in found:
-            if (parts := split_key(key.decode(errors="replace"))) and parts.instance.startswith("lock:"):
-                names.add(parts.instance.removeprefix("lock:"))
+            if (name := split_key(key.decode(errors="replace"))) and name.instance.startswith("lock:"):
+                names.add(name.instance.removeprefix("lock:"))
     return sorted(names)
 
 

@@ -83,7 +83,7 @@ class QueueQuestioner(Questioner):
             for key, why in overview.unknown_tasks.items()
         ]
         pauses = []
-        if counts.paused or counts.paused_parts:
+        if counts.paused or counts.paused_scopes:
             pauses = joined_pauses((yield Parallel(tuple(one.bindings.pauses() for one in shards))))
         due = [overview.due_in for overview in overviews if overview.due_in is not None]
         known = sum(overview.tenants for overview in overviews)
@@ -118,8 +118,8 @@ class QueueQuestioner(Questioner):
                 examined[tenant] = total_tenant_counts([examined[tenant], counts]) if tenant in examined else counts
         largest = heapq.nlargest(n, examined.items(), key=lambda pair: (pair[1].waiting, pair[1].running, pair[1].dead))
         names = [name for name, _ in largest]
-        parts = yield Parallel(tuple(shard.bindings.tenant_counts(name) for name in names for shard in shards))
-        found = [total_tenant_counts(parts[at : at + len(shards)]) for at in range(0, len(parts), len(shards))]
+        counts = yield Parallel(tuple(shard.bindings.tenant_counts(name) for name in names for shard in shards))
+        found = [total_tenant_counts(counts[at : at + len(shards)]) for at in range(0, len(counts), len(shards))]
         return len(examined), [TenantView(*pair) for pair in zip(names, found, strict=True)]
 
     @verb

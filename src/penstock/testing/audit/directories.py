@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.completion.bindings import DirectoryRules
-from penstock.completion.card import member_rest, members, parse_member
+from penstock.completion.card import element_rest, elements, parse_element
 from penstock.completion.constants import LEAVING, OLD
 from penstock.completion.fold import cut
 
@@ -26,18 +26,18 @@ class DirectoryAudit:
     def problems(self) -> Iterator[str]:
         """A sentence for each contradiction."""
         rules = DirectoryRules().decode(self.meta[b"rules"], "this directory") if self.meta else DirectoryRules()
-        found = [parse_member(member) for member in self.names]
+        found = [parse_element(element) for element in self.names]
         # A name is stored in full, and once more for each further tail.
         whole = [one for one in found if one.tail == cut(rules.spelling.fold(one.name))]
         for name, counted in (("names", len(whole)), ("ids", len(self.cards))):
             if int(self.meta.get(name.encode(), 0)) != counted:
                 yield f"meta {name}: {self.meta.get(name.encode())}, counted {counted}"
-        if not self.payloads.keys() <= {member_rest(member) for member in self.names}:
+        if not self.payloads.keys() <= {element_rest(element) for element in self.names}:
             yield f"payloads: {self.payloads}, but the names are {self.names}"
         if rules.shards == 1:
             if {one.id.encode() for one in whole if one.id != one.name} != set(self.cards):
                 yield f"ids: {self.cards}, but the names are {self.names}"
-            if not {one for id, card in self.cards.items() for one in members(card, id.decode())} <= self.names:
+            if not {one for id, card in self.cards.items() for one in elements(card, id.decode())} <= self.names:
                 yield f"ids: {self.cards}, but the names are {self.names}"
             if len({one.id for one in whole}) != len(whole):
                 yield f"names: {self.names}: two names have the same id"

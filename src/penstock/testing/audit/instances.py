@@ -67,6 +67,6 @@ def missing_from_index(keys: Iterable[StoredKey]) -> Iterator[str]:
 
 def _missing_members(prefix: str, chat: str, log: LogAudit, indexes: Mapping[Instance, Any]) -> Iterator[str]:
     for member in log.members:
-        parts = split_key(LogKeys(prefix, "chats", member).base + "mine")
-        if parts is None or chat.encode() not in indexes.get(Instance(prefix, parts.instance), {}):
+        name = split_key(LogKeys(prefix, "chats", member).base + "mine")
+        if name is None or chat.encode() not in indexes.get(Instance(prefix, name.instance), {}):
             yield f"chat {chat!r}: not in the index of {member!r}"

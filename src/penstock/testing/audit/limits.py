@@ -35,13 +35,13 @@ class LimitsAudit:
             key for key, entries in lanes.items() if entries
         }:
             yield f"parking: {sorted(parking)} are only in `parking`, or only have lanes"
-        parts = {key.decode(errors="replace") for key in self.keys.get("pauses", {})}
-        if unowned := {key for key in places if key.startswith("p:")} - parts:
+        scopes = {key.decode(errors="replace") for key in self.keys.get("pauses", {})}
+        if unowned := {key for key in places if key.startswith("p:")} - scopes:
             yield f"pauses: {sorted(unowned)} have parked jobs, but are not paused"
         for id, record in self.jobs.items():
             if record.state == PARKED:
                 entry = (record.generation, id)
-                expected = [_parked_at(record)] if _parked_at(record) else _parts(record)
+                expected = [_parked_at(record)] if _parked_at(record) else _scopes(record)
                 if sum(lanes.get(key, []).count(entry) for key in expected) != 1:
                     yield f"parked: {id!r} is not in the lanes of {' or '.join(expected)}"
         names = {f"parked:{key}:" for key in places}
@@ -91,6 +91,6 @@ def _parked_at(record: Record) -> str:
     return f"{name}={key}"
 
 
-def _parts(record: Record) -> list[str]:
+def _scopes(record: Record) -> list[str]:
     """The scopes whose pause may have parked the job, its tenant and its task, as name=key."""
     return [f"p:tenant={record.tenant}", f"p:task={record.task}"]

@@ -63,7 +63,7 @@ class QueueAudit:
         """`ticks` has active schedules with a next tick, outboxes, and open flows. The row has the earliest time."""
         stored = [StoredSchedule.read(name, packed) for name, packed in self.keys.get("schedules", {}).items()]
         planned = {one.name.encode() for one in stored if one.state == b"a" and one.next_tick}
-        planned |= {name.removeprefix("outbox").encode() for name in self.keys if name.startswith("outbox:")}
+        planned |= {name.encode() for name in self.keys if name.startswith("outbox:")}
         ticks = self.keys.get("ticks", {})
         if "opened" in self.keys:
             planned.add(OVERDUE)
@@ -131,7 +131,7 @@ class QueueAudit:
         entries_of_levels: Counter[int] = Counter()
         for level, tenant, entries in self._lists():
             entries_of_levels[level] += len(entries)
-            if tenant not in self.keys.get(f"turns:{level}", {}):
+            if tenant not in self.keys.get(f"rotation:{level}", {}):
                 yield f"level {level}, {tenant!r}: entries, but no turn"
             for entry in entries:
                 record = self._ready(entry)
@@ -151,16 +151,16 @@ class QueueAudit:
             yield f"ready are {self._in_state(READY)}, in lanes are {found}"
 
     def _turns(self) -> Iterator[str]:
-        for level, tenants in self._named("turns:").items():
+        for level, tenants in self._named("rotation:").items():
             for tenant in tenants:
                 if (
                     tenant not in self.keys.get(f"heads:{level}", {})
                     and f"front:{level}:{tenant.decode()}" not in self.keys
                 ):
-                    yield f"turns:{level}: {tenant!r} has a turn, but no entries"
+                    yield f"rotation:{level}: {tenant!r} has a turn, but no entries"
         lingering = {
             f"{level}:{tenant.decode(errors='replace')}"
-            for level, tenants in self._named("turns:").items()
+            for level, tenants in self._named("rotation:").items()
             for tenant, time in tenants.items()
             if time == math.inf
         }

@@ -70,14 +70,14 @@ def read_keys(client: Any, match: str = "*") -> Iterator[StoredKey]:
         yield _read_key(client, name, type_.decode(), ttl)
 
 
-def _read_key(client: Any, name: bytes, type_: str, ttl: int) -> StoredKey:
-    text = name.decode(errors="backslashreplace")
-    parts = split_key(text)
-    if parts is None:
+def _read_key(client: Any, key: bytes, type_: str, ttl: int) -> StoredKey:
+    text = key.decode(errors="backslashreplace")
+    name = split_key(text)
+    if name is None:
         return StoredKey(text, None, "", type_, ttl)
-    row = table_row(parts.instance, parts.rest) if ttl < 0 else None
-    content = _READ[type_](client, name) if row is not None and row[0] in {type_.upper(), "any"} else None
-    return StoredKey(text, Instance(parts.prefix, parts.instance), parts.rest, type_, ttl, content)
+    row = table_row(name.instance, name.rest) if ttl < 0 else None
+    content = _READ[type_](client, key) if row is not None and row[0] in {type_.upper(), "any"} else None
+    return StoredKey(text, Instance(name.prefix, name.instance), name.rest, type_, ttl, content)
 
 
 def _ask(client: Any, command: str, names: Iterable[bytes]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 import { html, render, useEffect, useState } from "./ui.js";
 import { PAGES } from "./pages.js";
-import { Toasts } from "./parts.js";
+import { Toasts } from "./components.js";
 import { LANGUAGES, chooseLanguage, language, number, t } from "./text.js";
 
 const NAVIGATION = ["overview", "jobs", "dead", "schedules", "workers", "locks", "messages", "files", "directories", "health"];

@@ -2,7 +2,7 @@
 
 import { html } from "./ui.js";
 import { STATES } from "./jobs.js";
-import { Careful, Loading, Problem, Table, Tag, later, link, useAnswer } from "./parts.js";
+import { Careful, Loading, Problem, Table, Tag, later, link, useAnswer } from "./components.js";
 import { age, number, t, time } from "./text.js";
 
 const NEVER = 1e11; // seconds since 1970 beyond which nothing is due: it waits for a signal without a time-out

@@ -1,7 +1,7 @@
 // The pages of jobs by filter, and of schedules.
 
 import { html, useEffect, useRef, useState } from "./ui.js";
-import { Loading, Problem, Table, Tag, act, ask, later, send, useAnswer } from "./parts.js";
+import { Loading, Problem, Table, Tag, act, ask, later, send, useAnswer } from "./components.js";
 import { age, number, t, time } from "./text.js";
 
 export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", ready: "", parked: "", waiting: "", blocked: "warn", unknown: "", running: "good", completed: "good", dropped: "" };

@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "./ui.js";
 import { Jobs, Limits, STATES, Schedules } from "./jobs.js";
 import { Job } from "./job.js";
-import { Careful, Chart, Fact, Loading, Problem, Table, Tag, act, ask, later, link, useAnswer } from "./parts.js";
+import { Careful, Chart, Fact, Loading, Problem, Table, Tag, act, ask, later, link, useAnswer } from "./components.js";
 import { age, number, rate, size, t, time } from "./text.js";
 
 const OLD = 60; // seconds after which a ready job has waited long
