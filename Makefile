@@ -26,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export UV_PYTHON_DOWNLOADS := never
 
 .PHONY: help setup check lua constants test test-processes test-pairs test-pythons test-clients test-servers test-browser \
-	test-logs test-sql test-metrics nightly storm soak flood demo bench bench-peers clean
+	test-logs test-sql test-metrics docs nightly storm soak flood demo bench bench-peers clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z-]+:.*##/ { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -118,6 +118,12 @@ flood: setup  ## a gigabyte of log through 64 MiB to three receivers that count,
 
 soak: setup  ## three million jobs of 100,000 tenants across two kills of the server, then an hour of mixed load; takes 70 minutes
 	PENSTOCK_SOAK_JOBS=3000000 PENSTOCK_SOAK_TENANTS=100000 PENSTOCK_SOAK_SECONDS=3600 $(BIN)/pytest -s -o faulthandler_timeout=0 tests/chaos/test_soak.py
+
+docs: setup  ## build the site into build/site: strict, every link followed; installs zensical if it is missing
+	@$(BIN)/python -c 'import zensical' 2>/dev/null || \
+		if command -v uv >/dev/null; then uv pip install --quiet --python $(BIN)/python --editable '.[docs]'; \
+		else $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'; fi
+	$(BIN)/python -m tests.pages.build
 
 demo: setup  ## see the queue work on the embedded server; LOG=FILE reads a web access log of yours
 	$(BIN)/penstock demo $(if $(LOG),'$(LOG)')

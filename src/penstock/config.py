@@ -15,8 +15,39 @@ from typing import Any
 
 from penstock.errors import ConfigurationError
 
-KNOWN = ("url", "prefix", "concurrency", "processes", "queues", "log_format", "max_jobs", "max_memory", "shards")
-"""The names allowed in [tool.penstock]."""
+KNOWN = {
+    "url": "The address of the server, such as `valkey://host:6379/0`. Default: a server of this folder's own.",
+    "prefix": "The beginning of every key. Default: `penstock`.",
+    "shards": "With how many shards each of these queues begins: `mail=8,raw=2`, or a table. Default: one.",
+    "queues": "What `penstock worker` serves, in strict order: `urgent,mail`, or a list. Default: all.",
+    "concurrency": "How many jobs a process of `penstock worker` runs at a time. Default: 10.",
+    "processes": "How many processes `penstock worker` supervises. 0: no supervisor. Default: 1.",
+    "max_jobs": "After this many jobs a worker process is replaced. Default: never.",
+    "max_memory": "A worker process that uses more MiB is replaced. Default: never.",
+    "log_format": "How `penstock worker` writes its log: `plain` or `json`. Default: `plain`.",
+}
+"""The names allowed in [tool.penstock], each with its meaning. `PENSTOCK_` and a name in capitals is its variable."""
+
+ENVIRONMENT = {
+    "PENSTOCK_EMBEDDED": "`0` forbids a server of the folder's own: without an address, a program fails at once.",
+    "PENSTOCK_SERVER": "The program that serves as the folder's own server, by its path or its name on `PATH`.",
+    "PENSTOCK_SOURCE": "The name of this host as a sender of files. Default: the name that the system gives it.",
+    "PENSTOCK_RELEASE": "When these tasks were released: seconds since 1970, or a date. Default: the age of the file.",
+    "PENSTOCK_DEBUG": "`1`: the command line shows the traceback of an error.",
+    "PENSTOCK_DASHBOARD_TOKEN": "The token that `penstock dashboard` requires.",
+    "PENSTOCK_DASHBOARD_PASSWORD": "The password of the user that `penstock dashboard --user` requires.",
+}
+"""Variables that have no name in [tool.penstock], each with its meaning."""
+
+PRIVATE = {
+    "PENSTOCK_DEMO_QUEUE",
+    "PENSTOCK_PARENT_PASSES_STOPS",
+    "PENSTOCK_PARENT_PIPE",
+    "PENSTOCK_RELOADED",
+    "PENSTOCK_SHARED_STATUS",
+    "PENSTOCK_TRIAL",
+}
+"""Variables that processes of Penstock set for each other."""
 
 
 def project_file(start: Path) -> Path | None:

@@ -279,7 +279,7 @@ class TransactionRefused(PenstockError):
 
 
 class MessageError(PenstockError):
-    """A mailbox or a chat refused an operation. Nothing was written."""
+    """A mailbox or a chat refused an operation. Nothing was written. The text, or a class below, says why."""
 
 
 class ChatGone(MessageError):
@@ -325,7 +325,10 @@ class FileDamaged(FilesError):
 
 
 class FileNotSaved(FilesError):
-    """A receiver could not save a file. It is one of the receiver's dead files now, and the next files follow."""
+    """A receiver could not save a file. It is one of the receiver's dead files now, and the next files follow.
+
+    Remove the cause that the text names, then retry it with `receiver.dead`.
+    """
 
 
 class FileChanged(FilesError):
@@ -389,7 +392,10 @@ class JobFailed(JobError):
 
 
 class JobCancelled(JobError):
-    """The job was cancelled or purged before it ran, or its task raised `Drop`."""
+    """The job was cancelled or purged before it ran, or its task raised `Drop`.
+
+    Catch it where somebody may cancel the job; the text has the reason.
+    """
 
 
 class StepError(PenstockError):
@@ -397,19 +403,28 @@ class StepError(PenstockError):
 
 
 class ProgramChanged(StepError):
-    """A durable job has recorded other steps than its task calls now; the text says which, and what can be done."""
+    """A durable job has recorded other steps than its task calls now.
+
+    The text says which. Run it with the program that began it, or requeue it to begin it again, as the text says.
+    """
 
 
 class SignalTimeout(PenstockError, TimeoutError):
-    """`wait_for` got no signal within its timeout. It raises this in every later run of the job, too."""
+    """`wait_for` got no signal within its timeout. It raises this in every later run of the job, too.
+
+    Catch it in the task to do what is to be done without the signal.
+    """
 
 
 class NoCurrentJob(PenstockError, LookupError):
-    """`current()` was called by code that runs in no job."""
+    """`current()` was called by code that runs in no job. Call it in a task, or pass what the code needs to it."""
 
 
 class JobExpired(JobError):
-    """The job did not run, because its `expires` passed before a worker was free."""
+    """The job did not run, because its `expires` passed before a worker was free.
+
+    Enqueue it again if it still matters; add workers if that happens often.
+    """
 
 
 class JobNotFound(JobError):
@@ -417,11 +432,14 @@ class JobNotFound(JobError):
 
 
 class ScheduleNotFound(JobError):
-    """No schedule has this name: it was never added, or it was removed."""
+    """No schedule has this name: it was never added, or it was removed. `app.schedules.list()` has those that exist."""
 
 
 class UniqueKeyHeld(JobError):
-    """A dead letter cannot be requeued, because another job holds its unique key. `holder`: the id of that job."""
+    """A dead letter cannot be requeued, because another job holds its unique key. `holder`: the id of that job.
+
+    Requeue it when that job has ended, or remove it.
+    """
 
     def __init__(self, message: str, *, holder: str = "") -> None:
         super().__init__(message)
@@ -429,7 +447,10 @@ class UniqueKeyHeld(JobError):
 
 
 class ResultNotKept(JobError):
-    """The job was enqueued with `result_ttl=0`, so its result is not stored anywhere."""
+    """The job was enqueued with `result_ttl=0`, so its result is not stored anywhere.
+
+    Enqueue it with a `result_ttl` if somebody waits for its result.
+    """
 
 
 class CancelTimeout(JobError, TimeoutError):

@@ -1,0 +1,176 @@
+"""The generated reference lacks nothing, and the site has every page."""
+
+import inspect
+import re
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+from penstock import config
+from penstock.integrations import prometheus
+from tests.pages import api, build, docstrings, tables
+from tests.pages.public import INTERNAL, MODULES, everything, is_field, members_of
+from tests.test_docs import PUBLIC_MODULES
+
+ROOT = Path(__file__).parents[2]
+GENERATED = {f"reference/{name}" for name in (*api.pages(), *tables.pages())} | {"index.md", "changelog.md"}
+API = "\n".join(api.pages().values())
+PUBLIC = [one for one in everything() if one.module != "penstock.errors"]
+WORDS = 1800
+
+# A ledger of promises with their tests, and a walk through the source for those who change it.
+LONG = {"docs/guarantees.md", "docs/tour.md", "docs/reference/benchmarks.md"}
+
+
+@pytest.mark.parametrize("one", PUBLIC, ids=lambda one: f"{one.module}.{one.name}")
+def test_every_public_name_and_each_of_its_members_is_described(one):
+    assert f"## `{one.name}` {{ #" in API
+    assert f"from {one.module} import {one.name}\n" in API
+    if not inspect.isclass(one.thing) or issubclass(one.thing, Enum):
+        return
+    for name, member in members_of(one.thing):
+        is_listed = re.search(rf"^- `{name}\b", API, re.MULTILINE) if isinstance(member, property) else None
+        assert is_listed or f"### `{one.name}.{name}` {{ #" in API
+    lacking = {
+        name
+        for name in dir(one.thing)
+        if not name.startswith("_")
+        and not is_field(one.thing, name, inspect.getattr_static(one.thing, name))
+        and next(base for base in one.thing.__mro__ if name in vars(base)).__module__.startswith("penstock")
+    } - {name for name, _ in members_of(one.thing)}
+    for name in lacking:
+        signature = str(inspect.signature(getattr(one.thing, name))) if callable(getattr(one.thing, name)) else ""
+        assert {name, f"{one.thing.__name__}.{name}"} & INTERNAL or re.search(r"[A-Z]\w+", signature), name
+
+
+def test_signatures_are_those_of_a_caller():
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", API, re.MULTILINE | re.DOTALL))
+    assert not re.search(r"\bself\b|\bOperation\[|\bRoundTrip\[|<object|\bBoundVerb\b", code)
+    assert (
+        "claim(n: int = 1, *, wait: float | None = 0.0, lease: float | None = None) -> list[Item]  # or await claim"
+        in code
+    )
+
+
+def test_the_modules_of_the_reference_are_those_of_the_examples():
+    assert set(MODULES) == PUBLIC_MODULES
+
+
+def test_every_setting_and_every_variable_is_described():
+    text = tables.settings_page()
+    for name in config.KNOWN:
+        assert f"| `{name}` | `PENSTOCK_{name.upper()}` | " in text
+    described = set(re.findall(r"PENSTOCK_[A-Z_]+", text)) | config.PRIVATE
+    assert tables.variables_in_the_source() <= described
+    assert config.PRIVATE.isdisjoint(config.ENVIRONMENT)
+    assert all(meaning.endswith(".") for meaning in (*config.KNOWN.values(), *config.ENVIRONMENT.values()))
+
+
+@pytest.mark.parametrize("error", tables.error_classes(), ids=lambda error: error.__name__)
+def test_every_error_has_a_cause_and_a_remedy(error):
+    assert f"## `{error.__name__}` {{ #{error.__name__.lower()} }}" in tables.errors_page()
+    text = " ".join((inspect.getdoc(error) or "").split())
+    assert len(re.findall(r"[.:](?= |$)", text)) > 1, "a sentence says what happened, and another what to do"
+
+
+def test_every_metric_is_described():
+    source = inspect.getsource(prometheus)
+    made = set(re.findall(r'"(penstock_\w+)"', source))
+    made |= {f"penstock_queue_{name}" for name in re.findall(r'gauge\("(\w+)"', source)}
+    assert {name.removesuffix("_total") for name, _, _ in tables.metrics()} == made
+
+
+def test_every_command_is_in_the_page_of_help():
+    from penstock.cli import COMMANDS
+
+    assert all(f"## `penstock {command.name}`\n" in tables.help_page() for command in COMMANDS)
+
+
+# --- the site ---
+
+
+def test_the_navigation_has_every_page_once():
+    listed = [path for _, path in build.in_navigation(build.configuration()["nav"])]
+    written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    pages = {path for path in written if not path.startswith("decisions/0")} | GENERATED
+    assert sorted(listed) == sorted(pages)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.relative_to(ROOT).as_posix()
+)
+def test_a_page_answers_one_question(path: Path):
+    text = path.read_text("utf-8")
+    assert text.startswith("# "), "a page begins with its title"
+    assert len(re.findall(r"^# ", build.FENCE.sub("", text), re.MULTILINE)) == 1
+    if path.relative_to(ROOT).as_posix() not in LONG:
+        assert len(text.split()) <= WORDS
+
+
+def test_the_index_of_decisions_has_each_and_says_which_are_replaced():
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "index.md").read_text("utf-8")
+    listed = re.findall(r"^- \[(\d{4})\]\(([^)]+)\) (.*)$", index, re.MULTILINE)
+    assert sorted(name for _, name, _ in listed) == sorted(path.name for path in folder.glob("0*.md"))
+    for number, name, title in listed:
+        text = (folder / name).read_text("utf-8")
+        found = re.search(r"^\*((?:Partly r|R)eplaced) by \[(\d{4})\]", text, re.MULTILINE)
+        assert name.startswith(number)
+        assert text.partition("\n")[0].removeprefix(f"# {number}: ").removeprefix("# ") == title.partition(" (*")[0]
+        assert title.partition(" (*")[2] == (f"{found[1].lower()} by {found[2]}*)" if found else "")
+        assert not re.search(r"^[^*\n]{0,40}[Rr]eplaced by \[", text, re.MULTILINE)
+
+
+def test_links_of_a_page_lead_to_pages_or_to_the_repository():
+    source, here = build.urls()["Source"], ROOT / "docs" / "guide" / "queue.md"
+    text = (
+        "[a](jobs.md#cancel) [b](../../examples/flow.py) [c](https://valkey.io) [d](#here)\n```\n[e](../../x.py)\n```\n"
+    )
+    moved = build.outside_links(text, here)
+    assert moved == text.replace("../../examples/flow.py", f"{source}/blob/main/examples/flow.py")
+    assert build.outside_links("[a](docs/guide/queue.md#cancel)", ROOT / "README.md") == "[a](guide/queue.md#cancel)"
+    site = build.urls()["Documentation"]
+    assert (
+        build.inside_links(f"[a]({site}guide/queue/#cancel) [b]({site})") == "[a](guide/queue.md#cancel) [b](index.md)"
+    )
+
+
+def test_a_link_of_the_site_that_leads_nowhere_is_found(tmp_path: Path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "index.html").write_text(
+        '<a href="a/#there">x</a><a href="b/">y</a><a href="https://x.example/c/">z</a>'
+    )
+    (tmp_path / "a" / "index.html").write_text('<h2 id="here">H</h2><a href="../">home</a>')
+    assert build.broken_links(tmp_path, "https://x.example/") == [
+        "index.html links to a/#there: that page has no such heading",
+        "index.html links to b/, which does not exist",
+        "index.html links to https://x.example/c/, which does not exist",
+    ]
+
+
+def test_the_addresses_of_the_project_are_given_once():
+    project = build.configuration()
+    assert project["site_url"] == build.urls()["Documentation"]
+    assert project["repo_url"] == build.urls()["Source"]
+
+
+# --- docstrings ---
+
+
+def test_columns_of_a_docstring_become_a_list_and_examples_code():
+    text = """Does it.
+
+        app.queue("q").count()
+
+    wait   seconds to
+           wait
+    n, m   numbers
+
+    Raises BadCall.
+    """
+    assert docstrings.markdown(text) == (
+        'Does it.\n\n```python\napp.queue("q").count()\n```\n\n'
+        "- `wait`: seconds to wait\n- `n`, `m`: numbers\n\nRaises BadCall."
+    )
+    assert docstrings.first_sentence("It is `a`. And more.") == "It is `a`."
