@@ -177,14 +177,22 @@ def _ranges(shares: Any) -> Iterator[tuple[tuple[int, int], Any]]:
 
 
 class SentinelServers(FailoverServers):
-    """A primary with two replicas, and three Sentinels that watch it under the name `main`."""
+    """A primary with two replicas, and three Sentinels that watch it under the name `main`.
+
+    `host`: the address at which the servers and the Sentinels know the servers.
+    """
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.host = host
+        super().__init__()
 
     def _start(self, opened: contextlib.ExitStack) -> None:
-        self.victim = opened.enter_context(Server(*_REPLICATION, port=free_port()))
-        follow = ("--replicaof", "127.0.0.1", str(self.victim.port))
-        self.replicas = [opened.enter_context(Server(*_REPLICATION, *follow, port=free_port())) for _ in range(2)]
+        options = (*_REPLICATION, "--replica-announce-ip", self.host, "--bind", "127.0.0.1", self.host)
+        self.victim = opened.enter_context(Server(*options, port=free_port()))
+        follow = ("--replicaof", self.host, str(self.victim.port))
+        self.replicas = [opened.enter_context(Server(*options, *follow, port=free_port())) for _ in range(2)]
         eventually(lambda: all(_is_in_sync(one) for one in self.replicas))
-        self.sentinels = [opened.enter_context(Sentinel(self.victim, 2)) for _ in range(3)]
+        self.sentinels = [opened.enter_context(Sentinel(self.victim, 2, self.host)) for _ in range(3)]
         self.address = "valkey+sentinel://" + ",".join(f"127.0.0.1:{one.port}" for one in self.sentinels) + "/main"
         eventually(lambda: all(one.is_ready(replicas=2, others=2) for one in self.sentinels))
 
@@ -217,11 +225,11 @@ class SentinelServers(FailoverServers):
 class Sentinel:
     """A Sentinel that watches a server under the name `main`."""
 
-    def __init__(self, primary: Server, quorum: int = 1) -> None:
+    def __init__(self, primary: Server, quorum: int = 1, host: str = "127.0.0.1") -> None:
         self.port, self.is_frozen = free_port(), False
         config = primary.folder / f"sentinel-{self.port}.conf"
         config.write_text(
-            f"port {self.port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {primary.port} {quorum}\n"
+            f"port {self.port}\nbind 127.0.0.1\nsentinel monitor main {host} {primary.port} {quorum}\n"
             f"sentinel down-after-milliseconds main {int(NODE_TIMEOUT * 1000)}\n"
             "sentinel failover-timeout main 6000\nsentinel parallel-syncs main 2\n"
         )

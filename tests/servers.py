@@ -227,12 +227,12 @@ class Server:
 
 
 class Cluster:
-    """Primaries on the loopback that share the slots evenly."""
+    """Primaries on the loopback that share the slots evenly. `host`: the address that each reports of itself."""
 
-    def __init__(self, size: int = 3) -> None:
+    def __init__(self, size: int = 3, host: str = "127.0.0.1") -> None:
         self._stack = contextlib.ExitStack()
         with contextlib.ExitStack() as opened:
-            self.nodes = [opened.enter_context(_node()) for _ in range(size)]
+            self.nodes = [opened.enter_context(_node(host)) for _ in range(size)]
             self._join()
             self._stack = opened.pop_all()
 
@@ -269,5 +269,6 @@ class Cluster:
         self.close()
 
 
-def _node() -> Server:
-    return Server("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", port=free_port())
+def _node(host: str) -> Server:
+    announced = () if host == "127.0.0.1" else ("--cluster-announce-ip", host, "--bind", "127.0.0.1", host)
+    return Server("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", *announced, port=free_port())

@@ -166,6 +166,56 @@ async def test_a_right_that_is_missing_names_component_and_keys(face: str, serve
     server.client.execute_command("ACL", "DELUSER", "few")
 
 
+class Proxy:
+    """A proxy that knows no scripts. It closes the connection at these commands, or answers them with an error."""
+
+    def __init__(self, error: bytes, *refused: bytes) -> None:
+        self._error, self._refused = error, refused
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"valkey://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._answer, args=(client,), daemon=True).start()
+
+    def _answer(self, client: socket.socket) -> None:
+        with contextlib.suppress(OSError), client, client.makefile("rb") as lines:
+            while line := lines.readline():
+                words = [lines.read(int(lines.readline()[1:]) + 2)[:-2].upper() for _ in range(int(line[1:]))]
+                if words[0] not in self._refused:
+                    client.sendall(b"-ERR unknown subcommand\r\n")
+                elif not self._error:
+                    return
+                else:
+                    client.sendall(self._error)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.mark.parametrize("refused", [b"INFO", b"CLIENT"])
+async def test_a_proxy_that_closes_the_connection_is_named_with_the_fix(face: str, refused: bytes):
+    with contextlib.closing(Proxy(b"", refused)) as proxy:
+        error, took = await error_at(face, proxy.address, Settings(give_up_after=0.3))
+    assert isinstance(error, ServerUnavailable)
+    assert "such as twemproxy, use the address of the server itself" in str(error)
+    assert took < scaled(3)
+
+
+@pytest.mark.parametrize("answer", [b"-invalid request\r\n", b"-ERR this command is not supported by the proxy\r\n"])
+async def test_a_proxy_that_refuses_the_first_commands_is_named_with_the_fix(face: str, answer: bytes):
+    with contextlib.closing(Proxy(answer, b"INFO", b"SPUBLISH", b"SSUBSCRIBE", b"SUNSUBSCRIBE")) as proxy:
+        error, took = await error_at(face, proxy.address)
+    assert isinstance(error, ServerRefused)
+    assert "Penstock needs scripts" in str(error)
+    assert "a proxy in front takes them away" in str(error)
+    assert took < scaled(3)
+
+
 class NeedsPasswordLate:
     """Answers the handshake as Redis 7.0 does without the password: only the command after it is refused."""
 

@@ -72,6 +72,14 @@ def is_closed(error: Exception) -> bool:
     return any(isinstance(one, OSError) and one.errno in _CLOSED for one in causes(error))
 
 
+def _is_hung_up(error: Exception) -> bool:
+    """Whether the other side has accepted the connection, and closed it."""
+    return any(
+        isinstance(one, ConnectionResetError | BrokenPipeError | EOFError) or "closed by server" in str(one)
+        for one in causes(error)
+    )
+
+
 def advice(error: Exception, address: str) -> str:
     """Advice for an address at which no server has answered for a while."""
     if is_closed(error):
@@ -79,12 +87,14 @@ def advice(error: Exception, address: str) -> str:
             "Nothing listens there. Is the server running, and is the address right (the argument, or $PENSTOCK_URL)?"
         )
     uses_tls = address.startswith(("valkeys", "rediss"))
-    is_reset = any(isinstance(one, ConnectionResetError) for one in causes(error))
     hint = ""
     if uses_tls:
         hint = " If its port speaks no TLS, write valkey://."
-    elif is_reset:
-        hint = " If its port wants TLS, write valkeys://."
+    elif _is_hung_up(error):
+        hint = (
+            " It closes the connection instead of an answer. If its port wants TLS, write valkeys://. If a proxy "
+            "stands in front that knows no scripts, such as twemproxy, use the address of the server itself."
+        )
     return f"Is the server running, and is the address right (the argument, or $PENSTOCK_URL)?{hint}"
 
 

@@ -42,12 +42,12 @@ def check_server(replies: Sequence[Any], address: str) -> Version:
     """
     server, memory, persistence = replies[: len(_INFO)]
     if isinstance(server, Exception) and error_code(server) != "NOPERM":
-        raise server
+        raise penstock_error(server, "UNKNOWN") if error_code(server) == "ERR" else server
     version = _version(_fields(server), address)
     for reply in replies[len(_INFO) :]:
         code = error_code(reply) if isinstance(reply, Exception) else ""
-        if code in {"NOPERM", "UNKNOWN"}:
-            raise penstock_error(reply, "CHANNELS" if code == "NOPERM" else code)
+        if code in {"NOPERM", "UNKNOWN", "ERR"}:  # a proxy may refuse a command in its own words
+            raise penstock_error(reply, "CHANNELS" if code == "NOPERM" else "UNKNOWN")
     policy = _fields(memory).get("maxmemory_policy", "noeviction")
     if policy != "noeviction" and _fields(memory).get("maxmemory", "0") != "0":
         log.warning(
