@@ -151,7 +151,10 @@ class ServerFull(ServerError):
 
 
 class FormatTooNew(ServerError):
-    """The stored data was written by a newer Penstock. Nothing was read or changed. Update this process."""
+    """Another Penstock wrote the stored data in a format that this one does not read. Nothing was read or changed.
+
+    Mostly that is a newer one: update this process. For data of an older one, the text says what to do.
+    """
 
 
 class StateLost(ServerError):

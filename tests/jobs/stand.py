@@ -18,15 +18,16 @@ from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, LIMITED, LIMIT
 from penstock.jobs.durable_bindings import StepBindings
 from penstock.jobs.flow_bindings import FlowBindings, FlowRow
 from penstock.jobs.keys import QUEUE, QueueKeys
+from penstock.jobs.limits import limit_bytes
 from penstock.jobs.listing import FoundJob, JobFilter, ListingBindings
-from penstock.jobs.record import Record, draft
+from penstock.jobs.record import Record, draft, pack_sections
 from penstock.jobs.retention import Retention
 from penstock.jobs.row import read_row
 from penstock.jobs.schedule import ScheduleDefinition, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
 from penstock.jobs.shard_bindings import ShardBindings
 from penstock.jobs.timing import Timing
-from penstock.jobs.unique import encode_powers
+from penstock.jobs.unique import unique_section
 from penstock.testing.audit.queues import QueueAudit
 
 R = TypeVar("R")
@@ -75,10 +76,11 @@ def record(
         expires_ms=limit,
         ttl_ms=milliseconds(ttl),
     )
-    chosen = {"l": limits} if limits else {}
-    return (
-        drafted + (encode_powers(**chosen, **({"u": unique} if unique else {})) if limits or unique else b"") + payload
-    )
+    sections = {LIMITS: b"".join(limit_bytes(*one) for one in limits)} if limits else {}
+    if unique:
+        key, mode, ms = unique
+        sections[UNIQUE_KEY] = unique_section(key, mode.encode(), ms)
+    return drafted + pack_sections(sections) + payload
 
 
 def at_most(most: int, key: str = "k", name: str = "n", release: int = 1) -> Limits:

@@ -68,3 +68,14 @@ async def test_a_newer_format_is_neither_read_nor_changed(app: Penstock, do: Do,
     assert dump(raw, queue) == before
     raw.hset(meta, "row", row)
     await do(held.complete)
+
+
+async def test_the_refusal_of_an_older_format_says_what_to_do(app: Penstock, do: Do, raw: Any):
+    queue = app.queue("raw")
+    meta = f"{queue.first.bindings.keys.base}meta"
+    await do(queue.put, 1)
+    row = raw.hget(meta, "row")
+    raw.hset(meta, "row", b"\x02" + row[1:])
+    with pytest.raises(FormatTooNew, match=r"2, this Penstock reads 3: an older Penstock .* let that finish its jobs"):
+        await do(queue.put, 2)
+    raw.hset(meta, "row", row)

@@ -46,7 +46,7 @@ def test_a_claim_takes_a_job_from_its_lane(stand: Stand):
         "rotation:5": [(b"ada", 2 * 2**36 - 2**20)],
         "tenants": {b"ada": bytes([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0])},
         "leases": [(b"w", START + 10_000.0)],
-        "held:w": {b"j": (3).to_bytes(6) + bytes([0]) + (600_000).to_bytes(5) + b"\3ada"},
+        "held:w": {b"j": (3).to_bytes(6) + START.to_bytes(6) + bytes([0]) + (600_000).to_bytes(5) + b"\3ada"},
         "owners": {b"j": b"w %d" % START},
     }
 

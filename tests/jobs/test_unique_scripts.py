@@ -9,8 +9,8 @@ import pytest
 from penstock.errors import UniqueKeyHeld
 from penstock.jobs.claims import Ending
 from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
-from penstock.jobs.record import draft
-from penstock.jobs.unique import encode_powers
+from penstock.jobs.record import draft, pack_sections
+from penstock.jobs.unique import unique_section
 from tests.jobs.stand import START, FakeWorker, Stand, at_most, record
 
 MODES = {"done": "d", "start": "s", "replace": "r", "debounce": "b", "throttle": "t"}
@@ -39,7 +39,7 @@ def unique(
         ttl_ms=600_000,
         powers=UNIQUE_KEY,
     )
-    return start + encode_powers(u=(key, MODES[mode], ms)) + payload
+    return start + pack_sections({UNIQUE_KEY: unique_section(key, MODES[mode].encode(), ms)}) + payload
 
 
 class Keys:

@@ -492,7 +492,7 @@ class QueueModel:
         job.state = RUNNING
         self._give_up(job, "s")
         assert claim.record.body == job.record()
-        mine.held[job.id] = job.held(self.seq)
+        mine.held[job.id] = job.held(self.seq, self.now)
 
     def _judge_claims(self, mine: Incarnation, claims: Sequence[Claim], after: Dump) -> None:
         assert not (self.paused and claims)

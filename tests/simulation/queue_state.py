@@ -6,11 +6,10 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import msgspec
-
 from penstock.jobs.claims import Settlement
 from penstock.jobs.constants import NUMBER_BYTES, UNIQUE, UNIQUE_KEY
-from penstock.jobs.unique import encode_powers
+from penstock.jobs.record import pack_sections
+from penstock.jobs.unique import unique_section
 from tests.jobs.stand import READY, RUNNING
 
 SUSPECT, KEEPS_REASON = 2, 4
@@ -56,16 +55,29 @@ class Job:
         has_key = self.unique is not None
         counts = (self.attempts, self.deliveries, self.halves, self.crashes, self.host_deaths, UNIQUE_KEY * has_key)
         header = _HEADER.pack(
-            2, state.encode(), *times, self.flags, self.level, *counts, self.ttl.to_bytes(5), len(name)
+            3, state.encode(), *times, self.flags, self.level, *counts, self.ttl.to_bytes(5), len(name)
         )
-        powers = encode_powers(u=self.unique) if self.unique else b""
-        return header + name + b"\0\0" + powers + self.payload
+        return header + name + b"\0\0" + self.sections + self.payload
 
-    def held(self, number: int) -> bytes:
+    @property
+    def sections(self) -> bytes:
+        if not self.unique:
+            return b""
+        key, mode, ms = self.unique
+        return pack_sections({UNIQUE_KEY: unique_section(key, mode.encode(), ms)})
+
+    def held(self, number: int, now: int) -> bytes:
         """What an incarnation stores about its claim."""
         name = self.tenant.encode()
-        held = number.to_bytes(6) + bytes([self.flags]) + self.ttl.to_bytes(5) + bytes([len(name)]) + name
-        return held + (msgspec.msgpack.encode(self.unique[0]) if self.unique and self.unique[1] == "d" else b"")
+        held = (
+            number.to_bytes(6)
+            + now.to_bytes(6)
+            + bytes([self.flags])
+            + self.ttl.to_bytes(5)
+            + bytes([len(name)])
+            + name
+        )
+        return held + (self.unique[0].encode() if self.unique and self.unique[1] == "d" else b"")
 
     def die(self, ending: str, host_deaths: int) -> bool:
         """The process of the job has died. Returns whether the job is a dead letter now."""

@@ -379,7 +379,7 @@ class FlowHistory:
 def arguments(claim: Claim) -> dict[str, object]:
     _, packed = claim.record.call
     if claim.record.waits_for_others:
-        packed = with_results(claim.record.powers, packed)
+        packed = with_results(claim.record.places_of_results, packed)
     decoded: dict[str, object] = msgspec.json.decode(packed)
     return decoded
 

@@ -19,7 +19,6 @@ from penstock.core.operations import RoundTrip
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
 from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
 from penstock.jobs.record import draft
-from penstock.jobs.unique import encode_powers
 from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, START, Stand, record
 from tests.servers import Server
 from tests.simulation.histories import model_settings
@@ -276,7 +275,7 @@ class Histories(RuleBasedStateMachine):
             )
             jobs.append(job)
             due.append(self.model.now + delay * 1000 if delay else 0)
-            parts += [id, start + encode_powers(u=unique) + job.payload]
+            parts += [id, start + job.sections + job.payload]
             self.ids.append(id)
         doubles: list[list[Any]] = []
         call = self.bindings.enqueue(parts, on_double=lambda place, holder: doubles.append([place, holder]))

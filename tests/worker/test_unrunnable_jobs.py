@@ -10,7 +10,7 @@ import pytest
 from penstock import JobFailed, Penstock, PenstockError, ResultTimeout, Status, Task
 from penstock.errors import FormatTooNew
 from penstock.jobs.constants import FORMAT
-from penstock.jobs.record import HEADER_SIZE, Record
+from penstock.jobs.record import HEADER_SIZE, Record, pack_sections, with_power
 from tests.conftest import MakeApp, Time
 from tests.worker.in_process import run_burst
 
@@ -106,6 +106,22 @@ async def test_a_record_damaged_while_its_job_runs_is_settled_or_reported(
         await getattr(item, ending).aio(*(["no"] if ending == "fail" else []))
     await run_burst(app)
     assert await good.result.aio(0) == 3
+
+
+async def test_a_job_with_an_option_of_a_newer_release_waits_for_a_worker_that_knows_it(
+    app: Penstock, add: Task[Any, int], raw: Any
+):
+    job, other = await add.enqueue.aio(1), await add.enqueue.aio(2)
+    await job.info.aio()  # moves the calls out of the intake
+    jobs = f"{app.queue('q').first.bindings.keys.base}jobs"
+    body = raw.hget(jobs, job.key)
+    end = len(body) - len(Record(body).payload)
+    raw.hset(jobs, job.key, with_power(body[:end], 64) + pack_sections({64: b"new"}) + body[end:])
+    await run_burst(app)
+    assert await other.result.aio(0) == 3
+    info = await job.info.aio()
+    assert info.status is Status.DELAYED
+    assert "does not know" in (info.reason or "")
 
 
 @pytest.mark.damages

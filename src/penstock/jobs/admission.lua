@@ -80,7 +80,7 @@ function admission.displace(s, place)
   local was = record.fields(body)
   if was.state ~= state.READY or was.generation ~= generation then return false end
   local list, at = record.limits(body), 1
-  while limits.key(list[at]) ~= place.key do at = at + 1 end
+  while list[at][_limit.KEY] ~= place.key do at = at + 1 end
   admitted.forget(s, list, level, body, id)
   limits.give_up(s, list, at - 1, #list, false)
   counters.move(s, was.tenant, _count.READY, _count.PARKED, 1)

@@ -27,7 +27,7 @@ end
 --- (members: table, list: table, of_job: str)
 function admitted.collect(members, list, of_job)
   for i = 1, #list do
-    local key = limits.key(list[i])
+    local key = list[i][_limit.KEY]
     members[#members + 1] = admitted.member(key, of_job)
   end
 end

@@ -33,9 +33,10 @@ NUMBER_BYTES: Final = 6
 # claim, in lease.lua
 CLAIM: Final = {
     "number": (0, 6),
-    "flags": (6, 1),
-    "ttl": (7, 5),
-    "tenant": (12, 0),
+    "at": (6, 6),
+    "flags": (12, 1),
+    "ttl": (13, 5),
+    "tenant": (18, 0),
 }
 
 # token, in lease.lua
@@ -70,7 +71,7 @@ TOO_OLD: Final = b"o"
 KEPT: Final = 604800000
 
 # record, in record.lua
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 # state, in record.lua
 READY: Final = b"r"
@@ -97,6 +98,10 @@ UNIQUE: Final = 128
 UNIQUE_KEY: Final = 1
 LIMITS: Final = 2
 AFTER_OTHERS: Final = 4
+TAGS: Final = 8
+IN_SHARDS: Final = 128
+OPAQUE: Final = 8
+READABLE: Final = 143
 
 # record, in record.lua
 RECORD: Final = {

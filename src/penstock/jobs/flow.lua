@@ -277,7 +277,7 @@ function flow.settle(s, id, wait, budget)
   end
   local generation, ttl = row.mint(s.row, 1) + 1, record.ttl(body)
   if wait.failed ~= "" then
-    body = record.replaced(body, record.powers_of(body).f, generation, s.now, 0)
+    body = record.replaced(body, record.substitute(body), generation, s.now, 0)
   elseif record.has(wait.flags, flow.WANTS) and not too_large then
     if wait.texts then redis.call("APPEND", base .. "inputs:" .. id, table.concat(wait.texts)) end
     local inputs = redis.call("GET", base .. "inputs:" .. id) or ""

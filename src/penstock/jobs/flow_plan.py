@@ -19,7 +19,7 @@ from penstock.jobs.flow_bindings import ROWS, FirstRows, FlowBindings, FlowRow, 
 from penstock.jobs.job import Job
 from penstock.jobs.middleware import EnqueueContext, JobDraft
 from penstock.jobs.outputs import RESULT, Output
-from penstock.jobs.record import POWERS_AT, Record
+from penstock.jobs.record import POWERS_AT, Record, pack_sections, read_sections, with_power
 from penstock.jobs.shard import Shard
 from penstock.jobs.shard_bindings import Elsewhere
 from penstock.jobs.shards import ShardMap
@@ -30,7 +30,7 @@ MOST_EDGES: Final = 100_000
 """The most pairs of a job and a job that it waits for, in one flow."""
 
 _SLICE_BYTES: Final = 1 << 20
-_LARGEST_POWERS: Final = 60_000
+_LARGEST_SECTION: Final = 60_000
 
 _ATTEMPTS: Final = 10
 """The most attempts to enqueue a flow while the shards of its queue change."""
@@ -344,7 +344,7 @@ def _cancel(sent: Sequence[tuple[Shard, list[str]]]) -> Operation[None]:
 def _open(node: FlowJob, dependent: str) -> FlowRow:
     """The row of a job that waits."""
     call, waiting = node.call, node.waiting
-    fields: dict[str, Any] = msgspec.msgpack.decode(call.powers[2:]) if call.powers else {}
+    start, fields = call.task.record_start, dict[str, Any]()
     if not isinstance(waiting.on_failure, str):
         other = waiting.on_failure
         if other.task.shard.name != node.shard.name:
@@ -363,16 +363,14 @@ def _open(node: FlowJob, dependent: str) -> FlowRow:
     if call.wanted:
         fields["i"] = {name: _input(call, node, value) for name, value in call.wanted}
     packed = msgspec.msgpack.encode(fields)
-    if len(packed) > _LARGEST_POWERS:
+    if len(packed) > _LARGEST_SECTION:
         raise BadCall(
             f"{call.task.name}(): the call of on_failure and the places of results have {len(packed):,} bytes, at most "
-            f"{_LARGEST_POWERS:,} fit: pass less to that call, or put a call between"
+            f"{_LARGEST_SECTION:,} fit: pass less to that call, or put a call between"
         )
-    powers = len(packed).to_bytes(2) + packed
-    start = call.task.record_start
-    start = start[:POWERS_AT] + bytes([start[POWERS_AT] | AFTER_OTHERS]) + start[POWERS_AT + 1 :]
+    sections = read_sections(start[POWERS_AT], call.powers)[0] | {AFTER_OTHERS: packed}
     verb = f"open{policy_of(waiting).decode()}{'w' if call.wanted else '-'}{node.number or ''}"
-    return FlowRow(verb, node.key, start + powers + call.payload, dependent)
+    return FlowRow(verb, node.key, with_power(start, AFTER_OTHERS) + pack_sections(sections) + call.payload, dependent)
 
 
 def _input(call: FlowCall[Any], node: FlowJob, value: Any) -> int | list[int]:

@@ -368,7 +368,7 @@ function job.claim(s, incarnation, want, trial)
   local r = s.row
   local room = {
     want = want, look = math.max(4 * want, 64), bytes = _slice.BYTES, max_bytes = _slice.BYTES, full = false,
-    owner = string.format("%s %d", incarnation, s.now), number = r[_row.SEQUENCE] + 1, claimed = 0,
+    now = s.now, owner = string.format("%s %d", incarnation, s.now), number = r[_row.SEQUENCE] + 1, claimed = 0,
     reply = {}, held = {}, owners = {},
     tenants = {}, sinces = {}, expired = {}, pausing = (r[_row.PAUSES] or 0) > 0 and s, met = {},
   }

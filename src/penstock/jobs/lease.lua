@@ -21,10 +21,11 @@ claim = { NUMBER_BYTES = 6 }
 
 claim = layout {
   number = "I6",
+  at = "I6", -- server ms
   flags = "B", -- those of the record; NOTES may be set in the claim only
   ttl = "I5", -- of the result, ms
   tenant = "Bc0",
-  keys = "*", -- of its powers, in MessagePack (unique.lua, limited_runs.lua)
+  keys = "*", -- of a limited job, the keys of its limits (limited_runs.lua); then that of a unique job (unique.lua)
 }
 
 token = layout { number = "I6", id = "*" }
@@ -63,7 +64,9 @@ function lease.collect(room, id, body, tenant)
   room.claimed, room.want = n, room.want - 1
   room.reply[at - 1], room.reply[at] = id, body
   room.held[at - 1] = id
-  room.held[at] = claim.pack({ number = room.number + n - 1, flags = its.flags, ttl = its.ttl, tenant = tenant })
+  room.held[at] = claim.pack({
+    number = room.number + n - 1, at = room.now, flags = its.flags, ttl = its.ttl, tenant = tenant,
+  })
   room.owners[at - 1], room.owners[at] = id, room.owner
   room.tenants[n], room.sinces[n] = tenant, its.since
   if its.flags >= flag.UNIQUE then room.unique = true end

@@ -1,6 +1,8 @@
 -- The runs of limited jobs: what a claim takes from the limits (limits.lua), and what the end of a claim gives back.
 --
--- The claim of a job names the keys of concurrency in which it has a place, so its end needs no record.
+-- The claim of a job names the keys of concurrency in which it has a place, so its end needs no record: their number in
+-- 1 byte, and each key behind what the start has cost in 4 bytes, and its length in 2. The end ignores a rate, whose
+-- key a newer release may add.
 
 -- Call it when a claim takes these jobs. Counts their starts in their rates, and adds to each claim in `held` the keys
 -- in which its end frees a place.
@@ -13,20 +15,21 @@ function limited_runs.start(s, room)
     local id, body = room.reply[2 * i - 1], room.reply[2 * i]
     if record.has(record.flags(body), flag.LIMITED) then
       limits.open(s)
-      local list, keys = record.limits(body), {}
+      local list, keys, packed = record.limits(body), 0, ""
+      local in_shards = record.powers(body) >= power.IN_SHARDS
       local of_job = admitted.of_job(record.priority(body), record.generation_bytes(body), id)
       for j = 1, #list do
-        local key = limits.key(list[j])
+        local key = list[j][_limit.KEY]
         s.started[#s.started + 1] = admitted.member(key, of_job)
         if not limits.is_rate(key) then
-          keys[#keys + 1] = key
+          keys, packed = keys + 1, packed .. struct.pack(">I4Hc0", 1, #key, key)
         else
           if not starts[key] then rates[#rates + 1] = key end
           starts[key] = (starts[key] or 0) + 1
-          if list[j][7] then spread[#spread + 1], spread[#spread + 2] = key, record.tenant(body) end
+          if in_shards then spread[#spread + 1], spread[#spread + 2] = key, record.tenant(body) end
         end
       end
-      room.held[2 * i] = room.held[2 * i] .. cmsgpack.pack(keys)
+      room.held[2 * i] = room.held[2 * i] .. string.char(keys) .. packed
     end
   end
   if #rates == 0 then return end
@@ -46,16 +49,30 @@ function limited_runs.take(s, place, n)
   return math.ceil(bucket.take(base .. "rate:" .. place.key, n, s.now * _park.MICROS, interval, 0) / _park.MICROS)
 end
 
+-- The keys of concurrency in the keys of a claim, and the position of the first byte behind them.
+--- (packed: str) -> table, int
+function limited_runs.keys(packed)
+  local keys, at, _ = {}, 2, nil
+  for i = 1, string.byte(packed) do _, keys[i], at = struct.unpack(">I4Hc0", packed, at) end
+  return keys, at
+end
+
 -- Frees the places of a claim that ended.
 --- (s: table, held: str)
 --- uses: base
 --- seldom
 function limited_runs.finish(s, held)
-  local keys = s.freed and s.freed[held] or cmsgpack.unpack(claim.keys(held))
+  local keys = s.freed and s.freed[held]
+  if not keys then
+    local packed = claim.keys(held)
+    keys = limited_runs.keys(packed)
+  end
   for i = 1, #keys do
     local place = limits.place(s, keys[i])
-    place.used = math.max(0, place.used - 1)
-    limits.mark(s, place)
+    if not place.is_rate then
+      place.used = math.max(0, place.used - 1)
+      limits.mark(s, place)
+    end
   end
 end
 
@@ -69,7 +86,8 @@ function limited_runs.read(s, ids, held)
   for i = 1, #ids do
     local was = held[i]
     if was and record.has(claim.flags(was), flag.LIMITED) then
-      local keys = cmsgpack.unpack(claim.keys(was))
+      local packed = claim.keys(was)
+      local keys = limited_runs.keys(packed)
       s.freed[was] = keys
       for j = 1, #keys do all[#all + 1] = keys[j] end
     end

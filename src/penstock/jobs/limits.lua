@@ -56,13 +56,6 @@ function limits.open(s)
   if not r[_row.LIMITED] then r[_row.PARKED], r[_row.NEXT_ADMISSION], r[_row.LIMITED] = 0, 0, 1 end
 end
 
--- name=key of one limit of a job.
---- (one: table) -> str
---- inline
-function limits.key(one)
-  return one[1] .. "=" .. one[2]
-end
-
 --- (key: str) -> bool
 --- inline
 function limits.is_rate(key)
@@ -90,13 +83,6 @@ end
 function limits.place(s, key)
   limits.open(s)
   return s.places[key] or limits.add(s, key, redis.call("HGET", base .. "places", key))
-end
-
--- The place of one limit of a job.
---- (s: table, one: table) -> table
---- uses: base
-function limits.place_of(s, one)
-  return limits.place(s, limits.key(one))
 end
 
 -- Reads the places of many keys with one command.
@@ -127,7 +113,7 @@ function limits.read_drafts(s, drafts)
     if not list then
       list = record.limits(drafts[i])
       lists[drafts[i]] = list
-      for j = 1, #list do keys[#keys + 1] = limits.key(list[j]) end
+      for j = 1, #list do keys[#keys + 1] = list[j][_limit.KEY] end
     end
   end
   s.drafted_limits = lists
@@ -179,12 +165,14 @@ function limits.look_at_all(s, name)
 end
 
 -- Stores the numbers of a limit that a job brings, if they are from a newer release than the stored ones.
---- (s: table, one: table)
+--- (s: table, name: str, one: table)
 --- uses: base
-function limits.learn(s, one)
-  local name, known = one[1], limits.definition(s, one[1])
-  if known and known.release >= one[6] then return end
-  limits.define(s, name, { most = one[3], interval = one[4], burst = one[5], release = one[6], cursor = "" })
+function limits.learn(s, name, one)
+  local known, release = limits.definition(s, name), one[_limit.RELEASE]
+  if known and known.release >= release then return end
+  limits.define(s, name, {
+    most = one[_limit.MOST], interval = one[_limit.INTERVAL], burst = one[_limit.BURST], release = release, cursor = "",
+  })
   if known then limits.look_at_all(s, name) end
   for _, place in ipairs(s.place_list or {}) do if place.name == name then place.left = nil end end
 end
@@ -230,8 +218,8 @@ end
 function limits.pass(s, list, passed)
   limits.open(s) -- a job that has kept all of its places reads none
   for i = passed + 1, #list do
-    local place = limits.place_of(s, list[i])
-    limits.learn(s, list[i])
+    local place = limits.place(s, list[i][_limit.KEY])
+    limits.learn(s, place.name, list[i])
     if place.parked > 0 or limits.room(s, place) <= 0 then return i - 1, place end
     place.used = place.used + 1
   end
@@ -310,7 +298,7 @@ end
 --- uses: base
 function limits.mark_kept(s, list, kept)
   for i = 1, kept do
-    local place = limits.place_of(s, list[i])
+    local place = limits.place(s, list[i][_limit.KEY])
     if place.parked > 0 then limits.mark(s, place) end
   end
 end
@@ -320,7 +308,7 @@ end
 --- uses: base
 function limits.give_up(s, list, keep, passed, started)
   for i = keep + 1, passed do
-    local place = limits.place_of(s, list[i])
+    local place = limits.place(s, list[i][_limit.KEY])
     if not (started and place.is_rate) then
       place.used = math.max(0, place.used - 1)
       limits.mark(s, place)
@@ -338,7 +326,7 @@ function limits.leave(s, id, body, was, flags, priority)
   if was == state.READY then
     admitted.forget(s, list, priority, body, id)
   elseif was == state.PARKED then
-    local place = limits.place_of(s, list[passed + 1])
+    local place = limits.place(s, list[passed + 1][_limit.KEY])
     place.parked = math.max(0, place.parked - 1)
     limits.mark(s, place)
   end
@@ -351,7 +339,7 @@ end
 function limits.kept(s, list, interrupted)
   local keep = 0
   for i = 1, #list do
-    local place = limits.place_of(s, list[i])
+    local place = limits.place(s, list[i][_limit.KEY])
     if not place.is_rate and (interrupted or limits.definition(s, place.name).most == 1) then keep = i end
   end
   return keep

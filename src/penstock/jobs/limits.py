@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
@@ -18,6 +19,8 @@ MOST_LIMITS: Final = 3
 MOST_JOBS: Final = 1_000_000
 LONGEST_PERIOD: Final = 366 * 86400.0
 """Seconds."""
+
+_LIMIT: Final = struct.Struct(">I6sI6sIH")
 
 _LONGEST_NAME: Final = 200
 """Bytes of UTF-8."""
@@ -89,8 +92,6 @@ class Rate:
 
 
 Limit: TypeAlias = Concurrency | Rate
-LimitRow: TypeAlias = tuple[str, str, int, int, int, int]
-"""Name, key, number, microseconds between two starts, burst, release (see `limits.lua`)."""
 
 
 def _check_count(kind: str, number: Any, what: str = "") -> None:
@@ -150,12 +151,22 @@ class TaskLimits:
     def __bool__(self) -> bool:
         return bool(self.limits)
 
-    def rows(self, value_of: Callable[[str], Any], tenant: str) -> list[LimitRow]:
-        """The limits of one job, as its record has them. Raises BadCall for a key that is too long."""
-        return [
-            (name, template.fill(value_of, tenant), *numbers(limit), self.release)
+    def section(self, value_of: Callable[[str], Any], tenant: str) -> bytes:
+        """The section of a record that has the limits of one job. Raises BadCall for a key that is too long."""
+        return b"".join(
+            limit_bytes(name, template.fill(value_of, tenant), *numbers(limit), self.release)
             for name, limit, template in self.limits
-        ]
+        )
+
+
+def limit_bytes(name: str, key: str, most: int, interval: int, burst: int, release: int) -> bytes:
+    """One limit in the section of a record (`record.limits` in `record.lua`).
+
+    interval  microseconds between two starts of a rate
+    release   of the task that has these numbers, milliseconds since 1970
+    """
+    named = f"{name}={key}".encode()
+    return _LIMIT.pack(most, interval.to_bytes(6), burst, release.to_bytes(6), 1, len(named)) + named
 
 
 def _listed(task: str, given: Any) -> list[Limit]:

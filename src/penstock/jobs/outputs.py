@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -31,7 +32,7 @@ def is_output(value: Any) -> bool:
     return isinstance(value, Output)
 
 
-def with_results(record_powers: dict[str, msgspec.Raw], payload: bytes) -> bytes:
+def with_results(places_of_results: Mapping[str, int | list[int]], payload: bytes) -> bytes:
     """The arguments of a job that waited for others, with their results in place."""
     arguments: dict[str, Any] = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
     arrived = arguments.pop("*results", None)
@@ -39,11 +40,11 @@ def with_results(record_powers: dict[str, msgspec.Raw], payload: bytes) -> bytes
         return payload
     by_place = dict(msgspec.json.decode(arrived, type=list[tuple[int, msgspec.Raw]]))
     missing = msgspec.Raw(b"null")
-    for name, places in msgspec.msgpack.decode(record_powers["i"]).items():
+    for name, places in places_of_results.items():
         if isinstance(places, int):
             arguments[name] = by_place.get(places, missing)
             continue
-        if len(places) == 2 and places[1] < 0:
-            places = range(places[0], places[0] - places[1])
-        arguments[name] = [by_place.get(place, missing) for place in places]
+        is_range = len(places) == 2 and places[1] < 0
+        chosen = range(places[0], places[0] - places[1]) if is_range else places
+        arguments[name] = [by_place.get(place, missing) for place in chosen]
     return msgspec.json.encode(arguments)

@@ -13,7 +13,7 @@ from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import BadCall, ConfigurationError
-from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
+from penstock.jobs.constants import IN_SHARDS, UNIQUE, UNIQUE_KEY
 from penstock.jobs.counts import Counts, WorkerInfo, total_counts
 from penstock.jobs.dead_letters import DeadLetters
 from penstock.jobs.item import Item, check_claim, checked_lease
@@ -21,7 +21,7 @@ from penstock.jobs.job import Job, becomes_double_of
 from penstock.jobs.keys import check_queue_name
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
 from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, job_start, options_of
-from penstock.jobs.record import Record, has_powers
+from penstock.jobs.record import Record, has_powers, pack_sections
 from penstock.jobs.shard import Shard
 from penstock.jobs.shards import ShardMap, ask_all, set_all
 from penstock.jobs.status import Status
@@ -126,12 +126,13 @@ class Queue:
         """The key and the record of a new job that is a bare value."""
         if options.unique is None:
             return options.id or mint_id(), job_start(self.settings, options) + payload
-        from penstock.jobs.unique import encode_powers, exact_field, mark_keys
+        from penstock.jobs.unique import exact_section
 
-        fields = {"u": exact_field(options.unique)}
-        powers = encode_powers(**(fields if self.shards.named is None else mark_keys(fields)))
-        start = job_start(self.settings, options, UNIQUE, powers=UNIQUE_KEY)
-        return options.id or mint_id(), start + powers + payload
+        sections = {UNIQUE_KEY: exact_section(options.unique)}
+        if self.shards.named is not None:
+            sections[IN_SHARDS] = b""
+        start = job_start(self.settings, options, UNIQUE, powers=sum(sections))
+        return options.id or mint_id(), start + pack_sections(sections) + payload
 
     def _draft_values(self, values: Iterable[Any], options: Options) -> list[tuple[str, bytes]]:
         limit = self.settings.max_payload

@@ -10,7 +10,7 @@
 -- entry into a list gives the job a new generation. So at most one entry names the generation of a record, and a script
 -- that takes that entry out of its list knows that the job does not run and is in no other list.
 
-record = { FORMAT = 2 }
+record = { FORMAT = 3 }
 
 record = layout {
   format = "B", -- of this header
@@ -33,8 +33,16 @@ record = layout {
   trace = "Bc0", -- a text of the application
 }
 
--- Behind the trace: if `powers` is not 0, a length in 2 bytes and the map that the powers need, in MessagePack
--- (`record.powers_of`); then the payload.
+-- Behind the trace, each bit of `powers` has a section, in the order of the bits: a length in 2 bytes, and then
+--
+--   UNIQUE_KEY    mode in 1 byte, milliseconds in 5, the key (unique.lua)
+--   LIMITS        each limit in the order in which the job passes them (`record.limits`)
+--   AFTER_OTHERS  in MessagePack: `f`, the draft of the call that takes its place; `i`, which arguments get which
+--                 results (flow.lua)
+--   TAGS          each tag after its length in 1 byte
+--   IN_SHARDS     nothing
+--
+-- Then comes the payload.
 
 -- The fields of a draft before its flags; the others are as in a record.
 draft = layout {
@@ -66,7 +74,13 @@ flag = {
   UNIQUE = 128, -- it has a unique key (unique.lua). The highest bit, so that flags with it are 128 or more
 }
 
-power = { UNIQUE_KEY = 1, LIMITS = 2, AFTER_OTHERS = 4 } -- AFTER_OTHERS: waits for jobs (flow.lua)
+-- AFTER_OTHERS: waits for jobs (flow.lua). IN_SHARDS: its keys belong to its tenant, which may move to another shard;
+-- the highest bit, so that powers with it are 128 or more. OPAQUE: those that no script reads. 16 and 32 are free for a
+-- sealed payload and for the release of a durable job.
+power = { UNIQUE_KEY = 1, LIMITS = 2, AFTER_OTHERS = 4, TAGS = 8, IN_SHARDS = 128, OPAQUE = 8, READABLE = 143 }
+
+-- One limit of a job.
+_limit = { KEY = 1, MOST = 2, INTERVAL = 3, BURST = 4, RELEASE = 5 } -- KEY: name=key
 
 _mask = { NO_SUSPECT = 253, NO_SUSPECT_NO_REASON = 249 }
 
@@ -83,27 +97,43 @@ function record.behind_names(body)
   return at + 1 + (string.byte(body, at) or 0)
 end
 
--- The map that the powers of a job need. Only for a job that has some. It has
---
---   u   key, mode and milliseconds of a unique job (unique.lua)
---   l   name, key, number, interval, burst and release of each limit (limits.lua)
---   f   the draft of the call that takes its place (flow.lua)
---- (body: str) -> table
-function record.powers_of(body)
-  local at = record.behind_names(body)
-  return cmsgpack.unpack(string.sub(body, at + 2, at + 1 + struct.unpack(">I2", body, at)))
+-- Where the section of a power begins behind its length, and where it ends. Only for a job that has this power.
+--- (body: str, of: int) -> int, int
+function record.section(body, of)
+  local at, powers, one = record.behind_names(body), record.powers(body), 1
+  while one < of do
+    if bit.band(powers, one) > 0 then at = at + 2 + struct.unpack(">H", body, at) end
+    one = one * 2
+  end
+  return at + 2, at + 1 + struct.unpack(">H", body, at)
 end
 
+-- Key, mode and milliseconds of a unique job.
 --- (body: str) -> table
---- inline
 function record.unique(body)
-  return record.powers_of(body).u
+  local at = record.behind_names(body)
+  local size, mode, ms = struct.unpack(">Hc1I5", body, at)
+  return { string.sub(body, at + 8, at + 1 + size), mode, ms }
 end
 
+-- The limits of a job, each as a `_limit`: for a rate, INTERVAL is the number of microseconds between two starts. The
+-- record also says what a start costs, which is 1.
 --- (body: str) -> table
---- inline
 function record.limits(body)
-  return record.powers_of(body).l
+  local at, last = record.section(body, power.LIMITS)
+  local list = {}
+  while at < last do
+    local most, interval, burst, release, _, key, next_ = struct.unpack(">I4I6I4I6I4Hc0", body, at)
+    list[#list + 1], at = { key, most, interval, burst, release }, next_
+  end
+  return list
+end
+
+-- The draft of the call that takes the place of a job if one that it waits for fails.
+--- (body: str) -> str
+function record.substitute(body)
+  local at, last = record.section(body, power.AFTER_OTHERS)
+  return cmsgpack.unpack(string.sub(body, at, last)).f
 end
 
 -- Turns a client's draft into the record of an enqueued job.

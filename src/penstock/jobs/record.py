@@ -25,6 +25,8 @@ from penstock.jobs.constants import (
     FORMAT,
     LIMITS,
     NOTES,
+    OPAQUE,
+    READABLE,
     REASON,
     RECORD,
     SUSPECT,
@@ -68,7 +70,7 @@ def draft(
 ) -> bytes:
     """A record without its payload. It is the same for all calls with the same options.
 
-    If `powers` is not 0, the fields of the powers follow it (see `record.lua`), and then the payload.
+    If `powers` is not 0, their sections follow it (see `record.lua`), and then the payload.
 
     `how` says how the server reads the times; see `draft` in `record.lua`.
     """
@@ -105,8 +107,28 @@ def redrafted(record: Record, how: int, due: int, expires: int) -> bytes:
 
 
 def has_powers(record: bytes) -> bool:
-    """Whether the job uses a power, such as a unique key."""
-    return record[POWERS_AT] > 0
+    """Whether the job uses a power that scripts look at, such as a unique key."""
+    return record[POWERS_AT] & ~OPAQUE > 0
+
+
+def pack_sections(sections: Mapping[int, bytes]) -> bytes:
+    """The bytes of a record behind its trace: one section for each power."""
+    return b"".join(len(sections[bit]).to_bytes(2) + sections[bit] for bit in sorted(sections))
+
+
+def read_sections(powers: int, packed: bytes, at: int = 0) -> tuple[dict[int, bytes], int]:
+    """The sections that begin at `at`, and where they end. `powers`: the bits that have one."""
+    found: dict[int, bytes] = {}
+    while powers:
+        bit = powers & -powers
+        end = at + 2 + int.from_bytes(packed[at : at + 2])
+        found[bit], at, powers = packed[at + 2 : end], end, powers - bit
+    return found, at
+
+
+def with_power(record: bytes, bit: int) -> bytes:
+    """The start of a record, up to its sections, with one more power."""
+    return record[:POWERS_AT] + bytes([record[POWERS_AT] | bit]) + record[POWERS_AT + 1 :]
 
 
 class _Number:
@@ -210,7 +232,7 @@ class Record(msgspec.Struct, eq=False, gc=False):
             trace = task + body[task - 1] + 1
             end = trace + body[trace - 1]
             if body[POWERS_AT]:
-                end += 2 + int.from_bytes(body[end : end + 2])
+                end = read_sections(body[POWERS_AT], body, end)[1]
             return body[task : trace - 1], body[end:]
         except IndexError:  # damaged
             return self.task.encode(), self.payload
@@ -226,18 +248,19 @@ class Record(msgspec.Struct, eq=False, gc=False):
         start = _trace_start(self.body)
         end = start + _byte(self.body, start - 1)
         if self.body[POWERS_AT]:
-            end += 2 + int.from_bytes(self.body[end : end + 2])
+            end = read_sections(self.body[POWERS_AT], self.body, end)[1]
         return self.body[end:]
 
     @property
-    def powers(self) -> dict[str, msgspec.Raw]:
-        """The map that the powers of the job need, in MessagePack (see `record.lua`); {} for most jobs."""
-        if not self.body[POWERS_AT]:
-            return {}
+    def sections(self) -> dict[int, bytes]:
+        """What each power of the job has stored, by its bit; {} for most jobs."""
         start = _trace_start(self.body)
-        at = start + _byte(self.body, start - 1)
-        size = int.from_bytes(self.body[at : at + 2])
-        return msgspec.msgpack.decode(self.body[at + 2 : at + 2 + size], type=dict[str, msgspec.Raw])
+        return read_sections(self.body[POWERS_AT], self.body, start + _byte(self.body, start - 1))[0]
+
+    @property
+    def is_understood(self) -> bool:
+        """Whether this release knows all powers of the job."""
+        return not self.body[POWERS_AT] & ~READABLE
 
     @property
     def waits_for_others(self) -> bool:
@@ -249,16 +272,26 @@ class Record(msgspec.Struct, eq=False, gc=False):
         """The unique key of the job, how long it is held, and milliseconds; see `unique.lua`."""
         if not self.body[POWERS_AT] & UNIQUE_KEY:
             return None
-        key, mode, ms, *_ = msgspec.msgpack.decode(self.powers["u"])
-        return key, mode, ms
+        packed = self.sections[UNIQUE_KEY]
+        return packed[6:].decode(), chr(packed[0]), int.from_bytes(packed[1:6])
 
     @property
     def limits(self) -> list[tuple[str, str]]:
         """Name and key of each limit of the job, in the order in which it passes them."""
         if not self.body[POWERS_AT] & LIMITS:
             return []
-        rows = msgspec.msgpack.decode(self.powers["l"])
-        return [(name, key) for name, key, *_ in rows]
+        packed, at, found = self.sections[LIMITS], 0, []
+        while at < len(packed):
+            size = int.from_bytes(packed[at + 24 : at + 26])
+            name, _, key = packed[at + 26 : at + 26 + size].decode().partition("=")
+            found.append((name, key))
+            at += 26 + size
+        return found
+
+    @property
+    def places_of_results(self) -> dict[str, int | list[int]]:
+        """Which arguments get which results of the jobs that this one waited for (see `outputs.py`)."""
+        return msgspec.msgpack.decode(self.sections[AFTER_OTHERS]).get("i", {}) if self.waits_for_others else {}
 
     @property
     def limits_passed(self) -> int:

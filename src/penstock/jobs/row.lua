@@ -4,8 +4,8 @@
 --   meta   HASH   row: format, the end of the last sleep, an array of numbers, when the next row of the history is due
 --                      (server ms), and how many jobs have entered the queue, in MessagePack
 --
--- The script `take_in` reads only the first two. A row of an older release lacks the last two. No worker is registered
--- as idle after the end of the last sleep (server ms; 0: none is idle).
+-- The script `take_in` reads only the first two; the last two may be missing. No worker is registered as idle after the
+-- end of the last sleep (server ms; 0: none is idle).
 --
 -- Scripts count the jobs in each state; the lengths of lists would include entries of cancelled jobs. The times NEXT_…
 -- are lower bounds: no entry is due earlier, and 0 means that there is no entry. A mark is 1 if its key may hold
@@ -40,7 +40,7 @@ _row = {
   UNNOTIFIED = 25, -- mark: `unnotified`
   WEIGHTED = 26, -- mark: `weights`; plus 2 if tenants are charged by time (charging.lua)
   LEVELS = 27,
-  NEXT_TICK = 28, -- server ms: the earliest entry in `ticks` (schedule.lua); a row of an older release lacks it
+  NEXT_TICK = 28, -- server ms: the earliest entry in `ticks` (schedule.lua)
   -- parked jobs; this number and the next two are absent until the queue has a limit or a pause (limits.lua)
   PARKED = 29,
   NEXT_ADMISSION = 30, -- server ms: the earliest in `admissions`
@@ -54,9 +54,13 @@ _row = {
 
 -- The error for a queue that another version has written.
 --- (format: str | int) -> error
---- inline
+--- seldom
 function row.wrong_format(format)
-  return redis.error_reply("PENSTOCKFORMAT " .. tostring(format))
+  local is_older = tonumber(format) and tonumber(format) < record.FORMAT
+  local advice = is_older and "an older Penstock has stored the queue: let that finish its jobs, then delete the keys"
+    or "a newer Penstock has stored the queue: update this one"
+  return redis.error_reply(
+    string.format("PENSTOCKFORMAT %s, this Penstock reads %d: %s", tostring(format), record.FORMAT, advice))
 end
 
 -- Reads the row into `s`. Returns an error if the queue has another format than this code.
@@ -74,7 +78,6 @@ function row.load(s)
   local format, idle_until, r, next_history, entered = cmsgpack.unpack(packed)
   if format ~= record.FORMAT then return row.wrong_format(format) end
   r[_row.IDLE_UNTIL] = idle_until
-  r[_row.NEXT_TICK] = r[_row.NEXT_TICK] or 0
   s.row, s.packed, s.next_history, s.entered = r, packed, next_history or 0, entered or 0
 end
 

@@ -14,11 +14,12 @@ from penstock.core.cached import cached_property
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import BadCall
-from penstock.jobs.constants import CALL, LIMITED, LIMITS, UNIQUE, UNIQUE_KEY
+from penstock.jobs.constants import CALL, IN_SHARDS, LIMITED, LIMITS, UNIQUE, UNIQUE_KEY
 from penstock.jobs.definition import Definition
 from penstock.jobs.job import Job
 from penstock.jobs.options import Options, job_start, options_of
 from penstock.jobs.queue import Queue
+from penstock.jobs.record import pack_sections
 from penstock.jobs.shard import Shard
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True):
     task: Task[..., R_co]
     payload: bytes
     powers: bytes = b""
-    """The part of the record before the payload, of a task that is unique or has limits."""
+    """The sections of the record before the payload, of a task that is unique or has limits."""
     wanted: tuple[tuple[str, Any], ...] = ()
     """The parameters that get results of other jobs, each with the argument that stands for them (see `flow.py`)."""
 
@@ -120,6 +121,8 @@ class Task(Generic[P, R]):
             options = replace(options, unique=self.unique)
         if self.definition.limits is not None:
             flags, powers = flags | LIMITED, powers | LIMITS
+        if powers and self.queue.shards.named is not None:
+            powers |= IN_SHARDS
         return job_start(self.queue.settings, options, flags, self.name, self.definition.result_ttl, powers)
 
     @cached_property
@@ -182,18 +185,17 @@ class Task(Generic[P, R]):
             payload, wanted = signature.encode_without_outputs(args, kwargs, self.queue.settings.max_payload)
         if self._task_key is None and limits is None:
             return Call(self, payload, wanted=wanted)
-        from penstock.jobs.unique import encode_powers, mark_keys
-
         unknown = [name for name, _ in wanted]
         value_of, tenant = signature.values(payload, unknown), self.options.tenant
-        fields: dict[str, Any] = {}
+        sections: dict[int, bytes] = {}
         if self._task_key is not None:
-            fields["u"] = self._task_key.field(partial(signature.canonical, payload, unknown), value_of, tenant)
+            canonical = partial(signature.canonical, payload, unknown)
+            sections[UNIQUE_KEY] = self._task_key.section(canonical, value_of, tenant)
         if limits is not None:
-            fields["l"] = limits.rows(value_of, tenant)
+            sections[LIMITS] = limits.section(value_of, tenant)
         if self.queue.shards.named is not None:
-            fields = mark_keys(fields)
-        return Call(self, payload, encode_powers(**fields), wanted)
+            sections[IN_SHARDS] = b""
+        return Call(self, payload, pack_sections(sections), wanted)
 
     def map(self, items: Iterable[Any]) -> Flow[list[Job[R]]]:
         """A flow with one call for each item, side by side: `resize.map(paths).then(publish.call(RESULT))`.

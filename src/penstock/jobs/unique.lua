@@ -67,7 +67,7 @@ end
 --- uses: base
 function unique.hold(s, one, id, body)
   if one[2] == keeping.THROTTLE then
-    if one[4] then shards.keep(record.tenant(body), s.now, s.now + one[3]) end
+    if record.powers(body) >= power.IN_SHARDS then shards.keep(record.tenant(body), s.now, s.now + one[3]) end
     redis.call("SET", base .. "throttle:" .. one[1], _window.pack({ ends = s.now + one[3], id = id }),
       "PX", one[3])
   else
@@ -112,7 +112,7 @@ function unique.start(s, room)
     if record.flags(body) >= flag.UNIQUE then
       local one = record.unique(body)
       if one[2] == keeping.DONE then
-        room.held[2 * i] = room.held[2 * i] .. cmsgpack.pack(one[1])
+        room.held[2 * i] = room.held[2 * i] .. one[1]
       elseif one[2] ~= keeping.THROTTLE then
         unique.give_up(s, one[1], id)
       end
@@ -120,14 +120,15 @@ function unique.start(s, room)
   end
 end
 
--- Gives up the key of a job whose run has ended for good. It is the last of the keys in the claim.
+-- Gives up the key of a job whose run has ended for good. It is behind the keys of the limits in the claim.
 --- (s: table, id: str, held: str)
 function unique.finish(s, id, held)
-  local keys = claim.keys(held)
-  if keys == "" then return end
-  local first, second = cmsgpack.unpack(keys)
-  local key = second or first
-  if type(key) == "string" then unique.give_up(s, key, id) end
+  local key = claim.keys(held)
+  if record.has(claim.flags(held), flag.LIMITED) then
+    local _, at = limited_runs.keys(key)
+    key = string.sub(key, at)
+  end
+  if key ~= "" then unique.give_up(s, key, id) end
 end
 
 -- Stores the keys that were taken, and removes those that were given up.

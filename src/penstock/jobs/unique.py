@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final, Literal, TypeAlias
-
-import msgspec
+from typing import Any, Final, Literal
 
 from penstock.core.arguments import check_flag, is_number, is_text, shown
 from penstock.core.clock import milliseconds
 from penstock.errors import ConfigurationError
+from penstock.jobs.constants import DEBOUNCE, DONE, REPLACE, START, THROTTLE
 from penstock.jobs.key_template import LONGEST_KEY, KeyTemplate, escapes
 
 _LONGEST: Final = 365 * 86400.0
-
-UniqueField: TypeAlias = tuple[str, str, int]
-"""The key, the mode and its milliseconds, as `unique.lua` reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +69,13 @@ class Unique:
     def replaces(self) -> bool:
         return self.replace or self.debounce is not None
 
-    def field(self, key: str) -> UniqueField:
+    def section(self, key: str) -> bytes:
+        """The section of a record that has this key."""
         if self.throttle is not None:
-            return key, "t", milliseconds(self.throttle)
+            return unique_section(key, THROTTLE, milliseconds(self.throttle))
         if self.debounce is not None:
-            return key, "b", milliseconds(self.debounce)
-        return key, "d" if self.until == "done" else "r" if self.replace else "s", 0
+            return unique_section(key, DEBOUNCE, milliseconds(self.debounce))
+        return unique_section(key, DONE if self.until == "done" else REPLACE if self.replace else START)
 
 
 def check_unique(task: str, unique: Unique, *, limited: bool) -> None:
@@ -112,36 +109,25 @@ class TaskKey:
         """Whether the key contains the tenant of the job."""
         return self._template is not None and self._template.uses_tenant
 
-    def field(self, arguments: Callable[[], bytes], value_of: Callable[[str], Any], tenant: str) -> UniqueField:
-        """The key of one call. Raises BadCall if it is too long.
+    def section(self, arguments: Callable[[], bytes], value_of: Callable[[str], Any], tenant: str) -> bytes:
+        """The section of a record that has the key of one call. Raises BadCall if it is too long.
 
         `arguments`: all of them, in one form for equal calls (see `Signature.canonical`).
         """
         if self._unique.exact is not None:
-            return self._unique.field(self._unique.exact)
+            return self._unique.section(self._unique.exact)
         if self._template is not None:
-            return self._unique.field(f"{self._task}:{self._template.fill(value_of, tenant)}")
-        return self._unique.field(f"{self._task}:{hashlib.blake2b(arguments(), digest_size=12).hexdigest()}")
+            return self._unique.section(f"{self._task}:{self._template.fill(value_of, tenant)}")
+        return self._unique.section(f"{self._task}:{hashlib.blake2b(arguments(), digest_size=12).hexdigest()}")
 
 
-def exact_field(unique: Unique) -> UniqueField:
-    """The key of a bare value. Raises ValueError for a template."""
+def exact_section(unique: Unique) -> bytes:
+    """The section of a record that has the key of a bare value. Raises ValueError for a template."""
     if unique.exact is None:
         raise ValueError("put(unique=…): a value has no arguments: give the key as Unique(exact=…)")
-    return unique.field(unique.exact)
+    return unique.section(unique.exact)
 
 
-def mark_keys(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The powers of a job in a queue with shards: `shards.keep` looks at the last value of each key."""
-    marked = dict(fields)
-    if "u" in fields:
-        marked["u"] = (*fields["u"], 1)
-    if "l" in fields:
-        marked["l"] = [(*one, 1) for one in fields["l"]]
-    return marked
-
-
-def encode_powers(**fields: Any) -> bytes:
-    """The bytes of a record after the trace: a length, and a map."""
-    packed = msgspec.msgpack.encode(fields)
-    return len(packed).to_bytes(2) + packed
+def unique_section(key: str, mode: bytes, ms: int = 0) -> bytes:
+    """The section of a record (`record.lua`). `mode`, `ms`: how long the key is held (`unique.lua`)."""
+    return mode + ms.to_bytes(5) + key.encode()

@@ -66,9 +66,11 @@ class Execution:
         try:
             if not record.is_call:
                 return self._unknown(claim, "a bare value, not a call of a task")
+            if not record.is_understood:
+                return self._unknown(claim, "a newer Penstock enqueued it with an option that this one does not know")
             name, arguments = record.call
             if record.waits_for_others:
-                arguments = with_results(record.powers, arguments)
+                arguments = with_results(record.places_of_results, arguments)
             definition = self._registry.get_encoded(name)
             if definition is None:
                 return self._unknown(
