@@ -24,6 +24,8 @@ KNOWN = {
     "processes": "How many processes `penstock worker` supervises. 0: no supervisor. Default: 1.",
     "max_jobs": "After this many jobs a worker process is replaced. Default: never.",
     "max_memory": "A worker process that uses more MiB is replaced. Default: never.",
+    "release": "What a worker runs; a date, or seconds since 1970, also says which of two releases is newer. "
+    "Default: a digest of the tasks, and the age of their files.",
     "log_format": "How `penstock worker` writes its log: `plain` or `json`. Default: `plain`.",
 }
 """The names allowed in [tool.penstock], each with its meaning. `PENSTOCK_` and a name in capitals is its variable."""
@@ -32,7 +34,6 @@ ENVIRONMENT = {
     "PENSTOCK_EMBEDDED": "`0` forbids a server of the folder's own: without an address, a program fails at once.",
     "PENSTOCK_SERVER": "The program that serves as the folder's own server, by its path or its name on `PATH`.",
     "PENSTOCK_SOURCE": "The name of this host as a sender of files. Default: the name that the system gives it.",
-    "PENSTOCK_RELEASE": "When these tasks were released: seconds since 1970, or a date. Default: the age of the file.",
     "PENSTOCK_DEBUG": "`1`: the command line shows the traceback of an error.",
     "PENSTOCK_DASHBOARD_TOKEN": "The token that `penstock dashboard` requires.",
     "PENSTOCK_DASHBOARD_PASSWORD": "The password of the user that `penstock dashboard --user` requires.",

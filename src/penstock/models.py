@@ -79,10 +79,10 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def has_fields(annotation: Any) -> bool:
     """Whether an annotation has a class with fields in it, at any depth."""
-    return _fields_of(annotation) is not None or any(map(has_fields, typing.get_args(annotation)))
+    return fields_of(annotation) is not None or any(map(has_fields, typing.get_args(annotation)))
 
 
-def _fields_of(kind: Any) -> frozenset[str] | None:
+def fields_of(kind: Any) -> frozenset[str] | None:
     """The names that the fields of a class have in JSON; None for a class without fields."""
     if is_model(kind):
         return frozenset(kind.model_fields)
@@ -106,7 +106,7 @@ def lost_field(given: Any, read: Any) -> str | None:
     if isinstance(given, list | tuple) and isinstance(read, list | tuple):
         found = (_below(f"[{i}]", one, other) for i, (one, other) in enumerate(zip(given, read, strict=False)))
         return next((path for path in found if path), None)
-    fields = _fields_of(type(read))
+    fields = fields_of(type(read))
     if fields is None and not isinstance(read, Mapping):
         return None
     has: Mapping[Any, Any] = given if isinstance(given, Mapping) else _values_of(given)
@@ -130,4 +130,4 @@ def _values_of(value: Any) -> dict[str, Any]:
     if isinstance(value, msgspec.Struct):
         pairs = zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True)
         return {written: getattr(value, name) for written, name in pairs}
-    return {name: getattr(value, name) for name in _fields_of(kind) or () if hasattr(value, name)}
+    return {name: getattr(value, name) for name in fields_of(kind) or () if hasattr(value, name)}

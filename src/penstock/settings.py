@@ -131,3 +131,8 @@ class WorkerSettings:
 
     unknown_limit: float = 3600.0
     """A job whose task no worker has known for this long becomes a dead letter."""
+
+    release: str | None = None
+    """The name of the release that the worker runs, at most 64 bytes. Workers of different releases hand a call to each
+    other if they cannot read it. None: `PENSTOCK_RELEASE`, `release` in [tool.penstock], or else a digest of the tasks
+    and their parameters, so that a rolling deployment needs no name."""

@@ -31,8 +31,8 @@ OUTAGE = GRACE / 1000 + 5 if SECONDS > 90 else 2.2
 MISSED: tuple[Literal["all", "one", "skip"], ...] = ("all", "one", "skip")
 APP = "tests.chaos.schedule_app"
 WORKERS = {
-    f"{APP}:older": {"PENSTOCK_RELEASE": "1"},
-    f"{APP}:newer": {"PENSTOCK_RELEASE": "2"},
+    f"{APP}:older": {"PENSTOCK_RELEASE": "1000000001"},
+    f"{APP}:newer": {"PENSTOCK_RELEASE": "1000000002"},
 }
 
 

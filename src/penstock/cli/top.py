@@ -143,6 +143,7 @@ class Watch:
                     "queue": one.queue,
                     "jobs": one.held,
                     "at once": one.concurrency,
+                    "release": one.release,
                     "lease": one.lease,
                 }
                 for one in self._inspector.workers.all(screen.queue)

@@ -26,13 +26,13 @@ COLUMNS: Final[dict[View, dict[str, int]]] = {
         "dead": 6,
     },
     "tenants": {"tenant": 0, "ready": 10, "delayed": 10, "parked": 10, "waiting": 9, "running": 10, "dead": 10},
-    "workers": {"worker": 0, "queue": 14, "jobs": 7, "at once": 8, "lease": 8},
+    "workers": {"worker": 0, "queue": 14, "jobs": 7, "at once": 8, "release": 14, "lease": 8},
 }
 """The headings of each view and their widths; the first column takes the rest."""
 
 HELP: Final = "q quit  s sort  r reverse  / filter  space hold  t tenants  w workers  b back"
 
-_NAMES: Final = ("queue", "tenant", "worker")
+_NAMES: Final = ("queue", "tenant", "worker", "release")
 _AGES: Final = ("oldest", "lease")
 
 

@@ -55,6 +55,7 @@ def worker(
     stop_timeout: float | None = None,
     max_jobs: int | None = None,
     max_memory: int | None = None,
+    release: str | None = None,
     metrics_port: int | None = None,
     metrics_host: str = "127.0.0.1",
 ) -> int:
@@ -95,6 +96,9 @@ def worker(
         Replace a worker process after this many jobs, gracefully. For code that leaks.
     max_memory
         Replace a worker process that uses more MiB of memory than this, gracefully.
+    release
+        The name of the release that the worker runs, for example a version or a commit. By default, a digest of its
+        tasks and their parameters. A date, or seconds since 1970, also says which release is the newer one.
     metrics_port
         Serve metrics of jobs and queues for Prometheus on this port. Needs the extra `prometheus`.
     metrics_host
@@ -106,6 +110,7 @@ def worker(
     try:
         configuration.export("url", url)
         configuration.export("prefix")
+        configuration.export("release", release)
         memory = configuration.number("max_memory", max_memory)
         given: dict[str, Any] = {
             "concurrency": configuration.number("concurrency", concurrency),

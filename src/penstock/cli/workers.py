@@ -22,14 +22,14 @@ def ls(*, queue: str | None = None, where: Where = HERE, as_json: AsJson = False
     """
     with where.open() as inspector:
         workers, now = inspector.workers.all(queue), inspector.now()
-    columns = headings("worker:name", "queue:name", "jobs", "at once", "since", "state:name")
+    columns = headings("worker:name", "queue:name", "jobs", "at once", "since", "release:name", "state:name")
     lines = ((*_row(one, now), _state(one)) for one in workers)
     show_list(workers, columns, lines, none="There are no workers.", as_json=as_json)
 
 
 def _row(one: WorkerInfo, now: float) -> tuple[str, ...]:
     since = "" if one.since is None else ago(one.since, now)
-    return one.name or "(a program)", one.queue, f"{one.held:,}", f"{one.concurrency or ''}", since
+    return one.name or "(a program)", one.queue, f"{one.held:,}", f"{one.concurrency or ''}", since, one.release
 
 
 def _state(one: WorkerInfo) -> Text:

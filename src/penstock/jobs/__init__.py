@@ -14,6 +14,7 @@ In the server:
     admitted.lua          the jobs that have a place in a limit and do not run yet
     limited_runs.lua      what the claim of a limited job takes, and what its end gives back
     linger.lua            batches, when a lane has enough jobs for one call
+    releases.lua          the releases whose workers serve the queue, and the tasks that they know
     lease.lua             ownership, which worker holds a job and until when
     recovery.lua          what happens to a job whose process died
     results.lua           how jobs ended, kept for the time that each job asked for
@@ -64,7 +65,7 @@ In Python:
     dependencies.py       hooks of a worker process, and parameters that a worker fills
     definition.py         a task's function with its options
     registry.py           the tasks of an app, by name
-    release.py            when the release that defines a task was made
+    release.py            the release of an app, and when it was made
     limits.py             the limits of a task
     retention.py          how many dead letters and results a queue keeps
     batching.py           tasks that take many jobs in one call

@@ -9,8 +9,6 @@ from functools import cache, lru_cache, partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-import msgspec
-
 from penstock.core.clock import Clock, milliseconds
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
@@ -53,6 +51,7 @@ def scripts() -> Library:
         "jobs/lane.lua",
         "jobs/linger.lua",
         "jobs/charging.lua",
+        "jobs/releases.lua",
         "jobs/lease.lua",
         "jobs/unique.lua",
         "jobs/recovery.lua",
@@ -179,7 +178,7 @@ class QueueBindings:
         in_order = (*completed, *with_result, *staged, *others)
         args: list[Arg] = [
             self.clock.now_ms, incarnation, number, milliseconds(lease), want, trial, address, milliseconds(sleep),
-            int(once), msgspec.json.encode(registration) if registration else "",
+            int(once), registration.pack() if registration else "",
             b"".join([s.token[:NUMBER_BYTES] for s in (*completed, *with_result, *staged)]),
             len(completed), len(with_result), len(staged),
         ]  # fmt: skip
@@ -430,9 +429,8 @@ class QueueBindings:
         lease = (float(until) - now) / 1000
         if not registered:
             return WorkerInfo(self.keys.queue, "", 0, None, held, lease)
-        since, _, text = registered.partition(b" ")
-        worker = msgspec.json.decode(text, type=Registration)
-        return WorkerInfo(self.keys.queue, worker.name, worker.concurrency, int(since) / 1000, held, lease)
+        its = Registration.read(registered)
+        return WorkerInfo(self.keys.queue, its.name, its.concurrency, its.since, held, lease, its.release.name)
 
 
 # --- replies ---
@@ -447,7 +445,7 @@ def _seconds(ms: int) -> float | None:
 
 def worker_name(registered: bytes | None) -> str:
     """`host:pid` from the entry of an incarnation in `workers`; "" for a program without a worker."""
-    return msgspec.json.decode(registered.partition(b" ")[2], type=Registration).name if registered else ""
+    return Registration.read(registered).name if registered else ""
 
 
 def _nothing(_: Any) -> None:

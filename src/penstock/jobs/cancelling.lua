@@ -18,9 +18,8 @@ function cancelling.ask(id)
   if held then
     redis.call("SADD", base .. "cancels:" .. incarnation, claim.number_bytes(held) .. id)
     redis.call("PEXPIRE", base .. "cancels:" .. incarnation, _cancels.TTL)
-    local registration = redis.call("HGET", base .. "workers", incarnation)
-    local address = registration and string.match(registration, '"address":"([^"]+)"')
-    if address then notify.send(address, "cancel") end
+    local registered = releases.of(incarnation)
+    if registered and registered.address ~= "" then notify.send(registered.address, "cancel") end
   end
   return true
 end

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from penstock.jobs.constants import NUMBER_BYTES, OFFER, OVERDUE
 from penstock.jobs.record import Record
+from penstock.jobs.release import Release
 
 Ending: TypeAlias = Literal[
     "retry",
@@ -165,7 +166,7 @@ class TurnReply:
 
 
 class Registration(msgspec.Struct, omit_defaults=True):
-    """The facts about itself that a worker reports in its first turn.
+    """The facts about itself that a worker reports in its first turn. `releases.lua` says how they are stored.
 
     name         `host:pid`
     concurrency  how many jobs it runs at once
@@ -175,6 +176,7 @@ class Registration(msgspec.Struct, omit_defaults=True):
     batch        where the queue has a batch handler: size, milliseconds to linger, and 1 if a batch is of one tenant
     host_deaths  of a trial that another process watches: after how many trials that ended with their host a suspect
                  becomes a dead letter; 0: never
+    release      the release of the app that it runs (see `release.py`)
     """
 
     name: str
@@ -184,3 +186,38 @@ class Registration(msgspec.Struct, omit_defaults=True):
     trial: bool = False
     host_deaths: int | None = None
     batch: tuple[int, int, int] | None = None
+    release: Release = Release()
+    since: float = 0.0
+    """Seconds since 1970 by the server's clock. The server fills it in."""
+
+    def pack(self) -> bytes:
+        """What the first turn sends: the names of the tasks, then what the server stores behind the time."""
+        for_people = msgspec.json.encode({"concurrency": self.concurrency, "trial": self.trial}).decode()
+        values = (
+            self.release.tasks, self.name, self.address, self.supervised, self.host_deaths, self.batch,
+            self.release.name, self.release.code, for_people,
+        )  # fmt: skip
+        return b"".join(map(msgspec.msgpack.encode, values))
+
+    @classmethod
+    def read(cls, packed: bytes) -> Registration:
+        """Never raises: bytes that another program wrote give a worker without a name."""
+        try:
+            # The values follow each other without a head, so put one before them.
+            since, name, address, supervised, host_deaths, batch, release, code, text = msgspec.msgpack.decode(
+                bytes([_ARRAY + _STORED]) + packed
+            )
+            rest = msgspec.json.decode(text)
+            return cls(
+                name, rest["concurrency"], address, supervised, rest["trial"], host_deaths, batch,
+                Release(release, code), since / 1000,
+            )  # fmt: skip
+        except (ValueError, TypeError, KeyError):
+            return cls("", 0)
+
+
+_ARRAY: Final = 0x90
+"""MessagePack: the head of an array of n values is this plus n, for n below 16."""
+
+_STORED: Final = 9
+"""The values of a stored registration."""

@@ -151,3 +151,5 @@ class WorkerInfo:
     """Jobs that it has claimed and not settled."""
     lease: float
     """Seconds until its lease runs out, if it sends no further heartbeat. Below 0: it ran out."""
+    release: str = ""
+    """The release of the app that it runs: as it was given, or a digest of its tasks; "" for a program."""

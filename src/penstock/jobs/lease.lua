@@ -5,7 +5,7 @@
 --                        "" -> the incarnation's own state, see below
 --   owners        HASH   id -> incarnation and server ms of the claim, of each job that is held (charging.lua adds the
 --                        level); "" -> padding
---   workers       HASH   incarnation -> server ms of its first turn, and its registration; only of workers
+--   workers       HASH   incarnation -> registration, only of workers (releases.lua)
 --
 -- An *incarnation* is one registered life of a worker process, or one claim of a program without a worker. Its own
 -- state is: alive until, number of the last turn, number of the first claim of that turn, how many it claimed, and
@@ -146,7 +146,8 @@ end
 --- uses: base
 function lease.remove(incarnation)
   redis.call("ZREM", base .. "leases", incarnation)
-  redis.call("HDEL", base .. "workers", incarnation)
+  local registration = redis.call("HGET", base .. "workers", incarnation)
+  if registration then releases.leave(incarnation, registration) end
   redis.call("DEL", base .. "held:" .. incarnation, base .. "cancels:" .. incarnation)
 end
 

@@ -15,18 +15,18 @@ _lingering = layout { level = "c1", colon = "c1", tenant = "*" }
 
 _offer = { MOST = 100 } -- lanes in one turn
 
--- Stores the batch settings in the registration of a worker that starts: size, ms and by tenant. A registration without
--- them resets those of the queue.
---- (s: table, registration: str)
+-- Stores the batch settings of a worker that starts: size, ms and by tenant. A worker without them (nil) resets those
+-- of the queue.
+--- (s: table, settings: table | nil)
 --- seldom
-function linger.declare(s, registration)
+function linger.declare(s, settings)
   local r = s.row
-  local size, ms, by_tenant = string.match(registration, '"batch":%[(%d+),(%d+),(%d)%]')
-  if not size and not r[_row.BATCH] then return end
+  if not settings and not r[_row.BATCH] then return end
+  local size, ms, by_tenant = unpack(settings or { 1, 0, 0 })
   for i = _row.NEXT_TICK, _row.BATCH - 1 do r[i] = r[i] or false end -- an array without gaps is packed as one
   local old = r[_row.BATCH] or { 1, 0, 0, 0, s.now }
   r[_row.BATCH] = {
-    tonumber(size or 1), tonumber(ms or 0), tonumber(by_tenant or 0), old[_batch.LANES_DUE],
+    size, ms, by_tenant, old[_batch.LANES_DUE],
     old[_batch.QUEUE_DUE] > 0 and old[_batch.QUEUE_DUE] or s.now,
   }
 end

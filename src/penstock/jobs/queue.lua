@@ -28,7 +28,8 @@
 --   cancels:<inc> SET    tokens of running jobs that an incarnation is to cancel (cancelling)
 --   schedules, ticks (schedule) · unique, throttle: (unique)
 --   outbox:, inbox (outbox) · intake (intake) · rotation, heads, lane, front, weights (lane) · leases, held, owners,
---   workers (lease) · results, ends (results) · sleepers (wake) · suspects (recovery) · tenants, age, ages (counters)
+--   workers, releases, tasks: (releases) · results, ends (results) · sleepers (wake) · suspects (recovery)
+--   tenants, age, ages (counters)
 --   history:10, history:60 (history)
 --   listeners, unnotified (listeners) · replay: (idempotency) · receipts (receipts)
 --
@@ -136,7 +137,7 @@ end
 --   idle_ms       above 0: if fewer than `want` jobs were claimed, the worker at `address` is registered as idle
 --   once          1: the claim of a program without a worker. It is registered as idle only if it got no job, and its
 --                 incarnation ends as soon as it holds no job
---   registration  of a worker, in its first turn; else empty
+--   registration  of a worker, in its first turn (see releases.join); else empty
 --   numbers       the claim numbers of the completed jobs, 6 bytes each
 --   settlements   ids of `completed` jobs without a result; then `with_result` pairs of id and result; then `staged`
 --                 triples of id, result and effects (effects.lua); then for each other job: verb, token, delay in ms,
@@ -180,7 +181,8 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   end
   if own.turn + 1 ~= number then return { "STALE" } end
 
-  if registration ~= "" then linger.declare(s, registration) end
+  local registered = registration ~= "" and releases.join(incarnation, registration, now)
+  if registered then linger.declare(s, registered.batch) end
   local stale = {}
   if ARGV[at] == "note" then
     repeat
@@ -229,9 +231,6 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
       until_ = now + ms, turn = number, first = room.number, claimed = room.claimed, idle = idle and 1 or 0,
       stale = stale,
     })
-    if registration ~= "" then
-      redis.call("HSET", base .. "workers", incarnation, string.format("%d %s", now, registration))
-    end
   end
   if address ~= "" or once == 1 then wake.answered(r, now) end
   local due_in = -1

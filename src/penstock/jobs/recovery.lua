@@ -53,11 +53,9 @@ end
 --- (incarnation: str) -> str, str, int
 --- uses: base
 function recovery.verbs(incarnation)
-  local registration = redis.call("HGET", base .. "workers", incarnation)
-  if not registration then return "crash", "unseen", 0 end
-  local limit = string.match(registration, '"host_deaths":(%d+)')
-  local is_supervised = string.find(registration, '"supervised":true', 1, true)
-  return limit and "host" or "crash", is_supervised and "unseen" or "loss", tonumber(limit) or 0
+  local its = releases.of(incarnation)
+  if not its then return "crash", "unseen", 0 end
+  return its.host_deaths and "host" or "crash", its.supervised and "unseen" or "loss", its.host_deaths or 0
 end
 
 -- For how many ms the first of the suspects has waited; -1: no suspect waits.

@@ -1,38 +1,126 @@
-"""The time of the release that defines a task. Of two releases, the numbers of the newer one hold."""
+"""The release of an app: its name, a code for the calls that it can read, and the time from which its numbers hold."""
 
 from __future__ import annotations
 
+import enum
+import hashlib
 import os
+import re
 import sys
-from collections.abc import Callable
+import typing
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+import msgspec
+
+from penstock.config import Configuration
+from penstock.core.arguments import is_text, shown
 from penstock.errors import ConfigurationError
+from penstock.models import fields_of
 
 RELEASE: Final = "PENSTOCK_RELEASE"
 
+_LONGEST: Final = 64
+"""Bytes of a name. It is stored with each worker and with each failure."""
+
+_CODE_BYTES: Final = 6
+
+_SECONDS: Final = re.compile(r"\d{10,11}(\.\d+)?$")
+
+
+class ReadsCalls(Protocol):
+    """The signature of a task."""
+
+    @property
+    def described(self) -> tuple[Any, ...]: ...
+
+
+class KnownTask(Protocol):
+    """The definition of a task."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def signature(self) -> ReadsCalls: ...
+
+
+class Release(msgspec.Struct, frozen=True):
+    """What a worker reports about its code.
+
+    name   as it was given; else the code
+    code   the same in two workers that can read the same calls: a digest of the name that was given and of all tasks
+           with their parameters. "": unknown
+    tasks  the names of its tasks, as records have them
+    """
+
+    name: str = ""
+    code: str = ""
+    tasks: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, tasks: Iterable[KnownTask], name: str | None = None) -> Release:
+        """The release that has these tasks. `name` None: that of the settings.
+
+        Raises ConfigurationError for a name that is too long.
+        """
+        if name is None:
+            name = Configuration().text("release")
+        if name is not None and not is_text(name, 1, _LONGEST):
+            raise ConfigurationError(f"release={shown(name)}: a name has 1 to {_LONGEST} bytes of UTF-8")
+        described = sorted((one.name, one.signature.described) for one in tasks)
+        digest = hashlib.blake2b(repr((name, described)).encode(errors="backslashreplace"), digest_size=_CODE_BYTES)
+        code = digest.hexdigest()
+        names = tuple(task.encode(errors="backslashreplace").decode() for task, _ in described)
+        return cls(name or code, code, names)
+
+
+def described(kind: Any, known: tuple[Any, ...] = ()) -> Any:
+    """What can be read as this annotation, as nested tuples of texts. They are the same in each process.
+
+    known  the classes around it, because a field may have the class that it is in
+    """
+    if typing.get_origin(kind) is typing.Literal:
+        return repr(typing.get_args(kind))
+    if typing.get_origin(kind) is typing.Annotated:
+        kind = typing.get_args(kind)[0]  # constraints are objects, and may show their addresses
+    arguments = tuple(described(one, known) for one in typing.get_args(kind))
+    name = getattr(kind, "__qualname__", None) or str(kind)
+    if arguments:
+        return (name.partition("[")[0], arguments)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return (name, tuple(kind.__members__))
+    fields = None if kind in known else fields_of(kind)
+    if fields is None:
+        return name
+    hints = _hints(kind)
+    return (name, tuple((one, described(hints.get(one, Any), (*known, kind))) for one in sorted(fields)))
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(kind, include_extras=True)
+    except Exception:
+        return {}
+
 
 def release_time(function: Callable[..., Any]) -> float:
-    """Seconds since 1970: $PENSTOCK_RELEASE, else the age of the file that defines the function.
+    """Seconds since 1970: $PENSTOCK_RELEASE if it is a date or such a number, else the age of the function's file."""
+    if (time := _time_in(os.environ.get(RELEASE, ""))) is not None:
+        return time
+    file = getattr(sys.modules.get(getattr(function, "__module__", "")), "__file__", None)
+    try:
+        return os.stat(file).st_mtime if file else 0.0
+    except OSError:
+        return 0.0
 
-    Raises ConfigurationError if $PENSTOCK_RELEASE is neither a number nor a date.
-    """
-    text = os.environ.get(RELEASE, "")
-    if not text:
-        file = getattr(sys.modules.get(getattr(function, "__module__", "")), "__file__", None)
-        try:
-            return os.stat(file).st_mtime if file else 0.0
-        except OSError:
-            return 0.0
+
+def _time_in(name: str) -> float | None:
+    """The time that a name states. A short number is a name: seven digits may be the hash of a commit."""
+    if _SECONDS.match(name):
+        return float(name)
     try:
-        return float(text)
+        date = datetime.fromisoformat(name)
     except ValueError:
-        pass
-    try:
-        date = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigurationError(
-            f"{RELEASE}={text!r}: seconds since 1970, or a date such as 2026-11-23T12:00:00+00:00"
-        ) from None
+        return None
     return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()

@@ -79,6 +79,16 @@ class Signature:
         variable = (self._var_positional, self._var_keyword)
         return [p.name for p in self._parameters if p.default is _Parameter.empty and p.name not in variable]
 
+    @property
+    def described(self) -> tuple[Any, ...]:
+        """What can be read as a call of this task. Two processes with the same parameters get the same value."""
+        from penstock.jobs.release import described
+
+        return tuple(
+            (p.name, int(p.kind), p.default is _Parameter.empty, described(self._hints.get(p.name, Any)))
+            for p in self._parameters
+        )
+
     def value(self, arguments: msgspec.Struct, name: str) -> Any:
         """The decoded argument of this name, or the function's default."""
         given = getattr(arguments, name)

@@ -24,6 +24,7 @@ from typing import TypeVar
 
 from penstock.jobs.claims import Claim, Registration
 from penstock.jobs.dependencies import ProcessScope
+from penstock.jobs.release import Release
 from penstock.jobs.shard import Shard
 from penstock.settings import WorkerSettings
 from penstock.worker.app import App, check_settings, queues_of, shards_of
@@ -100,6 +101,7 @@ class Worker:
         for definition in app.registry:
             definition.signature.check()
         self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.release = Release.of(app.registry, self.settings.release)
         self._driver = app._driver
         self._lease, self._registry = app.settings.lease, app.registry
         self._shared_status: SharedStatus | None = None
@@ -170,7 +172,8 @@ class Worker:
             feed.begin_trials(host_deaths)
 
     def _make_feed(self, shard: Shard, slot: int) -> Feed:
-        registration, batch = Registration(self.name, self.settings.concurrency), batch_of(self._registry, shard.name)
+        registration = Registration(self.name, self.settings.concurrency, release=self.release)
+        batch = batch_of(self._registry, shard.name)
         feed = Feed(
             shard, self._lease, 0.0, registration, slot, batch, burst=self.settings.burst, round_due=self._round_due
         )

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from penstock.jobs.claims import Registration
 from penstock.jobs.constants import DEAD, DELAYED, OVERDUE, PARKED, READY, RUNNING, WAITING
 from penstock.jobs.record import Record, entry_generation, entry_has_more, entry_id
 from penstock.jobs.row import Row, read_row
@@ -215,11 +216,22 @@ class QueueAudit:
             yield f"leases: {self.keys.get('leases')}, but {sorted(held)} hold jobs"
         if not set(self.keys.get("workers", {})) <= set(self.keys.get("leases", {})):
             yield f"workers: {self.keys['workers']}, but leases are {self.keys.get('leases')}"
+        yield from self._releases()
         claims = {(id, incarnation.encode()) for incarnation, held_ in held.items() for id in held_ if id}
         if claims != {(id, owner.partition(b" ")[0]) for id, owner in self.owners.items()}:
             yield f"owners: {self.owners}, held are {sorted(claims)}"
         if lost := set(self.owners) - set(self.jobs):
             yield f"owners: {lost} are held, but have no record"
+
+    def _releases(self) -> Iterator[str]:
+        """`releases` counts the workers of each code, and their tasks are kept as long as there is one."""
+        codes = [Registration.read(packed).release.code.encode() for packed in self.keys.get("workers", {}).values()]
+        counted = Counter(code for code in codes if code)
+        stored = {code: int(value.partition(b" ")[0]) for code, value in self.keys.get("releases", {}).items()}
+        if stored != counted:
+            yield f"releases: {stored}, but the workers have {counted}"
+        if tasks := {code.encode() for code in self._named("tasks:")} - set(counted):
+            yield f"tasks: {tasks} are of releases without a worker"
 
 
 def _packed(numbers: list[int]) -> bytes:

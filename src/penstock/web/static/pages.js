@@ -211,6 +211,7 @@ function WorkerTable({ workers, now }) {
     [t("queue"), (worker) => link("queue", worker.queue)],
     [t("runs"), (worker) => html`${number(worker.held)}${worker.concurrency ? ` / ${number(worker.concurrency)}` : ""}
       ${worker.concurrency > 0 && html`<div class="bar" aria-hidden="true"><i style=${{ width: `${Math.min(100, (100 * worker.held) / worker.concurrency)}%` }}></i></div>`}`],
+    [t("release"), (worker) => html`<span class="mono">${worker.release}</span>`],
     [t("up"), (worker) => (worker.since ? age(Math.max(0, (now || Date.now() / 1000) - worker.since)) : ""), "n"],
     [t("lease"), (worker) => (worker.lease > 0 ? age(worker.lease) : html`<${Tag} state="bad">${t("lease-over")}<//>`), "n"],
   ]} />`;
