@@ -2,11 +2,17 @@
 
 import asyncio
 import contextlib
+import gc
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.driver.operations import FaceDriver, append, numbered, shown
+from penstock.core.operations import Operation, SendCommands
+from penstock.errors import ServerUnavailable
+from tests.driver.operations import QUICK, FaceDriver, append, numbered, shown
 from tests.servers import Server
 from tests.speed import scaled
 
@@ -49,3 +55,53 @@ async def test_the_reader_may_be_the_last_to_see_a_loss(own_server: Server):
     await asyncio.wait_for(driver.run(append("{lost}k", "after")), scaled(2))
     assert await driver.run(shown("{lost}k")) == ["before", "after"]
     await driver.aclose()
+
+
+async def test_a_connection_in_use_survives_the_closing_of_the_idle_ones(face: str, own_server: Server):
+    """A call that ends after another has closed the idle connections leaves its own to the next call and to `close`."""
+    node = (str(own_server.socket), 0)
+
+    def blocked(seconds: float) -> Operation[Any]:
+        return (yield SendCommands(node, (("BLPOP", "nothing", str(seconds)),), own_connection=True))
+
+    def clients() -> set[str]:
+        return {one["id"] for one in own_server.client.client_list()}
+
+    driver = FaceDriver(face, own_server.address)
+    async with driver.running(blocked(0.6)):
+        await asyncio.sleep(0.2)
+        await driver.run(blocked(0.01))
+        getattr(driver.server_driver, face).close_connections(node)
+    before = clients()
+    await driver.run(blocked(0.01))
+    assert clients() == before
+    assert len(before) > 1
+    await driver.aclose()
+    assert len(clients()) == 1  # the test's own
+
+
+async def test_asyncio_reports_nothing_about_a_connection_that_was_reset(monkeypatch: pytest.MonkeyPatch):
+    """It would log "Future exception was never retrieved" when the connection's objects are collected.
+
+    asyncio has a guard against that, which comes too late if the future is collected before the protocol.
+    """
+    monkeypatch.delattr(asyncio.StreamReaderProtocol, "__del__")
+    faults = list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as threads:
+
+        def reset_each() -> None:
+            with contextlib.suppress(OSError):  # the test has ended
+                while True:
+                    accepted, _ = server.accept()
+                    accepted.recv(1)
+                    accepted.close()  # with unread bytes, so it is a reset
+
+        threads.submit(reset_each)
+        driver = FaceDriver("aio", f"valkey://127.0.0.1:{server.getsockname()[1]}", replace(QUICK, give_up_after=0.5))
+        with pytest.raises(ServerUnavailable):
+            await driver.run(append("{reset}k", "x"))
+        await driver.aclose()
+        server.shutdown(socket.SHUT_RDWR)
+    gc.collect()
+    assert faults == []

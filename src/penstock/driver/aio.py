@@ -147,15 +147,21 @@ class AioEngine(Engine[AioConnection, AioListener]):
         return connection
 
     async def _exchange_on_own_connection(self, node: Node, commands: tuple[Command, ...]) -> list[Any]:
-        idle = self._idle[node] = [connection for connection in self._idle.get(node, ()) if not connection.closed]
-        connection = idle.pop() if idle else await self.connect(node)
+        connection = self._take_idle(node) or await self.connect(node)
         try:
             replies = await connection.exchange(*commands)
         except BaseException:
             connection.close()
             raise
-        idle.append(connection)
+        self._idle.setdefault(node, []).append(connection)
         return replies
+
+    def _take_idle(self, node: Node) -> AioConnection | None:
+        idle = self._idle.get(node, [])
+        while idle:
+            if not (connection := idle.pop()).closed:
+                return connection
+        return None
 
     async def send_ahead(self, round_trip: RoundTrip[Any], give_up_after: float) -> AioUnanswered:
         sent = AioUnanswered(asyncio.create_task(self.send(round_trip, give_up_after)))

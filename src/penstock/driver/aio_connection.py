@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.driver.connector import Command, packer
 from penstock.driver.interruption import Interruption, interruption, raise_if_interrupted, report
-from penstock.driver.library import copied_socket, stream_writer
+from penstock.driver.library import copied_socket, end_writer, stream_writer
 from penstock.driver.retrying import SILENT, UNANSWERED, error_code, is_error_reply, is_of_asyncio
 
 # While the event loop is blocked, replies may arrive, but no task reads them. So an overdue reply counts as lost only
@@ -38,6 +38,7 @@ class AioConnection:
         self._push_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._writer: asyncio.StreamWriter | None = None
         self._opening: asyncio.Timeout | None = None
         self._heard_at = 0.0
         self.closed = False
@@ -50,6 +51,7 @@ class AioConnection:
         try:
             async with asyncio.timeout(None) as self._opening:
                 await self._connection.connect()
+                self._writer = stream_writer(self._connection)
                 self._reader = asyncio.create_task(self._read())
                 # Let the reader start. A task that is cancelled before it has started would never disconnect.
                 await asyncio.sleep(0)
@@ -227,6 +229,8 @@ class AioConnection:
     async def _disconnect(self) -> None:
         with contextlib.suppress(Exception):  # of a transport that is lost
             await self._connection.disconnect(nowait=True)
+        if self._writer is not None:
+            await end_writer(self._writer)
 
     def _check_overdue(self, found_at: float | None = None) -> None:
         """Fail if the oldest command's reply is overdue; otherwise set the timer for the command that is oldest now.

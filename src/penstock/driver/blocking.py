@@ -10,6 +10,7 @@ import inspect
 import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -185,7 +186,7 @@ class BlockingUnanswered:
             reply = self._attempt(first, connection, lambda connection, _: connection.replies(1)[0])
             if self._connection is not None:
                 self._connection = None
-                self._engine._idle.setdefault(first.node, []).append(connection)
+                self._engine._idle[first.node].append(connection)
                 if not isinstance(reply, Exception):
                     return self._engine.succeeded(self._round_trip, first, reply)
                 first.failed(reply)
@@ -291,7 +292,8 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
 
     def __init__(self, connector: Connector) -> None:
         super().__init__(connector)
-        self._idle: dict[Node, list[BlockingConnection]] = {}
+        # A list stays the same: a thread could add a connection to one that another thread has replaced.
+        self._idle: defaultdict[Node, list[BlockingConnection]] = defaultdict(list)
         self._subscriber_threads: dict[Subscriber, threading.Thread] = {}
         # All connections that are open or being opened.
         self._open: dict[Node, WeakValueDictionary[int, BlockingConnection]] = {}
@@ -350,7 +352,7 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
             try:
                 if node not in replies:
                     replies[node] = connection.replies(1)[0]
-                    self._idle.setdefault(node, []).append(connection)
+                    self._idle[node].append(connection)
             except Exception as error:
                 replies[node] = error
             finally:
@@ -366,13 +368,12 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
             return None
 
     def _exchange_on(self, connection: BlockingConnection, node: Node, commands: tuple[Command, ...]) -> list[Any]:
-        idle = self._idle.setdefault(node, [])
         try:
             replies = connection.send(commands)
         except BaseException as error:
             self._drop(connection, node, error)
             raise
-        idle.append(connection)
+        self._idle[node].append(connection)
         return replies
 
     def _drop(self, connection: BlockingConnection, node: Node, error: BaseException) -> None:
@@ -397,7 +398,7 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
         return connection
 
     def close_connections(self, node: Node) -> None:
-        for connection in self._idle.pop(node, ()):
+        while (connection := self._take_idle(node)) is not None:
             connection.close()
 
     def close_surplus(self) -> None:

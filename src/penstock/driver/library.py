@@ -14,6 +14,7 @@ through the client's library, for blocking and for asyncio callers. So the clien
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,19 @@ async def log_in(connection: Any) -> None:
     if (writer := stream_writer(connection)) is not None:
         guarded: Any = writer
         guarded.writelines = lambda data: writer.write(b"".join(data))
-    await connection.on_connect()
+    try:
+        await connection.on_connect()
+    except BaseException:
+        if writer is not None:
+            await end_writer(writer)
+        raise
+
+
+async def end_writer(writer: asyncio.StreamWriter) -> None:
+    """Close it at once, and wait for that. Otherwise asyncio may log later why its connection was lost."""
+    writer.transport.abort()
+    with contextlib.suppress(Exception):
+        await writer.wait_closed()
 
 
 def log_in_option(library: str) -> dict[str, Any]:
