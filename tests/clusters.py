@@ -30,7 +30,7 @@ from tests.servers import PROGRAM, Server, eventually, free_port
 NODE_TIMEOUT = 2.0
 """Seconds without an answer after which a primary counts as failed. The defaults are 15 (cluster) and 30 (Sentinel)."""
 
-_REPLICATION = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
+_REPLICATION: tuple[str, ...] = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
 
 
 class FailoverServers(ABC):
@@ -187,7 +187,9 @@ class SentinelServers(FailoverServers):
         super().__init__()
 
     def _start(self, opened: contextlib.ExitStack) -> None:
-        options = (*_REPLICATION, "--replica-announce-ip", self.host, "--bind", "127.0.0.1", self.host)
+        options = _REPLICATION
+        if self.host != "127.0.0.1":
+            options = (*options, "--replica-announce-ip", self.host, "--bind", "127.0.0.1", self.host)
         self.victim = opened.enter_context(Server(*options, port=free_port()))
         follow = ("--replicaof", self.host, str(self.victim.port))
         self.replicas = [opened.enter_context(Server(*options, *follow, port=free_port())) for _ in range(2)]
