@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.jobs.notes import JobProgress, LogLine
     from penstock.jobs.pauses import PausedScope
     from penstock.jobs.schedule import ScheduleInfo
+    from penstock.jobs.why import Explanation
     from penstock.locks.answers import (
         Allowance,
         BarrierInfo,
@@ -63,6 +64,8 @@ __all__ += ["PausedScope"]
 _names.are_in("penstock.jobs.pauses")
 __all__ += ["ScheduleInfo"]
 _names.are_in("penstock.jobs.schedule")
+__all__ += ["Explanation"]
+_names.are_in("penstock.jobs.why")
 __all__ += [
     "Allowance",
     "BarrierInfo",

@@ -80,6 +80,7 @@ def commands(shop: Penstock, tmp_path: Path) -> Iterator[dict[str, list[str]]]:
             "queue limits": ["mail"],
             "job ls": ["--queue", "mail"],
             "job show": [jobs["tried"]],
+            "job why": [jobs["last"]],
             "job tree": [jobs["last"]],
             "dead ls": ["mail"],
             "dead show": [jobs["dead"]],

@@ -28,6 +28,7 @@ from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
 from penstock.jobs.shard_bindings import ShardBindings
 from penstock.jobs.timing import Timing
 from penstock.jobs.unique import unique_section
+from penstock.jobs.why_bindings import WhyBindings
 from penstock.testing.audit.queues import QueueAudit
 
 R = TypeVar("R")
@@ -369,6 +370,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "receive_signal": StepBindings(bindings).receive("w", token, "1", "go"),
         "signal": StepBindings(bindings).signal("j", "go", b"1"),
         "show_steps": StepBindings(bindings).show("j"),
+        "why": WhyBindings(bindings).facts("j"),
         "enqueue_flow": FlowBindings(bindings).enqueue([FlowRow("job", "newer", record("ada"))], durable=False),
         "predecessors": FlowBindings(bindings).predecessors("j", 0, 10),
         "flow_jobs": FlowBindings(bindings).jobs(["j"]),

@@ -410,7 +410,9 @@ def test_queues_that_need_attention_warn(apps, monkeypatch):
         app.queue("lost").claim()[0].complete()
     assert results["held-up"].advice == "penstock queue resume held-up"
     assert results["dead"].advice == "penstock dead ls dead"
+    assert "queue held-up was paused 0." in results["held-up"].message
     assert "its oldest ready job has waited" in results["old"].message
+    assert "no live worker serves queue old" in results["old"].message
     assert "claimed by workers that died" in results["lost"].message
 
 

@@ -84,6 +84,7 @@ def test_a_job_is_shown_masked_and_cut(app: Penstock):
     job = app.queue("mail").put({"card": "4111", "text": "x" * 50_000})
     shown = ask(dashboard(app), f"/api/jobs/{job.id}").json()
     assert "4111" in shown["body"]
+    assert shown["why"]["sentence"].startswith("no live worker serves queue mail")
     assert len(shown["body"]) < 21_000
     masked = ask(dashboard(app, mask=lambda body: {**body, "card": "…"}), f"/api/jobs/{job.id}").json()
     assert "4111" not in masked["body"]

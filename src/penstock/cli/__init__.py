@@ -83,6 +83,7 @@ COMMANDS = (
     Command("queue purge", "penstock.cli.queue:purge", "cancel all waiting jobs"),
     Command("job ls", "penstock.cli.job_list:ls", "list jobs by state, task, tenant, worker, id or age"),
     Command("job show", "penstock.cli.job:show_one", "show everything known about a job"),
+    Command("job why", "penstock.cli.job:why", "say why a job does not run"),
     Command("job tree", "penstock.cli.job_tree:tree", "show a job with the jobs that it waits for"),
     Command("job cancel-tree", "penstock.cli.job_tree:cancel_tree", "cancel a job with the jobs that it waits for"),
     Command("job cancel", "penstock.cli.job_actions:cancel", "cancel jobs, by id or by filter"),

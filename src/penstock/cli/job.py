@@ -53,6 +53,23 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
         show("", job.traceback.rstrip())
 
 
+def why(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
+    """Say why a job does not run, in one sentence, and what else would hold it up.
+
+    Parameters
+    ----------
+    id
+        The id as it was printed: queue:key.
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        answer = inspector.jobs.why(id)
+    if as_json:
+        return show_json(answer)
+    show(f"{answer.id}: {answer.sentence}.", *(f"Also: {one}." for one in answer.further))
+
+
 _FOREVER = 100_000_000_000
 """Seconds since 1970 beyond which nothing is due: a job that waits for a signal without a time-out."""
 

@@ -25,6 +25,7 @@ In Python:
                           writes to the keys of users; all are checked before the first is executed
     constants.py          the constants that the Lua files define
     arguments.py          checks of numbers and durations that users pass
+    wording.py            durations and numbers for people
     keys.py               the grammar of keys
     cached.py             a property that is computed once for each object, without a lock
     slots.py              cluster slots

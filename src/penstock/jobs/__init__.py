@@ -41,6 +41,7 @@ In the server:
     flow.lua              jobs that wait until other jobs have ended
     flow_rows.lua         how such jobs enter a queue
     inspect.lua           counts, tenants and workers, for an operator
+    why.lua               facts about a job that does not run
     shards.lua            the table of shards, and which shard accepts a tenant's jobs while some are added
 
 In Python:
@@ -99,6 +100,8 @@ In Python:
     outputs.py            results of other jobs as arguments
     flow_bindings.py      the scripts of flows, and what a job waits for
     flow_tree.py          the jobs that a job waits for, to show them and to cancel them
+    why_bindings.py, why.py
+                          why a job does not run
     editing.py            changing a waiting job
     job.py                a handle on one enqueued job
     item.py               a job that a program claimed without a worker

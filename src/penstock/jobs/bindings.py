@@ -81,6 +81,7 @@ def scripts() -> Library:
         "jobs/dead_letters.lua",
         "jobs/listing.lua",
         "jobs/inspect.lua",
+        "jobs/why.lua",
         "jobs/schedule.lua",
         "jobs/limit_settings.lua",
     )
@@ -253,11 +254,11 @@ class QueueBindings:
 
     def show(self, job_id: str) -> RoundTrip[StoredJob]:
         """Read the data that the server has stored about a job."""
-        return self._call("show", (self.clock.now_ms, job_id), _stored_job)
+        return self._call("show", (self.clock.now_ms, job_id), read_stored)
 
     def result(self, job_id: str, address: str) -> RoundTrip[StoredJob]:
         """As `show`; if the job is not finished, the listener at `address` is notified when it is. "": no listener."""
-        return self._call("result", (self.clock.now_ms, job_id, address), _stored_job)
+        return self._call("result", (self.clock.now_ms, job_id, address), read_stored)
 
     def forget(self, job_id: str, address: str) -> RoundTrip[None]:
         """Stop waiting for a result: deregister the listener."""
@@ -452,7 +453,7 @@ def _nothing(_: Any) -> None:
     return None
 
 
-def _stored_job(reply: Sequence[Any]) -> StoredJob:
+def read_stored(reply: Sequence[Any]) -> StoredJob:
     record, failure, done, owner, notes, waits, expires_in, *worker = reply
     ended, kept_notes = split_result(done)
     name = worker_name(worker[0]) if worker else ""

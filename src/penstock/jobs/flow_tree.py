@@ -88,6 +88,13 @@ class _Queues:
         return total, page
 
 
+def first_predecessors(shard: Shard, key: str, most: int) -> Operation[list[FlowNode]]:
+    """The first jobs that a job waits or waited for, without theirs. One round trip, and one for each other queue."""
+    queues = _Queues(shard.name, shard.bindings)
+    _, page = yield from queues.predecessors(shard.name, key, 0, most)
+    return [_node(one.queue, one.key, one.stored) for one in page]
+
+
 def _node(queue: str, key: str, stored: StoredJob) -> FlowNode:
     node = FlowNode(f"{queue}:{key}", status_of(stored), stored.record.task if stored.record is not None else "")
     if stored.waits:

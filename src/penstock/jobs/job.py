@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.jobs.durable_bindings import StepInfo
     from penstock.jobs.flow_tree import FlowNode
     from penstock.jobs.shard import Shard
+    from penstock.jobs.why import Explanation
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -255,6 +256,17 @@ class Job(ShardHandle, Generic[R_co]):
     def info(self) -> RoundTrip[JobInfo]:
         """Everything the server has stored about the job. One round trip; the body may be large."""
         return self.shard.bindings.show(self.key).then(lambda stored: info_of(self.id, stored))
+
+    @verb
+    def why(self) -> Operation[Explanation]:
+        """Why the job does not run: a kind, a sentence, and facts. It answers for a job that runs or has ended, too.
+
+        Raises JobNotFound for an unknown job. One round trip; for a job that waits for others one more, and one for
+        each of their queues.
+        """
+        from penstock.jobs.why import explain
+
+        return explain(self.shard, self.key)
 
     @verb
     def cancel(self, wait: float | None = 0.0) -> Operation[bool]:

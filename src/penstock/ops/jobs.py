@@ -21,6 +21,7 @@ from penstock.jobs.moving import move_jobs
 from penstock.jobs.options import Options
 from penstock.jobs.record import StoredJob
 from penstock.jobs.status import Status, status_of
+from penstock.jobs.why import Explanation
 from penstock.ops.answers import ActionOutcome
 from penstock.ops.probe import queue_names
 from penstock.ops.questioner import Questioner
@@ -83,6 +84,11 @@ class JobQuestioner(Questioner):
             if info.status is not Status.UNKNOWN:
                 return info
         raise JobNotFound(f"no job {key} in any queue: never enqueued here, or it finished and its result is gone")
+
+    @verb
+    def why(self, job_id: str) -> Operation[Explanation]:
+        """Why a job does not run; see `Job.why`."""
+        return self.open(job_id).why.within()
 
     @verb
     def find(

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-_AGES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
+from penstock.core.wording import age, many
+
+__all__ = ["age", "ago", "many", "milliseconds", "size", "terminal_safe"]
+
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-def age(seconds: float) -> str:
-    """A duration: `0.4 s`, `12 s`, `3 min`, `5 h`, `2 d`."""
-    for unit, name in _AGES:
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
 def ago(at: float, now: float) -> str:
@@ -32,11 +27,6 @@ def size(octets: float) -> str:
     while octets >= 1000 and place < len(_SIZES) - 1:
         octets, place = octets / 1024, place + 1
     return f"{octets:.{0 if octets >= 100 or not place else 1}f} {_SIZES[place]}"
-
-
-def many(number: int, noun: str, plural: str = "") -> str:
-    """A number and what is counted: `1 job`, `1,234 jobs`."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def terminal_safe(text: str) -> str:

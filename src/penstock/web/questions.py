@@ -14,6 +14,7 @@ from penstock.errors import JobNotFound
 from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.flow_tree import FlowNode
 from penstock.jobs.history import Interval
+from penstock.jobs.why import Explanation
 from penstock.ops.inspect import Inspector
 from penstock.web.answers import Json, Mask, body_text, fields, reporting_errors, said
 from penstock.web.bulk import read_filter
@@ -128,8 +129,16 @@ class Questions:
             now=await self._ask.now.aio(),
             steps=[fields(one, step=self._said(one.step), does=self._said(one.does)) for one in steps],
             flow=await self._flow(info.id),
+            why=await self._why(info.id),
         )
         return Json(shown)
+
+    async def _why(self, job_id: str) -> Explanation | None:
+        """Why a job does not run; None if it ended meanwhile and its result is gone."""
+        try:
+            return await self._ask.jobs.why.aio(job_id)
+        except JobNotFound:
+            return None
 
     async def _flow(self, job_id: str) -> FlowNode | None:
         """The jobs that a job waits or waited for; None if it never waited for any."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from penstock.app import Penstock
 from penstock.core.operations import Operation
+from penstock.errors import JobNotFound
+from penstock.jobs.job_list import Jobs, job_filter
+from penstock.jobs.why import explain
 from penstock.ops import probe
 from penstock.ops.checks.result import Verdict
 from penstock.ops.inventory import take_inventory
@@ -52,10 +55,10 @@ def _check_queue(app: Penstock, name: str) -> Operation[list[Verdict]]:
     verdicts: list[Verdict] = []
     if counts.paused and counts.waiting:
         message = f"{name} is paused, {many(counts.waiting, 'job waits', 'jobs wait')}"
-        verdicts.append(("warn", message, f"penstock queue resume {name}"))
+        verdicts.append(("warn", message + (yield from _why(app, name)), f"penstock queue resume {name}"))
     elif counts.oldest > LONG_WAIT:
         message = f"{name}: its oldest ready job has waited for {age(counts.oldest)}"
-        verdicts.append(("warn", message, f"is there a worker? penstock queue show {name}"))
+        verdicts.append(("warn", message + (yield from _why(app, name)), f"penstock queue show {name}"))
     if held := sum(worker.held for worker in workers if worker.lease < 0):
         message = f"{name}: {many(held, 'job')} claimed by workers that died"
         verdicts.append(("warn", message, f"start a worker; penstock worker ls --queue {name}"))
@@ -65,3 +68,16 @@ def _check_queue(app: Penstock, name: str) -> Operation[list[Verdict]]:
     if counts.dead:
         verdicts.append(("warn", f"{name} has {many(counts.dead, 'dead letter')}", f"penstock dead ls {name}"))
     return verdicts
+
+
+def _why(app: Penstock, name: str) -> Operation[str]:
+    """Why one of the ready jobs of a queue does not run, as `job.why` answers it; "" if none is found."""
+    shard = app.queue(name).first
+    page = yield from Jobs([shard], job_filter(state="ready")).page_operation(1, None)
+    for job in page.jobs[:1]:
+        try:
+            answer = yield from explain(shard, shard.key_of(job.id))
+        except JobNotFound:  # it has ended meanwhile
+            break
+        return f"; {job.id}: {answer.sentence}"
+    return ""

@@ -65,6 +65,7 @@ export function Job({ name, mayAct }) {
       </div>`}</div>
     <${Problem} error=${error} />
     <${Facts} job=${job} />
+    ${job.why && job.why.kind !== "ended" && html`<div class="card"><h2>${t("why")}</h2><p>${job.why.sentence}.</p>${job.why.further.map((one) => html`<p class="quiet">${t("why.also")} ${one}.</p>`)}</div>`}
     ${job.progress && html`<${Progress} progress=${job.progress} now=${job.now} />`}
     ${job.reason && html`<div class="card ${job.status === "dead" ? "alarm" : ""}"><h2>${t("reason")}</h2><p>${job.reason}</p>${job.traceback && html`<pre tabindex="0">${job.traceback}</pre>`}</div>`}
     ${job.flow && html`<div class="card"><h2>${t("flow")}</h2><ul class="flow"><${Branch} node=${job.flow} here=${true} /></ul></div>`}
