@@ -92,7 +92,7 @@ def test_a_list_of_queues_shows_what_waits(shop, penstock):
     _, out, _ = penstock("queue", "ls")
     _, _, mail, raw = out.splitlines()
     assert mail.split()[:2] == ["mail", "1,234"]
-    assert raw.split() == ["raw", "0", "1", "0", "0", "0", "paused"]
+    assert raw.split() == ["raw", "0", "1", "0", "0", "0", "0", "paused"]
 
 
 def test_an_outbox_is_shown_until_it_is_delivered(shop, penstock, monkeypatch):

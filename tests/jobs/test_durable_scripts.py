@@ -75,7 +75,7 @@ def test_a_sleeping_job_is_due_at_its_time_and_pays_no_attempt(stand: Stand, wor
     first, second = worker.claim(2)
     suspend(worker, first, 60)
     suspend(worker, second, 30)
-    assert (stand.states("a", "b"), stand.counts()) == ("ww", "0 2 0 0")
+    assert (stand.states("a", "b"), stand.counts()) == ("ss", "0 0 0 0")
     stand.advance(30)
     worker = FakeWorker(stand, "v")
     (claim,) = worker.claim()
@@ -138,7 +138,7 @@ def test_a_sleeping_job_gives_its_place_up(stand: Stand, worker: FakeWorker, ste
     first, held = worker.claim(2)
     assert (first.id, held.id, stand.states("c")) == ("a", "b", "p")
     suspend(worker, held, 60, "go")
-    assert stand.states("b", "c") == "wr"
+    assert stand.states("b", "c") == "sr"
     stand.run(steps.signal("b", "go", b"1"))
     assert stand.states("b", "c") == "pr"
     (other,) = worker.claim()
@@ -171,7 +171,7 @@ def test_steps_of_running_work_pass_a_full_server(stand: Stand, worker: FakeWork
         suspend(worker, claim, 60, step="2")
     finally:
         stand.client.config_set("maxmemory", 0)
-    assert stand.states("a") == "w"
+    assert stand.states("a") == "s"
 
 
 def test_a_rerun_with_many_finished_steps_reads_them_in_one_round_trip(

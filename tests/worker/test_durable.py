@@ -121,7 +121,7 @@ async def test_a_sleep_frees_the_runner_and_counts_no_attempt(app: Penstock, clo
     function: Any = nap if kind == "async def" else nap_in_thread
     job: Job[Any] = await app.task(queue="q", name="nap")(function).enqueue.aio()
     await run_burst(app, concurrency=1)
-    assert await job.status.aio() is Status.DELAYED
+    assert await job.status.aio() is Status.SLEEPING
     assert [(one.step, one.does, one.state) for one in await job.steps.aio()] == [
         ("1", "counted", "done"),
         ("2", "sleep", "waiting"),
@@ -131,16 +131,16 @@ async def test_a_sleep_frees_the_runner_and_counts_no_attempt(app: Penstock, clo
     assert calls == [1]
     await job.promote.aio()  # an operator is early: it sleeps on
     await run_burst(app, concurrency=1)
-    assert await job.status.aio() is Status.DELAYED
+    assert await job.status.aio() is Status.SLEEPING
     clock.advance(1)
     await run_burst(app, concurrency=1)
     assert await job.result.aio(0) == [1, 2, 1]
     assert (await app.queue("q").count.aio()).retried == 0
 
 
-async def eventually_delayed(job: Job[Any]) -> None:
+async def eventually_sleeping(job: Job[Any]) -> None:
     for _ in range(2000):
-        if await job.status.aio() is Status.DELAYED:
+        if await job.status.aio() is Status.SLEEPING:
             return
         await asyncio.sleep(0.005)
     raise AssertionError("the job has not slept in time")
@@ -173,7 +173,7 @@ async def test_a_signal_arrives_before_or_during_the_wait(app: Penstock, kind: s
     async with running_worker(app, concurrency=1):
         await started.wait()
         if when == "during":
-            await eventually_delayed(job)
+            await eventually_sleeping(job)
         if when != "before":
             await job.signal.aio("approved", {"by": "ada" if when != "both" else "bo"})
         assert await job.result.aio(10) == {"by": "ada"}
@@ -194,7 +194,7 @@ async def test_a_wait_without_a_signal_times_out_once(app: Penstock, clock: Mova
     await run_burst(app)
     clock.advance(59)
     await run_burst(app)
-    assert await job.status.aio() is Status.DELAYED
+    assert await job.status.aio() is Status.SLEEPING
     clock.advance(1)
     await job.signal.aio("other")
     await run_burst(app)
@@ -404,3 +404,62 @@ async def test_bad_input_is_refused_where_it_is_written(app: Penstock):
         await job.signal.aio("x")
     with pytest.raises(ConfigurationError, match="signal name"):
         await job.signal.aio("x" * 300)
+
+
+# --- sleeping is a state of its own ---
+
+
+async def asleep(app: Penstock, n: int = 1, **options: Any) -> list[Job[Any]]:
+    """Jobs that wait for the signal `go`."""
+
+    @app.task(queue="q")
+    async def wait() -> Any:
+        return await wait_for("go")
+
+    jobs = [await wait.using(tenant="acme", **options).enqueue.aio() for _ in range(n)]
+    await run_burst(app)
+    return jobs
+
+
+async def test_sleeping_jobs_are_counted_and_listed_apart_from_delayed_ones(app: Penstock):
+    queue = app.queue("q")
+    jobs = await asleep(app, 2)
+    await queue.put.aio(1, delay=60, tenant="acme")
+    counts, of_tenant = await queue.count.aio(), await queue.tenant("acme").count.aio()
+    assert (counts.sleeping, counts.delayed, counts.waiting) == (2, 1, 3)
+    assert (of_tenant.sleeping, of_tenant.delayed, of_tenant.waiting) == (2, 1, 3)
+    found = (await queue.jobs(state="sleeping").page.aio()).jobs
+    assert {one.id for one in found} == {job.id for job in jobs}
+    assert {one.status for one in found} == {Status.SLEEPING}
+    assert len((await queue.jobs(state=Status.DELAYED).page.aio()).jobs) == 1
+    assert await queue.jobs(state="sleeping", tenant="acme").count.aio() == 2
+    assert await queue.purge.aio() == 3
+    assert (await queue.count.aio()).sleeping == 0
+
+
+async def test_a_signal_wakes_a_sleeping_job_that_an_operator_has_changed(app: Penstock):
+    (job,) = await asleep(app)
+    assert await job.edit.aio(priority=0)
+    assert await job.reschedule.aio(3600)
+    assert await job.status.aio() is Status.SLEEPING
+    await job.signal.aio("go", 7)
+    assert await job.status.aio() is Status.READY
+    await run_burst(app)
+    assert await job.result.aio(timeout=5) == 7
+
+
+async def test_a_sleeping_job_that_is_cancelled_leaves_nothing(app: Penstock):
+    job, promoted = await asleep(app, 2)
+    assert await job.cancel.aio()
+    assert await promoted.promote.aio()
+    counts = await app.queue("q").count.aio()
+    assert (counts.sleeping, counts.ready, counts.cancelled) == (0, 1, 1)
+    await app.queue("q").purge.aio()
+
+
+async def test_a_sleeping_job_is_not_moved_because_its_steps_stay(app: Penstock):
+    (job,) = await asleep(app)
+    moved = await app.queue("q").jobs(state="sleeping").move.aio(app.queue("other"))
+    assert (moved.found, moved.done) == (1, 0)
+    assert await job.status.aio() is Status.SLEEPING
+    await app.queue("q").purge.aio()

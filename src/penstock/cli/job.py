@@ -15,6 +15,7 @@ from penstock.cli.job_outcomes import report_outcomes
 from penstock.cli.where import HERE, AsJson, Where, check_bounds
 from penstock.errors import ConfigurationError
 from penstock.jobs.job import JobInfo
+from penstock.jobs.why import FOREVER
 from penstock.ops.wording import age, ago, many
 from penstock.terminal.tables import headings, show, show_facts, show_json, show_table
 
@@ -31,9 +32,10 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
     """
     with where.open() as inspector:
         job, steps, now = inspector.jobs.show(id), inspector.jobs.open(id).steps(), inspector.now()
+        answer = inspector.jobs.why(id) if job.status in _WAITS and not as_json else None
     if as_json:
         return show_json(msgspec.to_builtins(job) | {"steps": steps} if steps else job)
-    show_facts(facts(job, now))
+    show_facts(facts(job, now) | ({"why": answer.sentence} if answer else {}))
     if steps:
         show("")
         rows = [
@@ -70,10 +72,6 @@ def why(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
     show(f"{answer.id}: {answer.sentence}.", *(f"Also: {one}." for one in answer.further))
 
 
-_FOREVER = 100_000_000_000
-"""Seconds since 1970 beyond which nothing is due: a job that waits for a signal without a time-out."""
-
-
 def facts(job: JobInfo, now: float) -> dict[str, object]:
     """The known facts by name. Unknown ones are omitted."""
     known: dict[str, object] = {"job": job.id, "status": str(job.status)}
@@ -82,8 +80,8 @@ def facts(job: JobInfo, now: float) -> dict[str, object]:
     if job.enqueued is not None and job.since is not None:
         known |= {"tenant": job.tenant or "(none)", "priority": job.priority, "enqueued": _when(job.enqueued, now)}
         is_or_was = "ready" if job.status == "running" else job.status
-        due = "when its signal comes" if job.since > _FOREVER else _when(job.since, now)
-        known["due" if job.status == "delayed" else f"{is_or_was} since"] = due
+        due = "when its signal comes" if job.since > FOREVER else _when(job.since, now)
+        known["due" if job.status in ("delayed", "sleeping") else f"{is_or_was} since"] = due
         if job.status == "parked":
             key = f", key {job.limit_key}" if job.limit_key else ""
             known["parked at"] = f"limit {job.limit}{key}" if job.limit else "a pause of its task or tenant"
@@ -138,6 +136,8 @@ def signal(id: str, name: str, payload: str = "null", /, *, where: Where = HERE)
         inspector.jobs.open(id).signal(name, value)
         show(f"{id} has got signal {name}")
 
+
+_WAITS = ("ready", "delayed", "sleeping", "parked", "waiting", "blocked")
 
 _WAITING = "only a waiting job can be changed"
 

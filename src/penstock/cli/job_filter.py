@@ -22,7 +22,7 @@ class Matching:
     queue
         The queue.
     state
-        delayed, ready, parked, running or dead.
+        delayed, sleeping, ready, parked, running, waiting or dead.
     task
         The name of their task; "" for bare values.
     tenant
@@ -32,7 +32,7 @@ class Matching:
     id_prefix
         How their ids begin.
     older_than
-        In their state for longer than this: 90s, 15m, 12h, 7d or 2w. Of delayed jobs: enqueued longer ago.
+        In their state for longer than this: 90s, 15m, 12h, 7d or 2w. Of delayed and sleeping jobs: enqueued longer ago.
     """
 
     queue: str | None = None

@@ -8,6 +8,7 @@ from penstock.cli.job_filter import ANY, Matching
 from penstock.cli.where import HERE, AsJson, Limit, Where
 from penstock.jobs.job_list import JobPage, JobSummary
 from penstock.jobs.status import Status
+from penstock.jobs.why import FOREVER
 from penstock.ops.wording import age, ago, many
 from penstock.terminal.tables import headings, note, show, show_json, show_table
 
@@ -23,7 +24,7 @@ def ls(
     """List jobs. Without --queue, those of all queues.
 
     A search examines at most 20,000 jobs, says how many there are, and prints how to continue. These search only such
-    jobs: --state dead, delayed or running, and --state ready with --tenant.
+    jobs: --state dead, delayed, sleeping or running, and --state ready with --tenant.
 
     Parameters
     ----------
@@ -53,8 +54,8 @@ def show_jobs(jobs: Iterable[JobSummary], now: float) -> None:
 
 
 def _row(job: JobSummary, now: float) -> Iterable[str]:
-    if job.status is Status.DELAYED and job.since > now:
-        time = f"due in {age(job.since - now)}"
+    if job.status in (Status.DELAYED, Status.SLEEPING) and job.since > now:
+        time = "no end" if job.since > FOREVER else f"due in {age(job.since - now)}"
     else:
         time = age(max(0.0, now - job.since))
     return job.id, str(job.status), time, job.task, job.tenant, f"{job.attempts}", job.worker

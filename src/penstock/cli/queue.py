@@ -28,9 +28,12 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
     """
     with where.open() as inspector:
         queues = inspector.queues.all()
-    columns = headings("queue:name", "ready", "oldest", "delayed", "parked", "running", "dead", ":name")
+    columns = headings("queue:name", "ready", "oldest", "delayed", "sleeping", "parked", "running", "dead", ":name")
     lines = [
-        (q.name, f"{c.ready:,}", _oldest(c), f"{c.delayed:,}", f"{c.parked:,}", f"{c.running:,}", _dead(c), _state(c))
+        (
+            *(q.name, f"{c.ready:,}", _oldest(c), f"{c.delayed:,}", f"{c.sleeping:,}", f"{c.parked:,}"),
+            *(f"{c.running:,}", _dead(c), _state(c)),
+        )
         for q in queues
         for c in (q.counts,)
     ]
@@ -88,6 +91,7 @@ def _describe(queue: QueueDetail, now: float) -> None:
             **_shards(queue),
             "ready": f"{counts.ready:,}{oldest}",
             "delayed": f"{counts.delayed:,}{due}",
+            **({"sleeping": f"{counts.sleeping:,}"} if counts.sleeping else {}),
             "parked": f"{counts.parked:,}",
             "running": f"{counts.running:,}",
             "dead": _dead(counts),

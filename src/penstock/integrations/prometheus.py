@@ -84,7 +84,7 @@ class QueueMetrics:
     """A collector for a registry of Prometheus: what the server knows about the queues, asked at each scrape.
 
     penstock_up                          whether the server answered
-    penstock_queue_jobs                  queue, state    ready, delayed, running, dead and parked jobs
+    penstock_queue_jobs                  queue, state    ready, delayed, sleeping, running, dead and parked jobs
     penstock_queue_oldest_seconds        queue           for how long the oldest ready job has waited
     penstock_queue_entered_jobs_total    queue           jobs that ever entered the queue
     penstock_queue_ended_runs_total      queue, ending   completed, retried, failed, dropped, cancelled, expired, lost
@@ -141,7 +141,7 @@ class QueueMetrics:
         ended = CounterMetricFamily("penstock_queue_ended_runs", "Ended runs", labels=("queue", "ending"))
         for view in self._inspector.queues.all(self._queues()):
             name, counts = view.name, view.counts
-            for state in ("ready", "delayed", "running", "dead", "parked"):
+            for state in ("ready", "delayed", "sleeping", "running", "dead", "parked"):
                 jobs.add_metric((name, state), getattr(counts, state))
             for ending in _GONE:
                 ended.add_metric((name, ending), getattr(counts, ending))

@@ -436,7 +436,7 @@ class QueueBindings:
 
 # --- replies ---
 
-_COUNTS: Final = Struct(">6I")
+_COUNTS: Final = Struct(">7I")
 
 
 def _seconds(ms: int) -> float | None:
@@ -463,18 +463,18 @@ def read_stored(reply: Sequence[Any]) -> StoredJob:
 
 def _counts(reply: Sequence[Any]) -> Counts:
     now, oldest, *rest = reply
-    *numbers, paused, due_first, parked, paused_scopes, entered, dependent, by_time = (int(n or 0) for n in rest)
+    *sums, paused, due_first, parked, scopes, entered, dependent, by_time, sleeping = (int(n or 0) for n in rest)
     age = max(0.0, now / 1000 - int(oldest)) if oldest is not None else 0.0
     return Counts(
-        *numbers, oldest=age, paused=bool(paused), due_first=bool(due_first), parked=parked,
-        paused_scopes=paused_scopes, entered=entered, dependent=dependent, by_time=bool(by_time),
+        *sums, oldest=age, paused=bool(paused), due_first=bool(due_first), parked=parked, paused_scopes=scopes,
+        entered=entered, dependent=dependent, by_time=bool(by_time), sleeping=sleeping,
     )  # fmt: skip
 
 
 def _tenant_counts(reply: Sequence[Any]) -> TenantCounts:
-    now, oldest, ready, delayed, running, dead, weight, parked, dependent = reply
+    now, oldest, ready, delayed, running, dead, weight, parked, dependent, sleeping = reply
     age = max(0, now - oldest) / 1000 if oldest is not None else 0.0
-    return TenantCounts(ready, delayed, running, dead, age, float(weight or 1), parked, dependent)
+    return TenantCounts(ready, delayed, running, dead, age, float(weight or 1), parked, dependent, sleeping)
 
 
 def _tenant_page(reply: Sequence[Any]) -> tuple[str, list[tuple[str, TenantCounts]]]:
@@ -485,9 +485,9 @@ def _tenant_page(reply: Sequence[Any]) -> tuple[str, list[tuple[str, TenantCount
 
 @lru_cache(maxsize=1024)  # thousands of tenants have few different counts
 def _packed_counts(packed: bytes) -> TenantCounts:
-    """Four numbers, a fifth if jobs are parked, and a sixth if jobs wait for others."""
-    ready, delayed, running, dead, parked, dependent = _COUNTS.unpack(packed.ljust(_COUNTS.size, b"\0"))
-    return TenantCounts(ready, delayed, running, dead, parked=parked, dependent=dependent)
+    """Four numbers, and more if jobs are parked, wait for others or sleep."""
+    ready, delayed, running, dead, *rest = _COUNTS.unpack(packed.ljust(_COUNTS.size, b"\0"))
+    return TenantCounts(ready, delayed, running, dead, 0.0, 1.0, *rest)
 
 
 def _overview(reply: Sequence[Any]) -> QueueOverview:

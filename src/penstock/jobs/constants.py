@@ -80,6 +80,7 @@ RUNNING: Final = b"x"
 DEAD: Final = b"d"
 PARKED: Final = b"p"
 WAITING: Final = b"a"
+SLEEPING: Final = b"s"
 
 # draft, in record.lua
 DUE_IS_DATE: Final = 1

@@ -1,7 +1,7 @@
 -- Counts and ages, updated as jobs move. They are not derived from lists, which may hold entries of cancelled jobs.
 --
---   row      (row.lua)    ready, delayed, running, dead, parked, dependent: how many jobs of the queue are in each
---                         state
+--   row      (row.lua)    ready, delayed, running, dead, parked, dependent, sleeping: how many jobs of the queue are in
+--                         each state
 --   tenants  HASH         tenant -> the same numbers, packed; a tenant without jobs has no field
 --   age      HASH         second -> how many jobs have been ready since then, except for the newest second
 --   ages     ZSET         those seconds, in order
@@ -10,7 +10,9 @@
 -- newest second is counted in the row, so that a job that is claimed in the second of its enqueue costs nothing here.
 
 -- The states as `move` takes them; BEFORE_READY plus a state is the index of its count in the row.
-_count = { NONE = 0, READY = 1, DELAYED = 2, RUNNING = 3, DEAD = 4, PARKED = 25, DEPENDENT = 31, BEFORE_READY = 4 }
+_count = {
+  NONE = 0, READY = 1, DELAYED = 2, RUNNING = 3, DEAD = 4, PARKED = 25, DEPENDENT = 31, SLEEPING = 32, BEFORE_READY = 4,
+}
 
 -- Counts the change of state of `n` jobs. `from` NONE: they enter the queue; `to` NONE: they leave.
 --- (s: table, tenant: str, from: int, to: int, n: int)
@@ -74,26 +76,33 @@ function counters.oldest_second(r)
   return oldest and tonumber(oldest) or r[_row.SECOND_READY] > 0 and r[_row.SECOND]
 end
 
--- A tenant's numbers of ready, delayed, running, dead, parked and dependent jobs. The fifth number is stored only if it
--- or the sixth is not 0, and the sixth only if it is not 0. Python unpacks them as well: see `scan_tenants` in
--- inspect.lua.
---- (packed: str | false) -> int, int, int, int, int, int
-function counters.unpack(packed)
-  if not packed then return 0, 0, 0, 0, 0, 0 end
-  if #packed == 16 then
-    local ready, delayed, running, dead = struct.unpack(">I4I4I4I4", packed)
-    return ready, delayed, running, dead, 0, 0
-  end
-  if #packed == 20 then packed = packed .. "\0\0\0\0" end
-  return struct.unpack(">I4I4I4I4I4I4", packed)
+-- The state in which a job is counted that has an entry in `delayed`.
+--- (of: str) -> int
+--- inline
+function counters.delayed_state(of)
+  return of == state.SLEEPING and _count.SLEEPING or _count.DELAYED
 end
 
--- The fifth and sixth number of a tenant after a change, packed as `counters.unpack` reads them.
+-- A tenant's numbers of ready, delayed, running, dead, parked, dependent and sleeping jobs. Zeros at the end of the
+-- last three are not stored. Python unpacks them as well: see `scan_tenants` in inspect.lua.
+--- (packed: str | false) -> int, int, int, int, int, int, int
+function counters.unpack(packed)
+  if not packed then return 0, 0, 0, 0, 0, 0, 0 end
+  if #packed == 16 then
+    local ready, delayed, running, dead = struct.unpack(">I4I4I4I4", packed)
+    return ready, delayed, running, dead, 0, 0, 0
+  end
+  return struct.unpack(">I4I4I4I4I4I4I4", packed .. string.rep("\0", 28 - #packed))
+end
+
+-- The fifth, sixth and seventh number of a tenant after a change, packed as `counters.unpack` reads them.
 --- (packed: str | false, change: table) -> str
 --- seldom
 function counters.rest(packed, change)
-  local _, _, _, _, parked, dependent = counters.unpack(packed)
+  local _, _, _, _, parked, dependent, sleeping = counters.unpack(packed)
   parked, dependent = parked + (change[_count.PARKED] or 0), dependent + (change[_count.DEPENDENT] or 0)
+  sleeping = sleeping + (change[_count.SLEEPING] or 0)
+  if sleeping > 0 then return struct.pack(">I4I4I4", parked, dependent, sleeping) end
   if dependent > 0 then return struct.pack(">I4I4", parked, dependent) end
   return parked > 0 and struct.pack(">I4", parked) or ""
 end
@@ -115,7 +124,7 @@ function counters.write(s)
       ready, delayed = ready + change[_count.READY], delayed + change[_count.DELAYED]
       running, dead = running + change[_count.RUNNING], dead + change[_count.DEAD]
       local rest = ""
-      if packed and #packed > 16 or change[_count.PARKED] or change[_count.DEPENDENT] then
+      if packed and #packed > 16 or change[_count.PARKED] or change[_count.DEPENDENT] or change[_count.SLEEPING] then
         rest = counters.rest(packed, change)
       end
       if ready + delayed + running + dead > 0 or rest ~= "" then

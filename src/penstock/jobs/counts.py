@@ -11,7 +11,8 @@ class Counts:
     """The jobs of a queue by state, and totals since the queue was first used.
 
     Now: `ready`, `delayed`, `running` and `dead` jobs, and `parked` ones, which wait for a place in a limit
-    or belong to a paused task or tenant; and `dependent` ones, which wait for other jobs.
+    or belong to a paused task or tenant; `dependent` ones, which wait for other jobs; and `sleeping` ones, durable jobs
+    that sleep or wait for a signal.
     `oldest`: seconds since the oldest ready job became ready.
 
     Totals: jobs that `entered` the queue; runs that `completed`, were `retried`, `failed` (the job became a dead
@@ -41,11 +42,12 @@ class Counts:
     entered: int = field(default=0, kw_only=True)
     dependent: int = field(default=0, kw_only=True)
     by_time: bool = field(default=False, kw_only=True)
+    sleeping: int = field(default=0, kw_only=True)
 
     @property
     def waiting(self) -> int:
-        """Ready, delayed and parked jobs."""
-        return self.ready + self.delayed + self.parked
+        """Ready, delayed, sleeping and parked jobs."""
+        return self.ready + self.delayed + self.sleeping + self.parked
 
 
 def total_counts(shards: Sequence[Counts]) -> Counts:
@@ -63,6 +65,7 @@ def total_counts(shards: Sequence[Counts]) -> Counts:
         entered=sum(shard.entered for shard in shards),
         dependent=sum(shard.dependent for shard in shards),
         by_time=all(shard.by_time for shard in shards),
+        sleeping=sum(shard.sleeping for shard in shards),
     )
 
 
@@ -78,16 +81,17 @@ class TenantCounts:
     weight: float = 1.0
     parked: int = 0
     dependent: int = 0
+    sleeping: int = 0
 
     @property
     def waiting(self) -> int:
-        """Ready, delayed and parked jobs."""
-        return self.ready + self.delayed + self.parked
+        """Ready, delayed, sleeping and parked jobs."""
+        return self.ready + self.delayed + self.sleeping + self.parked
 
 
 def total_tenant_counts(shards: Sequence[TenantCounts]) -> TenantCounts:
     """The counts of a tenant from those of the shards that hold its jobs."""
-    summed = ("ready", "delayed", "running", "dead", "parked")
+    summed = ("ready", "delayed", "running", "dead", "parked", "dependent", "sleeping")
     sums = {name: sum(getattr(shard, name) for shard in shards) for name in summed}
     return replace(shards[-1], **sums, oldest=max(shard.oldest for shard in shards))
 

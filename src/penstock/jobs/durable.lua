@@ -8,9 +8,9 @@
 -- here, its claim or its record has the flag NOTES. So the scripts that end a job read this key only if there is
 -- something to delete.
 --
--- `sleep` and `wait_for` end the run, with the verb `suspend`. The job is delayed until the time is over, and a signal
--- makes it due at once. Then it runs again: it receives the steps that it has recorded, and continues after them. If
--- both a signal and the time-out arrive, the one that was recorded first counts.
+-- `sleep` and `wait_for` end the run, with the verb `suspend`. The job is SLEEPING, among the delayed ones, until the
+-- time is over, and a signal makes it ready at once. Then it runs again: it receives the steps that it has recorded,
+-- and continues after them. If both a signal and the time-out arrive, the one that was recorded first counts.
 
 recorded = {
   RESULT = "r", FAILED = "f", -- of a function: what it returned; the error that the task has caught
@@ -78,11 +78,16 @@ end
 
 -- Records that a job waits from now on, for `ms` milliseconds (0: without an end). `text` has the step that waits, and
 -- the signal that ends the wait (empty: only the time ends it). A wait that an earlier run recorded keeps its end.
--- Returns for how many ms the job is to be delayed.
+-- Returns for how many ms the job is to sleep.
 --- (s: table, id: str, ms: int, text: str) -> int
 --- uses: base
 --- seldom
 function steps.suspend(s, id, ms, text)
+  local r = s.row
+  if not r[_row.SLEEPING] then -- an array without gaps is packed as one
+    for at = _row.PARKED, _row.SLEEPING - 1 do r[at] = r[at] or false end
+    r[_row.SLEEPING] = 0
+  end
   local sent, key = _suspension.fields(text), base .. "steps:" .. id
   local step, name = sent.step, sent.signal
   local known, until_ = redis.call("HGET", key, "=" .. step), ms > 0 and s.now + ms or 0
@@ -180,7 +185,7 @@ function script.signal(base, meta, caller, number, given, id, name, payload)
   redis.call("HSET", key, "!" .. name, cmsgpack.pack(payloads))
   local owner = redis.call("HGET", base .. "owners", id)
   local incarnation = owner and lease.incarnation(owner)
-  local wakes = waits_for == name and name ~= "" and not incarnation and record.state(body) == state.DELAYED
+  local wakes = waits_for == name and name ~= "" and not incarnation and record.state(body) == state.SLEEPING
   redis.call("HSET", key, "",
     _steps.pack({ bytes = bytes + #payload + _durable.EACH, waits_for = wakes and "" or waits_for }))
   if incarnation then
@@ -194,7 +199,7 @@ function script.signal(base, meta, caller, number, given, id, name, payload)
       redis.call("ZREM", base .. "delayed", record.entry(generation, #body, id))
       generation, since = row.mint(s.row, 1) + 1, s.now
       new_state, flags = job.make_ready(
-        s, false, record.entry(generation, #body, id), flags, was.priority, was.tenant, since, _count.DELAYED, body)
+        s, false, record.entry(generation, #body, id), flags, was.priority, was.tenant, since, _count.SLEEPING, body)
     end
     redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, since, flags))
   end

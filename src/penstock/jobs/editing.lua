@@ -45,7 +45,7 @@ end
 function editing.enter_again(s, id, body, changed, due)
   local was, r = record.fields(body), s.row
   local old, from, flags = record.entry(was.generation, #body, id), editing.counted(was.state), was.flags
-  if was.state == state.DELAYED then
+  if record.is_delayed(was.state) then
     redis.call("ZREM", base .. "delayed", old)
   else
     if record.has(flags, flag.LIMITED) then
@@ -63,7 +63,8 @@ function editing.enter_again(s, id, body, changed, due)
   local generation = row.mint(r, 1) + 1
   local new, new_state = record.entry(generation, #changed, id), state.DELAYED
   if due > s.now then
-    counters.move(s, was.tenant, from, _count.DELAYED, 1)
+    if was.state == state.SLEEPING then new_state = was.state end -- the signal still wakes it
+    counters.move(s, was.tenant, from, counters.delayed_state(new_state), 1)
     job.delay(s, due, new)
   else
     due = was.state == state.READY and was.since or s.now
@@ -75,5 +76,5 @@ end
 -- The counter in which a waiting job of this state is counted.
 --- (was: str) -> int
 function editing.counted(was)
-  return was == state.READY and _count.READY or was == state.PARKED and _count.PARKED or _count.DELAYED
+  return was == state.READY and _count.READY or was == state.PARKED and _count.PARKED or counters.delayed_state(was)
 end

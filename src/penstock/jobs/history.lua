@@ -4,10 +4,11 @@
 --                       hour
 --   history:60   LIST   the same for each minute; TTL a day
 --
--- A row holds, each in as many bytes as `_history.ROW` says: the time in hundredths of a second; ready, delayed and
--- parked jobs; running and dead ones; the seconds for which the oldest ready job has waited; the workers; and the last
--- 24 bits of the totals: entered, completed, retried, failed, dropped, cancelled, expired and lost. Differences of two
--- rows are what happened between them, so a row needs no earlier one. Both lists together stay below 100 kB.
+-- A row holds, each in as many bytes as `_history.ROW` says: the time in hundredths of a second; ready, delayed
+-- (with sleeping) and parked jobs; running and dead ones; the seconds for which the oldest ready job has waited; the
+-- workers; and the last 24 bits of the totals: entered, completed, retried, failed, dropped, cancelled, expired and
+-- lost. Differences of two rows are what happened between them, so a row needs no earlier one. Both lists together stay
+-- below 100 kB.
 --
 -- The first enqueue or turn in each 10 s writes the rows, before it changes anything. All other scripts pay for one
 -- comparison. A turn of a queue that was never used writes no row.
@@ -24,7 +25,7 @@ function history.add(s)
   local r, now, wrap = s.row, s.now, history.WRAP
   local oldest = counters.oldest_second(r)
   local row = struct.pack(
-    _history.ROW, math.floor(now / 10), r[_row.READY], r[_row.DELAYED], r[_row.PARKED] or 0,
+    _history.ROW, math.floor(now / 10), r[_row.READY], r[_row.DELAYED] + (r[_row.SLEEPING] or 0), r[_row.PARKED] or 0,
     math.min(r[_row.RUNNING], wrap - 1), math.min(r[_row.DEAD], wrap - 1),
     oldest and math.max(0, math.min(math.floor(now / 1000) - oldest, wrap - 1)) or 0,
     math.min(redis.call("HLEN", base .. "workers"), _history.SHORT), s.entered % wrap, r[_row.COMPLETED] % wrap,

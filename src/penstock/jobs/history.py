@@ -24,7 +24,7 @@ class Moment:
 
     at                       seconds since 1970 by the server's clock
     seconds                  since the moment before: 10 or 60, or more if the queue did nothing in between
-    ready … dead             the jobs in each state at that moment
+    ready … dead             the jobs in each state at that moment; sleeping ones are among the delayed
     oldest                   seconds for which the oldest ready job had waited
     workers                  worker processes that were registered
     entered … lost           what happened in those seconds; see `Counts` for the words

@@ -31,7 +31,7 @@ end
 
 -- { now, second in which the oldest ready job became ready (false: none is), ready, delayed, running, dead, completed,
 -- retried, failed, dropped, cancelled, expired, lost, paused, due first, parked, paused scopes, entered, dependent,
--- fair by time }
+-- fair by time, sleeping }
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
@@ -42,7 +42,7 @@ function script.counts(base, meta, given)
     s.now, counters.oldest_second(r), r[_row.READY], r[_row.DELAYED], r[_row.RUNNING], r[_row.DEAD], r[_row.COMPLETED],
     r[_row.RETRIED], r[_row.FAILED], r[_row.DROPPED], r[_row.CANCELLED], r[_row.EXPIRED], r[_row.LOST], r[_row.PAUSED],
     r[_row.DUE_FIRST], r[_row.PARKED] or 0, r[_row.PAUSES] or 0, s.entered, r[_row.DEPENDENT] or 0,
-    r[_row.WEIGHTED] >= _charge.BY_TIME and 1 or 0,
+    r[_row.WEIGHTED] >= _charge.BY_TIME and 1 or 0, r[_row.SLEEPING] or 0,
   }
 end
 
@@ -71,8 +71,8 @@ function script.overview(base, meta, given, scan)
   return reply
 end
 
--- { entries in `jobs`, `delayed` and `dead`; then the counters ready, delayed, running, dead, parked
--- and dependent }
+-- { entries in `jobs`, `delayed` and `dead`; then the counters ready, delayed and sleeping, running, dead, parked and
+-- dependent }
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
@@ -80,8 +80,8 @@ end
 function script.entries_and_counters(base, meta, given)
   return {
     redis.call("HLEN", base .. "jobs"), redis.call("ZCARD", base .. "delayed"), redis.call("ZCARD", base .. "dead"),
-    s.row[_row.READY], s.row[_row.DELAYED], s.row[_row.RUNNING], s.row[_row.DEAD], s.row[_row.PARKED] or 0,
-    s.row[_row.DEPENDENT] or 0,
+    s.row[_row.READY], s.row[_row.DELAYED] + (s.row[_row.SLEEPING] or 0), s.row[_row.RUNNING], s.row[_row.DEAD],
+    s.row[_row.PARKED] or 0, s.row[_row.DEPENDENT] or 0,
   }
 end
 
@@ -95,8 +95,8 @@ function script.scan_tenants(base, meta, given, cursor, count)
 end
 
 -- { now, ms at which the oldest ready job became ready (false: none found), ready, delayed, running, dead, weight or
--- false, parked, dependent }. The script looks for the oldest job among the first eight entries of each of the tenant's
--- lists, because entries of cancelled jobs may precede it.
+-- false, parked, dependent, sleeping }. The script looks for the oldest job among the first eight entries of each of
+-- the tenant's lists, because entries of cancelled jobs may precede it.
 --- keys: base meta
 --- args: given: int, tenant: str
 --- flags: allow-oom
@@ -117,10 +117,11 @@ function script.tenant_counts(base, meta, given, tenant)
       end
     end
   end
-  local ready, delayed, running, dead, parked, dependent =
+  local ready, delayed, running, dead, parked, dependent, sleeping =
     counters.unpack(redis.call("HGET", base .. "tenants", tenant))
   local weight = redis.call("HGET", base .. "weights", tenant)
-  return { s.now, oldest < math.huge and oldest or false, ready, delayed, running, dead, weight, parked, dependent }
+  return { s.now, oldest < math.huge and oldest or false, ready, delayed, running, dead, weight, parked, dependent,
+    sleeping }
 end
 
 -- All data about a job: { record, reason, how it ended, owner (incarnation that runs it, and since when), notes, what

@@ -211,7 +211,7 @@ function job.replace(s, id, drafted, generation, one)
   if was.state ~= state.PARKED and (due ~= was.since or record.entry(was.generation, #new, id) ~= old) then
     new = record.replaced(body, drafted, generation, due, expires)
     local new_entry = record.entry(generation, #new, id)
-    if was.state == state.DELAYED then
+    if record.is_delayed(was.state) then
       redis.call("ZREM", base .. "delayed", old)
       job.delay(s, due, new_entry)
     else
@@ -260,8 +260,8 @@ function job.remove(s, id, body, letter, text)
       s.row[_row.SUSPECTS] = s.row[_row.SUSPECTS]
         - redis.call("ZREM", base .. "suspects", record.entry(was.generation, #body, id))
     end
-  elseif was.state == state.DELAYED then
-    counters.move(s, was.tenant, _count.DELAYED, _count.NONE, 1)
+  elseif record.is_delayed(was.state) then
+    counters.move(s, was.tenant, counters.delayed_state(was.state), _count.NONE, 1)
     redis.call("ZREM", base .. "delayed", record.entry(was.generation, #body, id))
   elseif was.state == state.PARKED then
     counters.move(s, was.tenant, _count.PARKED, _count.NONE, 1)
@@ -344,7 +344,8 @@ function job.promote(s, limit)
         late = math.max(late, s.now - was.since)
         local new = record.entry(generation + i, #body, ids[i])
         local new_state, flags = job.make_ready(
-          s, r[_row.DUE_FIRST] == 1, new, was.flags, was.priority, was.tenant, was.since, _count.DELAYED, body)
+          s, r[_row.DUE_FIRST] == 1, new, was.flags, was.priority, was.tenant, was.since,
+          counters.delayed_state(was.state), body)
         set[#set + 1] = ids[i]
         set[#set + 1] = record.moved(body, new_state, generation + i, was.since, flags)
       end

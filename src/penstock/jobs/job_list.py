@@ -247,7 +247,8 @@ class Jobs:
 
         A dead letter is ready there, with its attempts at zero; the others keep due time, priority and attempts. The
         handle of a moved job reports it as cancelled: `app.job("other:" + job.key)` is the new one. Jobs with a unique
-        key or limits, which belong to their queue, stay; so do jobs whose id the other queue has.
+        key or limits, which belong to their queue, stay; so do sleeping ones, whose steps belong to it, and jobs whose
+        id the other queue has.
 
         If the program dies meanwhile, up to 100 jobs are in both queues, and the old ones run after a minute. Three
         round trips for each 100 that match; other arguments and cost as of `cancel`. Raises ConfigurationError for the
@@ -334,8 +335,10 @@ class Jobs:
         names = ["owners" if wanted.state is Status.RUNNING else "records"]
         if wanted.state is Status.READY and wanted.tenant is not None:
             names = ["lane", "suspects"]
-        elif wanted.state in (Status.DEAD, Status.DELAYED):
-            names = [str(wanted.state)]
+        elif wanted.state in (Status.DELAYED, Status.SLEEPING):
+            names = ["delayed"]
+        elif wanted.state is Status.DEAD:
+            names = ["dead"]
         sources = [(shard, name) for shard in self._shards for name in names]
         if len(sources) == 1:
             return _Cursor(sources)

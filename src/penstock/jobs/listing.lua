@@ -365,7 +365,7 @@ function listing.matches(page, id, body, owner)
   local is, since = its.state, its.since
   if owner ~= "" then
     is, since = state.RUNNING, lease.claimed_at(owner)
-  elseif is == state.DELAYED then
+  elseif record.is_delayed(is) then
     since = its.enqueued
   end
   return since <= page.before and (page.state == "" or is == page.state)

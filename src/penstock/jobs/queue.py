@@ -100,11 +100,11 @@ class Queue:
             for job in queue.jobs(state="ready", tenant="acme").page(20).jobs: ...
             queue.jobs(state="dead", task="send_email").requeue()
 
-        state       delayed, ready, parked, running or dead
+        state       delayed, sleeping, ready, parked, running, waiting or dead
         task        the name of a task; "" for bare values
         worker      `host:pid`: only the jobs that it runs
         id_prefix   how the id begins, with or without the name of the queue
-        older_than  seconds that a job has been in its state at least; of a delayed job, seconds since its enqueue
+        older_than  seconds that a job has been in its state at least; since its enqueue if it is delayed or sleeping
         """
         from penstock.jobs.job_list import Jobs, job_filter
 

@@ -61,7 +61,7 @@ entry = layout {
   id = "*",
 }
 
-state = { READY = "r", DELAYED = "w", RUNNING = "x", DEAD = "d", PARKED = "p", WAITING = "a" }
+state = { READY = "r", DELAYED = "w", RUNNING = "x", DEAD = "d", PARKED = "p", WAITING = "a", SLEEPING = "s" }
 
 draft = { DUE_IS_DATE = 1, EXPIRES_IS_DATE = 2, OWN_ID = 4 } -- OWN_ID: chosen by the user
 
@@ -171,6 +171,14 @@ function record.moved(body, new_state, generation, since, flags)
   return record.with(body, {
     format = record.FORMAT, state = new_state, generation = generation, since = since, flags = flags,
   })
+end
+
+-- Whether a job in this state has an entry in `delayed`: its due time is in the future, or it is a durable job that
+-- sleeps or waits for a signal.
+--- (of: str) -> bool
+--- inline
+function record.is_delayed(of)
+  return of == state.DELAYED or of == state.SLEEPING
 end
 
 --- (flags: int, one: int) -> bool

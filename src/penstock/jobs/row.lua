@@ -50,6 +50,7 @@ _row = {
   -- marks: `dependents`, `events`; this number and the next are absent until the queue has a flow (flow.lua)
   FLOWS = 34,
   DEPENDENT = 35, -- jobs that wait for other jobs
+  SLEEPING = 36, -- durable jobs that sleep or wait for a signal; absent until the first one
 }
 
 -- The error for a queue that another version has written.

@@ -37,14 +37,15 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     levels: list[float] | dict[str, int]
     """Level, entries and virtual time for each level. An empty array of Lua arrives as an empty map."""
     next_tick: float = 0
-    # If a later field exists, because the queue has batches or flows, a field that would be absent is False.
+    # If a later field exists, because the queue has batches, flows or sleeping jobs, a field before it may be False.
     parked: int | bool = 0
     next_admission: float | bool = 0
     limited: int | bool = 0
     pauses: int | bool = 0
     batch: list[float] | bool = False
-    flows: int = 0
-    dependent: int = 0
+    flows: int | bool = 0
+    dependent: int | bool = 0
+    sleeping: int = 0
 
     def entries(self) -> dict[int, int]:
         """Level -> entries in all of its lists."""

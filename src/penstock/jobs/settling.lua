@@ -139,9 +139,9 @@ function job.settle(s, incarnation, verb, token, ms, text)
     new_state = state.DEAD
   elseif ms > 0 then
     if not suspends then r[_row.RETRIED] = r[_row.RETRIED] + 1 end
-    counters.move(s, its.tenant, _count.RUNNING, _count.DELAYED, 1)
-    job.delay(s, s.now + ms, new)
-    new_state, since = state.DELAYED, s.now + ms
+    new_state, since = suspends and state.SLEEPING or state.DELAYED, s.now + ms
+    counters.move(s, its.tenant, _count.RUNNING, counters.delayed_state(new_state), 1)
+    job.delay(s, since, new)
   else
     if verb == "retry" or verb == "later" then r[_row.RETRIED] = r[_row.RETRIED] + 1 end
     new_state, flags = job.make_ready(

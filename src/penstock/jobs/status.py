@@ -15,6 +15,7 @@ class Status(StrEnum):
     WAITING    it waits for other jobs
     BLOCKED    it waits for other jobs, and one of them is a dead letter
     DELAYED    its due time is in the future
+    SLEEPING   it is a durable job that sleeps or waits for a signal
     READY      it waits for a worker
     PARKED     it waits for a place in a limit, or its task or tenant is paused
     RUNNING    it is claimed
@@ -29,6 +30,7 @@ class Status(StrEnum):
     WAITING = "waiting"
     BLOCKED = "blocked"
     DELAYED = "delayed"
+    SLEEPING = "sleeping"
     READY = "ready"
     PARKED = "parked"
     RUNNING = "running"
@@ -43,6 +45,7 @@ class Status(StrEnum):
 STATES = {
     constants.WAITING: Status.WAITING,
     constants.DELAYED: Status.DELAYED,
+    constants.SLEEPING: Status.SLEEPING,
     constants.READY: Status.READY,
     constants.PARKED: Status.PARKED,
     constants.DEAD: Status.DEAD,

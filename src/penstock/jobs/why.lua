@@ -1,13 +1,14 @@
 -- Why a job does not run: facts that `why.py` makes one answer of. Nothing here writes.
 --
--- How many jobs are claimed before a ready one follows from the rotation of the tenants (lane.lua). Its tenant is served
--- `own` times before, so each other tenant is served as often as its virtual time allows until then, and at most once
--- for each of its entries. Entries of cancelled jobs count too, and later arrivals do not, so the number is an estimate.
+-- How many jobs are claimed before a ready one follows from the rotation of the tenants (lane.lua). Its tenant is
+-- served `own` times before, so each other tenant is served as often as its virtual time allows until then, and at most
+-- once for each of its entries. Entries of cancelled jobs count too, and later arrivals do not, so the number is an
+-- estimate.
 
 _why = { WORKERS = 100, TENANTS = 64, EXACT = 10000, ROWS = 31 }
 
--- How many entries of a list have a lower generation. The generations of a list rise. In a long list this is an estimate,
--- because the server walks to an entry in its middle.
+-- How many entries of a list have a lower generation. The generations of a list rise. In a long list this is an
+-- estimate, because the server walks to an entry in its middle.
 --- (key: str, n: int, generation: int) -> int
 --- uses: base
 --- seldom
@@ -123,8 +124,8 @@ function why.of_parked(s, facts, body)
   })
 end
 
--- What the server knows about the reason why a job does not run: { what `show` returns, server ms, name, value, … }. The
--- record has no payload.
+-- What the server knows about the reason why a job does not run: { what `show` returns, server ms, name, value, … }.
+-- The record has no payload.
 --- keys: base meta
 --- args: given: int, id: str
 --- flags: allow-oom

@@ -45,7 +45,7 @@ _NAMED: Final = 5
 
 _EXAMINED: Final = 50
 
-_FOREVER: Final = 100_000_000_000.0
+FOREVER: Final = 100_000_000_000.0
 """Seconds since 1970 beyond which nothing is due: a job that waits for a signal without a time-out."""
 
 
@@ -73,6 +73,7 @@ class Explanation:
                ended         completed, dead, cancelled, expired or dropped: see `status`
 
     sentence   the answer in words
+    reason     why it failed last, if the sentence says that: a text that the job has written
     further    what else would hold the job up, in words: no worker, a pause
     workers    live workers of the queue, at most a hundred are counted
     position   about how many jobs are served before it. It counts the present jobs by priority and by the turns of
@@ -104,6 +105,7 @@ class Explanation:
     signal: str = ""
     waits_for: tuple[str, ...] = ()
     left: int | None = None
+    reason: str = ""
 
 
 def explain(shard: Shard, key: str) -> Operation[Explanation]:
@@ -148,7 +150,7 @@ class _Explainer:
                 return self._ready()
             case Status.PARKED:
                 return self._parked()
-            case Status.DELAYED:
+            case Status.DELAYED | Status.SLEEPING:
                 return self._delayed()
             case _:
                 return self._ended(facts.stored.done or b"")
@@ -278,7 +280,7 @@ class _Explainer:
         record = stored.record
         assert record is not None
         due = record.since / 1000
-        until = None if due > _FOREVER else due
+        until = None if due > FOREVER else due
         if stored.failure and b'"unknown_since":' in stored.failure:
             reason = Failure.read(stored.failure).reason
             now = "a live one does now" if facts.knows else "does each import the module that defines it?"
@@ -286,11 +288,14 @@ class _Explainer:
                 f"the last worker that met it does not know its task {record.task!r} ({reason}): {now}; it is offered "
                 f"again {self._in(due)}"
             )
-            return self._with_further(self._is("unknown_task", sentence, until=until))
+            return self._with_further(self._is("unknown_task", sentence, until=until, reason=reason))
         if facts.signal:
             end = "" if until is None else f" or {moment(until)}, {self._in(until)}"
             sentence = f"sleeping, until signal {facts.signal}{end}"
             return self._with_further(self._is("signal", sentence, until=until, signal=facts.signal))
+        if self._base.status is Status.SLEEPING:
+            sentence = f"sleeping, until {moment(due)}, {self._in(due)}"
+            return self._with_further(self._is("sleeping", sentence, until=until))
         if due <= facts.now:
             return self._with_further(
                 self._is("delayed", "it is due: the next turn of a worker makes it ready", until=until)
@@ -300,7 +305,7 @@ class _Explainer:
             sentence = (
                 f"run {record.attempts} of it failed ({reason}); it is tried again {self._in(due)}, {moment(due)}"
             )
-            return self._with_further(self._is("retry", sentence, until=until))
+            return self._with_further(self._is("retry", sentence, until=until, reason=reason))
         return self._with_further(self._is("delayed", f"it is due {self._in(due)}, {moment(due)}", until=until))
 
     def waiting(self, waits_for: tuple[str, ...]) -> Explanation:
@@ -324,7 +329,7 @@ class _Explainer:
                 f"it failed for good {self._ago(died)}, in run {max(1, stored.record.attempts)}: {reason}; requeue it "
                 f"with `penstock dead retry {self._base.id}`"
             )
-            return self._is("ended", sentence, since=died)
+            return self._is("ended", sentence, since=died, reason=reason)
         reason = done[1:].decode(errors="replace") if status in (Status.DROPPED, Status.CANCELLED) else ""
         words = {
             Status.COMPLETED: "it ran and completed",
@@ -332,7 +337,7 @@ class _Explainer:
             Status.EXPIRED: "it expired before a worker was free",
             Status.DROPPED: "its task dropped it",
         }
-        return self._is("ended", words[status] + (f": {reason}" if reason else ""))
+        return self._is("ended", words[status] + (f": {reason}" if reason else ""), reason=reason)
 
     # --- words ---
 

@@ -14,7 +14,6 @@ from penstock.errors import JobNotFound
 from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.flow_tree import FlowNode
 from penstock.jobs.history import Interval
-from penstock.jobs.why import Explanation
 from penstock.ops.inspect import Inspector
 from penstock.web.answers import Json, Mask, body_text, fields, reporting_errors, said
 from penstock.web.bulk import read_filter
@@ -133,12 +132,16 @@ class Questions:
         )
         return Json(shown)
 
-    async def _why(self, job_id: str) -> Explanation | None:
+    async def _why(self, job_id: str) -> dict[str, Any] | None:
         """Why a job does not run; None if it ended meanwhile and its result is gone."""
         try:
-            return await self._ask.jobs.why.aio(job_id)
+            answer = await self._ask.jobs.why.aio(job_id)
         except JobNotFound:
             return None
+        if not answer.reason:
+            return fields(answer)
+        shown = self._said(answer.reason)
+        return fields(answer, sentence=answer.sentence.replace(answer.reason, shown), reason=shown)
 
     async def _flow(self, job_id: str) -> FlowNode | None:
         """The jobs that a job waits or waited for; None if it never waited for any."""

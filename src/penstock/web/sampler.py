@@ -109,6 +109,7 @@ class Sampler:
             "name": view.name,
             "ready": counts.ready,
             "delayed": counts.delayed,
+            "sleeping": counts.sleeping,
             "running": counts.running,
             "parked": counts.parked,
             "dependent": counts.dependent,

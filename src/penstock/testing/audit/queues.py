@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.jobs.claims import Registration
-from penstock.jobs.constants import DEAD, DELAYED, OVERDUE, PARKED, READY, RUNNING, WAITING
+from penstock.jobs.constants import DEAD, DELAYED, OVERDUE, PARKED, READY, RUNNING, SLEEPING, WAITING
 from penstock.jobs.record import Record, entry_generation, entry_has_more, entry_id
 from penstock.jobs.row import Row, read_row
 from penstock.jobs.schedule import StoredSchedule
 from penstock.testing.audit.flows import FlowsAudit
 from penstock.testing.audit.limits import LimitsAudit
 
-_COUNTED_STATES = {READY: 0, DELAYED: 1, RUNNING: 2, DEAD: 3, PARKED: 4, WAITING: 5}
+_COUNTED_STATES = {READY: 0, DELAYED: 1, RUNNING: 2, DEAD: 3, PARKED: 4, WAITING: 5, SLEEPING: 6}
 """State of a job -> index of its counter in the counts of a tenant."""
 
 
@@ -110,11 +110,11 @@ class QueueAudit:
     def _counters(self) -> Iterator[str]:
         counted: dict[bytes, list[int]] = {}
         for id, record in self.jobs.items():
-            counted.setdefault(record.tenant.encode(), [0, 0, 0, 0, 0, 0])[_COUNTED_STATES[self._state(id)]] += 1
+            counted.setdefault(record.tenant.encode(), [0] * 7)[_COUNTED_STATES[self._state(id)]] += 1
         packed = {tenant: _packed(n) for tenant, n in counted.items()}
         if packed != self.keys.get("tenants", {}):
             yield f"tenants: {self.keys.get('tenants')}, counted {counted}"
-        for place, name in enumerate(("ready", "delayed", "running", "dead", "parked", "dependent")):
+        for place, name in enumerate(("ready", "delayed", "running", "dead", "parked", "dependent", "sleeping")):
             total = sum(numbers[place] for numbers in counted.values())
             if getattr(self.row, name) != total:
                 yield f"row {name}: {getattr(self.row, name)}, counted {total}"
@@ -203,7 +203,8 @@ class QueueAudit:
 
     def _delayed_and_dead(self) -> Iterator[str]:
         found = {entry_id(entry): (entry_generation(entry), due) for entry, due in self.keys.get("delayed", {}).items()}
-        expected = {id: (self.jobs[id].generation, self.jobs[id].since) for id in self._in_state(DELAYED)}
+        delayed = self._in_state(DELAYED) | self._in_state(SLEEPING)
+        expected = {id: (self.jobs[id].generation, self.jobs[id].since) for id in delayed}
         if found != expected:
             yield f"delayed: {found}, expected {expected}"
         dead = {id: int(at) for id, at in self.keys.get("dead", {}).items()}
@@ -235,6 +236,6 @@ class QueueAudit:
 
 
 def _packed(numbers: list[int]) -> bytes:
-    """The counts of a tenant as stored. Trailing zeros among the last two counts are left out."""
-    n = 6 if numbers[5] else 5 if numbers[4] else 4
+    """The counts of a tenant as stored. Trailing zeros among the last three counts are left out."""
+    n = max([4, *(place for place in (5, 6, 7) if numbers[place - 1])])
     return struct.pack(f">{n}I", *numbers[:n])

@@ -7,7 +7,7 @@ import { age, number, t, time } from "./text.js";
 
 const NEVER = 1e11; // seconds since 1970 beyond which nothing is due: it waits for a signal without a time-out
 
-const WAITS = ["ready", "delayed", "parked", "running", "waiting", "blocked"];
+const WAITS = ["ready", "delayed", "sleeping", "parked", "running", "waiting", "blocked"];
 
 function Facts({ job }) {
   const ago = (at) => at && at < NEVER && (at > job.now ? `${time(at)}, ${t("due-in", { age: age(at - job.now) })}` : t("ago", { time: time(at), age: age(job.now - at) }));

@@ -4,9 +4,9 @@ import { html, useEffect, useRef, useState } from "./ui.js";
 import { Loading, Problem, Table, Tag, act, ask, later, send, useAnswer } from "./components.js";
 import { age, number, t, time } from "./text.js";
 
-export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", ready: "", parked: "", waiting: "", blocked: "warn", unknown: "", running: "good", completed: "good", dropped: "" };
+export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", sleeping: "", ready: "", parked: "", waiting: "", blocked: "warn", unknown: "", running: "good", completed: "good", dropped: "" };
 const FILTERS = ["state", "task", "tenant", "worker", "id_prefix", "older_than"];
-const SEARCHED = ["ready", "delayed", "parked", "waiting", "running", "dead"];
+const SEARCHED = ["ready", "delayed", "sleeping", "parked", "waiting", "running", "dead"];
 
 const job = (id) => html`<a class="mono" href=${`#/job/${encodeURIComponent(id)}`}>${id}</a>`;
 

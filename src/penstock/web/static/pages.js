@@ -8,10 +8,10 @@ import { age, number, rate, size, t, time } from "./text.js";
 
 const OLD = 60; // seconds after which a ready job has waited long
 
-/** States that a queue without limits, pauses and flows does not know: shown where there are jobs in them. */
-const SELDOM = [["parked", "parked"], ["dependent", "for-others"]];
+/** States that a queue without limits, pauses, flows and durable jobs does not know: shown where there are jobs in them. */
+const SELDOM = [["sleeping", "status.sleeping"], ["parked", "parked"], ["dependent", "for-others"]];
 
-const waits = ({ counts }) => counts.ready + counts.delayed + counts.parked;
+const waits = ({ counts }) => counts.ready + counts.delayed + counts.sleeping + counts.parked;
 
 const sum = (rows, name) => rows.reduce((total, row) => total + row[name], 0);
 
