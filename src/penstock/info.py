@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.jobs.limits import KeyUsage, LimitInfo
     from penstock.jobs.notes import JobProgress, LogLine
     from penstock.jobs.pauses import PausedScope
-    from penstock.jobs.schedule import ScheduleInfo
+    from penstock.jobs.schedule import ScheduleInfo, ScheduleRun
     from penstock.jobs.why import Explanation
     from penstock.locks.answers import (
         Allowance,
@@ -62,7 +62,7 @@ __all__ += ["JobProgress", "LogLine"]
 _names.are_in("penstock.jobs.notes")
 __all__ += ["PausedScope"]
 _names.are_in("penstock.jobs.pauses")
-__all__ += ["ScheduleInfo"]
+__all__ += ["ScheduleInfo", "ScheduleRun"]
 _names.are_in("penstock.jobs.schedule")
 __all__ += ["Explanation"]
 _names.are_in("penstock.jobs.why")

@@ -85,6 +85,7 @@ def commands(shop: Penstock, tmp_path: Path) -> Iterator[dict[str, list[str]]]:
             "dead ls": ["mail"],
             "dead show": [jobs["dead"]],
             "schedule ls": [],
+            "schedule show": ["mail:hourly"],
             "mailbox ls": [],
             "mailbox show": ["ada"],
             "chat ls": [],

@@ -1,6 +1,7 @@
 """`penstock schedule …`: list, add, run, pause, resume and remove schedules."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,20 @@ def test_what_is_wrong_is_one_line_that_says_so(shop: Penstock, penstock: Comman
         code, _, err = penstock("schedule", *words)
         assert code != Exit.OK
         assert text in err, err
+
+
+def test_a_schedule_is_shown_with_its_last_runs(shop: Penstock, penstock: Command, spec: str):
+    add(penstock, spec)
+    assert penstock("schedule", "show", "morning")[0] == Exit.OK
+    penstock("schedule", "run", "morning")
+    (item,) = shop.queue("mail").claim()
+    item.complete()
+    code, out, _ = penstock("schedule", "show", "mail:morning")
+    assert code == Exit.OK
+    assert re.search(rf"{item.id} +completed +in [\d.]+ m?s +[\d.]+ s ago", out)
+    assert re.search(r"completed in [\d.]+ m?s +0 ", penstock("schedule", "ls")[1])
+    (run,) = json.loads(penstock("schedule", "show", "morning", "--json")[1])["runs"]
+    assert (run["job"], run["outcome"]) == (item.id, "completed")
+    code, _, err = penstock("schedule", "show", "evening")
+    assert code == Exit.FAILED
+    assert "no schedule 'evening'" in err

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import pytest
 
 from penstock.jobs.claims import TurnReply
-from penstock.jobs.schedule import ScheduleDefinition, StoredSchedule
+from penstock.jobs.schedule import ScheduleDefinition, ScheduleInfo, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
 from penstock.jobs.timing import Missed, Timing
-from tests.jobs.stand import START, FakeWorker, Stand, record
+from tests.jobs.stand import START, FakeWorker, Stand, record, settlement
 
 MINUTE = Timing(every=60)
 DAY = 86400
@@ -316,3 +316,58 @@ def test_all_schedules_are_found_page_by_page(scheduled: Scheduled, stand: Stand
         if cursor == "0":
             break
     assert names == {f"s{i}" for i in range(300)}
+
+
+# --- its last runs ---
+
+
+def last_runs(scheduled: Scheduled) -> list[tuple[str, str, float | None]]:
+    """The ends of the ids, the outcomes and the seconds of the last runs, the latest first."""
+    runs = ScheduleInfo.of("q", scheduled.show(), scheduled.stand.clock.now_ms).runs
+    return [(run.job.removeprefix("q:schedule:s:"), str(run.outcome), run.seconds) for run in runs]
+
+
+def test_a_schedule_keeps_how_its_last_ten_jobs_ended(scheduled: Scheduled, stand: Stand) -> None:
+    scheduled.define()
+    worker = FakeWorker(stand, "runner", lease=1000.0)
+    for number in range(12):
+        stand.put(f"schedule:s:{number}")
+        (claim,) = worker.claim()
+        stand.advance(number)
+        worker.settle(claim)
+    assert last_runs(scheduled) == [(str(number), "completed", float(number)) for number in range(11, 1, -1)]
+    assert len(stand.dump()["runs"][b"s"]) < 10 * 40
+
+
+def test_each_way_to_end_is_noted_once(scheduled: Scheduled, stand: Stand) -> None:
+    scheduled.define()
+    worker = FakeWorker(stand, "runner")
+    stand.put("schedule:s:1", "schedule:s:2", "schedule:s:3", "schedule:s:4", "other")
+    stand.put("schedule:s:5", expires=1)
+    claims = worker.claim(4)
+    worker.settle(claims[0], ending="retry", delay=60.0)
+    worker.settle(claims[1], ending="bury")
+    worker.settle(claims[2], ending="drop")
+    for _ in range(2):  # a settlement whose reply was lost is sent again
+        worker.stand.run(stand.bindings.settle("runner", settlement(claims[3])))
+    stand.run(stand.bindings.cancel(["schedule:s:1", "other"]))
+    stand.advance(2)
+    assert FakeWorker(stand, "next").claim(4) == []
+    expected = [("5", "expired", None), ("1", "cancelled", None), ("4", "completed", 0.0), ("3", "dropped", 0.0)]
+    assert last_runs(scheduled) == [*expected, ("2", "dead", 0.0)]
+    stand.run(stand.bindings.remove_dead(["schedule:s:2"]))
+    assert last_runs(scheduled) == [*expected, ("2", "dead", 0.0)]
+
+
+def test_the_runs_of_a_schedule_that_was_removed_are_gone(scheduled: Scheduled, stand: Stand) -> None:
+    scheduled.define()
+    worker = FakeWorker(stand, "runner")
+    stand.put("schedule:s:1", "schedule:s:2", "schedule::odd", "schedule", "s")
+    first, second, *others = worker.claim(5)
+    worker.settle(first)
+    assert stand.run(scheduled.bindings.remove("s"))
+    for one in (second, *others):
+        worker.settle(one)
+    assert "runs" not in stand.dump()
+    scheduled.define()
+    assert last_runs(scheduled) == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import BadCall, Concurrency, ConfigurationError, Job, Middleware, Penstock, Status, Unique
+from penstock import BadCall, Concurrency, ConfigurationError, Job, Middleware, Penstock, Retry, Status, Unique
 from penstock.errors import ScheduleNotFound
 from penstock.jobs.middleware import EnqueueContext
 from penstock.jobs.release import release_time
@@ -257,3 +257,21 @@ async def test_the_hooks_of_enqueue_see_scheduled_jobs_and_set_their_trace(app: 
     async with running_worker(app):
         await until(lambda: traces)
     assert traces[0] == "from the schedule"
+
+
+async def test_the_last_runs_of_a_schedule_lead_to_their_jobs(app: Penstock, do: Do):
+    @app.task(queue="q", retry=Retry(0))
+    async def report(n: int) -> int:
+        return 1 // n
+
+    await do(app.schedules.add, "morning", report.call(1), every=3600)
+    job: Job[int] = await do(app.schedules.trigger, "morning")
+    await run_burst(app)
+    await do(app.schedules.add, "morning", report.call(0), every=3600)
+    dead: Job[int] = await do(app.schedules.trigger, "morning")
+    await run_burst(app)
+    (one,) = await do(app.schedules.list)
+    assert [(run.job, run.outcome) for run in one.runs] == [(dead.id, Status.DEAD), (job.id, Status.COMPLETED)]
+    assert one == await do(app.schedules.get, "morning")
+    assert all(run.seconds is not None and 0 <= run.seconds < 60 for run in one.runs)
+    assert await app.job(one.runs[1].job).result.aio(timeout=0) == 1

@@ -98,6 +98,7 @@ COMMANDS = (
     Command("dead retry", "penstock.cli.dead:retry", "run dead letters again, some or all"),
     Command("dead rm", "penstock.cli.dead:rm", "delete dead letters, some or all"),
     Command("schedule ls", "penstock.cli.schedule:ls", "list the schedules with their next ticks"),
+    Command("schedule show", "penstock.cli.schedule:show_one", "show one schedule and its last ten runs"),
     Command("schedule add", "penstock.cli.schedule:add", "enqueue a task again and again"),
     Command("schedule run", "penstock.cli.schedule:run", "enqueue the job of a schedule now"),
     Command("schedule pause", "penstock.cli.schedule:pause", "enqueue nothing for a schedule until it is resumed"),

@@ -9,12 +9,14 @@ import msgspec
 from penstock.cli.job import value_text
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.errors import ConfigurationError
-from penstock.jobs.schedule import ScheduleInfo
+from penstock.jobs.schedule import ScheduleInfo, ScheduleRun
 from penstock.jobs.timing import Missed
-from penstock.ops.wording import age, ago
-from penstock.terminal.tables import headings, show, show_list
+from penstock.ops.wording import age, ago, milliseconds
+from penstock.terminal.tables import headings, show, show_facts, show_json, show_list, show_table
 
-_COLUMNS = headings("schedule:name", "times:text", "state:text", "next:text", "last:text", "jobs", "call:text")
+_COLUMNS = headings(
+    "schedule:name", "times:text", "state:text", "next:text", "last:text", "last run:text", "jobs", "call:text"
+)
 
 
 def ls(queue: str | None = None, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -34,6 +36,37 @@ def ls(queue: str | None = None, /, *, where: Where = HERE, as_json: AsJson = Fa
         now = inspector.now() if schedules else 0.0
     rows = (_row(one, now) for one in schedules)
     show_list(schedules, _COLUMNS, rows, none="There are no schedules.", as_json=as_json)
+
+
+def show_one(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
+    """Show one schedule: its times, its call, and how its last ten jobs ended.
+
+    Parameters
+    ----------
+    name
+        The name of the schedule, or queue:name.
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        one, now = inspector.schedules.show(name), inspector.now()
+    if as_json:
+        return show_json(one)
+    show_facts(
+        {
+            "schedule": one.id,
+            "times": times_text(one),
+            "state": one.state,
+            "next": time_text(one.next) if one.next is not None else "(none)",
+            "last": ago(one.last, now) if one.last is not None else "(none)",
+            "jobs": f"{one.count:,}",
+            "call": value_text(one.body),
+        }
+    )
+    if one.runs:
+        show("")
+        rows = [(run.job, str(run.outcome), _took(run), ago(run.ended, now)) for run in one.runs]
+        show_table(headings("job:name", "outcome:text", "took", "ended"), rows)
 
 
 def add(
@@ -148,4 +181,9 @@ def time_text(seconds: float | None) -> str:
 def _row(one: ScheduleInfo, now: float) -> tuple[str, ...]:
     next_ = "" if one.next is None else f"in {age(max(0.0, one.next - now))}"
     last = "" if one.last is None else ago(one.last, now)
-    return one.id, times_text(one), one.state, next_, last, f"{one.count:,}", value_text(one.body)
+    run = f"{one.runs[0].outcome} {_took(one.runs[0])}".rstrip() if one.runs else ""
+    return one.id, times_text(one), one.state, next_, last, run, f"{one.count:,}", value_text(one.body)
+
+
+def _took(run: ScheduleRun) -> str:
+    return "" if run.seconds is None else f"in {milliseconds(run.seconds)}"

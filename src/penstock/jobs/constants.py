@@ -148,6 +148,14 @@ EXPIRED: Final = b"e"
 DROPPED: Final = b"o"
 NOTED: Final = b"N"
 
+# scheduled, in schedule.lua
+SCHEDULED: Final = {
+    "ended": (0, 6),
+    "started": (6, 6),
+    "letter": (12, 1),
+    "tick": (13, 0),
+}
+
 # keeping, in unique.lua
 DONE: Final = b"d"
 START: Final = b"s"

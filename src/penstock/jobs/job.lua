@@ -252,6 +252,7 @@ function job.remove(s, id, body, letter, text)
   if record.has(was.flags, flag.LIMITED) then limits.leave(s, id, body, was.state, was.flags, was.priority) end
   redis.call("HDEL", base .. "jobs", id)
   if was.flags >= flag.UNIQUE then unique.leave(s, id, body, was.state) end
+  if was.state ~= state.DEAD and schedule.may_have(id) then schedule.note_end(s, id, letter, false) end
   letter = job.clear(id, was.flags, letter)
   if was.state == state.READY then
     counters.move(s, was.tenant, _count.READY, _count.NONE, 1)

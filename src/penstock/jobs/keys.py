@@ -37,6 +37,7 @@ QUEUE = {
     "history:": ("LIST", "counts of the last hour and the last day; one key for each interval", "TTL"),
     "delayed": ("ZSET", "entry -> due ms", "the job"),
     "schedules": ("HASH", "name -> a call that is enqueued again and again", "the operator, or the code"),
+    "runs": ("HASH", "name -> how the last ten jobs of a schedule ended", "the schedule"),
     "ticks": ("ZSET", "schedule, or outbox:<queue> -> when a worker is offered it, server ms", "the schedule"),
     "outbox:": (
         "LIST",

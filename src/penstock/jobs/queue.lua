@@ -26,7 +26,7 @@
 --   notes        HASH    id -> progress and log (notes)            owner: the job
 --   settled:<inc> SET    tokens that an incarnation settled outside of its turns; PX 60 s
 --   cancels:<inc> SET    tokens of running jobs that an incarnation is to cancel (cancelling)
---   schedules, ticks (schedule) · unique, throttle: (unique)
+--   schedules, ticks, runs (schedule) · unique, throttle: (unique)
 --   outbox:, inbox (outbox) · intake (intake) · rotation, heads, lane, front, weights (lane) · leases, held, owners,
 --   workers, releases, tasks: (releases) · results, ends (results) · sleepers (wake) · suspects (recovery)
 --   tenants, age, ages (counters)

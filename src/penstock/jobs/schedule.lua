@@ -11,6 +11,7 @@
 --                    Python reads), draft of its jobs (record.lua)
 --   ticks      ZSET  name -> server ms at which the next tick is offered to a worker; of active schedules only. A name
 --                    that begins with a colon is a queue that the outbox has entries for (outbox.lua)
+--   runs       HASH  name -> how its last ten jobs ended, the latest first: `scheduled`, one after the other
 --   row              NEXT_TICK (row.lua): the lowest score of `ticks`
 --
 -- A worker computes the times, because scripts know neither time zones nor cron lines. A turn offers due ticks to one
@@ -30,6 +31,15 @@ _stored_schedule = layout {
   hash = "c8", -- of the definition
   body = "*", -- spec and draft
 }
+
+scheduled = layout {
+  ended = "I6", -- server ms
+  started = "I6", -- server ms of the claim that ended so; 0: it was never claimed
+  letter = "c1", -- see `ending`; or DEAD of `state`
+  tick = "Bc0", -- the end of the job's id: schedule:name:tick
+}
+
+_scheduled = { MOST = 10, FIRST_BYTE = 115, LONGEST = 255 } -- "s", with which the ids of its jobs begin
 
 _schedule = { FORMAT = 1, ACTIVE = "a", PAUSED = "p", ORPHANED = "o" }
 
@@ -56,6 +66,31 @@ function schedule.write(name, one)
       declared = one.declared, released = one.released, last = one.last, count = one.count, hash = one.hash,
       body = one.body,
     }))
+end
+
+-- Whether a job may be one of a schedule, by the first byte of its id. So the end of another job costs no more.
+--- (id: str) -> bool
+--- inline
+function schedule.may_have(id)
+  return string.byte(id) == _scheduled.FIRST_BYTE
+end
+
+-- Notes how a job of a schedule ended, unless the schedule was removed. `owner`: what `owners` had of its last run.
+--- (s: table, id: str, letter: str, owner: str | false)
+--- uses: base
+--- seldom
+function schedule.note_end(s, id, letter, owner)
+  local name, tick = string.match(id, "^schedule:([^:]+):(.+)$")
+  if not name or #tick > _scheduled.LONGEST or redis.call("HEXISTS", base .. "schedules", name) == 0 then return end
+  local before = redis.call("HGET", base .. "runs", name) or ""
+  local at, n = 1, 1
+  while n < _scheduled.MOST and at <= #before do
+    at, n = at + scheduled.AT_TICK + string.byte(before, at + scheduled.AT_TICK - 1), n + 1
+  end
+  local one = scheduled.pack({
+    ended = s.now, started = owner and lease.claimed_at(owner) or 0, letter = letter, tick = tick,
+  })
+  redis.call("HSET", base .. "runs", name, one .. string.sub(before, 1, at - 1))
 end
 
 -- Has the next tick offered when it is due, if the schedule is active and there is one. `refresh` must follow.
@@ -242,26 +277,30 @@ end
 --- frame: change
 function script.remove_schedule(base, meta, given, name)
   local removed = redis.call("HDEL", base .. "schedules", name)
+  redis.call("HDEL", base .. "runs", name)
   redis.call("ZREM", base .. "ticks", name)
   schedule.refresh(s)
   return removed
 end
 
--- One schedule: { now, schedule or false }.
+-- One schedule: { now, schedule or false, its last runs or false }.
 --- keys: base meta
 --- args: given: int, name: str
 --- flags: no-writes
 --- frame: format
 function script.show_schedule(base, meta, given, name)
-  return { clock.now(given), redis.call("HGET", base .. "schedules", name) }
+  return { clock.now(given), redis.call("HGET", base .. "schedules", name), redis.call("HGET", base .. "runs", name) }
 end
 
--- A page of schedules: { now, next cursor, { name, schedule, … } }. The first and the last cursor is 0.
+-- A page of schedules: { now, next cursor, { name, schedule, … }, { last runs or false, … } }. The first and the last
+-- cursor is 0.
 --- keys: base meta
 --- args: given: int, cursor: str, count: int
 --- flags: no-writes
 --- frame: format
 function script.scan_schedules(base, meta, given, cursor, count)
   local page = redis.call("HSCAN", base .. "schedules", cursor, "COUNT", count)
-  return { clock.now(given), page[1], page[2] }
+  local names = {}
+  for i = 1, #page[2], 2 do names[#names + 1] = page[2][i] end
+  return { clock.now(given), page[1], page[2], #names > 0 and redis.call("HMGET", base .. "runs", unpack(names)) or {} }
 end

@@ -12,8 +12,10 @@ import msgspec
 
 from penstock.core.arguments import is_text, shown
 from penstock.errors import ConfigurationError
+from penstock.jobs.constants import DEAD, SCHEDULED
 from penstock.jobs.job import readable_json
 from penstock.jobs.record import Record
+from penstock.jobs.status import ENDS, Status
 from penstock.jobs.timing import Timing
 
 ORPHANED_AFTER: Final = 86400.0
@@ -69,21 +71,59 @@ class StoredSchedule:
     count: int
     timing: Timing
     draft: bytes
+    runs: bytes = b""
 
     @classmethod
-    def read(cls, name: bytes, packed: bytes) -> StoredSchedule:
+    def read(cls, name: bytes, packed: bytes, runs: bytes | None = None) -> StoredSchedule:
         numbers = _HEADER.unpack_from(packed)
         version, next_tick, declared, released, last = (numbers[at] << 32 | numbers[at + 1] for at in (1, 3, 6, 8, 10))
         start = _HEADER.size
         end = start + numbers[14]
         timing = msgspec.json.decode(packed[start:end], type=Timing)
         return cls(
-            name.decode(), version, next_tick, numbers[5], declared, released, last, numbers[12], timing, packed[end:]
+            *(name.decode(), version, next_tick, numbers[5], declared, released, last, numbers[12], timing),
+            *(packed[end:], runs or b""),
         )
 
     def job_id(self, tick: int | str) -> str:
         """The id, within the queue, of the job of a tick."""
         return f"schedule:{self.name}:{tick}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRun:
+    """How a job of a schedule ended. Times are seconds since 1970 by the server's clock.
+
+    job      its id: `app.job(run.job)`
+    outcome  completed, dead, dropped, cancelled or expired
+    ended    when that was
+    seconds  how long its last run took, from the claim on; None: it never ran
+    """
+
+    job: str
+    outcome: Status
+    ended: float
+    seconds: float | None
+
+    @classmethod
+    def read_all(cls, queue: str, name: str, packed: bytes) -> tuple[ScheduleRun, ...]:
+        """The runs of a schedule as the server has stored them, the latest first."""
+        found, at = [], 0
+        while at + SCHEDULED["tick"][0] <= len(packed):
+            ended, started = (_number(packed, at, field) for field in ("ended", "started"))
+            letter = packed[at + SCHEDULED["letter"][0] :][:1]
+            start = at + SCHEDULED["tick"][0] + 1
+            at = start + packed[start - 1]
+            tick = packed[start:at].decode(errors="replace")
+            outcome = Status.DEAD if letter == DEAD else ENDS.get(letter, Status.UNKNOWN)
+            seconds = (ended - started) / 1000 if started else None
+            found.append(cls(f"{queue}:schedule:{name}:{tick}", outcome, ended / 1000, seconds))
+        return tuple(found)
+
+
+def _number(packed: bytes, at: int, field: str) -> int:
+    start, size = SCHEDULED[field]
+    return int.from_bytes(packed[at + start : at + start + size])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +137,7 @@ class ScheduleInfo:
     last      its last tick; None: it had none
     count     jobs that it has enqueued
     body      `[task, arguments]` of its jobs
+    runs      how its last ten jobs ended, the latest first; those that run or wait for another try are not among them
     """
 
     id: str
@@ -112,6 +153,7 @@ class ScheduleInfo:
     last: float | None
     count: int
     body: Any
+    runs: tuple[ScheduleRun, ...] = ()
 
     @classmethod
     def of(cls, queue: str, one: StoredSchedule, now: int) -> ScheduleInfo:
@@ -134,6 +176,7 @@ class ScheduleInfo:
             one.last / 1000 if one.last else None,
             one.count,
             [record.task, readable_json(record.payload)],
+            ScheduleRun.read_all(queue, one.name, one.runs),
         )
 
 

@@ -60,8 +60,8 @@ class ScheduleBindings:
         """The server's time in ms, and the schedule, or None."""
 
         def read(reply: Sequence[Any]) -> tuple[int, StoredSchedule | None]:
-            now, packed = reply
-            return now, None if packed is None else StoredSchedule.read(name.encode(), packed)
+            now, packed, runs = reply
+            return now, None if packed is None else StoredSchedule.read(name.encode(), packed, runs)
 
         return self._call("show_schedule", name, read=read)
 
@@ -69,9 +69,9 @@ class ScheduleBindings:
         """The server's time in ms, the next cursor ("0": this was the last page), and a page of schedules."""
 
         def read(reply: Sequence[Any]) -> tuple[int, str, list[StoredSchedule]]:
-            now, following, found = reply
-            pairs = zip(found[0::2], found[1::2], strict=True)
-            return now, following.decode(), [StoredSchedule.read(*pair) for pair in pairs]
+            now, following, found, runs = reply
+            rows = zip(found[0::2], found[1::2], runs, strict=True)
+            return now, following.decode(), [StoredSchedule.read(*row) for row in rows]
 
         return self._call("scan_schedules", cursor, count, read=read)
 

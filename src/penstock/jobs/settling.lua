@@ -35,6 +35,9 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
         if was.flags > flag.CALL then letter = job.clear(id, was.flags, letter) end
         if was.flags >= flag.UNIQUE then unique.finish(s, id, of_job) end
         if record.has(was.flags, flag.LIMITED) then limited_runs.finish(s, of_job) end
+        if schedule.may_have(id) then
+          schedule.note_end(s, id, ending.COMPLETED, redis.call("HGET", base .. "owners", id))
+        end
         job.finish(s, id, letter, texts[i] or "null", was.ttl)
       end
     end
@@ -90,6 +93,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
   if verb == "until" then verb, ms = "later", math.max(0, ms - s.now) end
   local suspends = verb == "suspend" and body
   if suspends then ms, text = steps.suspend(s, id, ms, text), "" end
+  local owner = schedule.may_have(id) and redis.call("HGET", base .. "owners", id)
   lease.end_claim(s, incarnation, id, held)
   if verb == "drop" or verb == "cancel" then
     local was = claim.fields(held)
@@ -99,7 +103,9 @@ function job.settle(s, incarnation, verb, token, ms, text)
     redis.call("HDEL", base .. "jobs", id)
     r[total] = r[total] + 1
     counters.move(s, was.tenant, _count.RUNNING, _count.NONE, 1)
-    local letter = job.clear(id, was.flags, verb == "drop" and ending.DROPPED or ending.CANCELLED)
+    local outcome = verb == "drop" and ending.DROPPED or ending.CANCELLED
+    if owner then schedule.note_end(s, id, outcome, owner) end
+    local letter = job.clear(id, was.flags, outcome)
     job.finish(s, id, letter, text, was.ttl)
     return true
   end
@@ -135,6 +141,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
     r[_row.FAILED] = r[_row.FAILED] + 1
     counters.move(s, its.tenant, _count.RUNNING, _count.DEAD, 1)
     s.finished[#s.finished + 1] = id
+    if owner then schedule.note_end(s, id, state.DEAD, owner) end
     flow.report(s, _event.DEAD, id, "")
     new_state = state.DEAD
   elseif ms > 0 then

@@ -51,12 +51,13 @@ STATES = {
     constants.DEAD: Status.DEAD,
 }
 """The letters in records; see `state` in `record.lua`. A running job has another one."""
-_ENDS = {
+ENDS = {
     constants.COMPLETED: Status.COMPLETED,
     constants.CANCELLED: Status.CANCELLED,
     constants.EXPIRED: Status.EXPIRED,
     constants.DROPPED: Status.DROPPED,
 }
+"""The letters of results; see `ending` in `results.lua`."""
 
 
 def status_of(stored: StoredJob) -> Status:
@@ -66,4 +67,4 @@ def status_of(stored: StoredJob) -> Status:
         return Status.BLOCKED
     if stored.record is not None:
         return STATES.get(stored.record.state, Status.UNKNOWN)
-    return _ENDS.get(stored.done[:1], Status.UNKNOWN) if stored.done else Status.UNKNOWN
+    return ENDS.get(stored.done[:1], Status.UNKNOWN) if stored.done else Status.UNKNOWN

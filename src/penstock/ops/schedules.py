@@ -36,6 +36,12 @@ class ScheduleQuestioner(Questioner):
         return found
 
     @verb
+    def show(self, name: str) -> Operation[ScheduleInfo]:
+        """One schedule, with its last runs."""
+        shard, now, stored = yield from self._find(name)
+        return ScheduleInfo.of(shard.name, stored, now)
+
+    @verb
     def add(
         self,
         name: str,

@@ -63,6 +63,8 @@ class QueueAudit:
     def _schedules(self) -> Iterator[str]:
         """`ticks` has active schedules with a next tick, outboxes, and open flows. The row has the earliest time."""
         stored = [StoredSchedule.read(name, packed) for name, packed in self.keys.get("schedules", {}).items()]
+        if gone := set(self.keys.get("runs", {})) - set(self.keys.get("schedules", {})):
+            yield f"runs: of schedules that do not exist: {sorted(gone)}"
         planned = {one.name.encode() for one in stored if one.state == b"a" and one.next_tick}
         planned |= {name.encode() for name in self.keys if name.startswith("outbox:")}
         ticks = self.keys.get("ticks", {})

@@ -1,7 +1,7 @@
 // The pages of jobs by filter, and of schedules.
 
 import { html, useEffect, useRef, useState } from "./ui.js";
-import { Loading, Problem, Table, Tag, act, ask, later, send, useAnswer } from "./components.js";
+import { Loading, Problem, Table, Tag, act, ask, later, link, send, useAnswer } from "./components.js";
 import { age, number, t, time } from "./text.js";
 
 export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", sleeping: "", ready: "", parked: "", waiting: "", blocked: "warn", unknown: "", running: "good", completed: "good", dropped: "" };
@@ -142,6 +142,8 @@ export function Schedules({ mayAct }) {
     [t("state"), (row) => html`<${Tag} state=${state[row.state]}>${t(`schedule.${row.state}`)}<//>`, "tight"],
     [t("next"), (row) => (row.next ? html`<span title=${time(row.next)}>${t("due-in", { age: age(Math.max(0, row.next - answer.now)) })}</span>` : ""), "n"],
     [t("last"), (row) => (row.last ? html`<span title=${time(row.last)}>${t("seen-ago", { age: age(Math.max(0, answer.now - row.last)) })}</span>` : t("never")), "n"],
+    [t("last-run"), (row) => row.runs.length > 0 && html`<details><summary><${Tag} state=${STATES[row.runs[0].outcome]}>${t(`status.${row.runs[0].outcome}`)}<//></summary>
+      <ul>${row.runs.map((run) => html`<li>${link("job", run.job, t(`status.${run.outcome}`))} <span class="quiet">${run.seconds === null ? "" : `${t("took", { age: age(run.seconds) })}, `}${t("seen-ago", { age: age(Math.max(0, answer.now - run.ended)) })}</span></li>`)}</ul></details>`, "tight"],
     [t("jobs-so-far"), (row) => number(row.count), "n"],
     [t("task"), (row) => html`<details><summary class="mono">${row.task}</summary><pre tabindex="0">${row.body}</pre></details>`],
   ];
