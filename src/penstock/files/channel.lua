@@ -189,11 +189,8 @@ end
 -- there would be no receiver.
 --- keys: base state
 --- args: caller: str, number: int, given: int, limit: int, patience: int, receivers: *
+--- frame: once
 function script.open(base, state, caller, number, given, limit, patience, receivers, ...)
-  local fault, l = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   local closed = l and channel.close_number() > 0
   local left = closed and redis.call("ZCARD", base .. "readers") or 0
   if left > 0 then return { "CLOSED", left } end
@@ -213,7 +210,7 @@ function script.open(base, state, caller, number, given, limit, patience, receiv
     redis.call("HDEL", state, "patience")
   end
   for i = receivers, #ARGV do channel.add_receiver(ARGV[i], l.top, now) end
-  return idempotency.keep(caller, number, { "OK" })
+  return { "OK" }
 end
 
 -- Closes the channel: appends the CLOSE record, after which nothing can be sent. Returns { "OK", 1 if it was open, how
@@ -221,11 +218,8 @@ end
 --- keys: base state
 --- args: caller: str, number: int, given: int
 --- flags: allow-oom
+--- frame: once
 function script.close(base, state, caller, number, given)
-  local fault, l = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   if not l then return { "GONE" } end
   if channel.close_number() > 0 then return { "OK", 0, 0 } end
   local now, left = clock.now(given)
@@ -237,7 +231,7 @@ function script.close(base, state, caller, number, given)
   else
     left = log.report(l, now) + log.dismiss_senders()
   end
-  return idempotency.keep(caller, number, { "OK", 1, left })
+  return { "OK", 1, left }
 end
 
 -- Adds a receiver of what is sent from now on. Returns { "OK", 1 if it is new }, { "GONE" }, or { "CLOSED", number of
@@ -245,16 +239,13 @@ end
 --- keys: base state
 --- args: caller: str, number: int, given: int, receiver: str
 --- flags: allow-oom
+--- frame: once
 function script.add_receiver(base, state, caller, number, given, receiver)
-  local fault, l = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   if not l then return { "GONE" } end
   if channel.cursor(l, receiver) then return { "OK", 0 } end
   if channel.close_number() > 0 then return { "CLOSED", redis.call("ZCARD", base .. "readers") } end
   channel.add_receiver(receiver, l.top, clock.now(given))
-  return idempotency.keep(caller, number, { "OK", 1 })
+  return { "OK", 1 }
 end
 
 -- Removes a receiver: nothing is kept for it. Wakes those that wait, because some of them may wait for it. Returns
@@ -262,11 +253,8 @@ end
 --- keys: base state
 --- args: caller: str, number: int, given: int, receiver: str
 --- flags: allow-oom
+--- frame: once
 function script.remove_receiver(base, state, caller, number, given, receiver)
-  local fault, l = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   local now, cursor, why = clock.now(given), nil, "GONE"
   if l then cursor, why = channel.cursor(l, receiver) end
   dead_files.forget(receiver)
@@ -278,7 +266,7 @@ function script.remove_receiver(base, state, caller, number, given, receiver)
     channel.remove_receiver(receiver)
     more, left = channel.trim(l, now), log.report_change()
   end
-  return idempotency.keep(caller, number, { "OK", 1, more, left })
+  return { "OK", 1, more, left }
 end
 
 -- Returns { "OK", now, top, first, bytes, limit, peak, patience or 0, number of the CLOSE record or 0, number of
@@ -287,9 +275,8 @@ end
 --- keys: base state
 --- args: given: int
 --- flags: no-writes
+--- frame: log
 function script.info(base, state, given)
-  local fault, l = log.open()
-  if fault then return fault end
   if not l then return { "GONE" } end
   local rows, dead = {}, dead_files.counts()
   local function add(name, cursor)
@@ -320,11 +307,8 @@ end
 --- keys: base state
 --- args: caller: str, number: int
 --- flags: allow-oom
+--- frame: once
 function script.delete_channel(base, state, caller, number)
-  local fault, l = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   if not l then return idempotency.keep(caller, number, { "OK", 0, 0 }) end
   for _, field in ipairs(redis.call("HKEYS", state)) do
     local receiver = string.match(field, "^counts:(.*)$")
@@ -332,5 +316,5 @@ function script.delete_channel(base, state, caller, number)
   end
   local left = log.delete(l)
   redis.call("UNLINK", base .. "dead_files", unpack(channel.kept_keys()))
-  return idempotency.keep(caller, number, { "OK", 1, left })
+  return { "OK", 1, left }
 end

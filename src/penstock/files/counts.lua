@@ -215,9 +215,8 @@ end
 --- keys: base state
 --- args: receiver: str
 --- flags: no-writes
+--- frame: format
 function script.totals(base, state, receiver)
-  local fault = log.open()
-  if fault then return fault end
   local found = redis.call("HGETALL", base .. "totals:" .. receiver)
   local numbers, tables = { lines = 0, rejected = 0, version = 0, dead = 0 }, {}
   for i = 1, #found, 2 do
@@ -240,9 +239,8 @@ end
 --- keys: base state
 --- args: receiver: str, table_name: str, offset: int, n: int
 --- flags: allow-oom
+--- frame: format
 function script.top_counts(base, state, receiver, table_name, offset, n)
-  local fault = log.open()
-  if fault then return fault end
   local known = redis.call("HMGET", base .. "totals:" .. receiver, "table:" .. table_name, "committed")
   if known[2] then return { "PENDING" } end
   local kind = known[1] or "count 0"
@@ -267,9 +265,8 @@ end
 --- keys: base state
 --- args: receiver: str, table_name: str, wanted: *
 --- flags: allow-oom
+--- frame: format
 function script.counts_of(base, state, receiver, table_name, wanted, ...)
-  local fault = log.open()
-  if fault then return fault end
   local known = redis.call("HMGET", base .. "totals:" .. receiver, "table:" .. table_name, "committed")
   if known[2] then return { "PENDING" } end
   local kind = known[1] or "count 0"
@@ -291,9 +288,8 @@ end
 --- keys: base state
 --- args: receiver: str, offset: int, n: int
 --- flags: no-writes
+--- frame: format
 function script.rejected(base, state, receiver, offset, n)
-  local fault = log.open()
-  if fault then return fault end
   if redis.call("HGET", base .. "totals:" .. receiver, "committed") then return { "PENDING" } end
   return redis.call("LRANGE", base .. "rejected:" .. receiver, offset, offset + n - 1)
 end
@@ -302,9 +298,8 @@ end
 --- keys: base state
 --- args: receiver: str
 --- flags: allow-oom
+--- frame: format
 function script.forget_counts(base, state, receiver)
-  local fault = log.open()
-  if fault then return fault end
   counts.delete(receiver)
   return 1
 end

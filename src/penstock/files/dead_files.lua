@@ -34,9 +34,8 @@ end
 --- keys: base state
 --- args: given: int, receiver: str, id: str, is_kept: int, json: str
 --- flags: allow-oom
+--- frame: log
 function script.note_dead_file(base, state, given, receiver, id, is_kept, json)
-  local fault, l = log.open()
-  if fault then return fault end
   if not l then return { "GONE" } end
   local field, stored = receiver .. "\0" .. id, redis.call("HLEN", base .. "dead_files")
   if stored >= _dead_files.MOST and redis.call("HEXISTS", base .. "dead_files", field) == 0 then
@@ -50,9 +49,8 @@ end
 --- keys: base state
 --- args: receiver: str
 --- flags: no-writes
+--- frame: format
 function script.list_dead_files(base, state, receiver)
-  local fault = log.open()
-  if fault then return fault end
   local found, answer = redis.call("HGETALL", base .. "dead_files"), { "OK" }
   for i = 1, #found, 2 do
     local of, id = string.match(found[i], "^(%Z*)%z(.*)$")
@@ -68,9 +66,8 @@ end
 --- keys: base state
 --- args: receiver: str, ids: *
 --- flags: allow-oom
+--- frame: format
 function script.retry_dead_files(base, state, receiver, ids, ...)
-  local fault = log.open()
-  if fault then return fault end
   local n = 0
   for i = ids, #ARGV do
     local field = receiver .. "\0" .. ARGV[i]
@@ -87,9 +84,8 @@ end
 --- keys: base state
 --- args: receiver: str, ids: *
 --- flags: allow-oom
+--- frame: log
 function script.remove_dead_files(base, state, receiver, ids, ...)
-  local fault, l = log.open()
-  if fault then return fault end
   local n = 0
   for i = ids, #ARGV do n = n + redis.call("HDEL", base .. "dead_files", receiver .. "\0" .. ARGV[i]) end
   local finished = l and channel.close_number() > 0 and redis.call("EXISTS", base .. "readers") == 0

@@ -60,9 +60,8 @@ end
 --- keys: base state
 --- args: given: int, receiver: str, id: str, index: int, packed_counts: str
 --- flags: allow-oom
+--- frame: log
 function script.deposit(base, state, given, receiver, id, index, packed_counts)
-  local fault, l = log.open()
-  if fault then return fault end
   if not l then return { "GONE" } end
   local now, totals, sums = clock.now(given), base .. "totals:" .. receiver, base .. "deposited_sums:" .. receiver
   local refusal = deposits.refusal(receiver, id, now)
@@ -90,9 +89,8 @@ end
 --- keys: base state
 --- args: given: int, receiver: str, id: str
 --- flags: allow-oom
+--- frame: format
 function script.add_piece(base, state, given, receiver, id)
-  local fault = log.open()
-  if fault then return fault end
   local totals, list = base .. "totals:" .. receiver, base .. "deposited:" .. receiver
   if not redis.call("HGET", totals, "committed") then
     if id ~= "" and deposits.count(receiver, id) then deposits.drop(receiver) end

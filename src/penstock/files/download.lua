@@ -97,10 +97,9 @@ end
 --- args: receiver_state: str, packed_counts: str, after: int, position: str, limit: int, room: int, address: str
 --- args: wait_ms: int
 --- flags: allow-oom
+--- frame: log
 function script.receive(base, state, given, receiver, token, dead_token, number, lease_ms, reached, acked,
   receiver_state, packed_counts, after, position, limit, room, address, wait_ms)
-  local fault, l = log.open()
-  if fault then return fault end
   if not l then
     log.wake_changed()
     log.await_message(address, wait_ms)
@@ -160,9 +159,8 @@ end
 --- keys: base state
 --- args: given: int, receiver: str, token: str, lease_ms: int
 --- flags: allow-oom
+--- frame: log
 function script.renew(base, state, given, receiver, token, lease_ms)
-  local fault, l = log.open()
-  if fault then return fault end
   local call, owner = string.match(redis.call("HGET", base .. "owners", receiver) or "", "^%d+ (%d+ %d) (.*)$")
   if not l or owner ~= token then return 0 end
   local now = clock.now(given)
@@ -202,9 +200,8 @@ end
 --- args: given: int, receiver: str, token: str, lease_ms: int, limit: int, room: int, address: str, wait_ms: int
 --- args: claims: *
 --- flags: allow-oom
+--- frame: log
 function script.share(base, state, given, receiver, token, lease_ms, limit, room, address, wait_ms, claims, ...)
-  local fault, l = log.open()
-  if fault then return fault end
   if not l then
     log.wake_changed()
     log.await_message(address, wait_ms)

@@ -54,9 +54,8 @@ end
 --- keys: base state
 --- args: receiver: str
 --- flags: no-writes
+--- frame: format
 function script.dead_batches(base, state, receiver)
-  local fault = log.open()
-  if fault then return fault end
   local found, answer = redis.call("HGETALL", base .. "uncounted:" .. receiver), {}
   for i = 1, #found, 2 do
     answer[#answer + 1] = found[i]
@@ -70,9 +69,8 @@ end
 --- keys: base state
 --- args: receiver: str, id: str
 --- flags: no-writes
+--- frame: format
 function script.dead_lines(base, state, receiver, id)
-  local fault = log.open()
-  if fault then return fault end
   return redis.call("HGET", base .. "uncounted_lines:" .. receiver, id) or ""
 end
 
@@ -81,9 +79,8 @@ end
 --- keys: base state
 --- args: given: int, receiver: str, id: str, packed_counts: str, json: str
 --- flags: allow-oom
+--- frame: format
 function script.settle_dead_batch(base, state, given, receiver, id, packed_counts, json)
-  local fault = log.open()
-  if fault then return fault end
   local stored, now = redis.call("HGET", base .. "uncounted:" .. receiver, id), clock.now(given)
   if not stored then return { "OK" } end
   local found = counts.decode(packed_counts)
@@ -103,9 +100,8 @@ end
 --- keys: base state
 --- args: receiver: str, ids: *
 --- flags: allow-oom
+--- frame: format
 function script.retry_dead_batches(base, state, receiver, ids, ...)
-  local fault = log.open()
-  if fault then return fault end
   local n = 0
   for i = ids, #ARGV do
     if redis.call("HEXISTS", base .. "uncounted:" .. receiver, ARGV[i]) == 1 then
@@ -120,9 +116,8 @@ end
 --- keys: base state
 --- args: receiver: str, ids: *
 --- flags: allow-oom
+--- frame: format
 function script.remove_dead_batches(base, state, receiver, ids, ...)
-  local fault = log.open()
-  if fault then return fault end
   local n = 0
   for i = ids, #ARGV do
     if uncounted.remove(receiver, ARGV[i]) then n = n + 1 end

@@ -138,9 +138,8 @@ end
 --- keys: base state
 --- args: names: *
 --- flags: no-writes
+--- frame: format
 function script.find_entries(base, state, names, ...)
-  local fault = log.open()
-  if fault then return fault end
   local answer = { "OK" }
   for i = names, #ARGV do
     local found = {}
@@ -161,9 +160,8 @@ end
 --- keys: base state
 --- args: id: str, upload_id: str, token: str
 --- flags: allow-oom
+--- frame: format
 function script.take_over(base, state, id, upload_id, token)
-  local fault = log.open()
-  if fault then return fault end
   local entry = redis.call("HGET", base .. "entries", id)
   if not entry then return { "TAKEN" } end
   local _, known, upload_state, outcome, names = unpack(cmsgpack.unpack(entry))
@@ -177,15 +175,12 @@ end
 -- Returns { "OK", how many files were forgotten }, or { "TAKEN" } if another process has sent more of the file.
 --- keys: base state
 --- args: caller: str, number: int, given: int, id: str, expected: str, upload_state: str, outcome: str, names: *
+--- frame: once
 function script.rename_entry(base, state, caller, number, given, id, expected, upload_state, outcome, names, ...)
-  local fault, l = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   if not l then return { "GONE" } end
   if redis.call("HGET", base .. "entries", id) ~= expected then return { "TAKEN" } end
   memory.store(id, "", "", upload_state, outcome, { unpack(ARGV, names) })
-  return idempotency.keep(caller, number, { "OK", memory.note_sent(id, clock.now(given)) })
+  return { "OK", memory.note_sent(id, clock.now(given)) }
 end
 
 -- Whether a piece of a `put` may be stored: the sender still owns its upload, or the file is as the sender found it.
@@ -246,11 +241,8 @@ end
 -- everything }; { "TAKEN" }; or { "GONE" | "VANISHED" | "LARGE" | "NOT_A_MEMBER" }.
 --- keys: base state
 --- args: caller: str, number: int, given: int, token: str, pieces: *
+--- frame: once
 function script.put(base, state, caller, number, given, token, pieces, ...)
-  local fault, l = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   if not l then return { "GONE" } end
   if channel.close_number() > 0 then return { "CLOSED", redis.call("ZCARD", base .. "readers") } end
   local uploads, size = upload.read_pieces(pieces)
@@ -282,7 +274,7 @@ function script.put(base, state, caller, number, given, token, pieces, ...)
   if bytes > tonumber(redis.call("HGET", state, "peak") or 0) then redis.call("HSET", state, "peak", bytes) end
   log.report(l, now)
   log.wake_senders(l)
-  return idempotency.keep(caller, number, { "OK", bytes, upload.slowest(), forgotten })
+  return { "OK", bytes, upload.slowest(), forgotten }
 end
 
 -- For a sender that got FULL: asks whether there is space for `size` bytes, and at least for a quarter of the limit.
@@ -291,9 +283,8 @@ end
 --- keys: base state
 --- args: given: int, size: int, address: str, wait_ms: int
 --- flags: allow-oom
+--- frame: log
 function script.await_space(base, state, given, size, address, wait_ms)
-  local fault, l = log.open()
-  if fault then return fault end
   local space = l and math.min(l.bytes, math.max(size, math.floor(l.bytes / 4)))
   local is_open = l and channel.close_number() == 0
   local full = is_open and upload.refuse_if_full(l, space, clock.now(given))

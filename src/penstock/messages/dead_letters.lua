@@ -34,9 +34,8 @@ end
 --- keys: base state
 --- args: offset: int, n: int
 --- flags: no-writes
+--- frame: format
 function script.list_dead_letters(base, state, offset, n)
-  local fault = log.open()
-  if fault then return fault end
   local answer, room = { "OK", redis.call("ZCARD", base .. "dead") }, _letters.ROOM
   local found = redis.call("ZRANGE", base .. "dead", offset, offset + n - 1, "REV", "WITHSCORES")
   for i = 1, #found, 2 do
@@ -57,11 +56,8 @@ end
 -- examined, how many of them were dead letters, how many are left to wake } or { "GONE" | "VANISHED" }.
 --- keys: base state
 --- args: caller: str, number: int, given: int, positions: *
+--- frame: once
 function script.requeue_dead_letters(base, state, caller, number, given, positions, ...)
-  local fault, l = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   if not l then return log.refuse_gone() end
   local now, room, examined, done, left = clock.now(given), _letters.ROOM, 0, 0, 0
   for i = positions, #ARGV do
@@ -80,22 +76,19 @@ function script.requeue_dead_letters(base, state, caller, number, given, positio
     log.save(l, now)
     left = log.report(l, now)
   end
-  return idempotency.keep(caller, number, { "OK", examined, done, left })
+  return { "OK", examined, done, left }
 end
 
 -- Deletes dead letters. Returns { "OK", how many of the positions were dead letters }.
 --- keys: base state
 --- args: caller: str, number: int, positions: *
 --- flags: allow-oom
+--- frame: once
 function script.remove_dead_letters(base, state, caller, number, positions, ...)
-  local fault = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   local done = 0
   for i = positions, #ARGV do
     done = done + redis.call("HEXISTS", base .. "letters", ARGV[i])
     letters.remove(ARGV[i])
   end
-  return idempotency.keep(caller, number, { "OK", done })
+  return { "OK", done }
 end

@@ -36,7 +36,6 @@ end
 
 -- Returns the bytes up to the end of a message, which is stored or was freed last.
 --- (l: table, number: int) -> int
---- uses: base
 function history.ended(l, number)
   if number < l.first then return l.begun end
   local entry = log.entry(l, number)
@@ -99,11 +98,8 @@ end
 --- keys: base state
 --- args: caller: str, number: int, given: int, by: str, position: str, kind: str, body: str
 --- flags: allow-oom
+--- frame: once
 function script.change(base, state, caller, number, given, by, position, kind, body)
-  local fault, l = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   if not l then return log.refuse_gone() end
   if not log.is_member(by) then return log.refuse_sender() end
   local target = log.locate(l, position)
@@ -134,7 +130,7 @@ function script.change(base, state, caller, number, given, by, position, kind, b
   l.entry_number = nil
   log.save(l, now)
   local left, to_notify = log.report(l, now)
-  return idempotency.keep(caller, number, { "OK", event, left, to_notify })
+  return { "OK", event, left, to_notify }
 end
 
 -- Returns a page of messages in ascending order, without moving a cursor: the last ones before the position `before`,
@@ -144,9 +140,8 @@ end
 --- keys: base state
 --- args: given: int, member: str, before: str, after: str, limit: int, room: int
 --- flags: no-writes
+--- frame: log
 function script.page(base, state, given, member, before, after, limit, room)
-  local fault, l = log.open()
-  if fault then return fault end
   if not l then return log.refuse_gone() end
   if not log.is_member(member) then return log.refuse_sender() end
   local low, high = log.locate(l, after), log.locate(l, before)

@@ -131,7 +131,6 @@ end
 -- note is OVERDUE, without the body, if the message is not delivered any more; "edit" or "redact" and a position, for
 -- an event (history.lua); "edited" or "redacted" and the position of the event. Returns the number of the last message.
 --- (l: table, position: int, limit: int, room: int, into: table) -> int
---- uses: base
 function log.deliver(l, position, limit, room, into)
   local head = #into
   position = log.read(l, position, limit, room, into)
@@ -151,12 +150,9 @@ end
 --- keys: base state
 --- args: caller: str, number: int, given: int, messages: int, bytes: int, age_ms: int, refuse: int
 --- args: history_messages: int, history_ms: int, by: str, first: int, body: str, members: *
+--- frame: once
 function script.create(base, state, caller, number, given, messages, bytes, age_ms, refuse,
   history_messages, history_ms, by, first, body, members, ...)
-  local fault, l = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   if l then return { "EXISTS" } end
   local gone = log.refuse_gone()
   if gone[1] == "VANISHED" then return gone end
@@ -175,7 +171,7 @@ function script.create(base, state, caller, number, given, messages, bytes, age_
     own.add(by, made.top, made.top)
     log.save(made, now)
   end
-  return idempotency.keep(caller, number, { "OK", first })
+  return { "OK", first }
 end
 
 -- Acknowledges everything up to the position `acked`. Then returns up to `limit` messages after the position `after`,
@@ -194,9 +190,8 @@ end
 --- args: given: int, member: str, device: str, acked: str, after: str, limit: int, room: int, address: str
 --- args: wait_ms: int, watch: int
 --- flags: allow-oom
+--- frame: log
 function script.pull(base, state, given, member, device, acked, after, limit, room, address, wait_ms, watch)
-  local fault, l = log.open()
-  if fault then return fault end
   if not l then
     log.wake_changed()
     log.await_message(address, member == "" and wait_ms or 0)
@@ -255,9 +250,8 @@ end
 --- keys: base state
 --- args: given: int
 --- flags: allow-oom
+--- frame: log
 function script.trim(base, state, given)
-  local fault, l = log.open()
-  if fault then return fault end
   return { "OK", l and log.trim(l, clock.now(given)) or 0 }
 end
 
@@ -266,9 +260,8 @@ end
 --- keys: base state
 --- args: given: int, create: int, messages: int, bytes: int, age_ms: int, refuse: int, history_messages: int
 --- args: history_ms: int
+--- frame: log
 function script.limit(base, state, given, create, messages, bytes, age_ms, refuse, history_messages, history_ms)
-  local fault, l = log.open()
-  if fault then return fault end
   if not l then
     local gone = log.refuse_gone()
     if create == 0 or gone[1] == "VANISHED" then return gone end
@@ -292,12 +285,9 @@ end
 --- keys: base state
 --- args: caller: str, number: int
 --- flags: allow-oom
+--- frame: once
 function script.delete(base, state, caller, number)
-  local fault, l = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   local exists = l or log.refuse_gone()[1] == "VANISHED"
   local left = exists and log.delete(l) or 0
-  return idempotency.keep(caller, number, { "OK", exists and 1 or 0, left })
+  return { "OK", exists and 1 or 0, left }
 end

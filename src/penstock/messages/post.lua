@@ -134,11 +134,8 @@ end
 --- keys: base state
 --- args: caller: str, number: int, given: int, create: int, by: str, ttl_ms: int, address: str, wait_ms: int
 --- args: messages: *
+--- frame: once
 function script.post(base, state, caller, number, given, create, by, ttl_ms, address, wait_ms, messages, ...)
-  local fault, l = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   if not l then
     local gone = log.refuse_gone()
     if create == 0 or gone[1] == "VANISHED" then return gone end
@@ -218,5 +215,5 @@ function script.post(base, state, caller, number, given, create, by, ttl_ms, add
     log.await_space(0, address, 0)
     log.wake_senders(l)
   end
-  return idempotency.keep(caller, number, { "OK", positions, left, to_notify })
+  return { "OK", positions, left, to_notify }
 end

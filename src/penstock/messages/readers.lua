@@ -92,11 +92,8 @@ end
 --- keys: base state
 --- args: caller: str, number: int, member: str, last: int
 --- flags: allow-oom
+--- frame: once
 function script.join(base, state, caller, number, member, last)
-  local fault, l = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   if not l then return log.refuse_gone() end
   if log.is_member(member) then
     local _, cursor = log.reader(l, member, "")
@@ -105,7 +102,7 @@ function script.join(base, state, caller, number, member, last)
   local cursor = l.first - 1
   if last >= 0 then cursor = math.max(cursor, events.floor(l, last)) end
   redis.call("ZADD", base .. "readers", cursor, member)
-  return idempotency.keep(caller, number, { "OK", cursor, 1 })
+  return { "OK", cursor, 1 }
 end
 
 -- Removes a member with all its devices, and wakes those that wait, because the member may be one of them. When the
@@ -114,11 +111,8 @@ end
 --- keys: base state
 --- args: caller: str, number: int, given: int, member: str
 --- flags: allow-oom
+--- frame: once
 function script.leave(base, state, caller, number, given, member)
-  local fault, l = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   if not l then return idempotency.keep(caller, number, { "OK", 0, 0, 0, 0 }) end
   local again = own.forget(member) and 1 or 0
   if not log.is_member(member) then return idempotency.keep(caller, number, { "OK", 0, 0, 0, again }) end
@@ -131,7 +125,7 @@ function script.leave(base, state, caller, number, given, member)
   else
     more, left = log.trim(l, clock.now(given)), log.report_change()
   end
-  return idempotency.keep(caller, number, { "OK", 1, more, left, again })
+  return { "OK", 1, more, left, again }
 end
 
 -- Removes a device that will not read again. If it was the last one, the member takes over its cursor. Returns { "OK",
@@ -139,9 +133,8 @@ end
 --- keys: base state
 --- args: given: int, member: str, device: str
 --- flags: allow-oom
+--- frame: log
 function script.drop_device(base, state, given, member, device)
-  local fault, l = log.open()
-  if fault then return fault end
   if not l then return log.refuse_gone() end
   local name = log.reader_name(member, device)
   local cursor = redis.call("ZSCORE", base .. "readers", name)
@@ -166,9 +159,8 @@ end
 --- keys: base state
 --- args: given: int, member: str, device: str, position: str
 --- flags: allow-oom
+--- frame: log
 function script.mark_unread(base, state, given, member, device, position)
-  local fault, l = log.open()
-  if fault then return fault end
   if not l then return log.refuse_gone() end
   local name, cursor, devices = log.reader(l, member, device)
   if not cursor then return log.refuse() end
@@ -192,9 +184,8 @@ end
 --- keys: base state
 --- args: given: int, member: str, device: str, watch: int
 --- flags: allow-oom
+--- frame: log
 function script.status(base, state, given, member, device, watch)
-  local fault, l = log.open()
-  if fault then return fault end
   if not l then return log.refuse_gone() end
   local name, cursor = log.reader(l, member, device)
   local now, readers = clock.now(given), redis.call("ZCARD", base .. "readers")
@@ -220,9 +211,8 @@ end
 --- keys: base state
 --- args: offset: int, n: int
 --- flags: no-writes
+--- frame: log
 function script.readers(base, state, offset, n)
-  local fault, l = log.open()
-  if fault then return fault end
   if not l then return log.refuse_gone() end
   local rows = redis.call("ZRANGE", base .. "readers", offset, offset + n - 1, "WITHSCORES")
   local answer = { "OK", l.top, l.first }

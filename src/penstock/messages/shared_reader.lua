@@ -84,7 +84,6 @@ end
 -- Appends a message to `into`, if it is still stored. Returns whether it is. If the stream has vanished, `l.is_lost` is
 -- set.
 --- (l: table, number: int, into: table) -> bool
---- uses: base
 function shared_reader.read(l, number, into)
   return number >= l.first and log.deliver(l, number - 1, 1, math.huge, into) == number
 end
@@ -301,9 +300,8 @@ end
 --- args: given: int, member: str, token: str, lease_ms: int, limit: int, room: int, most: int, address: str
 --- args: wait_ms: int
 --- flags: allow-oom
+--- frame: log
 function script.claim(base, state, given, member, token, lease_ms, limit, room, most, address, wait_ms)
-  local fault, l = log.open()
-  if fault then return fault end
   local now = clock.now(given)
   if not l then
     log.wake_changed()
@@ -341,11 +339,8 @@ end
 --- keys: base state
 --- args: caller: str, number: int, given: int, member: str, action: str, ms: int, reason: str, claims: *
 --- flags: allow-oom
+--- frame: once
 function script.settle_claims(base, state, caller, number, given, member, action, ms, reason, claims, ...)
-  local fault, l = log.open()
-  if fault then return fault end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   if not l then return log.refuse_gone() end
   local now, lost, more = clock.now(given), {}, 0
   local name, cursor = log.reader(l, member, "")
@@ -381,5 +376,5 @@ function script.settle_claims(base, state, caller, number, given, member, action
   else
     shared_reader.appoint(name, now)
   end
-  return idempotency.keep(caller, number, { "OK", more, lost })
+  return { "OK", more, lost }
 end

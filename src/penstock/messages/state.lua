@@ -20,6 +20,33 @@ function log.open()
   return nil, l
 end
 
+-- The frame of a script that needs the log `l`, nil if there is none.
+--- uses: base state
+function frame.log()
+  local fault, l = log.open()
+  if fault then return fault end
+  -- …
+end
+
+-- The frame of a script that needs none of the numbers of the log.
+--- uses: base state
+function frame.format()
+  local fault = log.open()
+  if fault then return fault end
+  -- …
+end
+
+-- The frame of a script that recognises a repeated call, and returns its first answer again.
+--- uses: base state caller number
+function frame.once(...)
+  local fault, l = log.open()
+  if fault then return fault end
+  local past = idempotency.replay(caller, number)
+  if past then return past end
+  -- …
+  return idempotency.keep(caller, number, ...)
+end
+
 -- Stores the content of `state`.
 --- (l: table)
 --- uses: state

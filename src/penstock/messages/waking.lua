@@ -132,9 +132,8 @@ end
 --- keys: base state
 --- args: given: int
 --- flags: allow-oom
+--- frame: log
 function script.wake(base, state, given)
-  local fault, l = log.open()
-  if fault then return fault end
   local left, to_notify = log.wake_changed(), {}
   if not l or redis.call("HEXISTS", state, "end") == 1 then left = left + log.dismiss_senders() end
   if l then left, to_notify = log.wake_others(l, clock.now(given), left) end
