@@ -50,7 +50,7 @@ def test_dead_batches_are_listed_shown_retried_and_removed(shop: Penstock, penst
     hits.run(wait=0.1)
     assert penstock("dead", "rm", "--all", where)[0] == Exit.USAGE
     code, shown, _ = penstock("dead", "rm", "--all", where, "--yes")
-    assert (code, shown) == (Exit.OK, "1 batch removed.\n")
+    assert (code, shown) == (Exit.OK, f"1 dead batch of {where} removed.\n")
     assert hits.totals().dead == 0
     assert penstock("dead", "show", f"{where}:2")[0] == Exit.FAILED
     assert penstock("dead", "rm", f"{where}:2", "--yes")[0] == Exit.FAILED

@@ -21,6 +21,7 @@ The modules of this folder, in reading order:
                           jobs that match a filter
     plain_worker.py, parameter.py
                           `penstock worker` without the extra `cli`
+    dead_kinds.py         retries and removes dead letters that are in no queue
     dead_messages.py      the dead letters of mailboxes
     dead_files.py         the same for files that a receiver could not save
     dead_batches.py       the batches that an aggregate could not count

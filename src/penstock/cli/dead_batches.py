@@ -6,11 +6,11 @@ such a name, because the name of a queue has no colon.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from penstock.cli.dead_kinds import DeadKind, Words
 from penstock.cli.exits import Exit
-from penstock.cli.where import Where, confirm
+from penstock.cli.where import Where
 from penstock.counting.dead_batches import DeadBatch, DeadBatches
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.ops.inspect import Inspector
@@ -96,44 +96,14 @@ def show_one(id: str, where: Where, *, as_json: bool) -> None:
         show(f"and {many(len(lines) - FIRST, 'more line', 'more lines')}; --json prints all of them")
 
 
+KIND = DeadKind("dead batch", "dead batches", _of, _split, lambda dead: [batch.id for batch in dead.list()])
+
+
 def retry(ids: Sequence[str], all_of: str | None, where: Where, *, yes: bool) -> Exit:
-    return _act(ids, all_of, where, "has the next run count {}", "{} will be retried", lambda dead: dead.retry, yes=yes)
+    words = Words("has the next run count {}", "will be retried", "a dead batch")
+    return KIND.act(words, lambda dead: dead.retry, ids, all_of, where, yes=yes)
 
 
 def rm(ids: Sequence[str], all_of: str | None, where: Where, *, yes: bool) -> Exit:
-    what = "deletes {}, so that their lines are never counted"
-    return _act(ids, all_of, where, what, "{} removed", lambda dead: dead.remove, yes=yes, ask=True)
-
-
-def _act(
-    ids: Sequence[str],
-    all_of: str | None,
-    where: Where,
-    what: str,
-    done: str,
-    act: Callable[[DeadBatches], Callable[..., int]],
-    *,
-    yes: bool,
-    ask: bool = False,
-) -> Exit:
-    """Apply `act` to these dead batches, or to all of an aggregate after a confirmation. `ask`: confirm ids, too."""
-    with where.open() as inspector:
-        if all_of is not None:
-            dead = _of(inspector, all_of)
-            present = [batch.id for batch in dead.list()]
-            batches = f"{many(len(present), 'dead batch', 'dead batches')} of {all_of}"
-            confirm(f"This {what.format(batches)}, at {inspector.location}.", yes=yes)
-            show(f"{done.format(many(act(dead)(*present), 'batch', 'batches'))}.")
-            return Exit.OK
-        if ask:
-            batches = many(len(ids), "dead batch", "dead batches")
-            confirm(f"This {what.format(batches)}, at {inspector.location}.", yes=yes)
-        failed = False
-        for id in ids:
-            name, number = _split(id)
-            if act(_of(inspector, name))(number):
-                show(done.format(id))
-            else:
-                failed = True
-                print(f"penstock: {id} is not a dead batch", file=sys.stderr)
-        return Exit.FAILED if failed else Exit.OK
+    words = Words("deletes {}, so that their lines are never counted", "removed", "a dead batch")
+    return KIND.act(words, lambda dead: dead.remove, ids, all_of, where, yes=yes, ask=True)

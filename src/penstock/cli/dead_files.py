@@ -5,15 +5,15 @@ Those of a receiver are named `files:CHANNEL:RECEIVER`, and one of them `files:C
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from penstock.cli.dead_kinds import DeadKind, Words
 from penstock.cli.exits import Exit
-from penstock.cli.where import Where, confirm
+from penstock.cli.where import Where
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.files.dead_files import DeadFiles
 from penstock.ops.inspect import Inspector
-from penstock.ops.wording import ago, many
+from penstock.ops.wording import ago
 from penstock.terminal.tables import show, show_facts, show_json, show_table
 
 PREFIX = "files:"
@@ -78,46 +78,14 @@ def show_one(id: str, where: Where, *, as_json: bool) -> None:
     )
 
 
+KIND = DeadKind("dead file", "dead files", _of, _split, lambda dead: [one.id for one in dead.list()])
+
+
 def retry(ids: Sequence[str], all_of: str | None, where: Where, *, yes: bool) -> Exit:
-    what, done = "has the next receive save {}", "{} will be retried"
-    refused = "{} is not a dead file whose bytes are kept"
-    return _act(ids, all_of, where, what, done, refused, lambda dead: dead.retry, yes=yes)
+    words = Words("has the next receive save {}", "will be retried", "a dead file whose bytes are kept")
+    return KIND.act(words, lambda dead: dead.retry, ids, all_of, where, yes=yes)
 
 
 def rm(ids: Sequence[str], all_of: str | None, where: Where, *, yes: bool) -> Exit:
-    what, done = "deletes {}, with the bytes that are kept", "{} removed"
-    return _act(ids, all_of, where, what, done, "{} is not a dead file", lambda dead: dead.remove, yes=yes, ask=True)
-
-
-def _act(
-    ids: Sequence[str],
-    all_of: str | None,
-    where: Where,
-    what: str,
-    done: str,
-    refused: str,
-    act: Callable[[DeadFiles], Callable[..., int]],
-    *,
-    yes: bool,
-    ask: bool = False,
-) -> Exit:
-    """Apply `act` to these dead files, or to all of a receiver after a confirmation. `ask`: confirm ids, too."""
-    with where.open() as inspector:
-        if all_of is not None:
-            dead = _of(inspector, all_of)
-            present = [one.id for one in dead.list()]
-            files = f"{many(len(present), 'dead file')} of {all_of}"
-            confirm(f"This {what.format(files)}, at {inspector.location}.", yes=yes)
-            show(f"{done.format(many(act(dead)(*present), 'file'))}.")
-            return Exit.OK
-        if ask:
-            confirm(f"This {what.format(many(len(ids), 'dead file'))}, at {inspector.location}.", yes=yes)
-        failed = False
-        for id in ids:
-            name, upload = _split(id)
-            if act(_of(inspector, name))(upload):
-                show(done.format(id))
-            else:
-                failed = True
-                print(f"penstock: {refused.format(id)}", file=sys.stderr)
-        return Exit.FAILED if failed else Exit.OK
+    words = Words("deletes {}, with the bytes that are kept", "removed", "a dead file")
+    return KIND.act(words, lambda dead: dead.remove, ids, all_of, where, yes=yes, ask=True)

@@ -3,26 +3,31 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
+from penstock.cli.dead_kinds import DeadKind, Words
 from penstock.cli.exits import Exit
 from penstock.cli.job import value_text
-from penstock.cli.where import Where, confirm
+from penstock.cli.where import Where
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.messages.dead_messages import DeadMessages
 from penstock.messages.message import DeadMessage
-from penstock.ops.wording import ago, many
+from penstock.ops.inspect import Inspector
+from penstock.ops.wording import ago
 from penstock.terminal.tables import headings, show, show_facts, show_json, show_table
 
 PREFIX = "mailbox:"
 PAGE = 1000
 
 
+def _of(inspector: Inspector, name: str) -> DeadMessages:
+    return inspector.messages.dead_messages(name.removeprefix(PREFIX))
+
+
 def _split(id: str) -> tuple[str, str]:
-    """The mailbox and the id of a dead letter."""
-    name, _, position = id.removeprefix(PREFIX).rpartition(":")
-    if not name:
+    """The name of the mailbox, and the id of the dead letter."""
+    name, _, position = id.rpartition(":")
+    if not name.removeprefix(PREFIX):
         raise ConfigurationError(f"{id}: name a dead letter of a mailbox as it was printed, mailbox:NAME:ID")
     return name, position
 
@@ -33,7 +38,7 @@ def _as_printed(letter: DeadMessage) -> str:
 
 def list_page(name: str, limit: int, offset: int, where: Where, *, as_json: bool) -> None:
     with where.open() as inspector:
-        dead, now = inspector.messages.dead_messages(name.removeprefix(PREFIX)), inspector.now()
+        dead, now = _of(inspector, name), inspector.now()
         letters, total = dead.list(limit, offset), dead.count()
     if as_json:
         page = [_as_json(letter) for letter in letters]
@@ -60,7 +65,7 @@ def _as_json(letter: DeadMessage) -> dict[str, object]:
 def show_one(id: str, where: Where, *, as_json: bool) -> None:
     name, position = _split(id)
     with where.open() as inspector:
-        dead, now = inspector.messages.dead_messages(name), inspector.now()
+        dead, now = _of(inspector, name), inspector.now()
         letter = next((letter for letter in _all(dead) if letter.id == position), None)
     if letter is None:
         raise PenstockError(f"{id} is not a dead letter")
@@ -85,44 +90,14 @@ def _all(dead: DeadMessages) -> Iterable[DeadMessage]:
         offset += len(page)
 
 
+KIND = DeadKind("dead letter", "dead letters", _of, _split, lambda dead: [letter.id for letter in _all(dead)])
+
+
 def retry(ids: Sequence[str], all_of: str | None, where: Where, *, yes: bool) -> Exit:
-    return _act(ids, all_of, where, "posts {} again", "Posted {} of {} again.", lambda dead: dead.requeue, yes=yes)
+    words = Words("posts {} again", "requeued", "a dead letter")
+    return KIND.act(words, lambda dead: dead.requeue, ids, all_of, where, yes=yes)
 
 
 def rm(ids: Sequence[str], all_of: str | None, where: Where, *, yes: bool) -> Exit:
-    return _act(
-        ids, all_of, where, "deletes {} for good", "Removed {} of {}.", lambda dead: dead.remove, yes=yes, ask=True
-    )
-
-
-def _act(
-    ids: Sequence[str],
-    all_of: str | None,
-    where: Where,
-    what: str,
-    done: str,
-    act: Callable[[DeadMessages], Callable[..., int]],
-    *,
-    yes: bool,
-    ask: bool = False,
-) -> Exit:
-    """Apply `act` to these dead letters, or to all of a mailbox after a confirmation. `ask`: confirm ids, too."""
-    with where.open() as inspector:
-        if all_of is not None:
-            dead = inspector.messages.dead_messages(all_of.removeprefix(PREFIX))
-            present = [letter.id for letter in _all(dead)]
-            letters = f"{many(len(present), 'dead letter')} of {all_of}"
-            confirm(f"This {what.format(letters)}, at {inspector.location}.", yes=yes)
-            show(done.format(many(act(dead)(*present), "message"), all_of))
-            return Exit.OK
-        if ask:
-            confirm(f"This {what.format(many(len(ids), 'dead letter'))}, at {inspector.location}.", yes=yes)
-        failed = False
-        for id in ids:
-            name, position = _split(id)
-            if act(inspector.messages.dead_messages(name))(position):
-                show(f"{id} {'removed' if ask else 'requeued'}")
-            else:
-                failed = True
-                print(f"penstock: {id} is not a dead letter", file=sys.stderr)
-        return Exit.FAILED if failed else Exit.OK
+    words = Words("deletes {} for good", "removed", "a dead letter")
+    return KIND.act(words, lambda dead: dead.remove, ids, all_of, where, yes=yes, ask=True)
