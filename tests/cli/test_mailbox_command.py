@@ -53,7 +53,7 @@ def test_dead_letters_of_a_mailbox_have_the_verbs_of_a_queues(shop: Penstock, pe
     assert penstock("dead", "show", second["id"])[0] == Exit.FAILED
     assert penstock("dead", "retry", "--all", where)[0] == Exit.USAGE
     code, shown, _ = penstock("dead", "retry", "--all", where, "--yes")
-    assert (code, "3 messages" in shown, box.info().unread) == (Exit.OK, True, 4)
+    assert (code, "3 dead letters" in shown, box.info().unread) == (Exit.OK, True, 4)
     assert penstock("dead", "retry", first["id"], "queue:x")[0] == Exit.USAGE
     assert penstock("dead", "rm", "mailbox:x", "--yes")[0] == Exit.USAGE
     assert penstock("dead", "ls", "mailbox:none")[0] == Exit.FAILED

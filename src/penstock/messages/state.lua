@@ -20,7 +20,7 @@ function log.open()
   return nil, l
 end
 
--- The frame of a script that needs the log `l`, nil if there is none.
+-- The frame of a script that needs the log: `l`, nil if it does not exist.
 --- uses: base state
 function frame.log()
   local fault, l = log.open()
