@@ -20,6 +20,9 @@ from penstock.web.dashboard import pages
 
 NASTY = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>"
 
+LONG = "x" * 3000
+ARABIC = "شركة الاختبار"
+
 
 def prepare(app: Penstock) -> None:
     app.queue("reports").put_many(range(30), tenant=NASTY)
@@ -29,6 +32,13 @@ def prepare(app: Penstock) -> None:
     app.queue("letters").put_many(range(4), tenant="acme")
     for item in app.queue("letters").claim(4):
         item.fail("no")
+    long = app.queue("long")
+    for tenant, job_id in ((LONG[:200], "one"), (ARABIC, "two")):
+        long.put({"text": LONG}, tenant=tenant, id=job_id)
+        long.claim(1)[0].fail(LONG)
+    for n in range(200):
+        long.put(n, tenant=f"{ARABIC}-{n}" if n % 2 else f"tenant-{n}-{NASTY}"[:120])
+    app.lock(f"lock:{LONG[:180]}", lease=600).acquire()
     app.mailbox(NASTY).post({"text": "hi"})
     app.chats.create(["ada", "bo"], sender="cy", message={"text": "hi"}, id="ops")
     app.directory("guild:9").add_many([("Ma Smith", "u2"), ("Ann", "u1"), ("名前", "u3")])

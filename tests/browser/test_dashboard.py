@@ -36,6 +36,9 @@ PAGES = {
     "queue/tasks": "1 at a time",
     "job/flow:merge": "1 of 3 have ended",
     "job/flow:approve": "wait_for approved",
+    "dead/long": "Dead letters of long",
+    "job/long:one": "Reason",
+    "queue/long": "50 of 202",
 }
 
 
@@ -125,6 +128,38 @@ def test_a_queue_is_paused_and_that_is_undone(page: Any):
     page.get_by_role("button", name="Resume").wait_for()
     page.get_by_role("button", name="Undo").click()
     page.get_by_role("button", name="Pause").wait_for()
+
+
+def test_an_opened_reason_stays_with_its_job(page: Any):
+    found = page.request.get(f"{page.url.partition('#')[0]}api/dead/mail").json()
+    letters = [{**found["letters"][0], "id": f"mail:{n}", "reason": f"reason {n}"} for n in range(3)]
+    page.route("**/api/dead/mail*", lambda route: route.fulfill(json={**found, "letters": letters}))
+    go(page, "dead/mail")
+    page.get_by_text("reason 1").click()
+    assert page.locator("details[open] summary").all_inner_texts() == ["reason 1"]
+    letters.insert(0, {**letters[0], "id": "mail:new", "reason": "reason new"})
+    page.get_by_text("reason new").wait_for()
+    assert page.locator("details[open] summary").all_inner_texts() == ["reason 1"]
+
+
+@pytest.mark.parametrize("size", [{"width": 1280, "height": 800}, {"width": 390, "height": 800}])
+def test_the_text_of_a_question_is_shown_whole(page: Any, size: Any):
+    page.set_viewport_size(size)
+    go(page, "locks")
+    page.get_by_role("row").filter(has_text="lock:xxx").get_by_role("button", name="Break").click()
+    dialog = page.locator("dialog[open]")
+    assert dialog.evaluate("one => one.scrollWidth <= one.clientWidth")
+    assert dialog.locator("p").evaluate("one => getComputedStyle(one).whiteSpace") == "normal"
+
+
+def test_dates_have_the_form_of_the_browser(browser: Any, address: str):
+    for name, pattern in (("en-GB", r"\d\d/\d\d/\d{4}, \d\d:\d\d:\d\d$"), ("en-US", r"[AP]M$"), ("zh-CN", r"^\d{4}/")):
+        context = browser.new_context(locale=name)
+        page = context.new_page()
+        page.goto(address)
+        shown = page.evaluate("""async () => (await import("./static/text.js")).time(1800000000)""")
+        assert re.search(pattern, shown), shown
+        context.close()
 
 
 def test_a_purge_asks_first(page: Any):

@@ -66,6 +66,28 @@ def test_a_row_is_written_once_in_10_s_and_for_a_day_once_a_minute(stand: Stand)
     assert [stand.client.ttl(stand.base + key) for key in KEYS] == [3600, 86400]
 
 
+def test_a_burst_that_stays_is_seen_at_the_end_of_its_ten_seconds(stand: Stand):
+    stand.advance(10.0 - START / 1000 % 10)
+    stand.put_for(ada="a")
+    stand.advance(1.0)
+    stand.put_for(ada=" ".join(f"j{n}" for n in range(120)))
+    assert moments(stand) == []
+    for _ in range(2):  # later, too: nothing has happened since
+        stand.advance(10.0)
+        (burst,) = moments(stand)
+        assert (burst.ready, burst.entered, burst.seconds) == (121, 121, 10.0)
+
+
+def test_an_action_of_an_operator_does_not_change_the_past(stand: Stand):
+    stand.put_for(ada="a b c")
+    stand.advance(60.0)
+    stand.run(stand.bindings.cancel(["a", "b"]))
+    stand.advance(10.0)
+    before, after = moments(stand)
+    assert (before.ready, before.cancelled) == (3, 0)
+    assert (after.ready, after.cancelled) == (1, 2)
+
+
 def test_other_turns_pay_no_command_for_it(stand: Stand):
     def commands() -> int:
         return sum(one["calls"] for one in stand.client.info("commandstats").values())
@@ -141,4 +163,4 @@ def test_an_enqueue_without_workers_writes_rows(stand: Stand, interval: int):
     for n in range(3):
         stand.put(f"j{n}")
         stand.advance(60.0)
-    assert [moment.ready for moment in moments(stand, interval)] == [1, 2]
+    assert [moment.ready for moment in moments(stand, interval)] == [1, 2, 3]

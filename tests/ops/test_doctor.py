@@ -404,14 +404,14 @@ def test_queues_that_need_attention_warn(apps, monkeypatch):
         app.queue("old").put(1)
         app.queue("lost").put(1)
         app.queue("lost").claim(lease=0.05)
-        monkeypatch.setattr("penstock.ops.checks.app.LONG_WAIT", 0)
+        monkeypatch.setattr("penstock.ops.health.NO_WORKER_AFTER", 0)
         eventually(lambda: app.queue("lost").workers()[0].lease < 0 and app.queue("old").count().oldest > 0)
         results = {result.message.split(":")[0].split()[0]: result for result in Inspector(app).doctor("queues")}
         app.queue("lost").claim()[0].complete()
     assert results["held-up"].advice == "penstock queue resume held-up"
     assert results["dead"].advice == "penstock dead ls dead"
     assert "queue held-up was paused 0." in results["held-up"].message
-    assert "its oldest ready job has waited" in results["old"].message
+    assert "no worker serves it; 1 job is ready, the oldest for" in results["old"].message
     assert "no live worker serves queue old" in results["old"].message
     assert "claimed by workers that died" in results["lost"].message
 

@@ -19,12 +19,13 @@ import httpx
 import pytest
 
 import penstock.web
-from penstock import Concurrency, Penstock, current, step
+from penstock import Concurrency, Penstock, Worker, current, step
 from penstock.ops.inspect import Inspector
 from penstock.testing import TemporaryServer, run_jobs
 from penstock.web import dashboard
 from penstock.web.access import COOKIE, HEADERS, Password
 from penstock.web.dashboard import pages
+from penstock.web.sampler import Sampler
 from tests.speed import scaled
 
 FOLDER = Path(penstock.web.__file__).parent
@@ -133,9 +134,73 @@ def test_every_question_is_answered(app: Penstock):
     assert {"ok", "warn"} >= {check["level"] for check in [*quick, *slow]}
 
 
-def test_the_live_answer_sends_samples(app: Penstock):
-    from penstock.web.sampler import Sampler
+def test_the_overview_the_doctor_and_healthz_agree(app: Penstock):
+    app.queue("idle").put("a")
+    app.queue("idle").claim(1)[0].complete()
+    assert ask(dashboard(app), "/healthz").json() == {"level": "ok", "findings": []}
+    app.queue("dead").put("a")
+    app.queue("dead").claim(1)[0].fail("no")
+    app.queue("held-up").pause()
+    found = ask(dashboard(app), "/api/overview").json()["findings"]
+    assert [(one["kind"], one["queue"], one["jobs"]) for one in found] == [
+        ("paused", "held-up", 0),
+        ("dead", "dead", 1),
+    ]
+    assert ask(dashboard(app), "/healthz").json() == {"level": "warn", "findings": found}
+    checks = Inspector(app).doctor("queues")
+    assert [(check.message, check.advice) for check in checks] == [(one["message"], one["advice"]) for one in found]
 
+
+def test_a_worker_of_several_queues_is_one_process(app: Penstock):
+    @app.task(queue="mail")
+    async def send() -> None: ...
+
+    @app.task(queue="raw")
+    async def store() -> None: ...
+
+    async def counted() -> dict[str, Any]:
+        async with app:
+            worker = Worker(app)
+            running = asyncio.create_task(worker.run())
+            for _ in range(400):
+                if len(await Inspector(app).workers.all.aio()) == 2:
+                    break
+                await asyncio.sleep(0.05)
+            try:
+                return await Sampler(Inspector(app)).document()
+            finally:
+                worker.stop()
+                await running
+
+    app.enqueue_many([send.call(), store.call()])
+    document = asyncio.run(counted())
+    assert (document["workers"], [queue["workers"] for queue in document["queues"]]) == (1, [1, 1])
+
+
+def test_a_new_queue_is_there_with_the_next_search(app: Penstock, monkeypatch: pytest.MonkeyPatch):
+    async def two() -> list[Any]:
+        async with app:
+            sampler = Sampler(Inspector(app))
+            await app.queue("mail").put.aio("a")
+            before = await sampler.document()
+            await app.queue("raw").put.aio("b")
+            later = time.monotonic() + 4.5
+            monkeypatch.setattr(time, "monotonic", lambda: later)
+            return [before, await sampler.document()]
+
+    assert [[queue["name"] for queue in one["queues"]] for one in asyncio.run(two())] == [["mail"], ["mail", "raw"]]
+
+
+def test_the_sender_is_not_the_one_that_is_furthest_behind(app: Penstock):
+    chat = app.chats.create(["ada", "bo", "cy"], sender="cy", message={"text": "hi"}, id="ops")
+    for text in "abc":
+        chat.send("cy", {"text": text})
+    chat.reader("ada").ack(upto=chat.reader("ada").pull()[1])
+    (view,) = ask(dashboard(app), "/api/messages").json()["chats"]
+    assert (view["last_reader"]["name"], view["last_reader"]["unread"]) == ("bo", 4)
+
+
+def test_the_live_answer_sends_samples(app: Penstock):
     async def first_two() -> list[Any]:
         async with app:
             samples = Sampler(Inspector(app)).documents()
@@ -289,9 +354,9 @@ def test_another_site_cannot_act(app: Penstock, headers: dict[str, str], status:
 def test_a_queue_is_paused_and_resumed_with_an_audit_line(app: Penstock, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "penstock.audit")
     app.queue("mail").put("a")
-    assert act(acting(app), action="pause", queue="mail").json() == {"done": "paused"}
+    assert act(acting(app), action="pause", queue="mail").json()["done"] == "paused"
     assert app.queue("mail").count().paused
-    assert act(acting(app), action="resume", queue="mail").json() == {"done": "resumed"}
+    assert act(acting(app), action="resume", queue="mail").json()["done"] == "resumed"
     assert act(acting(app), action="pause", queue="nothing").status_code == 404
     assert [record.message for record in caplog.records][:2] == [
         "local: pause mail: paused",
@@ -555,7 +620,7 @@ def test_schedules_and_limits_are_shown(app: Penstock):
     assert (schedule["id"], schedule["every"], schedule["state"]) == ("tasks:hourly", 3600, "active")
     (limit,) = ask(dashboard(app), "/api/limits/tasks").json()["limits"]
     assert [(key["key"], key["used"], key["parked"]) for key in limit["keys"]] == [("ada", 1, 2)]
-    assert act(acting(app), action="pause_schedule", names=["tasks:hourly"]).json() == {"done": "tasks:hourly paused"}
+    assert act(acting(app), action="pause_schedule", names=["tasks:hourly"]).json()["verb"] == "paused"
 
 
 async def bulk(asgi: Any, action: str, **order: Any) -> dict[str, Any]:

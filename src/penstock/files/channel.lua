@@ -297,8 +297,8 @@ function script.info(base, state, given)
   local peak, patience = redis.call("HGET", state, "peak"), redis.call("HGET", state, "patience")
   local sending = redis.call("HLEN", base .. "entries") - redis.call("ZCARD", base .. "sent_at")
   return {
-    "OK", clock.now(given), l.top, l.first, l.ended - l.begun, l.bytes, tonumber(peak or 0), tonumber(patience or 0),
-    channel.close_number(), sending, rows,
+    "OK", clock.now(given), l.top, l.first, l.ended - l.begun, l.bytes,
+    math.max(tonumber(peak or 0), l.ended - l.begun), tonumber(patience or 0), channel.close_number(), sending, rows,
   }
 end
 

@@ -390,7 +390,7 @@ class QueueBindings:
         """The latest `count` rows of the history: of each 10 s, or of each 60 s."""
         from penstock.jobs.history import read_rows
 
-        return self._call("history", (self.clock.now_ms, interval, count), lambda reply: read_rows(reply[1:]))
+        return self._call("history", (self.clock.now_ms, interval, count), read_rows)
 
     def tenant_counts(self, tenant: str) -> RoundTrip[TenantCounts]:
         return self._call("tenant_counts", (self.clock.now_ms, tenant), _tenant_counts)

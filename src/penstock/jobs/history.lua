@@ -10,28 +10,37 @@
 -- lost. Differences of two rows are what happened between them, so a row needs no earlier one. Both lists together stay
 -- below 100 kB.
 --
--- The first enqueue or turn in each 10 s writes the rows, before it changes anything. All other scripts pay for one
--- comparison. A turn of a queue that was never used writes no row.
+-- The first script in each 10 s that may move jobs writes the rows, before it changes anything. All others pay for one
+-- comparison. So what the counters say now is what they said at the end of the 10 s of the last row, and a reader gets
+-- that as one more row. A turn of a queue that was never used writes no row.
 
 history = { ROWS_OF_10_S = 360, ROWS_OF_A_MINUTE = 1440, ROW_BYTES = 52, WRAP = 16777216 }
 
 -- intervals in ms
-_history = { INTERVAL = 10000, MINUTE = 60000, ROW = ">I5I4I4I4I3I3I3I2I3I3I3I3I3I3I3I3", SHORT = 65535 }
+_history = { INTERVAL = 10000, MINUTE = 60000, ROW = ">I5I4I4I4I3I3I3I2I3I3I3I3I3I3I3I3", TIME = ">I5",
+  SHORT = 65535 }
+
+-- A row of what the counters say, for the time `at`.
+--- (s: table, at: int) -> str
+--- uses: base
+function history.packed(s, at)
+  local r, wrap = s.row, history.WRAP
+  local oldest = counters.oldest_second(r)
+  return struct.pack(
+    _history.ROW, math.floor(at / 10), r[_row.READY], r[_row.DELAYED] + (r[_row.SLEEPING] or 0), r[_row.PARKED] or 0,
+    math.min(r[_row.RUNNING], wrap - 1), math.min(r[_row.DEAD], wrap - 1),
+    oldest and math.max(0, math.min(math.floor(at / 1000) - oldest, wrap - 1)) or 0,
+    math.min(redis.call("HLEN", base .. "workers"), _history.SHORT), s.entered % wrap, r[_row.COMPLETED] % wrap,
+    r[_row.RETRIED] % wrap, r[_row.FAILED] % wrap, r[_row.DROPPED] % wrap, r[_row.CANCELLED] % wrap,
+    r[_row.EXPIRED] % wrap, r[_row.LOST] % wrap
+  )
+end
 
 -- Writes a row, and sets when the next one is due.
 --- (s: table)
 --- uses: base meta
 function history.add(s)
-  local r, now, wrap = s.row, s.now, history.WRAP
-  local oldest = counters.oldest_second(r)
-  local row = struct.pack(
-    _history.ROW, math.floor(now / 10), r[_row.READY], r[_row.DELAYED] + (r[_row.SLEEPING] or 0), r[_row.PARKED] or 0,
-    math.min(r[_row.RUNNING], wrap - 1), math.min(r[_row.DEAD], wrap - 1),
-    oldest and math.max(0, math.min(math.floor(now / 1000) - oldest, wrap - 1)) or 0,
-    math.min(redis.call("HLEN", base .. "workers"), _history.SHORT), s.entered % wrap, r[_row.COMPLETED] % wrap,
-    r[_row.RETRIED] % wrap, r[_row.FAILED] % wrap, r[_row.DROPPED] % wrap, r[_row.CANCELLED] % wrap,
-    r[_row.EXPIRED] % wrap, r[_row.LOST] % wrap
-  )
+  local now, row = s.now, history.packed(s, s.now)
   history.push(base .. "history:10", row, history.ROWS_OF_10_S, 3600)
   local begun = now - now % _history.MINUTE
   if s.next_history <= begun then history.push(base .. "history:60", row, history.ROWS_OF_A_MINUTE, 86400) end
@@ -45,11 +54,18 @@ function history.push(key, row, most, ttl)
   redis.call("EXPIRE", key, ttl)
 end
 
--- { now, the latest `count` rows of 10 s or of a minute (`seconds`), the oldest first }
+-- The latest `count` rows of 10 s or of a minute (`seconds`), the oldest first; after the last one, what the counters
+-- said at the end of its interval, if that is over.
 --- keys: base meta
 --- args: given: int, seconds: int, count: int
---- flags: no-writes
---- frame: format
+--- flags: allow-oom
+--- frame: read
 function script.history(base, meta, given, seconds, count)
-  return { clock.now(given), unpack(redis.call("LRANGE", base .. "history:" .. seconds, -count, -1)) }
+  local rows, interval = redis.call("LRANGE", base .. "history:" .. seconds, -count, -1), seconds * 1000
+  if #rows > 0 then
+    local last = struct.unpack(_history.TIME, rows[#rows]) * 10
+    local ended = last - last % interval + interval
+    if s.now >= ended then rows[#rows + 1] = history.packed(s, ended) end
+  end
+  return rows
 end

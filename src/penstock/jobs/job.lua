@@ -41,6 +41,7 @@ end
 function frame.change()
   local s, newer = job.begin(given)
   if newer then return newer end
+  if s.now >= s.next_history and s.row[_row.SEQUENCE] > 0 then history.add(s) end
   -- …
   job.commit(s)
   if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end
@@ -54,6 +55,7 @@ function frame.once(...)
   if newer then return newer end
   local answer = idempotency.replay(caller, number)
   if answer then return answer end
+  if s.now >= s.next_history and s.row[_row.SEQUENCE] > 0 then history.add(s) end
   -- …
   job.commit(s)
   if s.ready and s.row[_row.PAUSED] == 0 then wake.one(s.row, s.now) end

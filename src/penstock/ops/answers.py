@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from penstock.jobs.counts import Counts, Outgoing, TenantCounts, WorkerInfo
 from penstock.jobs.dead_letters import DeadLetter
@@ -76,6 +77,46 @@ class QueueDetail:
     """The tenants that are spread over several shards, and over how many."""
 
 
+Kind: TypeAlias = Literal["no_worker", "lost", "late", "paused", "unknown_task", "failing", "parked", "dead"]
+"""What was found, the most urgent first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about a queue that an operator should look at.
+
+    jobs     how many jobs it is about: for `failing`, runs that failed in the last minute
+    seconds  for how long the oldest of them has waited; 0 where that is not known
+    message  the finding in words
+    advice   the command that shows more, or that remedies it
+    """
+
+    kind: Kind
+    queue: str
+    jobs: int
+    seconds: float
+    message: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueHealth:
+    """The findings about one queue, and its workers and programs, those that died included."""
+
+    queue: str
+    counts: Counts
+    workers: list[WorkerInfo]
+    findings: list[Finding]
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReport:
+    """The health of several queues, and the findings about all of them, the most urgent first."""
+
+    queues: list[QueueHealth]
+    findings: list[Finding]
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerDetail:
     """A worker, with one registration for each of its queues, and the jobs that it runs."""
@@ -87,7 +128,7 @@ class WorkerDetail:
 
 @dataclass(frozen=True, slots=True)
 class ChatView:
-    """A chat, and the reader that is furthest behind."""
+    """A chat, and the reader with the most unread messages."""
 
     chat: ChatInfo
     last_reader: Member | None

@@ -33,7 +33,7 @@ class HistoryQuestioner(Questioner):
     def moments(self, name: str, *, interval: Interval = 10, moments: int | None = None) -> Operation[list[Moment]]:
         """The latest `moments` of a queue (all that are kept by default), the oldest first.
 
-        An interval in which nothing was enqueued and no worker took a turn has no moment: nothing changed then. Returns
+        An interval in which nothing changed has no moment; the last one is that of the last change. Returns
         an empty list for a queue that was never used. One round trip; with shards, one more to each node.
         """
         if interval not in KEPT:
@@ -44,7 +44,7 @@ class HistoryQuestioner(Questioner):
         text, found = yield Parallel((ShardBindings(first).table(0), first.history(interval, rows)))
         further = self._queue(name, text).shards.current.known[1:]
         if not further:
-            return list(found)
+            return list(found[-(moments or most) :])
         others = yield Parallel(tuple(shard.bindings.history(interval, rows) for shard in further))
         return joined_moments([found, *others], interval)[-(moments or most) :]
 

@@ -13,6 +13,7 @@ from penstock.ops.coordination import CoordinationQuestioner
 from penstock.ops.directories import DirectoryQuestioner
 from penstock.ops.doctor import diagnose, prove_locks
 from penstock.ops.files import FileQuestioner
+from penstock.ops.health import HealthQuestioner
 from penstock.ops.history import HistoryQuestioner
 from penstock.ops.inventory import Inventory, take_inventory
 from penstock.ops.jobs import JobQuestioner
@@ -36,6 +37,7 @@ class Inspector:
         self.queues = QueueQuestioner(app)
         self.jobs = JobQuestioner(app)
         self.history = HistoryQuestioner(app)
+        self.health = HealthQuestioner(app)
         self.workers = WorkerQuestioner(app)
         self.schedules = ScheduleQuestioner(app)
         self.coordination = CoordinationQuestioner(app)

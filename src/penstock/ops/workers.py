@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 from dataclasses import replace
 
 from penstock.core.ids import is_gone
@@ -34,17 +35,11 @@ class WorkerQuestioner(Questioner):
         """
         workers: list[WorkerInfo] = []
         for name in [queue] if queue else sorted({*map(whole_name, (yield from queue_names(self._prefix)))}):
-            found: dict[str, WorkerInfo] = {}
+            found: list[WorkerInfo] = []
             opened = yield from self._open_any(name) if queue is None else self._open(name)
             for shard in opened.shards.current.known:
-                for one in (yield shard.bindings.workers(_PER_QUEUE)):
-                    if not one.name:
-                        workers.append(replace(one, queue=name))
-                    elif known := found.get(one.name):
-                        found[one.name] = replace(known, held=known.held + one.held, lease=max(known.lease, one.lease))
-                    else:
-                        found[one.name] = replace(one, queue=name)
-            workers += found.values()
+                found += yield shard.bindings.workers(_PER_QUEUE)
+            workers += joined_workers(name, found)
         return workers
 
     @verb
@@ -80,6 +75,28 @@ class WorkerQuestioner(Questioner):
             found |= {worker.name for worker in some if worker.lease > 0}
             if cursor == "0":
                 return sorted(name for name in found if _runs_here(name))
+
+
+def joined_workers(queue: str, registered: Iterable[WorkerInfo]) -> list[WorkerInfo]:
+    """The workers of a queue from their registrations in each of its shards, and its programs.
+
+    The lease of an idle worker may have minutes left when its process is killed. If the process ran on this machine and
+    is gone, the lease counts as over.
+    """
+    programs, workers = list[WorkerInfo](), dict[str, WorkerInfo]()
+    for one in registered:
+        if not one.name:
+            programs.append(replace(one, queue=queue))
+        elif known := workers.get(one.name):
+            workers[one.name] = replace(known, held=known.held + one.held, lease=max(known.lease, one.lease))
+        else:
+            workers[one.name] = replace(one, queue=queue)
+    return [*programs, *(replace(one, lease=min(0.0, one.lease)) if _is_gone(one) else one for one in workers.values())]
+
+
+def _is_gone(worker: WorkerInfo) -> bool:
+    host, _, pid = worker.name.rpartition(":")
+    return host == socket.gethostname() and is_gone(int(pid))
 
 
 def _runs_here(worker: str) -> bool:

@@ -19,7 +19,7 @@ from penstock.web.bulk import BulkRuns, Filter
 
 audit = logging.getLogger("penstock.audit")
 
-Action: TypeAlias = Callable[["Order"], Awaitable[str]]
+Action: TypeAlias = Callable[["Order"], Awaitable["Done"]]
 
 
 class Order(msgspec.Struct):
@@ -44,6 +44,18 @@ class Order(msgspec.Struct):
         if len(self.names) != 1:
             raise ValueError(f"{self.action} needs one name, and got {len(self.names)}")
         return self.names[0]
+
+
+class Done(msgspec.Struct):
+    """What an action did: in English words, and as the verb and number from which a page makes a sentence of its own.
+
+    left  jobs that it did not change, each with the reason
+    """
+
+    done: str
+    verb: str
+    n: int = 1
+    left: list[str] = []
 
 
 DESTROYS = {"purge", "cancel", "remove", "remove_all", "break", "cancel_matching", "remove_matching"}
@@ -105,13 +117,14 @@ class Actions:
         assert action is not None
         outcome = "failed"
         try:
-            outcome = await action(order)
+            done = await action(order)
+            outcome = done.done
         except PenstockError as error:
             outcome = f"failed: {error}"
             raise
         finally:
             _log(request.state.visitor.name, order, outcome)
-        return Json({"done": outcome})
+        return Json(done)
 
     async def _begin(self, bulk: str, order: Order, user: str) -> Response:
         """Begin an action on all jobs that match. Its audit line is written at the end; that of a count is not."""
@@ -122,49 +135,49 @@ class Actions:
 
         return Json({"run": await self.runs.begin(bulk, order.queue, order.filter, order.to, end)})
 
-    async def pause(self, order: Order) -> str:
+    async def pause(self, order: Order) -> Done:
         await (await self._ask.queues.open.aio(order.queue)).pause.aio(by=order.user[:30] or "the dashboard")
-        return "paused"
+        return Done("paused", "paused")
 
-    async def resume(self, order: Order) -> str:
+    async def resume(self, order: Order) -> Done:
         await (await self._ask.queues.open.aio(order.queue)).resume.aio()
-        return "resumed"
+        return Done("resumed", "resumed")
 
-    async def purge(self, order: Order) -> str:
+    async def purge(self, order: Order) -> Done:
         most = order.most if order.most is not None else await self._ask.queues.waiting.aio(order.queue, order.tenant)
-        return many(await self._ask.queues.purge.aio(order.queue, order.tenant, most=most), "job") + " cancelled"
+        return _counted(await self._ask.queues.purge.aio(order.queue, order.tenant, most=most), "job", "cancelled")
 
-    async def cancel(self, order: Order) -> str:
+    async def cancel(self, order: Order) -> Done:
         return _summary(await self._ask.jobs.cancel.aio(*order.ids), "cancelled")
 
-    async def requeue(self, order: Order) -> str:
+    async def requeue(self, order: Order) -> Done:
         return _summary(await self._ask.jobs.requeue_dead.aio(*order.ids), "requeued")
 
-    async def requeue_all(self, order: Order) -> str:
-        return many(await self._ask.queues.requeue_all_dead.aio(order.queue, order.until), "job") + " requeued"
+    async def requeue_all(self, order: Order) -> Done:
+        return _counted(await self._ask.queues.requeue_all_dead.aio(order.queue, order.until), "job", "requeued")
 
-    async def remove(self, order: Order) -> str:
+    async def remove(self, order: Order) -> Done:
         return _summary(await self._ask.jobs.remove_dead.aio(*order.ids), "removed")
 
-    async def remove_all(self, order: Order) -> str:
-        return many(await self._ask.queues.remove_all_dead.aio(order.queue, order.until), "job") + " removed"
+    async def remove_all(self, order: Order) -> Done:
+        return _counted(await self._ask.queues.remove_all_dead.aio(order.queue, order.until), "job", "removed")
 
-    async def move(self, order: Order) -> str:
-        return _summary(await self._ask.jobs.move.aio(*order.ids, to=order.to), f"moved to {order.to}")
+    async def move(self, order: Order) -> Done:
+        return _summary(await self._ask.jobs.move.aio(*order.ids, to=order.to), "moved", f" to {order.to}")
 
-    async def pause_schedule(self, order: Order) -> str:
-        return f"{(await self._ask.schedules.pause.aio(order.only_name())).id} paused"
+    async def pause_schedule(self, order: Order) -> Done:
+        return Done(f"{(await self._ask.schedules.pause.aio(order.only_name())).id} paused", "paused")
 
-    async def resume_schedule(self, order: Order) -> str:
-        return f"{(await self._ask.schedules.resume.aio(order.only_name())).id} resumed"
+    async def resume_schedule(self, order: Order) -> Done:
+        return Done(f"{(await self._ask.schedules.resume.aio(order.only_name())).id} resumed", "resumed")
 
-    async def run_schedule(self, order: Order) -> str:
-        return f"{(await self._ask.schedules.trigger.aio(order.only_name())).id} enqueued"
+    async def run_schedule(self, order: Order) -> Done:
+        return Done(f"{(await self._ask.schedules.trigger.aio(order.only_name())).id} enqueued", "enqueued")
 
-    async def break_locks(self, order: Order) -> str:
+    async def break_locks(self, order: Order) -> Done:
         held = await self._ask.coordination.held_locks.aio(order.names)
         broken = await self._ask.coordination.break_locks.aio(held, order.reason or "broken from the dashboard")
-        return many(len(broken), "lock") + " broken"
+        return _counted(len(broken), "lock", "broken")
 
 
 def _log(user: str, order: Order, outcome: str) -> None:
@@ -179,7 +192,11 @@ def _log(user: str, order: Order, outcome: str) -> None:
     )
 
 
-def _summary(outcomes: list[Any], done: str) -> str:
-    left = [f"{one.id} is {one.status}" for one in outcomes if not one.done]
-    text = f"{many(sum(one.done for one in outcomes), 'job')} {done}"
-    return "; ".join([text, *left[:5]])
+def _counted(n: int, noun: str, verb: str, more: str = "") -> Done:
+    return Done(f"{many(n, noun)} {verb}{more}", verb, n)
+
+
+def _summary(outcomes: list[Any], verb: str, more: str = "") -> Done:
+    left = [f"{one.id} is {one.status}" for one in outcomes if not one.done][:5]
+    counted = _counted(sum(one.done for one in outcomes), "job", verb, more)
+    return Done("; ".join([counted.done, *left]), verb, counted.n, left)

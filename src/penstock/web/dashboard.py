@@ -17,7 +17,7 @@ from penstock.app import Penstock
 from penstock.ops.inspect import Inspector
 from penstock.web.access import Access, Authenticate
 from penstock.web.actions import Actions
-from penstock.web.answers import Mask
+from penstock.web.answers import Mask, reporting_errors
 from penstock.web.questions import Questions
 from penstock.web.sampler import Sampler
 
@@ -58,10 +58,12 @@ def pages(
     local_may_act: bool = False,
 ) -> ASGIApp:
     """The dashboard of what this inspector sees. `local_may_act`: without `auth`, this machine may also act."""
-    questions = Questions(inspector, Sampler(inspector), mask)
+    sampler = Sampler(inspector)
+    questions = Questions(inspector, sampler, mask)
     api = [*questions.routes(), *Actions(inspector).routes()]
     routes = [
         Route("/", _page),
+        Route("/healthz", reporting_errors(questions.health)),
         Mount("/api", routes=api),
         Route("/static/{file:path}", _static),
         Route("/text/{file}", _text),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -53,6 +53,7 @@ class Questions:
         questions = {
             "/overview": self.overview,
             "/live": self.live,
+            "/sparks": self.sparks,
             "/history/{queue:path}": self.history,
             "/queues/{queue:path}": self.queue,
             "/dead/{queue:path}": self.dead,
@@ -75,6 +76,16 @@ class Questions:
         more = {"may_act": visitor.may_act, "user": visitor.name, "session": visitor.session}
         return Json({**await self._sampler.document(), **more})
 
+    async def sparks(self, request: Request) -> Response:
+        """For each queue, the jobs that were completed per second in the last ten minutes."""
+        await self._sampler.document()
+        return Json(self._sampler.sparks)
+
+    async def health(self, request: Request) -> Response:
+        """For monitors: 200 with the findings that the overview shows, or 502 if the server does not answer."""
+        findings = (await self._sampler.document())["findings"]
+        return Json({"level": "warn" if findings else "ok", "findings": findings})
+
     async def live(self, request: Request) -> Response:
         """Server-sent events: a new overview every two seconds."""
 
@@ -83,7 +94,7 @@ class Questions:
             async for document in self._sampler.documents():
                 if await request.is_disconnected():
                     return
-                yield f"data: {json.dumps(document)}\n\n"
+                yield f"data: {msgspec.json.encode(document).decode()}\n\n"
 
         return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Iterable
 from itertools import pairwise
 from typing import Any
 
 from penstock.errors import PenstockError
+from penstock.jobs.counts import WorkerInfo
 from penstock.jobs.history import KEPT, Interval, Moment
-from penstock.ops.answers import QueueView
+from penstock.ops.answers import Finding, QueueHealth, QueueView
 from penstock.ops.inspect import Inspector
 
 INTERVAL = 2.0
@@ -20,10 +20,18 @@ INTERVAL = 2.0
 HISTORY_INTERVAL = 10.0
 """Seconds between two questions for the history of all queues."""
 
-NAMES_INTERVAL = 60.0
-"""Seconds between two searches for new queues and for workers. A search reads the names of all keys of the server."""
+HEALTH_INTERVAL = 4.0
+"""Seconds between two questions for workers and findings."""
+
+SEARCH_SHARE = 0.02
+"""A search for new queues reads the names of all keys of the server, so it takes at most this share of the time."""
+
+SEARCH_INTERVALS = (4.0, 60.0)
+"""The least and the most seconds between two searches for new queues."""
 
 _TOTALS = ("completed", "failed", "retried", "cancelled", "expired", "dropped", "lost")
+
+_SPARK_POINTS = 60
 
 Point = list[float]
 """A point of a chart: seconds since 1970, ready, running, then per second: in, out, failing."""
@@ -35,11 +43,15 @@ class Sampler:
     def __init__(self, inspector: Inspector) -> None:
         self._inspector = inspector
         self._names: list[str] = []
-        self._workers: dict[str, int] = {}
-        self._searched_at = -NAMES_INTERVAL
+        self._health: dict[str, QueueHealth] = {}
+        self._findings: list[Finding] = []
+        self._health_at = -HEALTH_INTERVAL
+        self._search_at = 0.0
         self._last: dict[str, tuple[float, QueueView]] = {}
         self._history: list[Point] = []
         self._history_at = -HISTORY_INTERVAL
+        self.sparks: dict[str, list[float]] = {}
+        """Jobs completed per second in the last ten minutes, every 30 s."""
         self._newest: dict[str, Any] | None = None
         self._taken_at = -INTERVAL
         self._taking = asyncio.Lock()
@@ -68,31 +80,39 @@ class Sampler:
         queues = [self._queue(view, at) for view in views]
         if time.monotonic() - self._history_at >= HISTORY_INTERVAL:
             found = [await self._inspector.history.moments.aio(name) for name in self._names]
-            self._history = summed(points(moments, 10, at) for moments in found)
+            by_queue = [points(moments, 10, at) for moments in found]
+            self._history = summed(by_queue)
+            self.sparks = {
+                name: sampled([point[4] for point in history[-_SPARK_POINTS:]])
+                for name, history in zip(self._names, by_queue, strict=True)
+            }
             self._history_at = time.monotonic()
         now = [sum(queue[name] for queue in queues) for name in ("ready", "running", "in", "out", "failing")]
+        workers = {worker.name for one in self._health.values() for worker in one.workers if is_serving(worker)}
         return {
             "at": at,
             "location": self._inspector.location,
             "interval": INTERVAL,
             "queues": queues,
-            "workers": sum(self._workers.values()),
+            "workers": len(workers),
+            "findings": self._findings,
             "history": [*self._history, [round(at, 1), *(round(value, 2) for value in now)]],
         }
 
     async def _search(self) -> None:
-        """Look for new queues and workers, now and then."""
-        if time.monotonic() - self._searched_at < NAMES_INTERVAL:
-            return
-        self._names = await self._inspector.queues.names.aio()
-        self._workers = {}
-        for name in self._names:
-            with contextlib.suppress(PenstockError):
-                alive = [
-                    worker for worker in await self._inspector.workers.all.aio(name) if worker.lease > 0 and worker.name
-                ]
-                self._workers[name] = len(alive)
-        self._searched_at = time.monotonic()
+        """Look for new queues, workers and findings, now and then."""
+        begun = time.monotonic()
+        if begun >= self._search_at:
+            names = await self._inspector.queues.names.aio()
+            least, most = SEARCH_INTERVALS
+            now = time.monotonic()
+            self._search_at = now + min(most, max(least, (now - begun) / SEARCH_SHARE))
+            if names != self._names:
+                self._names, self._health_at = names, -HEALTH_INTERVAL
+        if time.monotonic() - self._health_at >= HEALTH_INTERVAL:
+            health = await self._inspector.health.queues.aio(self._names)
+            self._health, self._findings = {one.queue: one for one in health.queues}, health.findings
+            self._health_at = time.monotonic()
 
     def _queue(self, view: QueueView, at: float) -> dict[str, Any]:
         """One queue: its counts, and what came in and went out per second since the last sample."""
@@ -116,12 +136,18 @@ class Sampler:
             "dead": counts.dead,
             "oldest": counts.oldest,
             "paused": counts.paused,
-            "workers": self._workers.get(view.name, 0),
+            "workers": sum(map(is_serving, self._health[view.name].workers)),
+            "programs": sum(worker.lease > 0 and not worker.name for worker in self._health[view.name].workers),
+            "worst": next((one.kind for one in self._health[view.name].findings), ""),
             "in": rate_in,
             "out": rate_out,
             "failing": rate_failed,
             "totals": {name: getattr(counts, name) for name in _TOTALS},
         }
+
+
+def is_serving(worker: WorkerInfo) -> bool:
+    return bool(worker.name) and worker.lease > 0
 
 
 async def history_of(inspector: Inspector, queue: str, interval: Interval) -> list[Point]:
@@ -152,6 +178,12 @@ def points(moments: list[Moment], interval: Interval, now: float) -> list[Point]
     for place in range(max(places[-1], first) + 1, int(now) // interval):
         found.append([place * interval, newest.ready, newest.running, 0.0, 0.0, 0.0])
     return found
+
+
+def sampled(values: list[float], each: int = 3) -> list[float]:
+    """The means of each three values."""
+    pieces = [values[at : at + each] for at in range(0, len(values), each)]
+    return [round(sum(piece) / len(piece), 2) for piece in pieces]
 
 
 def summed(histories: Iterable[list[Point]]) -> list[Point]:

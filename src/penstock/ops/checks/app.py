@@ -6,19 +6,21 @@ from penstock.app import Penstock
 from penstock.core.operations import Operation
 from penstock.errors import JobNotFound
 from penstock.jobs.job_list import Jobs, job_filter
+from penstock.jobs.shard_table import whole_name
 from penstock.jobs.why import explain
 from penstock.ops import probe
 from penstock.ops.checks.result import Verdict
+from penstock.ops.health import HealthQuestioner
 from penstock.ops.inventory import take_inventory
-from penstock.ops.wording import age, many
+from penstock.ops.wording import many
 
 MOST_KEYS = 200_000
 """How many keys are checked on each server; this many take some seconds."""
 
-LONG_WAIT = 300.0
-"""Seconds that a ready job may wait before an operator should take a look."""
-
 _SHOWN = 5
+
+_EXPLAINED = ("no_worker", "late", "paused")
+"""Findings about ready jobs, to which the reason for one of them is added."""
 
 
 def check_keys(app: Penstock) -> Operation[list[Verdict]]:
@@ -39,35 +41,14 @@ def check_keys(app: Penstock) -> Operation[list[Verdict]]:
 
 
 def check_queues(app: Penstock) -> Operation[list[Verdict]]:
-    """Find queues with jobs that have waited too long, have failed, or are still claimed by dead workers."""
-    names = yield from probe.queue_names(app.settings.prefix)
+    """Find queues that an operator should look at (see `ops/health.py`)."""
+    names = sorted({*map(whole_name, (yield from probe.queue_names(app.settings.prefix)))})
+    found = yield from HealthQuestioner(app).queues.within(names)
     verdicts: list[Verdict] = []
-    for name in names:
-        verdicts += yield from _check_queue(app, name)
+    for one in found.findings:
+        reason = (yield from _why(app, one.queue)) if one.kind in _EXPLAINED and one.jobs else ""
+        verdicts.append(("warn", one.message + reason, one.advice))
     return verdicts or [("ok", f"{many(len(names), 'queue')}, none needs attention", "")]
-
-
-def _check_queue(app: Penstock, name: str) -> Operation[list[Verdict]]:
-    bindings = app.queue(name).first.bindings
-    counts = yield bindings.counts()
-    overview = yield bindings.overview(200)
-    workers = yield bindings.workers(1000)
-    verdicts: list[Verdict] = []
-    if counts.paused and counts.waiting:
-        message = f"{name} is paused, {many(counts.waiting, 'job waits', 'jobs wait')}"
-        verdicts.append(("warn", message + (yield from _why(app, name)), f"penstock queue resume {name}"))
-    elif counts.oldest > LONG_WAIT:
-        message = f"{name}: its oldest ready job has waited for {age(counts.oldest)}"
-        verdicts.append(("warn", message + (yield from _why(app, name)), f"penstock queue show {name}"))
-    if held := sum(worker.held for worker in workers if worker.lease < 0):
-        message = f"{name}: {many(held, 'job')} claimed by workers that died"
-        verdicts.append(("warn", message, f"start a worker; penstock worker ls --queue {name}"))
-    if overview.unknown_tasks:
-        message = f"{name}: {many(len(overview.unknown_tasks), 'job')} of tasks that no worker knows"
-        verdicts.append(("warn", message, f"penstock queue show {name}"))
-    if counts.dead:
-        verdicts.append(("warn", f"{name} has {many(counts.dead, 'dead letter')}", f"penstock dead ls {name}"))
-    return verdicts
 
 
 def _why(app: Penstock, name: str) -> Operation[str]:

@@ -1,7 +1,7 @@
 // What several pages need: asking the server, acting on it, tables, tags, charts.
 
 import { html, useEffect, useRef, useState } from "./ui.js";
-import { language, t } from "./text.js";
+import { language, locale, number, t } from "./text.js";
 
 export async function ask(path) {
   const answer = await fetch(`api/${path}`);
@@ -74,11 +74,14 @@ export function later(order, text, { then } = {}) {
   toast({ text, undo: done });
 }
 
-/** Act on the server, and tell how it went. `undo`: the order that takes it back. */
+/** What an action did, in the language of the page. The server's own sentence names what was left out. */
+const wordsOf = ({ done, verb, n, left }) => (language === "en" ? done : [t(`did.${verb}`, { n: number(n) }), ...left].join("; "));
+
+/** Act on the server, and report how it went. `undo`: the order that takes it back. */
 export async function act(order, { undo, then } = {}) {
   try {
     const found = await send(order);
-    toast({ text: found.done, undo: undo && (() => act(undo, { then })) });
+    toast({ text: wordsOf(found), undo: undo && (() => act(undo, { then })) });
   } catch (error) {
     toast({ text: error.message, bad: true });
   }
@@ -112,14 +115,21 @@ export function Fact({ name, value, more, state }) {
     <div class="name">${name}</div><div class="value">${value}</div><div class="more">${more}</div></div>`;
 }
 
-/** A table. `columns`: [heading, cell(row), class]. */
-export function Table({ columns, rows, none, label }) {
+/**
+ * A table. `columns`: [heading, cell(row), class]. `by`: what tells a row from others, so that an opened part of a row
+ * stays with it when rows come and go. On a phone each row is a card, whose cells have their headings beside them.
+ */
+export function Table({ columns, rows, none, label, by = (row) => row.id ?? row.name }) {
   if (!rows?.length) return html`<div class="none">${none}</div>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table>
     <thead><tr>${columns.map(([heading, , kind]) => html`<th scope="col" class=${kind}>${heading}</th>`)}</tr></thead>
-    <tbody>${rows.map((row) => html`<tr>${columns.map(([, cell, kind]) => html`<td class=${kind}>${cell(row)}</td>`)}</tr>`)}</tbody>
+    <tbody>${rows.map((row) => html`<tr key=${by(row)}>${columns.map(([heading, cell, kind]) => html`
+      <td class=${kind} data-heading=${typeof heading === "string" ? heading : undefined}>${cell(row)}</td>`)}</tr>`)}</tbody>
   </table></div>`;
 }
+
+/** What would be here, and the line of code that puts it there. */
+export const teach = (what, code) => html`${what}${code && html`<pre class="teach">${code}</pre>`}`;
 
 /** A link to another page about something. */
 export const link = (page, name, text) => html`<a href=${`#/${page}/${encodeURIComponent(name)}`}>${text ?? name}</a>`;
@@ -137,7 +147,7 @@ const ink = (name) => getComputedStyle(document.documentElement).getPropertyValu
 /** The time below a chart: seconds only where the chart is shorter than ten minutes. */
 function clockTimes(plot, moments) {
   const second = plot.scales.x.max - plot.scales.x.min < 600 ? "2-digit" : undefined;
-  return moments.map((at) => new Date(at * 1000).toLocaleTimeString(language, { hour: "2-digit", minute: "2-digit", second }));
+  return moments.map((at) => new Date(at * 1000).toLocaleTimeString(locale, { hour: "2-digit", minute: "2-digit", second }));
 }
 
 /** At least a minute of time: a single moment has no span of its own, and uPlot would show years around it. */
@@ -146,7 +156,9 @@ export function timeRange(plot, low, high) {
   return newest - (times[0] ?? newest) < 60 ? [newest - 60, newest] : [low, high];
 }
 
-/** Lines over time. `series`: [label, class, index in a row]. */
+const fromZero = (_, low, high) => [0, Math.max(1, high * 1.1)];
+
+/** Lines over time. `series`: [label, class, index in a row, whether it has a scale of its own, on the right]. */
 export function Chart({ rows, series, label }) {
   const place = useRef(), plot = useRef();
   const data = () => [rows.map((row) => row[0]), ...series.map(([, , index]) => rows.map((row) => row[index]))];
@@ -157,9 +169,10 @@ export function Chart({ rows, series, label }) {
       const axis = { stroke: ink("--quiet"), grid: { stroke: ink("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
       plot.current = new uPlot({
         width: frame.clientWidth, height: 180, cursor: { y: false }, legend: { show: false },
-        scales: { x: { range: timeRange }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
-        axes: [{ ...axis, space: 80, values: clockTimes }, { ...axis, size: 56 }],
-        series: [{}, ...series.map(([name, color]) => ({ label: name, stroke: ink(`--chart-${color.slice(1)}`), width: 2, points: { show: false } }))],
+        scales: { x: { range: timeRange }, y: { range: fromZero }, own: { range: fromZero } },
+        axes: [{ ...axis, space: 80, values: clockTimes }, { ...axis, size: 56 },
+          ...series.filter(([, , , own]) => own).map(([, color]) => ({ ...axis, scale: "own", side: 1, size: 48, grid: { show: false }, stroke: ink(`--chart-${color}`) }))],
+        series: [{}, ...series.map(([name, color, , own]) => ({ label: name, scale: own ? "own" : "y", stroke: ink(`--chart-${color}`), width: 2, points: { show: false } }))],
       }, data(), frame);
     };
     draw();
@@ -169,6 +182,14 @@ export function Chart({ rows, series, label }) {
     return () => { watcher.disconnect(); removeEventListener("theme", draw); plot.current?.destroy(); plot.current = null; };
   }, []);
   useEffect(() => { plot.current?.setData(data()); }, [rows]);
-  return html`<div class="legend">${series.map(([name, color]) => html`<span class=${color}>${name}</span>`)}</div>
+  return html`<div class="legend">${series.map(([name, color]) => html`<span class=${`of-${color}`}>${name}</span>`)}</div>
     <div class="chart" ref=${place} role="img" aria-label=${label}></div>`;
+}
+
+/** A small line of one number over time, without axes. */
+export function Spark({ values, color, label }) {
+  if (!values?.length) return null;
+  const most = Math.max(...values, 1e-9), step = 96 / Math.max(1, values.length - 1);
+  const points = values.map((value, at) => `${(at * step).toFixed(1)},${(22 - (20 * value) / most).toFixed(1)}`).join(" ");
+  return html`<svg class=${`spark of-${color}`} viewBox="0 0 96 24" role="img" aria-label=${label} preserveAspectRatio="none"><polyline points=${points} /></svg>`;
 }

@@ -1,7 +1,7 @@
 // The pages of jobs by filter, and of schedules.
 
 import { html, useEffect, useRef, useState } from "./ui.js";
-import { Loading, Problem, Table, Tag, act, ask, later, link, send, useAnswer } from "./components.js";
+import { Loading, Problem, Table, Tag, act, ask, later, link, send, teach, useAnswer } from "./components.js";
 import { age, number, t, time } from "./text.js";
 
 export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", sleeping: "", ready: "", parked: "", waiting: "", blocked: "warn", unknown: "", running: "good", completed: "good", dropped: "" };
@@ -156,7 +156,7 @@ export function Schedules({ mayAct }) {
     }, "n"]);
   }
   return html`<h1>${t("page.schedules")}</h1><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
-    ${answer && html`<div class="card"><${Table} label=${t("page.schedules")} columns=${columns} rows=${answer.schedules} none=${t("none.schedules")} /></div>`}`;
+    ${answer && html`<div class="card"><${Table} label=${t("page.schedules")} columns=${columns} rows=${answer.schedules} none=${teach(t("none.schedules"), "@app.task(schedule=\"0 7 * * mon-fri\", timezone=\"Europe/Berlin\")\nasync def report() -> None: ...")} /></div>`}`;
 }
 
 // --- limits of a queue ---
@@ -165,7 +165,7 @@ export function Limits({ queue }) {
   const [answer] = useAnswer(`limits/${encodeURIComponent(queue)}`);
   if (!answer?.limits.length) return null;
   const rows = answer.limits.flatMap((limit) => (limit.keys.length ? limit.keys : [{}]).map((key) => ({ ...limit, ...key, limit: limit.name })));
-  return html`<div class="card"><h2>${t("limits")}</h2><${Table} label=${t("limits")} rows=${rows} columns=${[
+  return html`<div class="card"><h2>${t("limits")}</h2><${Table} label=${t("limits")} rows=${rows} by=${(row) => `${row.limit} ${row.key}`} columns=${[
     [t("limit"), (row) => html`<span class="mono">${row.limit}</span>`],
     [t("at-most"), (row) => (row.per === null ? t("at-a-time", { n: number(row.most) }) : t("per-time", { n: number(row.most), age: age(row.per) }))],
     [t("key"), (row) => html`<span class="mono">${row.key ?? ""}</span>`],

@@ -3,10 +3,8 @@
 import { html, useEffect, useState } from "./ui.js";
 import { Jobs, Limits, STATES, Schedules } from "./jobs.js";
 import { Job } from "./job.js";
-import { Careful, Chart, Fact, Loading, Problem, Table, Tag, act, ask, later, link, useAnswer } from "./components.js";
+import { Careful, Chart, Fact, Loading, Problem, Spark, Table, Tag, act, ask, later, link, teach, useAnswer } from "./components.js";
 import { age, number, rate, size, t, time } from "./text.js";
-
-const OLD = 60; // seconds after which a ready job has waited long
 
 /** States that a queue without limits, pauses, flows and durable jobs does not know: shown where there are jobs in them. */
 const SELDOM = [["sleeping", "status.sleeping"], ["parked", "parked"], ["dependent", "for-others"]];
@@ -17,22 +15,29 @@ const sum = (rows, name) => rows.reduce((total, row) => total + row[name], 0);
 
 // --- overview ---
 
-function health({ queues }) {
-  const stuck = queues.filter((queue) => queue.ready && !queue.workers && !queue.paused && queue.oldest > 5);
-  const late = queues.filter((queue) => queue.ready && queue.oldest > OLD && !queue.paused);
-  const failing = queues.filter((queue) => queue.failing > 0);
-  if (stuck.length) return ["bad", t("health.stuck", { queues: stuck.map((queue) => queue.name).join(", ") })];
-  if (late.length) return ["warn", t("health.late", { queues: late.map((queue) => queue.name).join(", ") })];
-  if (failing.length) return ["warn", t("health.failing", { queues: failing.map((queue) => queue.name).join(", ") })];
-  return ["good", t("health.good")];
+/** The page that says more about a finding. */
+const PLACES = { no_worker: "workers", lost: "workers", dead: "dead" };
+const SHOWN = 8;
+
+/** What the doctor and /healthz find as well, as sentences with links. */
+function Findings({ findings }) {
+  const [all, show] = useState(false);
+  if (!findings.length) return null;
+  const shown = all ? findings : findings.slice(0, SHOWN), more = findings.length - shown.length;
+  return html`<div class="card"><ul class="findings">${shown.map((one) => {
+    const page = PLACES[one.kind] ?? "queue", place = page === "workers" ? "#/workers" : `#/${page}/${encodeURIComponent(one.queue)}`;
+    const words = t(`finding.${one.kind}`, { jobs: number(one.jobs), age: age(one.seconds) });
+    return html`<li key=${one.kind + one.queue}><${Tag} state=${KINDS[one.kind]}>${t(`kind.${one.kind}`)}<//>
+      <span>${link("queue", one.queue)}: <a href=${place}>${words}</a></span></li>`;
+  })}</ul>${more > 0 && html`<p><button class="link" onClick=${() => show(true)}>${t("and-more", { n: number(more) })}</button></p>`}</div>`;
 }
 
 function Charts({ rows }) {
   return html`<div class="two">
     <div class="card"><h2>${t("throughput")}</h2>
-      <${Chart} rows=${rows} label=${t("throughput")} series=${[[t("in"), "c2", 3], [t("out"), "c1", 4], [t("failing"), "c3", 5]]} /></div>
+      <${Chart} rows=${rows} label=${t("throughput")} series=${[[t("in"), "in", 3], [t("out"), "out", 4], [t("failing"), "failing", 5]]} /></div>
     <div class="card"><h2>${t("backlog")}</h2>
-      <${Chart} rows=${rows} label=${t("backlog")} series=${[[t("ready"), "c1", 1], [t("running"), "c2", 2]]} /></div>
+      <${Chart} rows=${rows} label=${t("backlog")} series=${[[t("ready"), "ready", 1], [t("running-right"), "running", 2, true]]} /></div>
   </div>`;
 }
 
@@ -57,16 +62,20 @@ function FindJob() {
     <input id="find" name="id" type="search" placeholder=${t("find")} aria-label=${t("find")} /></form>`;
 }
 
+const KINDS = { no_worker: "bad", lost: "bad", late: "warn", paused: "warn", unknown_task: "warn", failing: "warn", parked: "warn", dead: "bad" };
+
+/** The most urgent finding about a queue; without one, whether something happens in it. */
 function State({ queue }) {
-  if (queue.paused) return html`<${Tag} state="warn">${t("paused")}<//>`;
-  if (queue.ready && !queue.workers) return html`<${Tag} state="bad">${t("no-workers")}<//>`;
-  if (queue.ready && queue.oldest > OLD) return html`<${Tag} state="warn">${t("late")}<//>`;
-  return html`<${Tag} state="good">${t("open")}<//>`;
+  if (queue.worst) return html`<${Tag} state=${KINDS[queue.worst]}>${t(`kind.${queue.worst}`)}<//>`;
+  return queue.running || queue.ready ? html`<${Tag} state="good">${t("at-work")}<//>` : html`<${Tag}>${t("idle")}<//>`;
 }
 
 function Overview({ live }) {
+  const [sparks] = useAnswer("sparks", 10000);
   if (!live.queues) return html`<${Loading} error=${live.lost} />`;
-  const { queues } = live, [state, word] = health(live);
+  const { queues, findings } = live;
+  const worst = findings.some((one) => KINDS[one.kind] === "bad") ? "bad" : findings.length ? "warn" : "good";
+  const word = findings.length ? t("findings.n", { n: number(findings.length) }) : queues.length ? t("health.good") : t("nothing-yet");
   const oldest = Math.max(0, ...queues.map((queue) => (queue.ready ? queue.oldest : 0)));
   const columns = [
     [t("queue"), (queue) => link("queue", queue.name)],
@@ -78,22 +87,25 @@ function Overview({ live }) {
     [t("running"), (queue) => number(queue.running), "n"],
     [t("in-per-second"), (queue) => rate(queue.in), "n"],
     [t("out-per-second"), (queue) => rate(queue.out), "n"],
+    [t("last-minutes"), (queue) => html`<${Spark} values=${sparks?.[queue.name]} color="out" label=${t("last-minutes")} />`, "tight"],
     [t("dead"), (queue) => (queue.dead ? html`<a href=${`#/dead/${encodeURIComponent(queue.name)}`}>${number(queue.dead)}</a>` : "0"), "n"],
     [t("workers"), (queue) => number(queue.workers), "n"],
   ];
+  const none = teach(t("none.queues"), "@app.task(queue=\"mail\")\nasync def send(to: str) -> None: ...\n\nsend.enqueue(\"ada@example.com\")");
   return html`
-    <div class="head"><h1>${t("page.overview")}</h1><${Tag} state=${state}>${word}<//>
+    <div class="head"><h1>${t("page.overview")}</h1><${Tag} state=${queues.length ? worst : ""}>${word}<//>
       <div class="rest"><${FindJob} /></div></div>
+    <${Findings} findings=${findings} />
     <div class="facts">
-      <${Fact} name=${t("ready")} value=${number(sum(queues, "ready"))} more=${oldest ? t("oldest-for", { age: age(oldest) }) : ""} state=${oldest > OLD ? "warn" : ""} />
+      <${Fact} name=${t("ready")} value=${number(sum(queues, "ready"))} more=${oldest ? t("oldest-for", { age: age(oldest) }) : ""} state=${findings.some((one) => one.kind === "late" || one.kind === "no_worker") ? "warn" : ""} />
       <${Fact} name=${t("running")} value=${number(sum(queues, "running"))} more=${t("delayed-too", { n: number(sum(queues, "delayed")) })} />
       <${Fact} name=${t("in-per-second")} value=${rate(sum(queues, "in"))} />
       <${Fact} name=${t("out-per-second")} value=${rate(sum(queues, "out"))} more=${t("failing-too", { n: rate(sum(queues, "failing")) })} />
-      <${Fact} name=${t("dead")} value=${number(sum(queues, "dead"))} state=${sum(queues, "dead") ? "bad" : ""} />
-      <${Fact} name=${t("workers")} value=${number(live.workers)} state=${live.workers ? "" : "warn"} />
+      <${Fact} name=${t("dead")} value=${html`<a href="#/dead">${number(sum(queues, "dead"))}</a>`} state=${sum(queues, "dead") ? "bad" : ""} />
+      <${Fact} name=${t("workers")} value=${html`<a href="#/workers">${number(live.workers)}</a>`} state=${live.workers || !sum(queues, "ready") ? "" : "warn"} />
     </div>
     <${Charts} rows=${live.history} />
-    <div class="card"><h2>${t("queues")}</h2><${Table} label=${t("queues")} columns=${columns} rows=${queues} none=${t("none.queues")} /></div>`;
+    <div class="card"><h2>${t("queues")}</h2><${Table} label=${t("queues")} columns=${columns} rows=${queues} none=${none} /></div>`;
 }
 
 // --- a queue ---
@@ -126,13 +138,14 @@ function Queue({ name, live, mayAct }) {
   const waiting = waits(queue);
   const pause = counts.paused ? ["resume", "pause"] : ["pause", "resume"];
   return html`
-    <div class="head"><h1>${name}</h1><${State} queue=${{ ...counts, workers: queue.workers.length }} />${link("jobs", name, t("page.find"))}
+    <div class="head"><h1>${name}</h1><${State} queue=${flow.name ? flow : counts} />${link("jobs", name, t("page.find"))}
       ${mayAct && html`<div class="rest">
         <button onClick=${() => act({ action: pause[0], queue: name }, { undo: { action: pause[1], queue: name }, then: again })}>${t(pause[0])}</button>
         <${Careful} label=${t("purge")} disabled=${!waiting} then=${again} question=${t("purge.queue", { queue: name, n: number(waiting) })}
           order=${{ action: "purge", queue: name, most: waiting }} /></div>`}
     </div>
     <${Problem} error=${error} />
+    <${Findings} findings=${(live.findings || []).filter((one) => one.queue === name)} />
     <div class="facts">
       <${Fact} name=${t("ready")} value=${number(counts.ready)} more=${counts.ready ? t("oldest-for", { age: age(counts.oldest) }) : ""} />
       <${Fact} name=${t("delayed")} value=${number(counts.delayed)} more=${queue.due_in === null ? "" : t("next-in", { age: age(Math.max(0, queue.due_in)) })} />
@@ -153,7 +166,7 @@ function Queue({ name, live, mayAct }) {
     </div>
     ${queue.outbox.length > 0 && html`<div class="card"><h2>${t("outbox")}</h2>
       <${Table} columns=${[[t("queue"), (one) => link("queue", one.queue)], [t("waits"), (one) => number(one.entries), "n"],
-        [t("oldest"), (one) => age(one.oldest), "n"]]} rows=${queue.outbox} /></div>`}
+        [t("oldest"), (one) => age(one.oldest), "n"]]} rows=${queue.outbox} by=${(one) => one.queue} /></div>`}
     ${queue.unknown_task_jobs.length > 0 && html`<div class="card alarm"><h2>${t("unknown-tasks")}</h2>
       <${Table} columns=${[[t("job"), (job) => link("job", job.id)], [t("reason"), (job) => job.reason]]} rows=${queue.unknown_task_jobs} /></div>`}`;
 }
@@ -205,22 +218,47 @@ function DeadOf({ name, offset, mayAct }) {
 
 // --- workers ---
 
+const lease = (worker) => (worker.lease > 0 ? age(worker.lease) : html`<${Tag} state="bad">${t("lease-over")}<//>`);
+const running = (worker) => html`${number(worker.held)}${worker.concurrency ? ` / ${number(worker.concurrency)}` : ""}
+  ${worker.concurrency > 0 && html`<div class="bar" aria-hidden="true"><i style=${{ width: `${Math.min(100, (100 * worker.held) / worker.concurrency)}%` }}></i></div>`}`;
+const jobsOf = (worker, queue) => html`<a href=${`#/jobs/${encodeURIComponent(queue)}?state=running&worker=${encodeURIComponent(worker)}`}>${queue}</a>`;
+
+/** The workers of one queue. */
 function WorkerTable({ workers, now }) {
-  return html`<${Table} label=${t("workers")} none=${t("none.workers")} rows=${workers} columns=${[
+  return html`<${Table} label=${t("workers")} none=${t("none.workers")} rows=${workers} by=${(worker) => worker.name + worker.since} columns=${[
     [t("worker"), (worker) => html`<span class="mono">${worker.name || t("program")}</span>`],
-    [t("queue"), (worker) => link("queue", worker.queue)],
-    [t("runs"), (worker) => html`${number(worker.held)}${worker.concurrency ? ` / ${number(worker.concurrency)}` : ""}
-      ${worker.concurrency > 0 && html`<div class="bar" aria-hidden="true"><i style=${{ width: `${Math.min(100, (100 * worker.held) / worker.concurrency)}%` }}></i></div>`}`],
+    [t("runs"), running],
     [t("release"), (worker) => html`<span class="mono">${worker.release}</span>`],
     [t("up"), (worker) => (worker.since ? age(Math.max(0, (now || Date.now() / 1000) - worker.since)) : ""), "n"],
-    [t("lease"), (worker) => (worker.lease > 0 ? age(worker.lease) : html`<${Tag} state="bad">${t("lease-over")}<//>`), "n"],
+    [t("lease"), lease, "n"],
   ]} />`;
+}
+
+/** One row for each process, whichever queues it serves. */
+function byProcess(workers) {
+  const found = new Map();
+  for (const one of workers) {
+    const key = one.name || `(${one.queue})`, old = found.get(key);
+    found.set(key, old ? { ...old, held: old.held + one.held, lease: Math.max(old.lease, one.lease), since: Math.min(old.since ?? one.since, one.since ?? old.since), queues: [...old.queues, one.queue] }
+      : { ...one, key, queues: [one.queue] });
+  }
+  return [...found.values()].sort((one, other) => other.held - one.held || one.key.localeCompare(other.key));
 }
 
 function Workers() {
   const [answer, error] = useAnswer("workers");
-  return html`<h1>${t("page.workers")}</h1><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
-    ${answer && html`<div class="card"><${WorkerTable} workers=${answer.workers} now=${answer.now} /></div>`}`;
+  const rows = answer && byProcess(answer.workers), hosts = rows && new Set(rows.filter((one) => one.name).map((one) => one.name.replace(/:\d+$/, "")));
+  const none = teach(t("none.workers"), "penstock worker shop:app --processes 2");
+  return html`<div class="head"><h1>${t("page.workers")}</h1>${rows?.length > 0 && html`<span class="quiet">${t("processes.n", { n: number(rows.length), hosts: number(hosts.size) })}</span>`}</div>
+    <${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
+    ${answer && html`<div class="card"><${Table} label=${t("workers")} none=${none} rows=${rows} by=${(one) => one.key} columns=${[
+      [t("worker"), (one) => html`<span class="mono">${one.name || t("program")}</span>`],
+      [t("runs"), running],
+      [t("queues"), (one) => html`${one.queues.map((queue, at) => html`${at > 0 && ", "}${jobsOf(one.name, queue)}`)}`],
+      [t("release"), (one) => html`<span class="mono">${one.release}</span>`],
+      [t("up"), (one) => (one.since ? html`<span title=${time(one.since)}>${age(Math.max(0, answer.now - one.since))}</span>` : ""), "n"],
+      [t("lease"), lease, "n"],
+    ]} /></div>`}`;
 }
 
 // --- locks ---
@@ -249,7 +287,7 @@ function Locks({ mayAct }) {
   ];
   return html`<h1>${t("page.locks")}</h1><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
     ${parts && parts.filter(([kind]) => answer[kind].length || kind === "locks").map(([kind, columns]) => html`
-      <div class="card"><h2>${t(kind)}</h2><${Table} label=${t(kind)} columns=${columns} rows=${answer[kind]} none=${t("none.locks")} /></div>`)}`;
+      <div class="card"><h2>${t(kind)}</h2><${Table} label=${t(kind)} columns=${columns} rows=${answer[kind]} none=${teach(t("none.locks"), "with app.lock(\"invoice:7\") as held: ...")} /></div>`)}`;
 }
 
 // --- messages, files, directories ---
@@ -259,15 +297,15 @@ const seen = (now, at) => (at ? html`<span title=${time(at)}>${t("seen-ago", { a
 function Messages() {
   const [answer, error] = useAnswer("messages");
   return html`<h1>${t("page.messages")}</h1><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
-    ${answer && html`<div class="card"><h2>${t("mailboxes")}</h2><${Table} label=${t("mailboxes")} none=${t("none.mailboxes")} rows=${answer.mailboxes} columns=${[
+    ${answer && html`<div class="card"><h2>${t("mailboxes")}</h2><${Table} label=${t("mailboxes")} none=${teach(t("none.mailboxes"), 'app.mailbox("user:17").post({"text": "hi"})')} rows=${answer.mailboxes} columns=${[
       [t("name"), (row) => mono(row.name)], [t("unread"), (row) => number(row.unread), "n"], [t("claimed"), (row) => number(row.claimed), "n"],
       [t("dead"), (row) => (row.dead ? html`<${Tag} state="bad">${number(row.dead)}<//>` : "0"), "n"], [t("last-number"), (row) => number(row.last), "n"],
       [t("kept"), (row) => size(row.bytes), "n"], [t("pulled"), (row) => seen(answer.now, row.pulled)]]} /></div>
-    <div class="card"><h2>${t("chats")}</h2><${Table} label=${t("chats")} none=${t("none.chats")} rows=${answer.chats} columns=${[
+    <div class="card"><h2>${t("chats")}</h2><${Table} label=${t("chats")} none=${teach(t("none.chats"), 'app.chats.create(["ada", "bo"], id="ops")')} rows=${answer.chats} by=${(row) => row.chat.id} columns=${[
       [t("name"), (row) => mono(row.chat.id)], [t("members"), (row) => number(row.chat.readers), "n"],
       [t("kept-messages"), (row) => number(row.chat.last - row.chat.first + 1), "n"], [t("kept"), (row) => size(row.chat.bytes), "n"],
-      [t("furthest-behind"), (row) => (row.last_reader ? html`${mono(row.last_reader.name)} <span class="quiet">${t("unread-n", { n: number(row.last_reader.unread) })}</span>` : "")],
-      [t("pulled"), (row) => (row.last_reader ? seen(answer.now, row.last_reader.seen) : "")]]} /></div>`}`;
+      [t("furthest-behind"), (row) => (row.last_reader?.unread ? html`${mono(row.last_reader.name)} <span class="quiet">${t("unread-n", { n: number(row.last_reader.unread) })}</span>` : t("nobody"))],
+      [t("pulled"), (row) => (row.last_reader?.unread ? seen(answer.now, row.last_reader.seen) : "")]]} /></div>`}`;
 }
 
 function Receivers({ channel, now }) {
@@ -288,8 +326,8 @@ function Files() {
     })));
   }, [answer]);
   return html`<h1>${t("page.files")}</h1><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
-    ${answer && !answer.channels.length && html`<div class="card none">${t("none.channels")}</div>`}
-    ${answer?.channels.map((channel) => html`<div class="card">
+    ${answer && !answer.channels.length && html`<div class="card none">${teach(t("none.channels"), 'app.files("access").send(["access.log"], receivers=["agg-1"])')}</div>`}
+    ${answer?.channels.map((channel) => html`<div class="card" key=${channel.name}>
       <div class="head"><h2 class="mono">${channel.name}</h2>
         <${Tag} state=${channel.closed ? "" : "good"}>${t(channel.closed ? "closed" : "open")}<//>
         <span class="quiet">${t("sending", { n: channel.sending })} · ${t("blocks-per-second", { n: rate(before[channel.name]?.speed) })}</span></div>
@@ -301,7 +339,7 @@ function Files() {
 function Directories() {
   const [answer, error] = useAnswer("directories", 15000);
   return html`<h1>${t("page.directories")}</h1><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
-    ${answer && !answer.directories.length && html`<div class="card none">${t("none.directories")}</div>`}
+    ${answer && !answer.directories.length && html`<div class="card none">${teach(t("none.directories"), 'app.directory("guild:9").add("Ann")')}</div>`}
     ${answer?.directories.map((directory) => html`<${Directory} key=${directory.name} directory=${directory} />`)}`;
 }
 
@@ -330,7 +368,7 @@ function Health() {
   const [slow, failed, againSlow] = useAnswer("doctor?topic=keys", 0); // it reads the names of all keys
   return html`<div class="head"><h1>${t("page.health")}</h1><div class="rest"><button onClick=${() => { again(); againSlow(); }}>${t("check-again")}</button></div></div>
     <p class="quiet">${t("health.what")}</p><${Problem} error=${error || failed} /><${Loading} answer=${answer} error=${error} />
-    ${answer && html`<div class="card"><${Table} label=${t("page.health")} rows=${[...answer.checks, ...slow?.checks ?? []]} columns=${[
+    ${answer && html`<div class="card"><${Table} label=${t("page.health")} rows=${[...answer.checks, ...slow?.checks ?? []]} by=${(row) => row.topic + row.message} columns=${[
       [t("state"), (row) => html`<${Tag} state=${LEVELS[row.level]}>${t(`level.${row.level}`)}<//>`, "tight"], [t("topic"), (row) => row.topic],
       [t("found"), (row) => html`${row.message}${row.advice && html`<div class="quiet">${row.advice}</div>`}`]]} />
       <${Loading} answer=${slow} error=${failed} /></div>`}`;

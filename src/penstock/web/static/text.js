@@ -5,6 +5,9 @@ const first = navigator.language.toLowerCase().startsWith("zh") ? "zh" : "en";
 export const language = localStorage.getItem("penstock-language") || first;
 document.documentElement.lang = language;
 
+/** The browser's own form of this language, such as en-GB: its dates and its 24 hours. */
+export const locale = navigator.languages.find((one) => one.split("-")[0].toLowerCase() === language) ?? language;
+
 const texts = await (await fetch(`text/${language}.json`)).json();
 
 /** The text of this key, with {name} replaced by values. */
@@ -17,8 +20,8 @@ export function chooseLanguage(name) {
   location.reload();
 }
 
-const whole = new Intl.NumberFormat(language);
-const short = new Intl.NumberFormat(language, { maximumFractionDigits: 1 });
+const whole = new Intl.NumberFormat(locale);
+const short = new Intl.NumberFormat(locale, { maximumFractionDigits: 1 });
 
 export const number = (value) => whole.format(value ?? 0);
 export const rate = (value) => (value >= 100 ? whole.format(Math.round(value)) : short.format(value || 0));
@@ -38,4 +41,4 @@ export function size(bytes) {
   }
 }
 
-export const time = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleString(language) : "");
+export const time = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleString(locale) : "");
