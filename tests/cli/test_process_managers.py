@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -148,8 +149,13 @@ def container(folder: Path, where: dict[str, str], *words: str) -> Iterator[tupl
         outer.wait()
 
 
-@pytest.mark.parametrize("init", [[], [sys.executable, "-c", INIT]], ids=["ours is process 1", "under an init"])
+INITS = {"ours is process 1": [], "an init": [sys.executable, "-c", INIT], "tini": ["tini", "--"]}
+
+
+@pytest.mark.parametrize("init", INITS.values(), ids=INITS)
 def test_docker_stop_lets_running_jobs_finish(shop, begun, tmp_path: Path, init: list[str]):
+    if init and not shutil.which(init[0]):
+        pytest.skip(f"needs Debian's {init[0]}")
     with container(tmp_path, shop.where, *init, *WORDS) as (outer, first):
         job = shop.nap.enqueue(2.0)
         eventually(lambda: begun(1))
@@ -229,7 +235,7 @@ def test_a_worker_runs_in_a_narrow_container(place: str, shop, begun, tmp_path: 
 
 
 def test_a_job_beyond_the_memory_limit_fails_alone(shop, tmp_path: Path):
-    """A limit of the address space. Beyond a limit of a control group the kernel kills the process instead."""
+    """A limit of the address space. The allocation fails, and the job with it."""
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), **shop.where}
     limited = ["sh", "-c", 'ulimit -v 2000000; exec "$@"', "sh", *WORDS]
     with subprocess.Popen(limited, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as worker:
@@ -242,3 +248,43 @@ def test_a_job_beyond_the_memory_limit_fails_alone(shop, tmp_path: Path):
             assert worker.wait(scaled(30)) == Exit.OK
         finally:
             worker.kill()
+
+
+@contextlib.contextmanager
+def control_group(mib: int) -> Iterator[Path]:
+    """A control group with a memory limit, as a container has one. Returns the file of its processes."""
+    root = Path("/sys/fs/cgroup")
+    first_version = (root / "memory").is_dir()
+    group = (root / "memory" if first_version else root) / f"penstock-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if first_version else "memory.max")).write_text(str(mib << 20))
+    except OSError:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        pytest.skip("control groups with a memory limit are not allowed here")
+    try:
+        yield group / "cgroup.procs"
+    finally:
+        send(signal.SIGKILL, [int(one) for one in (group / "cgroup.procs").read_text().split()])
+        eventually(lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
+
+
+def test_the_kernel_kills_a_job_beyond_the_limit_of_a_container_and_no_other_job_ends(shop, tmp_path: Path):
+    """It kills the process with all its jobs. They run again, and the one that was alone at a kill is a dead letter."""
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), **shop.where}
+    with control_group(300) as members:
+        inside = ["sh", "-c", f'echo $$ > {members} && exec "$@"', "sh", *WORDS]
+        with subprocess.Popen(inside, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as worker:
+            try:
+                shop.nap.enqueue(0).result(timeout=scaled(30))
+                beside = shop.nap.enqueue(3.0)
+                leaking = shop.leak.enqueue(2000)
+                with pytest.raises(JobFailed, match="SIGKILL"):
+                    leaking.result(timeout=scaled(60))
+                assert beside.result(timeout=scaled(30)) > 0
+                worker.terminate()
+                assert worker.wait(scaled(30)) == Exit.OK
+            finally:
+                worker.kill()
