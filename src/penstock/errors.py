@@ -46,6 +46,7 @@
     │       └── ChannelRestarted          it was deleted and created again, or restored, while this process received
     ├── StepError                 a durable step could not be repeated like this        (fix the task)
     │   └── ProgramChanged            its job has recorded other steps
+    ├── MarkForgotten             a job is older than the marks of effects in a database (look there)
     ├── NoCurrentJob              `current()` was called outside of a job               (fix the caller)
     ├── SignalTimeout             no signal came to `wait_for` in time; also a TimeoutError
     └── JobError                  a job has no result
@@ -417,6 +418,10 @@ class SignalTimeout(PenstockError, TimeoutError):
 
     Catch it in the task to do what is to be done without the signal.
     """
+
+
+class MarkForgotten(PenstockError):
+    """A job is older than the marks that an inbox keeps, so nobody knows whether its effect is in the database."""
 
 
 class NoCurrentJob(PenstockError, LookupError):

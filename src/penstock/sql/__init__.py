@@ -18,6 +18,7 @@ In reading order:
     rows.py           the statements that read and change rows
     relay.py          sends what was left behind
     delivery.py       sends rows to their queues, and deletes them when that is safe
+    inbox.py          effects that happen once
     steps.py          work beside the program, in a thread or on an event loop
 """
 
@@ -25,11 +26,17 @@ from penstock.lazy import LazyNames
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from penstock.sql.inbox import Once
     from penstock.sql.outbox import Outbox
+    from penstock.sql.rows import Backlog
 
 __all__: list[str] = []
 _names = LazyNames(__name__, __all__)
 __all__ += ["Outbox"]
 _names.are_in("penstock.sql.outbox")
+__all__ += ["Once"]
+_names.are_in("penstock.sql.inbox")
+__all__ += ["Backlog"]
+_names.are_in("penstock.sql.rows")
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _names.load, _names.listed

@@ -20,10 +20,11 @@ from penstock.jobs.middleware import EnqueueContext, JobDraft
 from penstock.jobs.task import Call
 from penstock.sql import rows, schema
 from penstock.sql.after_commit import send_after_commit
+from penstock.sql.inbox import Once
 from penstock.sql.relay import Relay
 from penstock.sql.rows import CHUNK, OutboxRow, draw_nonce, lane_of
 from penstock.sql.sender import CommitSenders
-from penstock.sql.session_verb import session_verb
+from penstock.sql.session_verb import AnySession, session_verb
 from penstock.sql.steps import LoopBell, Steps, Transact, run_on_loop
 
 R = TypeVar("R")
@@ -85,7 +86,7 @@ class Outbox:
         jobs, drafts = _drafts(calls, verb)
         if not drafts:
             return []
-        connection = self._connection(session)
+        connection = self.connection(session)
         written: list[OutboxRow] = []
         contexts = _contexts(drafts, self.app)
         for context, durable in contexts:
@@ -95,8 +96,8 @@ class Outbox:
         send_after_commit(session, self._senders, written)
         return jobs
 
-    def _connection(self, session: Session) -> Connection:
-        """The connection of the session's transaction, to the outbox's database."""
+    def connection(self, session: Session) -> Connection:
+        """The connection of the session's transaction. Raises ConfigurationError if it cannot carry an outbox."""
         try:
             bind = session.get_bind(clause=schema.outbox)
             engine = bind.engine
@@ -126,6 +127,28 @@ class Outbox:
     def close(self) -> None:
         """Send what blocking code has committed, and end the thread that does it. What is left is for a relay."""
         self._senders.close()
+
+    def once(self, session: AnySession, name: str = "") -> Once:
+        """Have an effect in the database once, however often the current job runs. Use it inside a job:
+
+            with Session(engine) as session, session.begin(), outbox.once(session) as once:
+                if once.first:
+                    session.add(Payment(order))
+                    once.result = {"receipt": 7}
+            return once.result
+
+        The mark of the job is written in the session's transaction, so both commit together or neither does. A run
+        after that finds the mark: `once.first` is False, and `once.result` is what the first run has set (anything that
+        JSON can hold). A run at the same time waits for the end of the other's transaction. `async with` takes an
+        `AsyncSession`.
+
+        name  tells several effects of one job apart, such as "card" and "mail"
+
+        Marks are kept for 90 days. A job that is older, and has no mark, raises MarkForgotten: its mark may have been
+        deleted. Raises NoCurrentJob outside of a job, and ConfigurationError as `enqueue` does. One INSERT, and one
+        statement more for a result.
+        """
+        return Once(self, session, name)
 
     async def relay(self) -> None:
         """Send what the programs of this database have left behind, until the task is cancelled.

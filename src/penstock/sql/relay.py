@@ -7,6 +7,7 @@ tenant keep their order. When a relay dies, others continue its lanes half a min
 from __future__ import annotations
 
 import logging
+import time
 from typing import Final
 
 from sqlalchemy import Connection
@@ -15,8 +16,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from penstock.app import Penstock
 from penstock.core.ids import mint_token
 from penstock.errors import ServerError
+from penstock.sql import inbox, schema
 from penstock.sql import rows as table
-from penstock.sql import schema
 from penstock.sql.delivery import Delivery
 from penstock.sql.rows import OutboxRow
 from penstock.sql.steps import Pause, Steps, Transact
@@ -32,6 +33,9 @@ IDLE_LOOK: Final = 5.0
 _BATCH: Final = 1000
 """Rows that are leased together."""
 
+_TIDY: Final = 600.0
+"""Seconds between two searches for marks of the inbox that are no longer kept."""
+
 _AFTER_ERROR: Final = 0.5
 """Seconds after a failure, twice as long after each further one, up to IDLE_LOOK."""
 
@@ -44,6 +48,7 @@ class Relay:
         self._delivery = Delivery(app)
         self._lane = 0
         self._failures = 0
+        self._tidy_at = 0.0
 
     def steps(self) -> Steps[None]:
         yield Transact(schema.check)
@@ -72,6 +77,10 @@ class Relay:
             self._lane = (found[-1].lane + 1) % schema.LANES
             yield from self._send(found)
         yield from self._delivery.confirm()
+        if time.monotonic() >= self._tidy_at:
+            self._tidy_at = time.monotonic() + _TIDY
+            while (yield Transact(inbox.delete_old_marks)):
+                pass
         return len(found)
 
     def _send(self, found: list[OutboxRow]) -> Steps[None]:

@@ -1,0 +1,115 @@
+"""The inbox: an effect in the program's own database that happens once, however often its job runs.
+
+A mark is the job's id and the time of its enqueue, because an id of one's own may come again later. It is inserted in
+the transaction of the effect, so both are there or neither. A second run that comes while the first is in its
+transaction waits for its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Connection, and_, delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from penstock import codec
+from penstock.core.arguments import shown, utf8_size
+from penstock.errors import ConfigurationError, MarkForgotten
+from penstock.jobs.current import current
+from penstock.sql import schema
+from penstock.sql.schema import inbox, now_ms
+from penstock.sql.session_verb import asyncio_session, blocking_session
+
+if TYPE_CHECKING:
+    from penstock.sql.outbox import Outbox
+
+MARKS_KEPT: Final = 90 * 86400
+"""Seconds for which a mark is kept."""
+
+_CLOCKS: Final = 86400
+"""Seconds by which the clocks of the server and the database may differ."""
+
+_DELETED: Final = 1000
+"""Marks that one statement deletes."""
+
+
+class Once:
+    """The effect of the current job in the program's database; see `Outbox.once`."""
+
+    def __init__(self, outbox: Outbox, session: Any, name: str) -> None:
+        if not isinstance(name, str) or utf8_size("name", name) > 200:
+            raise ConfigurationError(f"once(name={shown(name)}): at most 200 bytes of UTF-8")
+        self._outbox, self._session, self._name = outbox, session, name
+        self.first = True
+        """Whether the effect is not in the database yet."""
+        self.result: Any = None
+        """What an earlier run stored. The first run sets it: anything that JSON can hold."""
+
+    def _enter(self, session: Session) -> None:
+        job = current()
+        self._mark = {"job": job.id, "enqueued": round(job.enqueued * 1000), "name": self._name}
+        connection = self._outbox.connection(session)
+        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+        wanted = insert(inbox).on_conflict_do_nothing().returning(inbox.c.job, now_ms())
+        try:
+            made = connection.execute(wanted, self._mark).first()
+        except DBAPIError as error:
+            raise schema.missing_table(error, connection) or error from error
+        if made is None:
+            self.first = False
+            stored = connection.execute(select(inbox.c.result).where(self._is_mine)).scalar()
+            self.result = None if stored is None else codec.decode(bytes(stored), what="once.result")
+        elif made[1] / 1000 - job.enqueued > MARKS_KEPT - _CLOCKS:
+            connection.execute(delete(inbox).where(self._is_mine))
+            days = f"{(made[1] / 1000 - job.enqueued) / 86400:.0f} days"
+            raise MarkForgotten(
+                f"job {job.id} was enqueued {days} ago, and the marks of effects are kept for "
+                f"{MARKS_KEPT // 86400} days: whether its effect is in the database is unknown. Look there; if it is "
+                "missing, enqueue the call again as a new job"
+            )
+
+    @property
+    def _is_mine(self) -> Any:
+        return and_(*(inbox.c[column] == value for column, value in self._mark.items()))
+
+    def _exit(self, session: Session, failed: bool) -> None:
+        if not self.first:
+            return
+        if failed:
+            # The transaction is probably rolled back. If not, the mark must not stay without the effect.
+            with contextlib.suppress(SQLAlchemyError):
+                self._outbox.connection(session).execute(delete(inbox).where(self._is_mine))
+        elif self.result is not None:
+            limit = self._outbox.app.settings.max_payload
+            stored = codec.encode(self.result, limit=limit, what="once.result", untyped=True)
+            self._outbox.connection(session).execute(update(inbox).where(self._is_mine).values(result=stored))
+
+    def __enter__(self) -> Once:
+        self._enter(blocking_session(self._session, "once"))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._exit(blocking_session(self._session, "once"), error is not None)
+
+    async def __aenter__(self) -> Once:
+        await asyncio_session(self._session, "once").run_sync(self._enter)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await asyncio_session(self._session, "once").run_sync(self._exit, error is not None)
+
+
+def delete_old_marks(connection: Connection) -> int:
+    """Delete marks that are no longer kept, up to a thousand. Returns how many."""
+    old = select(inbox.c.job, inbox.c.enqueued, inbox.c.name).where(inbox.c.created < now_ms() - MARKS_KEPT * 1000)
+    found = connection.execute(old.limit(_DELETED)).all()
+    for job, enqueued, name in found:
+        one = and_(inbox.c.job == job, inbox.c.enqueued == enqueued, inbox.c.name == name)
+        connection.execute(delete(inbox).where(one))
+    return len(found)
