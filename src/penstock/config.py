@@ -26,6 +26,7 @@ KNOWN = {
     "max_memory": "A worker process that uses more MiB is replaced. Default: never.",
     "release": "What a worker runs; a date, or seconds since 1970, also says which of two releases is newer. "
     "Default: a digest of the tasks, and the age of their files.",
+    "database": "The database whose outbox `penstock outbox` and `penstock doctor` use: an address of SQLAlchemy.",
     "log_format": "How `penstock worker` writes its log: `plain` or `json`. Default: `plain`.",
 }
 """The names allowed in [tool.penstock], each with its meaning. `PENSTOCK_` and a name in capitals is its variable."""

@@ -28,6 +28,7 @@ WRITE = "PENSTOCK_WRITE_SCHEMAS" in os.environ
 ELSEWHERE = {
     "demo": "tests/demo/test_demo.py",
     "bench": "tests/bench/test_bench.py",
+    "outbox ls": "tests/sql/test_outbox_commands.py",
     "server status": "tests/cli/test_server_command.py",
 }
 """Commands that start servers of their own. The tests that do this look at what they print."""

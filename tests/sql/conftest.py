@@ -14,6 +14,7 @@ from sqlalchemy.pool import NullPool
 
 from penstock import Penstock
 from penstock.sql import Outbox, delivery, schema
+from tests.command_line import penstock, start  # noqa: F401 - fixtures
 from tests.sql.postgres import PROGRAMS, Postgres
 
 DIALECTS = ["sqlite", *(["postgresql"] if PROGRAMS else [])]

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from penstock import ConfigurationError, Penstock
@@ -17,7 +17,7 @@ from penstock.errors import FormatTooNew
 from penstock.sql import Outbox, relay, rows, schema
 from penstock.sql.relay import Relay
 from penstock.sql.steps import ThreadBell, run_in_thread
-from tests.conftest import until
+from tests.conftest import commands, until
 from tests.servers import Server, eventually
 from tests.sql.conftest import Shop
 
@@ -173,9 +173,8 @@ async def test_several_relays_and_programs_at_work_double_nothing_and_lose_nothi
 # --- the server ---
 
 
-def test_a_server_that_forgot_its_last_second_gets_the_calls_again(start: Callable[..., Server], engine: Engine):
-    server = start("--appendonly", "yes", "--appendfsync", "everysec")
-    with Penstock(server.address) as app:
+def test_a_server_that_forgot_its_last_second_gets_the_calls_again(engine: Engine):
+    with Server("--appendonly", "yes", "--appendfsync", "everysec") as server, Penstock(server.address) as app:
         shop = Shop(app, engine)
         leave(shop, 1, 2)
         one = turn(shop)
@@ -257,10 +256,48 @@ async def test_a_relay_refuses_a_database_without_tables_or_with_newer_ones(app:
         await Outbox(app, shop.engine).relay()
 
 
-async def test_an_idle_relay_sends_nothing_to_the_server_and_writes_nothing(
-    shop: Shop, app: Penstock, monkeypatch: Any
+async def test_an_idle_relay_asks_the_server_once_in_ten_seconds(
+    shop: Shop, app: Penstock, raw: Any, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(relay, "IDLE_LOOK", 0.05)
     async with relaying(Outbox(app, shop.engine)):
         await asyncio.sleep(0.5)
-    assert shop.rows() == []
+        before = commands(raw)
+        await asyncio.sleep(0.5)
+        assert commands(raw) == before
+
+
+# --- restores ---
+
+
+def test_a_database_that_was_restored_to_an_earlier_state_sends_nothing_by_itself(shop: Shop, away: Shop):
+    leave(away, 1, 2)
+    first = Relay(shop.app)
+    run_in_thread(first._restores.check(), shop.engine, ThreadBell())
+    with away.engine.begin() as connection:
+        backup = connection.execute(select(schema.schema)).one()
+    for _ in range(2):  # the relays of the time between
+        with away.engine.begin() as connection:
+            connection.execute(update(schema.schema).values(beaten=1))
+        turn(shop)
+    with away.engine.begin() as connection:
+        connection.execute(update(schema.schema).values(beat=backup.beat, beaten=backup.beaten))
+        connection.execute(update(schema.outbox).values(state=schema.WAITING))
+    turn(shop)
+    assert away.states() == [schema.HELD] * 2
+    assert "restored to an earlier state" in away.rows()[0].reason
+    leave(away, 3)
+    turn(shop)  # what was written since then is sent
+    assert away.states() == [schema.HELD, schema.HELD, schema.SENT]
+
+
+def test_relays_that_beat_at_the_same_time_are_no_restore(shop: Shop, away: Shop):
+    leave(away, 1)
+    relays = [Relay(shop.app) for _ in range(3)]
+    for _ in range(3):
+        for one in relays:
+            with away.engine.begin() as connection:
+                connection.execute(update(schema.schema).values(beaten=1))
+            one._restores._next = 0.0
+            turn(shop, one)
+    assert schema.HELD not in away.states()

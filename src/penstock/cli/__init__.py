@@ -31,6 +31,7 @@ The modules of this folder, in reading order:
     lock.py, directory.py, mailbox.py, chat.py
                           locks, directories, mailboxes and chats
     coordination.py       read-write locks, elections, latches and barriers, from one table
+    outbox.py, sql.py     calls that wait in a database, and its tables
     dashboard.py          serves the dashboard
     owners.py             how commands name the processes that hold something
     channels.py           the channels of files
@@ -139,6 +140,11 @@ COMMANDS = (
     Command("barrier ls", "penstock.cli.coordination:list_barriers", "list the barriers and how many parties wait"),
     Command("barrier show", "penstock.cli.coordination:show_barrier", "show one with the parties that wait"),
     Command("dashboard", "penstock.cli.dashboard:dashboard", "serve pages that show all of this, live"),
+    Command("outbox relay", "penstock.cli.outbox:relay", "send calls that programs have left in their database"),
+    Command("outbox ls", "penstock.cli.outbox:ls", "list the calls that wait in a database"),
+    Command("outbox retry", "penstock.cli.outbox:retry", "send calls that are held, some or all"),
+    Command("outbox rm", "penstock.cli.outbox:rm", "delete calls that are held, some or all"),
+    Command("sql schema", "penstock.cli.sql:schema", "print the tables that an outbox needs in a database"),
     Command("server start", "penstock.cli.server:start", "start this folder's own server and keep it running"),
     Command("server stop", "penstock.cli.server:stop", "stop this folder's own server"),
     Command("server status", "penstock.cli.server:status", "show this folder's own server"),

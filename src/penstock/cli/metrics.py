@@ -6,10 +6,13 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.app import Penstock
 from penstock.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from penstock.sql import Outbox
 
 FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Where the processes of one program keep their metrics. The client of Prometheus reads this when it is imported."""
@@ -55,6 +58,27 @@ def served(app: Penstock, port: int, host: str) -> Iterator[None]:
     registries = (state,) if FOLDER in os.environ else (REGISTRY, state)
     try:
         server, _ = start_http_server(port, host, Joined(registries))
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(f"--metrics-port {port}: cannot listen on {host}: {error}") from None
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextlib.contextmanager
+def served_outbox(outbox: Outbox, port: int, host: str = "127.0.0.1") -> Iterator[None]:
+    """Serve the metrics of an outbox."""
+    _check_installed()
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    from penstock.integrations.prometheus import OutboxMetrics
+
+    registry = CollectorRegistry()
+    registry.register(OutboxMetrics(outbox))
+    try:
+        server, _ = start_http_server(port, host, registry)
     except (OSError, OverflowError) as error:
         raise ConfigurationError(f"--metrics-port {port}: cannot listen on {host}: {error}") from None
     try:

@@ -59,11 +59,17 @@ class Where:
         """
         from penstock.ops.inspect import Inspector  # it takes time to import, and some commands need no server
 
+        with self.connect(creates=creates, patient=patient) as app:
+            yield Inspector(app)
+
+    @contextlib.contextmanager
+    def connect(self, *, creates: bool = False, patient: bool = False) -> Iterator[Penstock]:
+        """The selected app itself, for a command that runs it."""
         configuration = Configuration()
         configuration.export("url", self.url)
         configuration.export("prefix", self.prefix)
         with self._find(configuration, creates=creates, patient=patient) as app:
-            yield Inspector(app)
+            yield app
 
     def _find(self, configuration: Configuration, *, creates: bool, patient: bool) -> Penstock:
         from penstock.app import Penstock

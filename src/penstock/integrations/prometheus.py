@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.app import Penstock
 from penstock.errors import PenstockError
@@ -26,7 +26,10 @@ with needs("prometheus_client", "'penstock[prometheus]'"):
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.exposition import choose_encoder
 
-__all__ = ["JobMetrics", "QueueMetrics", "metrics"]
+if TYPE_CHECKING:
+    from penstock.sql import Outbox
+
+__all__ = ["JobMetrics", "OutboxMetrics", "QueueMetrics", "metrics"]
 
 SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300, 1800)
 """The buckets of durations and waits."""
@@ -154,6 +157,38 @@ class QueueMetrics:
             largest.add_metric((name, "waiting"), usage.largest.waiting)
             largest.add_metric((name, "running"), usage.largest.running)
         return [jobs, oldest, paused, workers, tenants, largest, entered, ended]
+
+
+class OutboxMetrics:
+    """A collector for a registry of Prometheus: what waits in an outbox, asked of its database at each scrape.
+
+    penstock_outbox_up                   whether the database answered
+    penstock_outbox_calls                state    waiting, sent (and not deleted yet), held
+    penstock_outbox_oldest_seconds       for how long the oldest waiting call has waited
+    """
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """One query."""
+        up = GaugeMetricFamily("penstock_outbox_up", "Whether the database answered")
+        try:
+            found = self._outbox.backlog()
+        except PenstockError:
+            up.add_metric((), 0)
+            yield up
+            return
+        up.add_metric((), 1)
+        calls = GaugeMetricFamily("penstock_outbox_calls", "Calls in the outbox", labels=("state",))
+        for state in ("waiting", "sent", "held"):
+            calls.add_metric((state,), getattr(found, state))
+        oldest = GaugeMetricFamily("penstock_outbox_oldest_seconds", "For how long the oldest waiting call has waited")
+        oldest.add_metric((), found.oldest)
+        yield from (up, calls, oldest)
 
 
 def metrics(

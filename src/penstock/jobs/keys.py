@@ -98,6 +98,16 @@ QUEUE = {
 
 TABLES["queue"] = QUEUE
 
+STORE = {"beat": ("STRING", "the highest number that a store of calls has reported", "TTL")}
+"""The keys of a store outside of the server, whose calls get receipts: `{penstock:store:4f…}:beat`."""
+
+TABLES["store"] = STORE
+
+
+def beat_key(prefix: str, store: str) -> str:
+    """The key of a store. `store`: its random name."""
+    return f"{{{prefix}:store:{store}}}:beat"
+
 
 def check_queue_name(name: Any) -> str:
     """Return the name of a queue, or of a shard (`mail~3`). Raises ConfigurationError for anything else."""

@@ -2,6 +2,7 @@
 -- database. It sends a call as often as it likes, from any process, and the queue accepts it once.
 --
 --   receipts  ZSET  number of a call, in 8 bytes -> when it was accepted, server ms; PX, a week
+--   beat      STRING  of a store, in a slot of its own: the highest number that it has reported; PX
 --   meta      HASH  receipts: until when, in server ms, receipts were dropped whose calls may be sent again
 --
 -- The sender draws the number at random when it stores the call. After it has deleted the call from its store, it
@@ -12,8 +13,8 @@
 
 receipt = { ACCEPTED = "a", KNOWN = "k", TOO_OLD = "o", KEPT = 604800000 } -- KEPT: ms, a week
 
--- MOST: receipts of a queue; TRIMMED: how many a call drops, twice what it adds; GRACE: ms after the deletion
-_receipt = { MOST = 1000000, TRIMMED = 500, GRACE = 60000 }
+-- MOST: receipts of a queue; TRIMMED: how many a call drops, twice what it adds; GRACE, BEAT_KEPT: ms
+_receipt = { MOST = 1000000, TRIMMED = 500, GRACE = 60000, BEAT_KEPT = 8640000000 }
 
 -- Drops receipts that are over, and the oldest if there are too many.
 --- (s: table)
@@ -73,4 +74,14 @@ function script.forget_receipts(base, meta, given, numbers, ...)
   local marks = { "XX" }
   for i = numbers, #ARGV do marks[#marks + 1], marks[#marks + 2] = until_, ARGV[i] end
   redis.call("ZADD", base .. "receipts", unpack(marks))
+end
+
+-- The beat of a store is a number that rises while it is in use, first in the store and then here. So a store that
+-- reports a lower one was reset to an earlier state. Keeps the highest number, and returns it.
+--- keys: key
+--- args: number: int
+function script.beat(key, number)
+  local highest = math.max(number, tonumber(redis.call("GET", key) or 0))
+  redis.call("SET", key, string.format("%d", highest), "PX", _receipt.BEAT_KEPT)
+  return highest
 end

@@ -8,13 +8,15 @@ from typing import Final, NamedTuple
 
 from penstock.core.operations import Arg, Driver, FindNodes, Operation, RoundTrip, SendCommands, verb
 from penstock.errors import ConfigurationError, ServerRefused
+from penstock.jobs.bindings import scripts
 from penstock.jobs.constants import ACCEPTED, KNOWN, TOO_OLD
+from penstock.jobs.keys import beat_key
 from penstock.jobs.queue import Queue
 
 ACCEPT_CHUNK: Final = 250
 """Calls that one round trip brings."""
 
-__all__ = ["ACCEPTED", "KNOWN", "TOO_OLD", "ACCEPT_CHUNK", "KeptCall", "Receipts"]
+__all__ = ["ACCEPTED", "KNOWN", "TOO_OLD", "ACCEPT_CHUNK", "KeptCall", "Receipts", "StoreBeat"]
 
 
 class KeptCall(NamedTuple):
@@ -81,6 +83,19 @@ class Receipts:
             raise ServerRefused(f"INFO server: {reply}: give the user of Penstock the right to INFO") from reply
         text = reply.decode() if isinstance(reply, bytes) else str(reply)
         return next((line[7:].strip() for line in text.splitlines() if line.startswith("run_id:")), "")
+
+
+class StoreBeat:
+    """Finds that a store of calls was reset to an earlier state. `store`: a random name, which is kept in the store."""
+
+    def __init__(self, driver: Driver, prefix: str) -> None:
+        self._driver = driver
+        self._prefix = prefix
+
+    @verb
+    def report(self, store: str, number: int) -> RoundTrip[int]:
+        """Report the number of a store. Returns the highest that was ever reported for it. One round trip."""
+        return RoundTrip(scripts()["beat"], (beat_key(self._prefix, store),), (number,), int)
 
 
 def _bytes(number: int) -> bytes:

@@ -11,6 +11,7 @@
 In reading order:
 
     schema.py         the tables, and the states of a row
+    migrations.py     the same as steps of a migration
     outbox.py         `Outbox`, which writes rows
     session_verb.py   methods that take blocking sessions and those of asyncio
     after_commit.py   the hook after a commit
@@ -19,6 +20,9 @@ In reading order:
     relay.py          sends what was left behind
     delivery.py       sends rows to their queues, and deletes them when that is safe
     inbox.py          effects that happen once
+    restores.py       finds that the database was restored to an earlier state
+    connecting.py, operating.py
+                      the engine for an operator's address; what an operator asks and does
     steps.py          work beside the program, in a thread or on an event loop
 """
 
@@ -27,6 +31,7 @@ from penstock.lazy import LazyNames
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from penstock.sql.inbox import Once
+    from penstock.sql.migrations import create_tables, drop_tables
     from penstock.sql.outbox import Outbox
     from penstock.sql.rows import Backlog
 
@@ -36,6 +41,8 @@ __all__ += ["Outbox"]
 _names.are_in("penstock.sql.outbox")
 __all__ += ["Once"]
 _names.are_in("penstock.sql.inbox")
+__all__ += ["create_tables", "drop_tables"]
+_names.are_in("penstock.sql.migrations")
 __all__ += ["Backlog"]
 _names.are_in("penstock.sql.rows")
 if not TYPE_CHECKING:

@@ -8,8 +8,9 @@ transaction waits for its end.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, and_, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -24,9 +25,6 @@ from penstock.sql import schema
 from penstock.sql.schema import inbox, now_ms
 from penstock.sql.session_verb import asyncio_session, blocking_session
 
-if TYPE_CHECKING:
-    from penstock.sql.outbox import Outbox
-
 MARKS_KEPT: Final = 90 * 86400
 """Seconds for which a mark is kept."""
 
@@ -40,10 +38,10 @@ _DELETED: Final = 1000
 class Once:
     """The effect of the current job in the program's database; see `Outbox.once`."""
 
-    def __init__(self, outbox: Outbox, session: Any, name: str) -> None:
+    def __init__(self, connect: Callable[[Session], Connection], max_result: int, session: Any, name: str) -> None:
         if not isinstance(name, str) or utf8_size("name", name) > 200:
             raise ConfigurationError(f"once(name={shown(name)}): at most 200 bytes of UTF-8")
-        self._outbox, self._session, self._name = outbox, session, name
+        self._connect, self._max_result, self._session, self._name = connect, max_result, session, name
         self.first = True
         """Whether the effect is not in the database yet."""
         self.result: Any = None
@@ -52,7 +50,7 @@ class Once:
     def _enter(self, session: Session) -> None:
         job = current()
         self._mark = {"job": job.id, "enqueued": round(job.enqueued * 1000), "name": self._name}
-        connection = self._outbox.connection(session)
+        connection = self._connect(session)
         insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
         wanted = insert(inbox).on_conflict_do_nothing().returning(inbox.c.job, now_ms())
         try:
@@ -82,11 +80,10 @@ class Once:
         if failed:
             # The transaction is probably rolled back. If not, the mark must not stay without the effect.
             with contextlib.suppress(SQLAlchemyError):
-                self._outbox.connection(session).execute(delete(inbox).where(self._is_mine))
+                self._connect(session).execute(delete(inbox).where(self._is_mine))
         elif self.result is not None:
-            limit = self._outbox.app.settings.max_payload
-            stored = codec.encode(self.result, limit=limit, what="once.result", untyped=True)
-            self._outbox.connection(session).execute(update(inbox).where(self._is_mine).values(result=stored))
+            stored = codec.encode(self.result, limit=self._max_result, what="once.result", untyped=True)
+            self._connect(session).execute(update(inbox).where(self._is_mine).values(result=stored))
 
     def __enter__(self) -> Once:
         self._enter(blocking_session(self._session, "once"))

@@ -20,9 +20,10 @@ from penstock.jobs.middleware import EnqueueContext, JobDraft
 from penstock.jobs.task import Call
 from penstock.sql import rows, schema
 from penstock.sql.after_commit import send_after_commit
+from penstock.sql.connecting import in_database
 from penstock.sql.inbox import Once
 from penstock.sql.relay import Relay
-from penstock.sql.rows import CHUNK, OutboxRow, draw_nonce, lane_of
+from penstock.sql.rows import CHUNK, Backlog, OutboxRow, draw_nonce, lane_of
 from penstock.sql.sender import CommitSenders
 from penstock.sql.session_verb import AnySession, session_verb
 from penstock.sql.steps import LoopBell, Steps, Transact, run_on_loop
@@ -124,6 +125,14 @@ class Outbox:
             )
         return connection
 
+    def backlog(self) -> Backlog:
+        """How many calls wait, and for how long. One query.
+
+        Raises ConfigurationError and FormatTooNew as `relay` does, and ServerUnavailable if the database fails. With an
+        engine of asyncio, call it where no event loop runs.
+        """
+        return in_database(self.engine, rows.backlog)
+
     def close(self) -> None:
         """Send what blocking code has committed, and end the thread that does it. What is left is for a relay."""
         self._senders.close()
@@ -142,13 +151,13 @@ class Outbox:
         JSON can hold). A run at the same time waits for the end of the other's transaction. `async with` takes an
         `AsyncSession`.
 
-        name  tells several effects of one job apart, such as "card" and "mail"
+        name  of one of several effects of the job, such as "card" and "mail"
 
         Marks are kept for 90 days. A job that is older, and has no mark, raises MarkForgotten: its mark may have been
         deleted. Raises NoCurrentJob outside of a job, and ConfigurationError as `enqueue` does. One INSERT, and one
         statement more for a result.
         """
-        return Once(self, session, name)
+        return Once(self.connection, self.app.settings.max_payload, session, name)
 
     async def relay(self) -> None:
         """Send what the programs of this database have left behind, until the task is cancelled.

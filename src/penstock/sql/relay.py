@@ -19,6 +19,7 @@ from penstock.errors import ServerError
 from penstock.sql import inbox, schema
 from penstock.sql import rows as table
 from penstock.sql.delivery import Delivery
+from penstock.sql.restores import RESTORED, Restores
 from penstock.sql.rows import OutboxRow
 from penstock.sql.steps import Pause, Steps, Transact
 
@@ -46,6 +47,7 @@ class Relay:
     def __init__(self, app: Penstock) -> None:
         self.token = mint_token()
         self._delivery = Delivery(app)
+        self._restores = Restores(app)
         self._lane = 0
         self._failures = 0
         self._tidy_at = 0.0
@@ -70,6 +72,8 @@ class Relay:
 
     def _turn(self) -> Steps[int]:
         """Send what waits, and delete what is safe. Returns how many rows were found."""
+        if held := (yield from self._restores.check()):
+            log.error("the outbox holds %d calls: %s", held, RESTORED)
         found: list[OutboxRow] = []
         if (yield Transact(table.has_work)):
             found = yield Transact(lambda connection: table.lease(connection, self.token, self._lane, _BATCH))

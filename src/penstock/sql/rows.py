@@ -101,6 +101,12 @@ def hold(connection: Connection, rows: Sequence[OutboxRow], reason: str) -> None
         connection.execute(update(outbox).where(_these(some)).values(state=HELD, reason=reason, relay="", until=0))
 
 
+def hold_all(connection: Connection, reason: str) -> int:
+    """Leave every row to an operator. Returns how many."""
+    changed = update(outbox).where(outbox.c.state != HELD).values(state=HELD, reason=reason, relay="", until=0)
+    return connection.execute(changed).rowcount
+
+
 def send_again(connection: Connection, rows: Sequence[OutboxRow]) -> None:
     """Leave rows to the relays, whatever was answered before."""
     for some in _chunks(rows):
@@ -116,7 +122,7 @@ def give_back(connection: Connection, relay: str) -> None:
 
 
 def has_work(connection: Connection) -> bool:
-    """Whether a relay would find rows. Reads only, so that an idle relay writes nothing."""
+    """Whether a relay would find rows. Reads only: most looks find nothing."""
     waits = and_(outbox.c.state == WAITING, outbox.c.created < now_ms() - YOUNG)
     over = and_(outbox.c.state.in_([LEASED, SENT]), outbox.c.until < now_ms())
     return bool(connection.execute(select(or_(exists().where(waits), exists().where(over)))).scalar())
