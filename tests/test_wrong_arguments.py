@@ -1,5 +1,6 @@
 """Arguments of the wrong type are refused where they are written, before anything is sent."""
 
+import re
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
@@ -12,6 +13,8 @@ from penstock import (
     Batch,
     Concurrency,
     ConfigurationError,
+    History,
+    Keep,
     Penstock,
     Rate,
     Retry,
@@ -340,3 +343,47 @@ async def test_a_wrong_argument_inside_a_job_is_named(app: Penstock):
     await pay.enqueue.aio()
     await run_burst(app)
     assert stopped == ["all were refused"]
+
+
+WITH_NUMBERS: dict[str, Callable[[Penstock, Any], Any]] = {
+    "list(limit=": lambda app, wrong: app.queue("q").dead.list(limit=wrong),
+    "list(offset=": lambda app, wrong: app.queue("q").dead.list(offset=wrong),
+    "weigh(weight=": lambda app, wrong: app.queue("q").tenant("a").weigh(wrong),
+    "claim(n=": lambda app, wrong: app.queue("q").claim(wrong),
+    "enqueue(priority=": lambda app, wrong: app.queue("q").put(1, priority=wrong),
+    "enqueue(delay=": lambda app, wrong: app.queue("q").put(1, delay=wrong),
+    "Rate(most=": lambda app, wrong: Rate(wrong, per=1),
+    "Rate(per=": lambda app, wrong: Rate(1, per=wrong),
+    "Concurrency(most=": lambda app, wrong: Concurrency(wrong),
+    "Batch(size=": lambda app, wrong: Batch(wrong),
+    "Batch(linger=": lambda app, wrong: Batch(2, linger=wrong),
+    "Retry(base=": lambda app, wrong: Retry(3, base=wrong),
+    "Retry(factor=": lambda app, wrong: Retry(3, factor=wrong),
+    "RetryLater(when=": lambda app, wrong: RetryLater(wrong),
+    "send_lines(settle=": lambda app, wrong: app.files("f").send_lines([], settle=wrong, receivers=["r"]),
+    "receiver(longest=": lambda app, wrong: app.files("f").receiver("r").lines(longest=wrong),
+    "rejected(limit=": lambda app, wrong: app.aggregate("f", receiver="r")(lambda lines: {}).rejected(limit=wrong),
+    "top(n=": lambda app, wrong: app.aggregate("f", receiver="r")(lambda lines: {}).top("t", wrong),
+}
+WITH_NUMBERS_OR_NONE: dict[str, Callable[[Penstock, Any], Any]] = {
+    "enqueue(expires=": lambda app, wrong: app.queue("q").put(1, expires=wrong),
+    "enqueue(result_ttl=": lambda app, wrong: app.queue("q").put(1, result_ttl=wrong),
+    "Unique(throttle=": lambda app, wrong: Unique("{a}", throttle=wrong),
+    "Retry(times=": lambda app, wrong: Retry(wrong),
+    "channel(limit=": lambda app, wrong: app.files("f").send(__file__, receivers=["r"], limit=wrong),
+    "channel(patience=": lambda app, wrong: app.files("f").send(__file__, receivers=["r"], patience=wrong),
+    "receiver(lease=": lambda app, wrong: app.files("f").receiver("r").lines(share=True, lease=wrong),
+    "Keep(bytes=": lambda app, wrong: Keep(bytes=wrong),
+    "History(messages=": lambda app, wrong: History(messages=wrong),
+    "claim(max_deliveries=": lambda app, wrong: app.mailbox("m").claim(max_deliveries=wrong),
+    "post(ttl=": lambda app, wrong: app.mailbox("m").post(1, ttl=wrong),
+}
+
+
+@pytest.mark.parametrize("wrong", ["5", -1, True, float("nan"), 10**30, None], ids=repr)
+@pytest.mark.parametrize("named", [*WITH_NUMBERS, *WITH_NUMBERS_OR_NONE])
+def test_a_wrong_number_is_a_value_error_that_names_the_argument(offline: Penstock, named: str, wrong: Any):
+    call = WITH_NUMBERS.get(named) if wrong is None else {**WITH_NUMBERS, **WITH_NUMBERS_OR_NONE}[named]
+    if call:
+        with pytest.raises(ValueError, match=f"^{re.escape(named)}"):
+            call(offline, wrong)

@@ -47,8 +47,8 @@ def utf8_size(what: str, text: str) -> int:
         ) from None
 
 
-def check_seconds(what: str, name: str, value: Any, least: float, most: float, rule: str) -> None:
-    """Raise ValueError unless `value` is a number of seconds from `least` to `most`.
+def check_number(what: str, name: str, value: Any, least: float, most: float, rule: str) -> None:
+    """Raise ValueError unless `value` is a number from `least` to `most`, such as seconds.
 
     what, name  the function and its argument, for the message
     rule        what the argument may be, for the message
@@ -60,7 +60,7 @@ def check_seconds(what: str, name: str, value: Any, least: float, most: float, r
 def check_wait(what: str, wait: Any) -> None:
     """Raise ValueError unless `wait` is a number of seconds, or None for a wait without a limit."""
     if wait is not None:
-        check_seconds(what, "wait", wait, 0, LONGEST_WAIT, "seconds from 0, or None for ever")
+        check_number(what, "wait", wait, 0, LONGEST_WAIT, "seconds from 0, or None for ever")
 
 
 def check_whole(what: str, name: str, value: Any, least: int, most: int, rule: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import msgspec
 
-from penstock.core.arguments import check_seconds, shown
+from penstock.core.arguments import check_number, shown
 
 Value: TypeAlias = str | bytes | int | float
 Number: TypeAlias = int | float
@@ -175,5 +175,5 @@ def _whole(verb: str, value: int) -> int:
 
 
 def _milliseconds(verb: str, name: str, seconds: float) -> int:
-    check_seconds(verb, name, seconds, 0.001, 366 * 86400, "seconds from 0.001 to a year")
+    check_number(verb, name, seconds, 0.001, 366 * 86400, "seconds from 0.001 to a year")
     return -int(-seconds * 1000 // 1)

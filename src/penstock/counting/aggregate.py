@@ -8,12 +8,14 @@ which can be read while it runs.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import iscoroutinefunction
 from time import monotonic, sleep
 from typing import Any, TypeAlias
 
+from penstock.core.arguments import check_whole
 from penstock.core.keys import check_name
 from penstock.core.operations import Operation, RoundTrip, RunInThread, verb
 from penstock.counting.dead_batches import CountingFailure, DeadBatches, encode_failure, unpack_batch
@@ -260,8 +262,8 @@ class Aggregate:
 
         Raises ValueError for a table of Uniques(), which the server cannot sort: use `table`.
         """
-        if not 1 <= n <= PAGE or offset < 0:
-            raise ValueError(f"top(n={n}, offset={offset}): n 1 to {PAGE:,}, offset 0 or more")
+        check_whole("top", "n", n, 1, PAGE, f"1 to {PAGE:,}")
+        check_whole("top", "offset", offset, 0, sys.maxsize, "0 or more")
         if isinstance(self._declared.get(table), Uniques):
             raise ValueError(f"top({table!r}): a table of Uniques() is not sorted, use table()")
         return self._page(self._stored_table(table, window), offset, n)
@@ -345,8 +347,8 @@ class Aggregate:
     def rejected(self, limit: int = 100, offset: int = 0) -> Operation[list[UncountedLine]]:
         """File, line number and reason of rejected lines, and as `source` of each the host that has the file; the first
         thousand are kept. Number 0 means the file as a whole. One round trip."""
-        if not 1 <= limit <= MAX_REJECTED or offset < 0:
-            raise ValueError(f"rejected(limit={limit}, offset={offset}): limit 1 to {MAX_REJECTED:,}, offset 0 or more")
+        check_whole("rejected", "limit", limit, 1, MAX_REJECTED, f"1 to {MAX_REJECTED:,}")
+        check_whole("rejected", "offset", offset, 0, sys.maxsize, "0 or more")
         ask = self._channel.rejected(self.receiver.name, offset, limit)
         return when_added(self._channel, self.receiver.name, ask)
 

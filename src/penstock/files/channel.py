@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from penstock.core.arguments import check_number, check_whole
 from penstock.core.clock import Clock
 from penstock.core.keys import check_name
 from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread, verb
@@ -121,8 +122,7 @@ class Channel:
         files. The text of a packed file is sent, and each block is deflated by itself. A packed file that is truncated
         or broken is sent up to the damage, once, and FilesError names it.
         """
-        if not 0 <= settle <= 10**9:
-            raise ValueError(f"settle={settle}: seconds from 0")
+        check_number("send_lines", "settle", settle, 0, 10**9, "seconds from 0")
         is_final = close if final is None else final
         rules = SendRules(self._source(source), True, again, _is_by_path(identity), settle, is_final)
         return self._send(rules, paths, receivers, close, limit, patience, progress, follow)
@@ -201,10 +201,12 @@ def _is_by_path(identity: str) -> bool:
 
 
 def _check(limit: int | None, patience: float | None) -> None:
-    if limit is not None and not MIN_LIMIT <= limit <= 2**50:
-        raise ValueError(
-            f"limit={limit}: bytes, at least 2 MiB ({MIN_LIMIT}) so that some blocks fit; None leaves it unchanged, or "
-            "sets 64 MiB for a new channel"
+    if limit is not None:
+        rule = (
+            f"bytes, at least 2 MiB ({MIN_LIMIT}) so that some blocks fit; None leaves it unchanged, or sets 64 MiB "
+            "for a new channel"
         )
-    if patience is not None and not 0 <= patience <= 10**9:
-        raise ValueError(f"patience={patience}: seconds; 0 never passes a receiver over, None leaves it unchanged")
+        check_whole("channel", "limit", limit, MIN_LIMIT, 2**50, rule)
+    if patience is not None:
+        rule = "seconds; 0 never passes a receiver over, None leaves it unchanged"
+        check_number("channel", "patience", patience, 0, 10**9, rule)

@@ -6,6 +6,10 @@ split. The beginning of an unfinished line is kept, but never more of it than th
 
 from __future__ import annotations
 
+import sys
+
+from penstock.core.arguments import check_whole
+
 
 class CutLine(bytes):
     """The beginning of a line that is longer than allowed; the rest of the line was dropped."""
@@ -25,8 +29,7 @@ class LineCutter:
     """
 
     def __init__(self, longest: int = LONGEST, *, in_long_line: bool = False, unfinished: bytes = b"") -> None:
-        if longest < 1:
-            raise ValueError(f"LineCutter(longest={longest}): at least 1 byte")
+        check_whole("LineCutter", "longest", longest, 1, sys.maxsize, "at least 1 byte")
         self.in_long_line = in_long_line
         """Whether the next bytes belong to a line that was returned as a CutLine; they are dropped."""
         self._longest = longest

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from penstock.core.arguments import check_number, check_whole
 from penstock.core.keys import check_name
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.core.renewal import Renewer
@@ -101,8 +102,7 @@ class Receiver:
         self, wait: float | None, lease: float | None, make_items: Callable[[BlockHeader, bytes], Iterable[T]]
     ) -> SharedStream[T]:
         chosen = self._channel.settings.lease if lease is None else lease
-        if not 0.05 <= chosen <= 7 * 86400:
-            raise ValueError(f"lease={chosen}: seconds from 0.05 to a week")
+        check_number("receiver", "lease", chosen, 0.05, 7 * 86400, "seconds from 0.05 to a week")
         return SharedStream(self._channel, self._driver, self._renewer, self.name, wait, chosen, make_items)
 
     def batches(
@@ -116,8 +116,8 @@ class Receiver:
     ) -> ReceiverStream[LineBatch]:
         """Iterate over the lines of each block, as lists with `file` and `first`, the number of the first line.
         Otherwise like `lines`."""
-        if not 1 <= longest <= MAX_LONGEST:
-            raise ValueError(f"longest={longest}: bytes from 1 to {MAX_LONGEST:,}; a longer line is cut there")
+        rule = f"bytes from 1 to {MAX_LONGEST:,}; a longer line is cut there"
+        check_whole("receiver", "longest", longest, 1, MAX_LONGEST, rule)
         if share:
             return self._shared(wait, lease, partial(batches_of_block, longest))
         return BatchStream(self._channel, self._driver, self._renewer, self.name, wait, longest=longest, spool=spool)

@@ -10,7 +10,7 @@ from functools import reduce
 from operator import or_
 from typing import Any, Final
 
-from penstock.core.arguments import check_flag, is_number, is_whole, shown
+from penstock.core.arguments import check_flag, check_number, check_whole
 from penstock.core.cached import cached_property
 from penstock.core.clock import milliseconds
 from penstock.errors import ConfigurationError
@@ -45,10 +45,8 @@ class Batch:
     by_tenant: bool = False
 
     def __post_init__(self) -> None:
-        if not is_whole(self.size, 1, MOST):
-            raise ValueError(f"Batch({shown(self.size)}): 1 to {MOST} jobs")
-        if not is_number(self.linger, 0, LONGEST_LINGER):
-            raise ValueError(f"Batch(linger={shown(self.linger)}): seconds from 0 to {LONGEST_LINGER:.0f}")
+        check_whole("Batch", "size", self.size, 1, MOST, f"1 to {MOST} jobs")
+        check_number("Batch", "linger", self.linger, 0, LONGEST_LINGER, f"seconds from 0 to {LONGEST_LINGER:.0f}")
         check_flag("Batch", "by_tenant", self.by_tenant)
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.core.arguments import check_whole
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.jobs.claims import Failure
 from penstock.jobs.job import info_of
@@ -61,8 +62,8 @@ class DeadLetters:
     @verb
     def list(self, limit: int = 50, offset: int = 0) -> Operation[list[DeadLetter]]:
         """A page of dead letters, the latest first. One round trip for each MiB; with shards, at least one for each."""
-        if not 1 <= limit <= 1000 or not 0 <= offset <= _HIGHEST_OFFSET:
-            raise ValueError(f"list(limit={limit}, offset={offset}): limit 1 to 1000, offset 0 to {_HIGHEST_OFFSET:,}")
+        check_whole("list", "limit", limit, 1, 1000, "1 to 1000")
+        check_whole("list", "offset", offset, 0, _HIGHEST_OFFSET, f"0 to {_HIGHEST_OFFSET:,}")
         known = (yield from self._shards.refresh()).known
         if len(known) == 1:
             return (yield from _page(known[0], limit, offset))

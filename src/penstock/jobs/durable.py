@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Any, Final, ParamSpec, TypeVar, overload
 
 from penstock import codec
-from penstock.core.arguments import is_number, shown
+from penstock.core.arguments import check_number, shown
 from penstock.errors import ProgramChanged, SignalTimeout, StepError
 from penstock.jobs.current import in_step
 from penstock.jobs.durable_bindings import LONGEST_NAME, Recorded, check_name
@@ -265,17 +265,14 @@ def _limit(signal: str, timeout: float | None) -> float:
     check_name("signal", signal)
     if timeout is None:
         return 0.0
-    if not (is_number(timeout, 0, LONGEST_DELAY) and timeout):
-        raise ValueError(
-            f"wait_for({signal!r}, timeout={shown(timeout)}): seconds above 0, at most 100 years; None: no limit"
-        )
+    rule = "seconds above 0, at most 100 years; None: no limit"
+    check_number("wait_for", "timeout", timeout, 1e-6, LONGEST_DELAY, rule)
     return timeout
 
 
 def _total(seconds: float, minutes: float, hours: float, days: float) -> float:
     for name, value in (("seconds", seconds), ("minutes", minutes), ("hours", hours), ("days", days)):
-        if not is_number(value, -LONGEST_DELAY, LONGEST_DELAY):
-            raise ValueError(f"sleep({name}={shown(value)}): a number; together at most 100 years")
+        check_number("sleep", name, value, -LONGEST_DELAY, LONGEST_DELAY, "a number; together at most 100 years")
     total = seconds + 60 * minutes + 3600 * hours + 86400 * days
     if not 0 < total <= LONGEST_DELAY:
         raise ValueError(f"sleep() of {total} s: more than 0, at most 100 years")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from dataclasses import dataclass, field
 
+from penstock.core.arguments import check_whole
 from penstock.core.operations import Operation
 from penstock.errors import JobNotFound
 from penstock.jobs.bindings import QueueBindings
@@ -37,8 +39,7 @@ class FlowNode:
 
 def read_tree(shard: Shard, key: str, most: int) -> Operation[FlowNode]:
     """See `Job.tree`."""
-    if most < 1:
-        raise ValueError(f"tree(most={most}): at least 1")
+    check_whole("tree", "most", most, 1, sys.maxsize, "at least 1")
     stored = yield shard.bindings.show(key)
     root = _node(shard.name, key, stored)
     if root.status is Status.UNKNOWN:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock import codec
-from penstock.core.arguments import check_wait, is_number, is_whole, shown
+from penstock.core.arguments import check_number, check_wait, check_whole
 from penstock.core.operations import RoundTrip, verb
 from penstock.errors import LeaseLost
 from penstock.jobs.claims import Claim, Ending, Failure, Settlement
 from penstock.jobs.job import ShardHandle
 from penstock.jobs.record import Record, RecordView
+from penstock.jobs.retry import LONGEST_DELAY
 from penstock.jobs.shard_table import whole_name
 
 if TYPE_CHECKING:
@@ -21,15 +22,13 @@ if TYPE_CHECKING:
 
 def checked_lease(lease: float) -> float:
     """The lease, in seconds. Raises ValueError if it is too short or too long."""
-    if not is_number(lease, 0.05, 7 * 86400):
-        raise ValueError(f"lease={shown(lease)}: seconds from 0.05 to a week")
+    check_number("claim", "lease", lease, 0.05, 7 * 86400, "seconds from 0.05 to a week")
     return lease
 
 
 def check_claim(n: int, wait: float | None) -> None:
     """Raise ValueError for a number of jobs or a wait that a claim cannot have."""
-    if not is_whole(n, 1, 1000):
-        raise ValueError(f"claim({shown(n)}): 1 to 1000 jobs")
+    check_whole("claim", "n", n, 1, 1000, "1 to 1000 jobs")
     check_wait("claim", wait)
 
 
@@ -94,8 +93,7 @@ class Item(ShardHandle, RecordView):
 
         Raises LeaseLost. One round trip.
         """
-        if delay < 0:
-            raise ValueError(f"retry(delay={delay}): seconds are 0 or more")
+        check_number("retry", "delay", delay, 0, LONGEST_DELAY, "seconds from 0")
         return self._settle(msgspec.json.encode(Failure(reason)) if reason else b"", "retry", delay)
 
     @verb

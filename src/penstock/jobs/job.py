@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 import msgspec
 
 from penstock import codec
-from penstock.core.arguments import check_callback, check_wait, is_number, shown
+from penstock.core.arguments import check_callback, check_number, check_wait
 from penstock.core.operations import Driver, Listen, Operation, RoundTrip, Wait, verb
 from penstock.errors import (
     CancelTimeout,
@@ -162,8 +162,8 @@ class Job(ShardHandle, Generic[R_co]):
             raise ResultNotKept(f"job {self.id} was enqueued with result_ttl=0: its result is not kept")
         bindings = self.shard.bindings
         check_callback("result", "on_progress", on_progress)
-        if timeout is not None and not is_number(timeout, -math.inf, math.inf):
-            raise ValueError(f"result(timeout={shown(timeout)}): seconds, or None for ever")
+        if timeout is not None:
+            check_number("result", "timeout", timeout, -math.inf, math.inf, "seconds, or None for ever")
         if timeout is not None and timeout <= 0:
             return self._result_or_raise((yield bindings.result(self.key, "")), was_pending=False)
         deadline = None if timeout is None or timeout == math.inf else time.monotonic() + timeout

@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias, TypedDict
 
 import msgspec
 
-from penstock.core.arguments import check_callback, check_seconds, check_whole, shown, utf8_size
+from penstock.core.arguments import check_callback, check_number, check_whole, shown, utf8_size
 from penstock.core.operations import Driver, Operation, RoundTrip, Sleep, verb
 from penstock.errors import ConfigurationError
 from penstock.jobs.counts import Counts, TenantCounts
@@ -120,7 +120,7 @@ def job_filter(
         if not isinstance(text, str):
             raise ConfigurationError(f"jobs({name}={shown(text)}): a text, or None for any")
         utf8_size(f"jobs: {name}", text)
-    check_seconds("jobs", "older_than", older_than, 0, _LONGEST_AGE, "seconds from 0")
+    check_number("jobs", "older_than", older_than, 0, _LONGEST_AGE, "seconds from 0")
     return JobFilter(None if state is None else known[str(state)], task, tenant, worker, id_prefix, older_than)
 
 
@@ -278,7 +278,7 @@ class Jobs:
         self, change: str, act: _Act, per_second: float | None, on_progress: OnProgress | None
     ) -> Operation[BulkProgress]:
         if per_second is not None:
-            check_seconds(change, "per_second", per_second, 0.1, 1e6, "from 0.1 to 1,000,000 jobs, or None")
+            check_number(change, "per_second", per_second, 0.1, 1e6, "from 0.1 to 1,000,000 jobs, or None")
         check_callback(change, "on_progress", on_progress)
         return self._change_all(act, per_second, on_progress)
 

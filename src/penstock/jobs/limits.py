@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from penstock.core.arguments import is_text
+from penstock.core.arguments import check_number, check_whole, is_text
 from penstock.errors import ConfigurationError
 from penstock.jobs.key_template import KeyTemplate
 
@@ -74,16 +74,11 @@ class Rate:
     def __post_init__(self) -> None:
         _check_count("Rate", self.most)
         _check_name("Rate", self.name)
-        if (
-            isinstance(self.per, bool)
-            or not isinstance(self.per, int | float)
-            or not 0.001 <= self.per <= LONGEST_PERIOD
-        ):
-            raise ValueError(f"Rate(per={self.per!r}): seconds from 0.001 to a year")
+        check_number("Rate", "per", self.per, 0.001, LONGEST_PERIOD, "seconds from 0.001 to a year")
         if self.most > self.per * 1_000_000:
             raise ValueError(f"Rate({self.most}, per={self.per}): at most one job in a microsecond")
         if self.burst is not None:
-            _check_count("Rate", self.burst, "burst=")
+            _check_count("Rate", self.burst, "burst")
 
     @property
     def interval(self) -> int:
@@ -94,10 +89,9 @@ class Rate:
 Limit: TypeAlias = Concurrency | Rate
 
 
-def _check_count(kind: str, number: Any, what: str = "") -> None:
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_JOBS:
-        advice = "; to stop the jobs, pause the queue" if number == 0 else ""
-        raise ValueError(f"{kind}({what}{number!r}): a number of jobs from 1 to {MOST_JOBS:,}{advice}")
+def _check_count(kind: str, number: Any, what: str = "most") -> None:
+    advice = "; to stop the jobs, pause the queue" if number == 0 else ""
+    check_whole(kind, what, number, 1, MOST_JOBS, f"a number of jobs from 1 to {MOST_JOBS:,}{advice}")
 
 
 def _check_name(kind: str, name: str) -> None:

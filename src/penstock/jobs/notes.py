@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.core.arguments import is_number, shown
+from penstock.core.arguments import check_number
 from penstock.jobs.constants import NOTED
 
 MOST_TEXT: Final = 500
@@ -59,8 +59,7 @@ class Notes:
 
 def encode_progress(fraction: float, text: str) -> bytes:
     """Raises ValueError for a number that is not from 0 to 1."""
-    if not is_number(fraction, 0, 1):
-        raise ValueError(f"progress({shown(fraction)}): a fraction from 0 to 1")
+    check_number("progress", "fraction", fraction, 0, 1, "a fraction from 0 to 1")
     return msgspec.json.encode(_Progress(float(fraction), _shortened(text, MOST_TEXT)))
 
 

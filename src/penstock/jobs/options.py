@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from penstock.core.arguments import check_flag, is_number, is_whole, shown, utf8_size
+from penstock.core.arguments import check_flag, check_number, check_whole, shown, utf8_size
 from penstock.core.clock import milliseconds
 from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID
 from penstock.jobs.record import draft
@@ -77,8 +77,7 @@ class Options:
                 raise ValueError(f"unique={shown(self.unique)}: give Unique(…)")
         if self.unique is not None and self.unique.debounce is not None and not self.is_due_now:
             raise ValueError("delay and Unique(debounce=…): the debounce is the delay; give one of them")
-        if not is_whole(self.priority, 0, 9):
-            raise ValueError(f"priority={shown(self.priority)}: 0 (most urgent) to 9 (least)")
+        check_whole("enqueue", "priority", self.priority, 0, 9, "0 (most urgent) to 9 (least)")
         if not isinstance(self.tenant, str) or utf8_size("tenant", self.tenant) > 255:
             raise ValueError(f"tenant={shown(self.tenant)}: at most 255 bytes of UTF-8")
         if self.id is not None and not (isinstance(self.id, str) and 1 <= utf8_size("id", self.id) <= 200):
@@ -86,18 +85,17 @@ class Options:
         check_flag("enqueue", "durable", self.durable)
 
     def _check_times(self) -> None:
-        if not is_number(self.delay, 0, LONGEST_DELAY):
-            raise ValueError(f"delay={shown(self.delay)}: seconds from 0 to {LONGEST_DELAY:.0f}")
+        check_number("enqueue", "delay", self.delay, 0, LONGEST_DELAY, f"seconds from 0 to {LONGEST_DELAY:.0f}")
         if self.at is not None and self.delay:
             raise ValueError("delay and at: give one of them")
         if self.at is not None:
             _check_date("at", self.at)
         if isinstance(self.expires, datetime):
             _check_date("expires", self.expires)
-        elif self.expires is not None and not (is_number(self.expires, 0, LONGEST_DELAY) and self.expires > 0):
-            raise ValueError(f"expires={shown(self.expires)}: seconds above 0, or a date")
-        if self.result_ttl is not None and not is_number(self.result_ttl, 0, LONGEST_RESULT_TTL):
-            raise ValueError(f"result_ttl={shown(self.result_ttl)}: seconds from 0 to ten years")
+        elif self.expires is not None:
+            check_number("enqueue", "expires", self.expires, 1e-6, LONGEST_DELAY, "seconds above 0, or a date")
+        if self.result_ttl is not None:
+            check_number("enqueue", "result_ttl", self.result_ttl, 0, LONGEST_RESULT_TTL, "seconds from 0 to ten years")
 
     @property
     def is_due_now(self) -> bool:

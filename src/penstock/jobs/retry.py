@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
-from penstock.core.arguments import is_number, is_whole, shown
+from penstock.core.arguments import check_callback, check_number, check_whole, shown
 
 LONGEST_DELAY: Final = 100 * 365 * 86400.0
 """Seconds. A longer delay is a mistake, and would not fit into a record."""
@@ -65,24 +65,16 @@ class Retry(Exception):
         retry_if: Callable[[BaseException], object] | None = None,
     ) -> None:
         super().__init__("run again")
-        if times is not None and not is_whole(times, 0, MOST_RETRIES):
-            raise ValueError(f"Retry({shown(times)}): the number of retries is 0 or more, and at most {MOST_RETRIES:,}")
-        for name, value, least, most in (
-            ("base", base, 0, LONGEST_DELAY),
-            ("cap", cap, 0, LONGEST_DELAY),
-            ("factor", factor, 1, 1e6),
-            ("jitter", jitter, 0, 1),
-        ):
-            if not is_number(value, least, most):
-                raise ValueError(
-                    f"Retry({name}={shown(value)}): base and cap are seconds up to a century, factor 1 or more, jitter "
-                    "0 to 1"
-                )
+        if times is not None:
+            check_whole("Retry", "times", times, 0, MOST_RETRIES, f"the number of retries, from 0 to {MOST_RETRIES:,}")
+        check_number("Retry", "base", base, 0, LONGEST_DELAY, "seconds, up to a century")
+        check_number("Retry", "cap", cap, 0, LONGEST_DELAY, "seconds, up to a century")
+        check_number("Retry", "factor", factor, 1, 1e6, "1 or more, up to a million")
+        check_number("Retry", "jitter", jitter, 0, 1, "from 0 to 1")
         for name, kinds in (("on", on), ("never", never)):
             if not _are_exceptions(kinds):
                 raise ValueError(f"Retry({name}={shown(kinds)}): give a class of exceptions, or a tuple of them")
-        if retry_if is not None and not callable(retry_if):
-            raise ValueError(f"Retry(retry_if={retry_if!r}): give a function of the exception")
+        check_callback("Retry", "retry_if", retry_if)
         self.times = times
         self.base = base
         self.factor = factor
@@ -137,8 +129,7 @@ class RetryLater(Exception):
             self.date = _seconds_since_1970(when)
             return
         super().__init__(reason or f"run again in {when} s")
-        if not is_number(when, 0, LONGEST_DELAY):
-            raise ValueError(f"RetryLater({shown(when)}): seconds from 0 to a century, or a date")
+        check_number("RetryLater", "when", when, 0, LONGEST_DELAY, "seconds from 0 to a century, or a date")
         self.seconds = when
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.core.arguments import check_number
 from penstock.core.operations import Driver, Operation, Parallel, verb
 from penstock.jobs.counts import TenantCounts, total_tenant_counts
 from penstock.jobs.options import Options
@@ -44,8 +45,7 @@ class Tenant:
         It takes effect when the tenant is served next, and is kept in the server. From 0.001 to 1000. One round trip;
         with shards, for each.
         """
-        if not 0.001 <= weight <= 1000:
-            raise ValueError(f"weigh({weight}): a weight is from 0.001 to 1000")
+        check_number("weigh", "weight", weight, 0.001, 1000, "from 0.001 to 1000")
         yield from set_all(self._shards, lambda shard: shard.bindings.set_weight(self.name, weight))
 
     @verb

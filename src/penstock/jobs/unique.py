@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal
 
-from penstock.core.arguments import check_flag, is_number, is_text, shown
+from penstock.core.arguments import check_flag, check_number, is_text, shown
 from penstock.core.clock import milliseconds
 from penstock.errors import ConfigurationError
 from penstock.jobs.constants import DEBOUNCE, DONE, REPLACE, START, THROTTLE
@@ -56,8 +56,8 @@ class Unique:
         if (self.debounce is not None) + (self.throttle is not None) > 1:
             raise ValueError("Unique: give debounce or throttle, not both")
         for name, seconds in (("debounce", self.debounce), ("throttle", self.throttle)):
-            if seconds is not None and not is_number(seconds, 0.001, _LONGEST):
-                raise ValueError(f"Unique({name}={shown(seconds)}): seconds from 0.001 to a year")
+            if seconds is not None:
+                check_number("Unique", name, seconds, 0.001, _LONGEST, "seconds from 0.001 to a year")
             if seconds is not None and (self.replace or self.until != "done"):
                 raise ValueError(f"Unique: {name} decides itself how long the key is held, and about doubles")
         if self.replace and self.until != "start":

@@ -6,7 +6,7 @@ import contextlib
 import time
 from dataclasses import replace
 
-from penstock.core.arguments import check_seconds, check_whole
+from penstock.core.arguments import check_number, check_whole
 from penstock.core.idempotency import release_key, take_key
 from penstock.core.ids import mint_token
 from penstock.core.keys import check_text
@@ -30,7 +30,7 @@ class Barrier:
 
     def __init__(self, name: str, prefix: str, driver: Driver, *, parties: int, lease: float, ttl: float) -> None:
         check_whole("barrier", "parties", parties, 2, MAX_PARTIES, f"a whole number from 2 to {MAX_PARTIES:,}")
-        check_seconds("barrier", "lease", lease, 1, 3600, LEASE_RULE)
+        check_number("barrier", "lease", lease, 1, 3600, LEASE_RULE)
         check_ttl("barrier", ttl)
         self.name = name
         self.parties = parties

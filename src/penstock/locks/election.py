@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.core.arguments import check_seconds, shown
+from penstock.core.arguments import check_number, shown
 from penstock.core.operations import BoundVerb, Driver, Operation, RoundTrip, verb
 from penstock.core.renewal import Renewer, renew_at
 from penstock.errors import ElectionTimeout
@@ -88,7 +88,7 @@ class Election(LeasedResource[Leadership, ElectionBindings]):
         )
         if notice is not None:
             most = MOST_NOTICE * lease
-            check_seconds(
+            check_number(
                 "election", "notice", notice, 0, most, f"seconds from 0 to {most:g}, {MOST_NOTICE} of the lease"
             )
         self.name = name

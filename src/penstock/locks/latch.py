@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.core.arguments import check_seconds, check_whole
+from penstock.core.arguments import check_number, check_whole
 from penstock.core.keys import check_text
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import ConfigurationError, LatchTimeout
@@ -20,7 +20,7 @@ LONGEST_TTL = 366 * 86400.0
 
 def check_ttl(what: str, ttl: Any) -> None:
     """Raise ValueError unless `ttl` is a time for which the server may keep something."""
-    check_seconds(what, "ttl", ttl, 1, LONGEST_TTL, "seconds from 1 to a year, counted from the last call")
+    check_number(what, "ttl", ttl, 1, LONGEST_TTL, "seconds from 1 to a year, counted from the last call")
 
 
 class Latch:

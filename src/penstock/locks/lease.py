@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from penstock.core.arguments import check_seconds
+from penstock.core.arguments import check_number
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.core.renewal import Renewable, now, renew_at, valid_until
 from penstock.errors import LeaseLost, PenstockError
@@ -355,7 +355,7 @@ class Lease(Renewable):
         (`renew=False`). A lease never lasts beyond `max_hold`, so fewer seconds may remain. Raises LeaseLost if it was
         lost. One round trip.
         """
-        check_seconds("extend", "seconds", seconds, SHORTEST_LEASE, LONGEST_LEASE, LEASE_RULE)
+        check_number("extend", "seconds", seconds, SHORTEST_LEASE, LONGEST_LEASE, LEASE_RULE)
         return self._extend(seconds)
 
     def _extend(self, seconds: float) -> Operation[float]:

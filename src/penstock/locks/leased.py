@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from penstock.core.arguments import LONGEST_WAIT, check_callback, check_seconds, check_wait, shown
+from penstock.core.arguments import LONGEST_WAIT, check_callback, check_number, check_wait, shown
 from penstock.core.ids import mint_token
 from penstock.core.operations import Driver, Listen, Operation, verb
 from penstock.core.renewal import Renewer, now
@@ -47,11 +47,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 def check_times(what: str, lease: Any, wait: Any, max_hold: Any = None, renew: Any = True) -> None:
     """Raise ValueError, with the fix, for a time that cannot work. `what`: the function that was called."""
     rule = LEASE_RULE if renew is False else f"{LEASE_RULE}; it is renewed while it is held"
-    check_seconds(what, "lease", lease, SHORTEST_LEASE, LONGEST_LEASE, rule)
+    check_number(what, "lease", lease, SHORTEST_LEASE, LONGEST_LEASE, rule)
     check_wait(what, wait)
     if max_hold is not None:
         rule = "seconds from 0.05 to a year, or None for no limit"
-        check_seconds(what, "max_hold", max_hold, SHORTEST_LEASE, LONGEST_WAIT, rule)
+        check_number(what, "max_hold", max_hold, SHORTEST_LEASE, LONGEST_WAIT, rule)
     if not isinstance(renew, bool):
         raise ValueError(f"{what}(renew={shown(renew)}): True, or False to hold it for exactly one lease")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import EllipsisType
 from typing import Any, TypeVar, cast
 
-from penstock.core.arguments import check_seconds, check_wait, check_whole, shown
+from penstock.core.arguments import check_number, check_wait, check_whole, is_whole, shown
 from penstock.core.idempotency import IdempotencyKey, release_key, take_key
 from penstock.core.ids import mint_token
 from penstock.core.operations import Driver, Listen, Listener, Operation, RoundTrip, verb
@@ -54,12 +54,9 @@ class RateLimit:
         keys = RateLimitKeys(prefix, name)
         if kind not in ("bucket", "window"):
             raise ValueError(f"rate_limit(kind={shown(kind)}): 'bucket' or 'window'")
-        check_seconds("rate_limit", "per", per, 0.001, MAX_SECONDS, "seconds from 0.001 to a year")
+        check_number("rate_limit", "per", per, 0.001, MAX_SECONDS, "seconds from 0.001 to a year")
         most = MAX_WINDOW if kind == "window" else int(per * 1_000_000)
-        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= most:
-            raise ValueError(
-                f"rate_limit(limit={shown(limit)}, per={per}): from 1 to {most:,}, with this `per` and this kind"
-            )
+        check_whole("rate_limit", "limit", limit, 1, most, f"from 1 to {most:,}, with per={per} and this kind")
         if burst is not None and kind == "window":
             raise ValueError(f"rate_limit(burst={shown(burst)}): a window has no burst; leave it out, or use a bucket")
         if burst is not None:
@@ -163,7 +160,7 @@ class RateLimit:
         )
 
     def _check(self, n: int) -> None:
-        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= self._max_units:
+        if not is_whole(n, 1, self._max_units):
             raise ValueError(
                 f"rate limit {self.name!r}: n={shown(n)} is never allowed at once; from 1 to {self._max_units:,}"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.core.arguments import check_whole, shown
+from penstock.core.arguments import check_whole, is_whole, shown
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.core.renewal import Renewer
 from penstock.errors import PermitTimeout
@@ -49,7 +49,7 @@ class Semaphore(LeasedResource[Permit, SemaphoreBindings]):
     ) -> None:
         keys = SemaphoreKeys(prefix, name)
         _check_limit("semaphore", limit)
-        if not isinstance(permits, int) or isinstance(permits, bool) or not 1 <= permits <= min(limit, MAX_PERMITS):
+        if not is_whole(permits, 1, min(limit, MAX_PERMITS)):
             raise ValueError(
                 f"semaphore(permits={shown(permits)}, limit={limit}): from 1 to the limit, {MAX_PERMITS} at most"
             )

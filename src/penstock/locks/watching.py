@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from penstock.core.arguments import LONGEST_WAIT, check_seconds
+from penstock.core.arguments import LONGEST_WAIT, check_number
 from penstock.core.operations import Listen, Listener, Operation, RoundTrip, wait_until_recheck
 
 R = TypeVar("R")
@@ -53,7 +53,7 @@ _last_looks: dict[str, _SharedLook] = {}
 def check_timeout(what: str, timeout: Any) -> None:
     """Raise ValueError unless `timeout` is a number of seconds, or None for a wait without a limit."""
     if timeout is not None:
-        check_seconds(what, "timeout", timeout, 0, LONGEST_WAIT, "seconds from 0, or None for ever")
+        check_number(what, "timeout", timeout, 0, LONGEST_WAIT, "seconds from 0, or None for ever")
 
 
 def look_until(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from penstock.core.arguments import check_many, check_whole
+from penstock.core.arguments import check_many, check_whole, is_whole, shown
 from penstock.core.clock import Clock
 from penstock.core.operations import Driver, InBackground, Operation, Parallel, RoundTrip, verb
 from penstock.errors import ChatGone, StateLost
@@ -236,9 +236,9 @@ class Chat:
 
         Changes nothing if it is a member already. Raises ChatGone. Three round trips.
         """
-        last = {"now": 0, "start": -1}.get(history, history) if isinstance(history, str) else history
-        if isinstance(last, bool) or not isinstance(last, int) or not (history == "start" or 0 <= last <= MAX_NUMBER):
-            raise ValueError(f"join(history={history!r}): 'now', 'start', or how many of the last messages")
+        last: Any = {"now": 0, "start": -1}.get(history, history) if isinstance(history, str) else history
+        if history != "start" and not is_whole(last, 0, MAX_NUMBER):
+            raise ValueError(f"join(history={shown(history)}): 'now', 'start', or how many of the last messages")
         return self._join(self._index_of(check_reader("member", member)), member, last)
 
     def _join(self, index: ChatIndexBindings, member: str, last: int) -> Operation[None]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
-from penstock.core.arguments import check_many, check_wait, check_whole
+from penstock.core.arguments import check_many, check_number, check_wait, check_whole
 from penstock.core.keys import check_text
 from penstock.core.operations import (
     Listen,
@@ -32,7 +32,6 @@ for which to register it; "" and 0 register nothing."""
 MAX_LIMIT = 1000
 """The most messages that one pull returns."""
 
-MAX_LEASE = 7 * 86400
 MAX_TTL = 10 * 366 * 86400
 
 REREGISTER_INTERVAL = 300.0
@@ -143,19 +142,11 @@ def trim_rest(log: LogBindings, more_to_trim: bool) -> Operation[None]:
         more_to_trim = yield log.trim()
 
 
-def check_seconds(what: str, seconds: float, least: float) -> float:
-    """Return seconds from `least` to a week."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not least <= seconds <= MAX_LEASE:
-        raise ValueError(f"{what}: {seconds!r:.100} is not a number of seconds from {least} to a week")
-    return seconds
-
-
 def check_ttl(verb: str, ttl: float | None) -> float:
     """Return a time to live in seconds; 0 for None."""
     if ttl is None:
         return 0.0
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0.001 <= ttl <= MAX_TTL:
-        raise ValueError(f"{verb}(ttl={ttl!r:.100}): seconds above 0, up to ten years, or None")
+    check_number(verb, "ttl", ttl, 0.001, MAX_TTL, "seconds above 0, up to ten years, or None")
     return ttl
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.core.arguments import check_many, check_wait
+from penstock.core.arguments import check_many, check_number, check_wait, check_whole
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
@@ -19,7 +19,6 @@ from penstock.messages.log import (
     ask_until,
     check_limit,
     check_post,
-    check_seconds,
     check_sender,
     check_ttl,
     post_all,
@@ -34,9 +33,15 @@ from penstock.settings import Settings
 MAX_DELIVERIES = 20
 """Deliveries after which a claimed message becomes a dead letter, unless a claim says otherwise."""
 
-MIN_LEASE = 0.05
+MIN_LEASE, MAX_LEASE = 0.05, 7 * 86400.0
 MAX_REASON = 10_000
 """The most bytes of the reason of a dead letter."""
+
+
+def _seconds(what: str, name: str, seconds: float, least: float) -> float:
+    check_number(what, name, seconds, least, MAX_LEASE, f"seconds from {least:g} to a week")
+    return seconds
+
 
 NO_LOG = LogStatus(0.0, 0, 1, 0, 0, 0, None, -1, None, 0, 0, 0, 0)
 
@@ -115,7 +120,7 @@ class Claimed:
     def release(self, delay: float = 0.0) -> Operation[None]:
         """Hand the message back, so that another worker may have it `delay` seconds from now. Raises LeaseLost. One
         round trip."""
-        return self._mailbox._settle("release", [self], check_seconds("release(delay=…)", delay, 0.0))
+        return self._mailbox._settle("release", [self], _seconds("release", "delay", delay, 0.0))
 
     @verb
     def reject(self, reason: str = "") -> Operation[None]:
@@ -137,7 +142,7 @@ class Claimed:
     @verb
     def extend(self, lease: float) -> Operation[None]:
         """Let the lease run out `lease` seconds from now. Raises LeaseLost. One round trip."""
-        return self._mailbox._settle("extend", [self], check_seconds("extend(lease=…)", lease, MIN_LEASE))
+        return self._mailbox._settle("extend", [self], _seconds("extend", "lease", lease, MIN_LEASE))
 
 
 class Mailbox(LogReader):
@@ -251,9 +256,9 @@ class Mailbox(LogReader):
         chosen = self._log.settings.lease if lease is None else lease
         check_wait("claim", wait)
         check_limit("claim", n)
-        if max_deliveries is not None and (type(max_deliveries) is not int or not 1 <= max_deliveries <= 10**9):
-            raise ValueError(f"claim(max_deliveries={max_deliveries!r:.100}): 1 or more, or None for no limit")
-        return self._claim(n, check_seconds("claim(lease=…)", chosen, MIN_LEASE), max_deliveries or 0, wait)
+        if max_deliveries is not None:
+            check_whole("claim", "max_deliveries", max_deliveries, 1, 10**9, "1 or more, or None for no limit")
+        return self._claim(n, _seconds("claim", "lease", chosen, MIN_LEASE), max_deliveries or 0, wait)
 
     def _claim(self, n: int, lease: float, max_deliveries: int, wait: float | None) -> Operation[list[Claimed]]:
         token = mint_id()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from penstock import codec
+from penstock.core.arguments import check_number, check_whole
 from penstock.errors import BadCall
 
 _POSITION = re.compile(r"([1-9][0-9]{0,15})-(0|[1-9][0-9]{0,15})\Z")
@@ -36,8 +37,8 @@ class Keep:
     def __post_init__(self) -> None:
         for name in ("messages", "bytes", "age"):
             value = getattr(self, name)
-            if value is not None and not 0.001 <= value <= 10**15:
-                raise ValueError(f"Keep({name}={value}): more than 0, or None for no limit")
+            if value is not None:
+                check_number("Keep", name, value, 0.001, 10**15, "more than 0, or None for no limit")
         if self.full not in {"drop", "refuse"}:
             raise ValueError(f"Keep(full={self.full!r}): 'drop' or 'refuse'")
 
@@ -56,12 +57,10 @@ class History:
     def __post_init__(self) -> None:
         for name, least in (("messages", 1), ("age", 0.001)):
             value = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= 10**11:
-                raise ValueError(f"History({name}={value!r:.100}): more than 0, or None")
-        if self.messages is not None and not isinstance(self.messages, int):
-            raise ValueError(f"History(messages={self.messages!r:.100}): how many messages, a whole number")
+            if value is not None:
+                check_number("History", name, value, least, 10**11, "more than 0, or None")
+        if self.messages is not None:
+            check_whole("History", "messages", self.messages, 1, 10**11, "how many messages, a whole number")
 
 
 @dataclass(frozen=True, slots=True)
