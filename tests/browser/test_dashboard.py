@@ -202,7 +202,7 @@ def test_the_answer_is_about_what_the_question_was_about(page: Any):
 
 
 def tenant(name: str, ready: int) -> dict[str, Any]:
-    counts = dict.fromkeys(("delayed", "parked", "dependent", "running", "dead"), 0)
+    counts = dict.fromkeys(("delayed", "sleeping", "parked", "dependent", "running", "dead"), 0)
     return {"name": name, "counts": {**counts, "ready": ready}}
 
 
@@ -325,8 +325,8 @@ def test_a_schedule_is_paused_and_that_is_undone(page: Any):
 
 def test_a_lock_is_broken_after_a_question(page: Any):
     go(page, "locks")
-    page.get_by_role("button", name="Break").click()
-    page.get_by_role("dialog").get_by_role("button", name="Break").click()
+    page.get_by_role("row").filter(has_text="invoice:7").get_by_role("button", name="Break").click()
+    page.locator("dialog[open]").get_by_role("button", name="Break").click()
     page.get_by_text("1 lock broken").wait_for()
 
 

@@ -1,6 +1,7 @@
 """`penstock`: the overview, wrong usage, and how errors are reported."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -18,7 +19,43 @@ from tests.speed import scaled
 def test_the_overview_names_every_command(run, words):
     done = run(*words)
     assert done.returncode == Exit.OK
-    assert all(f"  {command.name} " in done.stdout for command in COMMANDS)
+    lines = dict(re.findall(r"^  ([a-z]+)  +(.*(?:\n {6,}.*)*)", done.stdout, re.MULTILINE))
+    for command in COMMANDS:
+        noun, _, verb = command.name.partition(" ")
+        assert (verb or command.summary) in re.sub(r"\s+", " ", lines[noun])
+    assert done.stdout.count("\n") <= 50
+
+
+@pytest.mark.parametrize("command", ["penstock --help", "penstock queue ls --help", "penstock --version"])
+def test_a_reader_that_is_gone_is_no_traceback(command):
+    program = f"{sys.executable} -m {command}"
+    script = f"({program}; echo code=$? >&2) | true"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_the_server_may_be_named_before_the_command(run):
+    after = run("queue", "ls", "--url", "unix:///does/not/exist", "--prefix", "p")
+    for words in (["--url", "unix:///does/not/exist", "--prefix=p"], ["--url=unix:///does/not/exist", "--prefix", "p"]):
+        before = run(*words, "queue", "ls")
+        assert (before.returncode, before.stderr) == (after.returncode, after.stderr) == (Exit.SERVER, after.stderr)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_options(run, shell):
+    done = run("--show-completion", shell)
+    assert done.returncode == Exit.OK
+    assert all(word in done.stdout for word in ("dead", "mailbox", "cancel-tree", "state"))
+
+
+def test_completion_is_installed_where_the_shell_finds_it(run, tmp_path):
+    done = run("--install-completion", "fish", HOME=str(tmp_path), XDG_CONFIG_HOME="", XDG_DATA_HOME="")
+    (file,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert (done.returncode, str(file) in done.stdout) == (Exit.OK, True)
+    for words, said in ((["tcsh"], "'tcsh' is unknown"), (["bash", "zsh"], "one shell"), ([], "$SHELL is not set")):
+        refused = run("--install-completion", *words, HOME=str(tmp_path), SHELL="")
+        assert (refused.returncode, said in refused.stderr) == (Exit.USAGE, True)
 
 
 def test_the_version_is_that_of_the_package(run):

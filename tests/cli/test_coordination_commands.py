@@ -28,6 +28,7 @@ def app(shop: Penstock) -> Iterator[Penstock]:
 @pytest.mark.parametrize(
     ("noun", "none"),
     [
+        ("semaphore", "No semaphore is in use.\n"),
         ("election", "There are no elections.\n"),
         ("latch", "There are no latches.\n"),
         ("barrier", "There are no barriers.\n"),
@@ -40,6 +41,21 @@ def test_where_there_is_nothing(app: Penstock, penstock: Command, noun: str, non
     code, out, err = penstock(noun, "show", "mail")
     assert (code, out) == (Exit.FAILED, "")
     assert f"no {noun} 'mail' with prefix {app.settings.prefix!r} on this server" in err
+
+
+def test_semaphores(app: Penstock, penstock: Command):
+    with app.semaphore(ODD, limit=5, permits=2):
+        (_, listed, _) = penstock("semaphore", "ls")
+        assert penstock("semaphore", "limit", ODD, "3")[0] == Exit.OK
+        (_, one, _) = penstock("semaphore", "show", ODD, "--json")
+        shown = penstock("semaphore", "show", ODD)
+        assert penstock("semaphore", "limit", ODD, "--own")[0] == Exit.OK
+        assert app.semaphore(ODD, limit=5).info().limit is None
+    assert ("each program's own" in listed, "\x1b" in listed + shown[1]) == (True, False)
+    assert (json.loads(one)["held"], json.loads(one)["limit"]) == (2, 3)
+    assert f"{PROCESS}  holds 2" in shown[1]
+    for words in (("limit", ODD), ("limit", ODD, "3", "--own"), ("limit", ODD, "0"), ("limit", ODD, str(2**70))):
+        assert penstock("semaphore", *words)[0] == Exit.USAGE
 
 
 def test_elections(app: Penstock, penstock: Command):

@@ -101,6 +101,8 @@ def commands(shop: Penstock, tmp_path: Path) -> Iterator[dict[str, list[str]]]:
             "files ls": [],
             "logs count": ["access.log"],
             "lock ls": [],
+            "semaphore ls": [],
+            "semaphore show": ["market"],
             "rwlock ls": [],
             "rwlock show": ["book"],
             "election ls": [],
@@ -162,6 +164,7 @@ def add_messages_and_names(shop: Penstock) -> None:
 def hold_everything(shop: Penstock, until: ExitStack) -> None:
     until.enter_context(shop.lock("till", lease=10))
     until.enter_context(shop.read_write_lock("book", lease=10).read())
+    until.enter_context(shop.semaphore("market", limit=2))
     until.enter_context(shop.election("chief", value="one"))
     shop.latch("import", count=3).count_down()
     parties = shop.barrier("start", parties=2)

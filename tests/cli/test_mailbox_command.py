@@ -2,7 +2,7 @@
 
 import json
 
-from penstock import Penstock
+from penstock import History, Penstock
 from penstock.cli.exits import Exit
 from tests.command_line import Command
 
@@ -28,6 +28,26 @@ def test_mailboxes_are_listed_and_shown(shop: Penstock, penstock: Command):
     assert json.loads(penstock("mailbox", "show", NAME, "--json")[1])["ids"] == 3
     code, _, complaint = penstock("mailbox", "show", "nothing")
     assert (code, "no mailbox 'nothing'" in complaint) == (Exit.FAILED, True)
+
+
+def test_messages_are_unread_again(shop: Penstock, penstock: Command):
+    box = shop.mailbox("user:18")
+    box.keep(history=History(10))
+    box.post_many("abc")
+    mail = box.pull()
+    box.ack(upto=mail[-1])
+    assert penstock("mailbox", "unread", "user:18", mail[1].id) == (Exit.OK, "2 messages of user:18 are unread.\n", "")
+    assert [message.body for message in box.pull()] == ["b", "c"]
+    chat = shop.chats.create(["ada", "bo"], sender="bo", message="one", id="ops", history=History(10))
+    chat.send("bo", "two")
+    mail = chat.reader("ada").pull()
+    chat.reader("ada").ack(upto=mail[-1])
+    said = "1 message of ada in ops is unread.\n"
+    assert penstock("chat", "unread", "ops", "ada", mail[1].id) == (Exit.OK, said, "")
+    assert penstock("chat", "unread", "ops", "cy", mail[1].id)[0] == Exit.FAILED
+    for words in (("user:18", "nonsense"), ("nobody", mail[1].id)):
+        code, _, complaint = penstock("mailbox", "unread", *words)
+        assert (code in {Exit.USAGE, Exit.FAILED}, complaint.count("\n")) == (True, 1)
 
 
 def test_dead_letters_of_a_mailbox_have_the_verbs_of_a_queues(shop: Penstock, penstock: Command):

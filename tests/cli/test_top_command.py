@@ -39,6 +39,13 @@ def test_80_columns_show_every_heading_and_every_number():
     assert lines[3].split()[:2] == ["queue-002", "2"]
 
 
+def test_a_narrow_display_leaves_columns_out_but_no_digit():
+    screen = Screen(sort="dead")
+    lines = [line.plain for line in screen.lines(rows(3), "title", "totals", 40, 24)]
+    assert lines[2].split() == ["queue", "ready", "oldest", "dead↓"]
+    assert lines[3].split() == ["queue-002", "2", "2.0", "s", "2"]
+
+
 def test_keys_sort_filter_select_hold_and_quit():
     screen = Screen()
     assert [row["ready"] for row in screen.arrange(rows(3))] == [2, 1, 0]

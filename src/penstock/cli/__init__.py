@@ -33,6 +33,7 @@ The modules of this folder, in reading order:
     coordination.py       read-write locks, elections, latches and barriers, from one table
     outbox.py, sql.py     calls that wait in a database, and its tables
     dashboard.py          serves the dashboard
+    completion.py         completion of commands by the shell
     owners.py             how commands name the processes that hold something
     channels.py           the channels of files
     files.py, upload_view.py, download_view.py
@@ -44,9 +45,11 @@ The modules of this folder, in reading order:
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cli.exits import Exit, exit_for
@@ -108,7 +111,9 @@ COMMANDS = (
     Command("schedule rm", "penstock.cli.schedule:rm", "remove schedules"),
     Command("mailbox ls", "penstock.cli.mailbox:ls", "list the mailboxes with their unread and claimed messages"),
     Command("mailbox show", "penstock.cli.mailbox:show_one", "show one mailbox"),
+    Command("mailbox unread", "penstock.cli.mailbox:unread", "mark a message, and all after it, as unread"),
     Command("chat ls", "penstock.cli.chat:ls", "list the chats, each with its reader that is furthest behind"),
+    Command("chat unread", "penstock.cli.chat:unread", "mark a message, and all after it, as unread for a member"),
     Command("directory ls", "penstock.cli.directory:ls", "list the directories and how many names they have"),
     Command("directory import", "penstock.cli.directory:import_", "add the names of a file, with a progress bar"),
     Command("directory add", "penstock.cli.directory:add", "add one name, or give an id a new name"),
@@ -129,6 +134,11 @@ COMMANDS = (
     ),
     Command("lock ls", "penstock.cli.lock:ls", "list the locks with their owners and waiters"),
     Command("lock break", "penstock.cli.lock:break_", "take locks from their owners"),
+    Command("semaphore ls", "penstock.cli.coordination:list_semaphores", "list the semaphores that are in use"),
+    Command("semaphore show", "penstock.cli.coordination:show_semaphore", "show one with its holders and waiters"),
+    Command(
+        "semaphore limit", "penstock.cli.coordination:limit_semaphore", "store a limit that replaces all programs' own"
+    ),
     Command("rwlock ls", "penstock.cli.coordination:list_locks", "list the read-write locks that are held"),
     Command("rwlock show", "penstock.cli.coordination:show_lock", "show one with its writer, readers and waiters"),
     Command("election ls", "penstock.cli.coordination:list_elections", "list the elections with their leaders"),
@@ -157,7 +167,11 @@ WITHOUT_CYCLOPTS = "penstock.cli.plain_worker"
 
 HELP = ("help", "--help", "-h")
 VERSION = ("version", "--version", "-V")
+WHERE = ("--url", "--prefix", "--app")
+COMPLETION = ("--install-completion", "--show-completion")
 DEBUG = "PENSTOCK_DEBUG"
+
+_ARGUMENT = re.compile(r"^\w+\((\w+)=((?:[^,()]|'[^']*')*)\): ")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -168,14 +182,11 @@ def main(words: Sequence[str] | None = None) -> int:
     if "--debug" in words:
         words.remove("--debug")
         os.environ[DEBUG] = "1"
-    if not words or words[0] in HELP:
-        print(overview())
-        return Exit.OK
-    if words[0] in VERSION:
-        print(f"penstock {version()}")
-        return Exit.OK
+    words = _options_last(words)
     try:
-        return _run(words)
+        code = _run(words)
+        sys.stdout.flush()  # here, so that a reader that is gone is noticed before the interpreter ends
+        return code
     except PenstockError as error:
         return _failed(error)
     except BrokenPipeError:  # the reader has seen enough, as in `| head`; print nothing more, not even at exit
@@ -186,7 +197,23 @@ def main(words: Sequence[str] | None = None) -> int:
         return Exit.INTERRUPTED
 
 
+def _options_last(words: list[str]) -> list[str]:
+    """The words with the options that select the server after the command, where its own options are."""
+    moved: list[str] = []
+    while words and words[0].partition("=")[0] in WHERE:
+        n = 1 if "=" in words[0] else 2
+        moved, words = [*moved, *words[:n]], words[n:]
+    at = words.index("--") if "--" in words else len(words)
+    return [*words[:at], *moved, *words[at:]]
+
+
 def _run(words: list[str]) -> int:
+    if not words or words[0] in HELP:
+        print(overview())
+        return Exit.OK
+    if words[0] in VERSION:
+        print(f"penstock {version()}")
+        return Exit.OK
     try:
         from cyclopts import App, CycloptsError
     except ModuleNotFoundError as error:
@@ -204,15 +231,18 @@ def _run(words: list[str]) -> int:
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
     )
+    completes = words[0] in COMPLETION
     nouns: dict[str, App] = {}
     for command in COMMANDS:
         first, _, verb = command.name.partition(" ")
         if first not in nouns:
             nouns[first] = App(name=first)
             app.command(nouns[first])
-        if first == words[0]:
+        if completes or first == words[0]:
             _add(nouns[first], verb, command.target)
     try:
+        if completes:
+            return int(import_module("penstock.cli.completion").complete(app, words))
         return int(app(words) or Exit.OK)
     except CycloptsError as error:
         print(
@@ -252,14 +282,29 @@ def _failed(error: PenstockError) -> int:
         import traceback
 
         traceback.print_exception(error)
-    print(f"penstock: {error}", file=sys.stderr)
+    print(f"penstock: {_as_option(str(error))}", file=sys.stderr)
     return exit_for(error)
 
 
+def _as_option(message: str) -> str:
+    """A message about one argument of a function, in words of the command line: `--state 'x': …`."""
+    return _ARGUMENT.sub(lambda found: f"--{found[1].replace('_', '-')} {found[2]}: ", message, count=1)
+
+
 def overview() -> str:
-    """The output of `penstock --help`."""
-    width = max(len(command.name) for command in COMMANDS)
-    commands = "\n".join(f"  {command.name:{width}}  {command.summary}" for command in COMMANDS)
+    """The output of `penstock --help`: a line for each noun with its verbs, so that it fits a screen."""
+    verbs: dict[str, list[str]] = {}
+    for command in COMMANDS:
+        noun, _, verb = command.name.partition(" ")
+        verbs.setdefault(noun, [])
+        verbs[noun] += [verb] if verb else []
+    alone = {command.name: command.summary for command in COMMANDS if " " not in command.name}
+    width = max(map(len, verbs)) + 2
+    lines = []
+    for noun, names in verbs.items():
+        text = "; ".join(filter(None, [alone.get(noun, ""), ", ".join(names)]))
+        lines += wrap(text, 80, initial_indent=f"  {noun:{width}}", subsequent_indent=" " * (width + 2))
+    commands = "\n".join(lines)
     return f"""\
 Usage: penstock COMMAND
 
@@ -268,9 +313,12 @@ Reliable, fair jobs and more on one Valkey or Redis server.
 Commands:
 {commands}
 
-  penstock COMMAND --help   show its arguments
-  --version                 show the version of Penstock
-  --debug                   with any command: show the traceback of an error (also PENSTOCK_DEBUG=1)
+  penstock NOUN --help         say what each verb of a noun does
+  penstock NOUN VERB --help    show its arguments
+  --url, --prefix, --app       before or after the command: the server, and the app on it
+  --install-completion         complete commands in bash, zsh or fish (--show-completion prints it)
+  --version                    show the version of Penstock
+  --debug                      with any command: show the traceback of an error (also PENSTOCK_DEBUG=1)
 
 Settings: command line > PENSTOCK_* > [tool.penstock] in pyproject.toml > default. Server: PENSTOCK_URL.
 Exit codes: 0 done, 1 the work failed, 2 wrong usage or settings, 3 no server, 130 interrupted."""

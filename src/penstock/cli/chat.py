@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.ops.answers import ChatView
-from penstock.ops.wording import ago
-from penstock.terminal.tables import headings, show_list
+from penstock.ops.wording import ago, many
+from penstock.terminal.tables import headings, show, show_list
 
 _COLUMNS = headings("chat:name", "readers", "messages", "kept", "bytes", "behind:text", "unread", "seen")
 
@@ -33,3 +33,25 @@ def _row(one: ChatView, now: float) -> tuple[str, ...]:
     reader = f"{last.name} ({last.device})" if last.device else last.name
     seen = "never" if last.seen is None else ago(last.seen, now)
     return (*known, reader, f"{last.unread:,}", seen)
+
+
+def unread(chat: str, member: str, message: str, /, *, device: str = "", where: Where = HERE) -> None:
+    """Mark a message of a chat, and all after it, as unread for one member, who pulls them again.
+
+    A message that the member had not acknowledged changes nothing. Exit code 1 for a message that is not stored any
+    more, and for a name that is no member.
+
+    Parameters
+    ----------
+    chat
+        The id of the chat.
+    member
+        The name of the member.
+    message
+        The id of the first message, as the member got it.
+    device
+        The member's device.
+    """
+    with where.open() as inspector:
+        count = inspector.messages.mark_unread_in_chat(chat, member, message, device=device)
+    show(f"{many(count, 'message')} of {member} in {chat} {'is' if count == 1 else 'are'} unread.")

@@ -1,14 +1,18 @@
-"""`penstock election|latch|barrier|rwlock ls|show`: the commands of four nouns, from one table."""
+"""`penstock semaphore|election|latch|barrier|rwlock ls|show`: the commands of five nouns, from one table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, TypeAlias
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from penstock.cli.owners import owner_age, owner_name
-from penstock.cli.where import HERE, AsJson, Where
-from penstock.locks.answers import BarrierInfo, ElectionInfo, LatchInfo, Owner, ReadWriteLockInfo
+from penstock.cli.where import HERE, AsJson, Flag, Where
+from penstock.errors import ConfigurationError
+from penstock.locks.answers import BarrierInfo, ElectionInfo, LatchInfo, Owner, ReadWriteLockInfo, SemaphoreInfo
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age
 from penstock.terminal.tables import Kind, headings, show, show_facts, show_json, show_list, show_table
@@ -66,6 +70,75 @@ def commands(noun: Noun) -> tuple[List, Show]:
     ls.__doc__ = f"{noun.summary_of_ls}\n\n{cost}\n\nParameters\n----------\n{as_json}"
     show_one.__doc__ = f"{noun.summary_of_show}\n\nParameters\n----------\nname\n    {noun.name}\n{as_json}"
     return ls, show_one
+
+
+# --- semaphores ---
+
+
+def _limit_of(one: SemaphoreInfo) -> str:
+    return "each program's own" if one.limit is None else f"{one.limit:,}"
+
+
+def _semaphore_row(one: SemaphoreInfo) -> tuple[str, ...]:
+    return one.name, f"{one.held:,}", _limit_of(one), f"{one.waiting:,}"
+
+
+def _semaphore_facts(one: SemaphoreInfo) -> dict[str, object]:
+    return {"semaphore": one.name, "held": f"{one.held:,}", "limit": _limit_of(one), "waiting": f"{one.waiting:,}"}
+
+
+def _users(one: SemaphoreInfo) -> list[tuple[str, ...]]:
+    pairs = [("holds", owner) for owner in one.holders] + [("waits for", owner) for owner in one.waiters]
+    return [
+        (
+            owner_name(owner),
+            f"{what} {owner.permits:,}",
+            owner_age(owner),
+            "" if owner.left is None else age(owner.left),
+        )
+        for what, owner in pairs
+    ]
+
+
+list_semaphores, show_semaphore = commands(
+    Noun(
+        "List the semaphores that are in use: how many permits are held, of how many, and how many requests wait.",
+        "Show one semaphore that is in use: its holders, and its waiters in order.",
+        "The semaphore.",
+        "No semaphore is in use.",
+        headings("semaphore:name", "held", "limit", "waiting"),
+        lambda inspector: inspector.coordination.semaphores(),
+        lambda inspector, name: inspector.coordination.semaphore(name),
+        _semaphore_row,
+        _semaphore_facts,
+        headings("process:name", "permits:text", "for", "lease"),
+        _users,
+    )
+)
+
+
+Permits: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1, lte=2**31 - 1))]
+
+
+def limit_semaphore(name: str, limit: Permits | None = None, /, *, own: Flag = False, where: Where = HERE) -> None:
+    """Store a limit in the server, which replaces the limit of every program until it is changed again.
+
+    After a lower one, holders keep their permits. After a higher one, the waiters that now fit are served at once.
+
+    Parameters
+    ----------
+    name
+        The semaphore.
+    limit
+        How many permits there are.
+    own
+        Instead of a limit: forget the stored one, so that each program's own applies again.
+    """
+    if own == (limit is not None):
+        raise ConfigurationError("semaphore limit: give a number, or --own")
+    with where.open() as inspector:
+        inspector.coordination.limit_semaphore(name, limit)
+    show(f"The limit of {name} is {'that of each program' if limit is None else f'{limit:,}'}.")
 
 
 # --- elections ---

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.messages.mailbox import MailboxInfo
-from penstock.ops.wording import ago
-from penstock.terminal.tables import headings, show_facts, show_json, show_list
+from penstock.ops.wording import ago, many
+from penstock.terminal.tables import headings, show, show_facts, show_json, show_list
 
 _COLUMNS = headings("mailbox:name", "messages", "unread", "claimed", "dead", "bytes", "pulled")
 
@@ -61,3 +61,21 @@ def show_one(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> N
             "message ids": ids,
         }
     )
+
+
+def unread(name: str, message: str, /, *, where: Where = HERE) -> None:
+    """Mark a message of a mailbox, and all after it, as unread: its owner pulls them again.
+
+    A message that the owner had not acknowledged changes nothing. Exit code 1 for a message that is not stored any
+    more, and for a mailbox whose messages workers claim.
+
+    Parameters
+    ----------
+    name
+        The name of the mailbox.
+    message
+        The id of the first message, as the owner got it.
+    """
+    with where.open() as inspector:
+        count = inspector.messages.mark_unread(name, message)
+    show(f"{many(count, 'message')} of {name} {'is' if count == 1 else 'are'} unread.")

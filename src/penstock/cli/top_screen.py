@@ -30,6 +30,9 @@ COLUMNS: Final[dict[View, dict[str, int]]] = {
 }
 """The headings of each view and their widths; the first column takes the rest."""
 
+SHORTEST_NAME: Final = 14
+"""Cells that the first column has at least, before columns are left out."""
+
 HELP: Final = "q quit  s sort  r reverse  / filter  space hold  t tenants  w workers  b back"
 
 _NAMES: Final = ("queue", "tenant", "worker", "release")
@@ -102,7 +105,7 @@ class Screen:
 
     def lines(self, rows: list[Row], title: str, totals: str, width: int, height: int) -> list[Text]:
         """The whole display: at most `height` lines of at most `width` cells."""
-        columns, arranged = COLUMNS[self.view], self.arrange(rows)
+        columns, arranged = self._columns(width), self.arrange(rows)
         room = max(1, height - 4)
         start = max(0, min(self.selected - room + 1, len(arranged) - room))
         held = "  held" if self.is_held else ""
@@ -117,6 +120,14 @@ class Screen:
             f"filter: {self.filter}▏" if self.is_typing else HELP + (f"  filter: {self.filter}" if self.filter else "")
         )
         return [*lines[: height - 1], _cut(Text(last, "dim"), width)]
+
+    def _columns(self, width: int) -> dict[str, int]:
+        """The columns that fit beside a name of some length: those on the left, and the one that sorts."""
+        first, *others = COLUMNS[self.view].items()
+        found, left = dict([first]), width - SHORTEST_NAME
+        wanted = sorted(others, key=lambda column: column[0] != self.sort)
+        kept = {name for name, space in wanted if (left := left - space) >= 0}
+        return found | {name: space for name, space in others if name in kept}
 
 
 def shown(name: str, value: float | str) -> str:

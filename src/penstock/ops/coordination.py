@@ -109,6 +109,15 @@ class CoordinationQuestioner(Questioner):
         """The semaphores that are held or waited for, sorted by name."""
         return self._all("semaphore", "holders", self._ask_semaphore)
 
+    @verb
+    def semaphore(self, name: str) -> Operation[SemaphoreInfo]:
+        return self._one("semaphore", "holders", name, self._ask_semaphore)
+
+    @verb
+    def limit_semaphore(self, name: str, limit: int | None) -> Operation[None]:
+        """Store a limit in the server; see `Semaphore.set_limit`. One round trip."""
+        return self._app.semaphore(name, limit=1, lease=1).set_limit.within(limit)
+
     def _ask_semaphore(self, name: str) -> RoundTrip[SemaphoreInfo | None]:
         info = self._app.semaphore(name, limit=1, lease=1).bindings.info()
         return info.then(lambda info: info if info.held or info.waiting else None)

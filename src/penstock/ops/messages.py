@@ -40,6 +40,28 @@ class MessageQuestioner(Questioner):
         info: MailboxInfo = yield self._app.mailbox(name).read_info()
         return info
 
+    @verb
+    def mark_unread(self, name: str, first: str) -> Operation[int]:
+        """Mark a message of a mailbox, and all after it, as unread; see `Mailbox.mark_unread`.
+
+        Returns how many are unread now. Three round trips. Raises PenstockError for a mailbox that does not exist.
+        """
+        yield from self._check_mailbox(name)
+        box = self._app.mailbox(name)
+        yield from box.mark_unread.within(first)
+        info: MailboxInfo = yield box.read_info()
+        return info.unread
+
+    @verb
+    def mark_unread_in_chat(self, chat: str, member: str, first: str, *, device: str = "") -> Operation[int]:
+        """Mark a message of a chat, and all after it, as unread for a member; see `Reader.mark_unread`.
+
+        Returns how many are unread for it now. Two round trips. Raises ChatGone and NotAMember.
+        """
+        reader = self._app.chats.get(chat).reader(member, device)
+        yield from reader.mark_unread.within(first)
+        return (yield from reader.unread.within())
+
     def _check_mailbox(self, name: str) -> Operation[None]:
         status = yield default_on(b"GONE", self._app.mailbox(name)._log.status(""), None)
         if status is None:

@@ -23,6 +23,9 @@ GAP = 2
 LONGEST = 1024
 """Characters of a value in a table; the rest of a longer one is cut. No id or name that can be stored is longer."""
 
+READABLE = 40
+"""A text in the last column that has less room than this, and needs more, gets a line of its own."""
+
 NARROWEST = 12
 """Columns are not shrunk below this width."""
 
@@ -90,24 +93,36 @@ def show_list(
 def show_table(columns: Mapping[str, Kind], lines: Iterable[Iterable[object]]) -> None:
     """Print a table; `columns` maps each heading to its kind.
 
-    A name in the first column that is too long for the terminal gets a line of its own.
+    A name in the first column that is too long for the terminal gets a line of its own. If a text in the last column
+    would be cut to a few words, it is in a line below its row.
     """
     console, rows = _console(), [[_table_cell(value) for value in line] for line in lines]
     lengths = [[len(heading) for heading in columns], *([value.cell_len for value in row] for row in rows)]
-    widths = [max(column) for column in zip(*lengths, strict=True)]
-    if console.is_terminal:
-        # Columns of text shrink first, from right to left; then the first column.
-        for place in (*(n for n, kind in reversed([*enumerate(columns.values())]) if kind == "text"), 0):
-            excess = max(0, sum(widths) + GAP * (len(widths) - 1) - console.width)
-            widths[place] = max(min(widths[place], NARROWEST), widths[place] - excess)
-    kinds = list(columns.values())
-    show(_line([Text(heading, "bold") for heading in columns], kinds, widths))
+    needed, kinds = [max(column) for column in zip(*lengths, strict=True)], list(columns.values())
+    widths = _fitting(needed, kinds, console)
+    is_below = len(kinds) > 1 and kinds[-1] == "text" and widths[-1] < min(READABLE, needed[-1])
+    if is_below:
+        kinds, widths = kinds[:-1], _fitting(needed[:-1], kinds[:-1], console)
+    shown = len(kinds)
+    show(_line([Text(heading, "bold") for heading in columns][:shown], kinds, widths))
     show(Text(("─" if can_print("─") else "-") * (sum(widths) + GAP * (len(widths) - 1)), "dim"))
     for row in rows:
         if kinds[0] != "text" and row[0].cell_len > widths[0]:
             show(row[0])
             row[0] = Text()
-        show(_line(row, kinds, widths))
+        show(_line(row[:shown], kinds, widths))
+        if is_below and row[-1].cell_len:
+            show(_line([Text(), row[-1]], ["text", "text"], [0, console.width - GAP]))
+
+
+def _fitting(needed: Sequence[int], kinds: Sequence[Kind], console: Console) -> list[int]:
+    """The widths of columns on a terminal. Columns of text shrink first, from right to left; then the first column."""
+    widths = list(needed)
+    if console.is_terminal:
+        for place in (*(n for n, kind in reversed([*enumerate(kinds)]) if kind == "text"), 0):
+            excess = max(0, sum(widths) + GAP * (len(widths) - 1) - console.width)
+            widths[place] = max(min(widths[place], NARROWEST), widths[place] - excess)
+    return widths
 
 
 def _line(row: list[Text], kinds: list[Kind], widths: list[int]) -> Text:
