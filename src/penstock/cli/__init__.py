@@ -17,6 +17,7 @@ The modules of this folder, in reading order:
     history.py            what a queue did in the last hour or day
     queue.py, job.py, job_tree.py, dead.py
                           queues, jobs and dead letters
+    job_enqueue.py        enqueues a call of a task
     job_filter.py, job_list.py, job_actions.py
                           jobs that match a filter
     plain_worker.py, parameter.py
@@ -88,6 +89,7 @@ COMMANDS = (
     Command("queue purge", "penstock.cli.queue:purge", "cancel all waiting jobs"),
     Command("job ls", "penstock.cli.job_list:ls", "list jobs by state, task, tenant, worker, id or age"),
     Command("job show", "penstock.cli.job:show_one", "show everything known about a job"),
+    Command("job enqueue", "penstock.cli.job_enqueue:enqueue", "enqueue a call of a task"),
     Command("job why", "penstock.cli.job:why", "say why a job does not run"),
     Command("job tree", "penstock.cli.job_tree:tree", "show a job with the jobs that it waits for"),
     Command("job cancel-tree", "penstock.cli.job_tree:cancel_tree", "cancel a job with the jobs that it waits for"),

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Unpack
+from typing import Any, TypeAlias, Unpack
 
 import msgspec
 
-from penstock.core.arguments import utf8_size
+from penstock import codec
+from penstock.core.arguments import is_text, shown, utf8_size
+from penstock.core.ids import mint_id
 from penstock.core.operations import Operation, RoundTrip, verb
-from penstock.errors import CancelTimeout, ConfigurationError, JobNotFound, PenstockError
+from penstock.errors import BadCall, CancelTimeout, ConfigurationError, JobNotFound, PenstockError
+from penstock.jobs.constants import CALL
 from penstock.jobs.counts import Counts
 from penstock.jobs.dead_letters import DeadLetter, dead_letter
 from penstock.jobs.job import Job, JobInfo
 from penstock.jobs.job_list import JobPage, Jobs, JobSummary, Wanted, job_filter
 from penstock.jobs.listing import FoundJob
 from penstock.jobs.moving import move_jobs
-from penstock.jobs.options import Options
+from penstock.jobs.options import EnqueueOptions, Options, job_start, options_of
 from penstock.jobs.record import StoredJob
 from penstock.jobs.status import Status, status_of
+from penstock.jobs.task import Task
 from penstock.jobs.why import Explanation
 from penstock.ops.answers import ActionOutcome
 from penstock.ops.probe import queue_names
 from penstock.ops.questioner import Questioner
+
+Arguments: TypeAlias = Mapping[str, Any] | Sequence[Any]
+"""The arguments of a call, by name or by position."""
 
 SEARCHED_AT_ONCE = 20_000
 """How many jobs a search examines before it returns what it has found: twenty round trips."""
@@ -140,6 +147,44 @@ class JobQuestioner(Questioner):
             every = counts.waiting + counts.running + counts.dead
             total += every if state is None else int(getattr(counts, str(state), every))
         return total
+
+    # --- new jobs ---
+
+    @verb
+    def enqueue(
+        self, task: str, arguments: Arguments, *, queue: str | None = None, **options: Unpack[EnqueueOptions]
+    ) -> RoundTrip[Job[Any]] | Operation[Job[Any]]:
+        """Enqueue a call of a task of the app, with arguments by name or by position.
+
+        Raises UnknownTask, BadCall for arguments that do not fit, and what `task.enqueue` raises. One round trip.
+        """
+        definition = self._app.registry.find(task)
+        known: Task[..., Any] = Task(definition.function, definition, self._app.queue(queue or definition.queue))
+        chosen = known.using(**options)
+        if isinstance(arguments, Mapping):
+            return chosen.enqueue.within(**arguments)
+        return chosen.enqueue.within(*arguments)
+
+    @verb
+    def enqueue_unchecked(
+        self, task: str, arguments: Arguments, *, queue: str, **options: Unpack[EnqueueOptions]
+    ) -> Operation[Job[Any]]:
+        """Enqueue a call of a task that this program does not have, as it is: a worker finds out whether it fits.
+
+        The job has no limits and no unique key, because only the code of the task knows them. Raises BadCall for a name
+        that a record cannot hold, for arguments by position, and for values that JSON cannot hold. Two round trips.
+        """
+        if not is_text(task, 1, 255):
+            raise BadCall(f"task {shown(task)}: a name has 1 to 255 bytes of UTF-8")
+        if not isinstance(arguments, Mapping):
+            raise BadCall(f"task {task}: give the arguments by name: only the app knows the order of its parameters")
+        chosen = options_of(f"{task}()", options)
+        opened = yield from self._open_any(queue)
+        payload = codec.encode(dict(arguments), limit=opened.settings.max_payload, what=f"{task}()", untyped=True)
+        key, record = chosen.id or mint_id(), job_start(opened.settings, chosen, CALL, task) + payload
+        job: Job[Any] = Job(opened.shard_for(chosen.tenant), key, ttl=chosen.result_ttl)
+        sent = opened.enqueue_job(key, record, job, chosen)
+        return (yield sent) if isinstance(sent, RoundTrip) else (yield from sent)
 
     # --- actions on jobs by their ids ---
 
