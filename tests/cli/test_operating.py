@@ -651,3 +651,17 @@ def test_a_doctor_without_the_password_says_so_as_every_command_does(start, pens
         assert (code, out) == (Exit.SERVER, "")
         assert "the server wants another user or password" in err
         assert "wrong@" not in err
+
+
+def test_an_empty_queue_is_removed(shop, penstock):
+    queue = shop.queue("typo")
+    job = queue.put(1)
+    assert "nothing was done: add --yes" in penstock("queue", "rm", "typo")[2]
+    code, _, err = penstock("queue", "rm", "typo", "--yes")
+    assert code == Exit.FAILED
+    assert "queue typo is not empty: 1 ready; nothing was removed" in err
+    job.cancel()
+    code, out, _ = penstock("queue", "rm", "typo", "--yes")
+    assert (code, out) == (Exit.OK, "Removed typo.\n")
+    assert "no queue 'typo'" in penstock("queue", "rm", "typo", "--yes")[2]
+    assert "typo" not in penstock("queue", "ls")[1]

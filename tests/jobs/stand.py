@@ -21,6 +21,7 @@ from penstock.jobs.keys import QUEUE, QueueKeys
 from penstock.jobs.limits import limit_bytes
 from penstock.jobs.listing import FoundJob, JobFilter, ListingBindings
 from penstock.jobs.record import Record, draft, pack_sections
+from penstock.jobs.removal import sweep
 from penstock.jobs.retention import Retention
 from penstock.jobs.row import read_row
 from penstock.jobs.schedule import ScheduleDefinition, StoredSchedule
@@ -371,6 +372,8 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "signal": StepBindings(bindings).signal("j", "go", b"1"),
         "show_steps": StepBindings(bindings).show("j"),
         "why": WhyBindings(bindings).facts("j"),
+        "remove_queue": bindings._call("remove_queue", (bindings.clock.now_ms,), list),
+        "sweep_queue": sweep(bindings, [b"rate:c:n=k"]),
         "enqueue_flow": FlowBindings(bindings).enqueue([FlowRow("job", "newer", record("ada"))], durable=False),
         "predecessors": FlowBindings(bindings).predecessors("j", 0, 10),
         "flow_jobs": FlowBindings(bindings).jobs(["j"]),

@@ -87,6 +87,7 @@ COMMANDS = (
     Command("queue keep", "penstock.cli.queue:keep", "limit what is kept of jobs that have ended"),
     Command("queue order", "penstock.cli.queue:order", "choose in which order jobs are handed out"),
     Command("queue purge", "penstock.cli.queue:purge", "cancel all waiting jobs"),
+    Command("queue rm", "penstock.cli.queue:rm", "remove an empty queue"),
     Command("job ls", "penstock.cli.job_list:ls", "list jobs by state, task, tenant, worker, id or age"),
     Command("job show", "penstock.cli.job:show_one", "show everything known about a job"),
     Command("job enqueue", "penstock.cli.job_enqueue:enqueue", "enqueue a call of a task"),

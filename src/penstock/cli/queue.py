@@ -345,3 +345,22 @@ def purge(name: str, /, *, tenant: str | None = None, yes: Yes = False, where: W
         confirm(f"This cancels {many(waiting, 'waiting job')} of {whose}, at {inspector.location}.", yes=yes)
         cancelled = inspector.queues.purge(name, tenant, most=waiting)
     show(f"Cancelled {many(cancelled, 'job')} of {whose}.")
+
+
+def rm(name: str, /, *, yes: Yes = False, where: Where = HERE) -> None:
+    """Remove an empty queue with its settings, totals, history and kept results.
+
+    It is refused, with counts, if the queue has a job in any state, a schedule, or a live worker.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    yes
+        Do not ask; required unless at a terminal.
+    """
+    with where.open() as inspector:
+        inspector.queues.open(name)  # an unknown name is refused before the question
+        confirm(f"This removes queue {name} with its settings, totals and results, at {inspector.location}.", yes=yes)
+        inspector.queues.remove(name)
+    show(f"Removed {name}.")

@@ -41,6 +41,7 @@ In the server:
     flow.lua              jobs that wait until other jobs have ended
     flow_rows.lua         how such jobs enter a queue
     inspect.lua           counts, tenants and workers, for an operator
+    removal.lua           removes an empty queue
     why.lua               facts about a job that does not run
     shards.lua            the table of shards, and which shard accepts a tenant's jobs while some are added
 
@@ -100,6 +101,7 @@ In Python:
     outputs.py            results of other jobs as arguments
     flow_bindings.py      the scripts of flows, and what a job waits for
     flow_tree.py          the jobs that a job waits for, to show them and to cancel them
+    removal.py            removing an empty queue
     why_bindings.py, why.py
                           why a job does not run
     editing.py            changing a waiting job

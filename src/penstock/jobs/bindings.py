@@ -82,6 +82,7 @@ def scripts() -> Library:
         "jobs/listing.lua",
         "jobs/inspect.lua",
         "jobs/why.lua",
+        "jobs/removal.lua",
         "jobs/schedule.lua",
         "jobs/limit_settings.lua",
     )

@@ -323,6 +323,13 @@ class Queue:
         return total
 
     @verb
+    def remove(self) -> Operation[None]:
+        """Delete the queue, which has to be empty, with its settings; see `remove_queue`. Two round trips a shard."""
+        from penstock.jobs.removal import remove_queue
+
+        return remove_queue(self.shards)
+
+    @verb
     def limits(self, keys: int = 100) -> RoundTrip[list[LimitInfo]] | Operation[list[LimitInfo]]:
         """The limits that jobs of this queue have used, each with up to `keys` keys that have parked jobs.
 
@@ -370,11 +377,9 @@ class Queue:
     ) -> Operation[None]:
         """Let workers claim no jobs until `resume()`: of one `task`, of one `tenant`, or of the whole queue.
 
-        by  the author of the pause, for people (see `pauses`); None: host and process id of this program
-
         Running jobs continue, and new ones are accepted. Jobs of a paused task or tenant are parked, and keep no place
-        in a limit. At most 1000 tasks and tenants are paused at a time. What is paused already stays as it is. One
-        round trip; with shards, for each.
+        in a limit. At most 1000 tasks and tenants are paused at a time. What is paused already stays as it is. `by`:
+        its author, for people; None: host and process id of this program. One round trip; with shards, for each.
         """
         return self._pause(True, task, tenant, by)
 
@@ -404,8 +409,7 @@ class Queue:
 
     @verb
     def pauses(self) -> RoundTrip[list[PausedScope]] | Operation[list[PausedScope]]:
-        """The tasks and tenants that are paused, or that still have parked jobs after a pause; and last the whole queue
-        if it is paused.
+        """What is paused: tasks, tenants, and last the whole queue; and what still has parked jobs after a pause.
 
         One round trip; with shards, one to each node.
         """

@@ -9,11 +9,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
-from penstock.core.operations import Operation, Parallel, RoundTrip, verb
+from penstock.core.operations import FindNodes, Operation, Parallel, RoundTrip, verb
+from penstock.errors import PenstockError
+from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Failure
 from penstock.jobs.counts import TenantCounts, total_counts, total_outbox, total_tenant_counts
 from penstock.jobs.pauses import joined_pauses
 from penstock.jobs.queue import Queue
+from penstock.jobs.removal import KEPT, remove_queue, sweep
 from penstock.jobs.retention import Retention
 from penstock.jobs.shard import Shard
 from penstock.jobs.shard_bindings import ShardBindings
@@ -26,7 +29,7 @@ from penstock.ops.answers import (
     TenantView,
     UnknownTaskJob,
 )
-from penstock.ops.probe import queue_names
+from penstock.ops.probe import queue_names, scan_keys
 from penstock.ops.questioner import Questioner
 
 JOBS_EXAMINED = 200
@@ -156,6 +159,37 @@ class QueueQuestioner(Questioner):
             left = None if most is None else most - total
             total += yield from shard.purge(tenant, left)
         return total
+
+    @verb
+    def remove(self, name: str) -> Operation[None]:
+        """Delete an empty queue; see `Queue.remove`. Also deletes what has a time to live, such as buckets of rates.
+
+        Raises PenstockError for a queue that was never used, and for one that is not empty or that is in the outbox of
+        another queue. One round trip for each queue, and two for each 1000 keys of the server.
+        """
+        opened = yield from self._open(name)
+        for other in (yield from queue_names(self._prefix)):
+            overview = yield self._shard(other).bindings.overview(0)
+            for entry in overview.outbox:
+                if whole_name(entry.queue) == name:
+                    raise PenstockError(
+                        f"queue {name} is not empty: {entry.entries:,} entries for it are in the outbox of {other}"
+                    )
+        shards = opened.shards.current.known
+        yield from remove_queue(opened.shards)
+        for shard in shards:
+            yield from self._sweep(shard.bindings)
+
+    def _sweep(self, bindings: QueueBindings) -> Operation[None]:
+        """Delete what is left of a queue that was removed, unless it is there again."""
+        base = bindings.keys.base
+        for node in (yield FindNodes(base)):
+            found, _ = yield from scan_keys(node, bindings.keys.pattern)
+            names = sorted(key.removeprefix(base.encode()) for key in found)
+            names = [one for one in names if not one.decode(errors="replace").startswith(KEPT)]
+            for start in range(0, len(names), _CHANGED_TOGETHER):
+                if not (yield sweep(bindings, names[start : start + _CHANGED_TOGETHER])):
+                    return
 
     # --- dead letters ---
 
