@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.files.sender import Progress, Sent
     from penstock.files.upload import SentFile
     from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
+    from penstock.jobs.dead_groups import DeadGroup, DeadGroups
     from penstock.jobs.dead_letters import DeadLetter
     from penstock.jobs.durable_bindings import StepInfo
     from penstock.jobs.flow_tree import FlowNode
@@ -46,6 +47,8 @@ __all__: list[str] = []
 _names = LazyNames(__name__, __all__)
 __all__ += ["Counts", "TenantCounts", "WorkerInfo"]
 _names.are_in("penstock.jobs.counts")
+__all__ += ["DeadGroup", "DeadGroups"]
+_names.are_in("penstock.jobs.dead_groups")
 __all__ += ["DeadLetter"]
 _names.are_in("penstock.jobs.dead_letters")
 __all__ += ["StepInfo"]

@@ -84,6 +84,7 @@ def commands(shop: Penstock, tmp_path: Path) -> Iterator[dict[str, list[str]]]:
             "job why": [jobs["last"]],
             "job tree": [jobs["last"]],
             "dead ls": ["mail"],
+            "dead groups": ["mail"],
             "dead show": [jobs["dead"]],
             "schedule ls": [],
             "schedule show": ["mail:hourly"],

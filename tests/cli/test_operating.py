@@ -665,3 +665,47 @@ def test_an_empty_queue_is_removed(shop, penstock):
     assert (code, out) == (Exit.OK, "Removed typo.\n")
     assert "no queue 'typo'" in penstock("queue", "rm", "typo", "--yes")[2]
     assert "typo" not in penstock("queue", "ls")[1]
+
+
+def test_dead_letters_are_grouped_and_a_group_is_retried_or_removed(shop, penstock):
+    queue = shop.queue("mail")
+    queue.put_many(range(5))
+    for number, item in enumerate(queue.claim(5)):
+        item.fail(f"order {number} is refused" if number < 3 else f"host-{number} is down")
+    out = penstock("dead", "groups", "mail")[1]
+    assert re.search(r"[0-9a-f]{8} +3 .*order # is refused .*mail:", out)
+    largest, other = json.loads(penstock("dead", "groups", "mail", "--json")[1])["groups"]
+    assert (largest["count"], other["error"]) == (3, "# is down")
+    _, out, err = penstock("dead", "groups", "mail", "--most", "2")
+    assert "examined the latest 2 of 5" in err
+    code, out, _ = penstock("dead", "retry", "--all", "mail", "--group", largest["key"], "--yes")
+    assert (code, out) == (Exit.OK, "Requeued 3 dead letters of mail.\n")
+    code, out, _ = penstock("dead", "rm", "--all", "mail", "--group", other["key"], "--yes")
+    assert (code, out) == (Exit.OK, "Removed 2 dead letters of mail.\n")
+    counts = queue.count()
+    assert (counts.ready, counts.dead) == (3, 0)
+    for words, says in (
+        (("retry", "--all", "mail", "--group", other["key"], "--yes"), "has no dead letter of group"),
+        (("rm", "--all", "mail", "--group", "zzz", "--yes"), "eight hexadecimal digits"),
+        (("rm", "mail:1", "--group", other["key"], "--yes"), "--group selects dead letters of a queue"),
+        (("rm", "--all", "mail", "--group", other["key"], "--older", "1h", "--yes"), "give one of them"),
+    ):
+        code, _, err = penstock("dead", *words)
+        assert code != Exit.OK
+        assert says in err
+    queue.purge()
+
+
+def test_why_a_job_does_not_run_is_one_line(shop, penstock):
+    job = shop.queue("mail").put(1)
+    code, out, _ = penstock("job", "why", job.id)
+    assert (code, out) == (
+        Exit.OK,
+        f"{job.id}: no live worker serves queue mail: start one with `penstock worker`.\n",
+    )
+    assert "why" in penstock("job", "show", job.id)[1]
+    answer = json.loads(penstock("job", "why", job.id, "--json")[1])
+    assert (answer["kind"], answer["position"]) == ("no_worker", 0)
+    code, _, err = penstock("job", "why", "mail:none")
+    assert code == Exit.FAILED
+    assert "no job mail:none" in err

@@ -372,6 +372,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "signal": StepBindings(bindings).signal("j", "go", b"1"),
         "show_steps": StepBindings(bindings).show("j"),
         "why": WhyBindings(bindings).facts("j"),
+        "failures": bindings._call("failures", ("dead",), list),
         "remove_queue": bindings._call("remove_queue", (bindings.clock.now_ms,), list),
         "sweep_queue": sweep(bindings, [b"rate:c:n=k"]),
         "enqueue_flow": FlowBindings(bindings).enqueue([FlowRow("job", "newer", record("ada"))], durable=False),

@@ -102,6 +102,7 @@ COMMANDS = (
     Command("job rm", "penstock.cli.job_actions:rm", "delete dead letters, by id or by filter"),
     Command("job move", "penstock.cli.job_actions:move", "move jobs to another queue, by id or by filter"),
     Command("dead ls", "penstock.cli.dead:ls", "list the dead letters of a queue or mailbox"),
+    Command("dead groups", "penstock.cli.dead:groups", "group the dead letters of a queue by task and error"),
     Command("dead show", "penstock.cli.dead:show_one", "show one dead letter with its traceback"),
     Command("dead retry", "penstock.cli.dead:retry", "run dead letters again, some or all"),
     Command("dead rm", "penstock.cli.dead:rm", "delete dead letters, some or all"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeAlias
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from penstock.cli import dead_batches, dead_files, dead_messages, job_actions
 from penstock.cli.ages import Age
@@ -13,9 +14,10 @@ from penstock.cli.exits import Exit
 from penstock.cli.job import value_text
 from penstock.cli.where import HERE, AsJson, Limit, Offset, Where, Yes, confirm
 from penstock.errors import ConfigurationError
+from penstock.jobs.job_list import BulkProgress
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age, ago, many
-from penstock.terminal.tables import headings, show, show_facts, show_json, show_table
+from penstock.terminal.tables import headings, note, show, show_facts, show_json, show_list, show_table
 
 AllOf: TypeAlias = Annotated[str | None, Parameter(name="--all")]
 
@@ -57,6 +59,42 @@ def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = H
         show(f"{offset + 1:,} to {offset + len(page.letters):,} of {page.total:,}; --limit and --offset select others.")
 
 
+def groups(
+    queue: str,
+    /,
+    *,
+    most: Annotated[int, Parameter(validator=Number(gte=1, lte=1_000_000))] = 10_000,
+    where: Where = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """List the dead letters of a queue grouped by task and error, the largest group first.
+
+    Errors that differ only in numbers, ids or quoted texts are one group. `dead retry --all QUEUE --group KEY` and
+    `dead rm` act on a group.
+
+    Parameters
+    ----------
+    queue
+        The name of the queue.
+    most
+        How many dead letters to examine, the latest first.
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        found, now = inspector.queues.dead_groups(queue, most), inspector.now()
+    rows = (
+        (one.key, f"{one.count:,}", one.task, one.error, ago(one.first, now), ago(one.last, now), one.example)
+        for one in found.groups
+    )
+    if as_json:
+        return show_json(found)
+    columns = headings("group:name", "jobs", "task:text", "error:text", "first", "last", "example:name")
+    show_list(found.groups, columns, rows, none=f"No dead letters in {queue}.", as_json=False)
+    if found.examined < found.of:
+        note(f"examined the latest {found.examined:,} of {found.of:,}; --most examines more")
+
+
 def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
     """Show a dead letter with the traceback of its last failure.
 
@@ -90,7 +128,7 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
         show("", letter.traceback.rstrip())
 
 
-def retry(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE) -> Exit:
+def retry(*ids: str, all_of: AllOf = None, group: str | None = None, yes: Yes = False, where: Where = HERE) -> Exit:
     """Run dead letters again, with their attempts reset to zero. Exit code 1 if one is not a dead letter.
 
     The dead batches of an aggregate are counted by its next run, and dead files are saved by the next `files receive`
@@ -102,21 +140,34 @@ def retry(*ids: str, all_of: AllOf = None, yes: Yes = False, where: Where = HERE
         Ids as they were printed: queue:key, mailbox:NAME:ID, counts:CHANNEL:RECEIVER:ID, or files:CHANNEL:RECEIVER:ID.
     all_of
         Instead of ids: all present dead letters of this queue, or of what `dead ls` takes instead of a queue.
+    group
+        With --all QUEUE: only those of this group, as `dead groups` lists it.
     yes
         Do not ask; required with --all unless at a terminal.
     """
     queue = _queue_of_all(ids, all_of)
+    _check_option("--group", group, queue)
     if other := _other(queue or ids[0]):
         return Exit(other.retry(ids, queue, where, yes=yes))
     with where.open() as inspector:
         if queue is None:
             return job_actions.requeue(inspector, ids)
+        if group is not None:
+            act = inspector.queues.requeue_dead_group
+            return _do_to_group(inspector, queue, group, "runs {} again", "Requeued", act, yes=yes)
         done = _do_to_all(inspector, queue, "runs {} again", inspector.queues.requeue_all_dead, yes=yes)
         show(f"Requeued {many(done, 'job')} of {queue}.")
         return Exit.OK
 
 
-def rm(*ids: str, all_of: AllOf = None, older: Age | None = None, yes: Yes = False, where: Where = HERE) -> Exit:
+def rm(
+    *ids: str,
+    all_of: AllOf = None,
+    older: Age | None = None,
+    group: str | None = None,
+    yes: Yes = False,
+    where: Where = HERE,
+) -> Exit:
     """Delete dead letters for good. Exit code 1 if one is not a dead letter.
 
     Parameters
@@ -127,17 +178,24 @@ def rm(*ids: str, all_of: AllOf = None, older: Age | None = None, yes: Yes = Fal
         Instead of ids: all present dead letters of this queue, or of what `dead ls` takes instead of a queue.
     older
         With --all QUEUE: only jobs that died longer ago than this: 90s, 15m, 12h, 7d or 2w.
+    group
+        With --all QUEUE: only those of this group, as `dead groups` lists it.
     yes
         Do not ask; required unless at a terminal.
     """
     queue = _queue_of_all(ids, all_of)
-    if older is not None and (queue is None or ":" in queue):
-        raise ConfigurationError("--older selects dead letters of a queue: name that with --all")
+    _check_option("--older", older, queue)
+    _check_option("--group", group, queue)
+    if older is not None and group is not None:
+        raise ConfigurationError("--older and --group: give one of them")
     if other := _other(queue or ids[0]):
         return Exit(other.rm(ids, queue, where, yes=yes))
     with where.open() as inspector:
         if queue is None:
             return job_actions.remove(inspector, ids, yes=yes)
+        if group is not None:
+            act = inspector.queues.remove_dead_group
+            return _do_to_group(inspector, queue, group, "deletes {} for good", "Removed", act, yes=yes)
         done = _do_to_all(
             inspector, queue, "deletes {} for good", inspector.queues.remove_all_dead, older or 0.0, yes=yes
         )
@@ -154,6 +212,33 @@ def _do_to_all(
     letters += f" that died more than {age(older)} ago" if older else ""
     confirm(f"This {what.format(letters)}, at {inspector.location}.", yes=yes)
     return act(queue, dead.until)
+
+
+def _check_option(name: str, given: object, queue: str | None) -> None:
+    """Raises ConfigurationError for an option that needs all dead letters of a queue."""
+    if given is not None and (queue is None or ":" in queue):
+        raise ConfigurationError(f"{name} selects dead letters of a queue: name that with --all")
+
+
+def _do_to_group(
+    inspector: Inspector,
+    queue: str,
+    group: str,
+    what: str,
+    done: str,
+    act: Callable[[str, str], BulkProgress],
+    *,
+    yes: bool,
+) -> Exit:
+    letters = f"all dead letters of group {group} of queue {queue}"
+    confirm(f"This {what.format(letters)}, at {inspector.location}.", yes=yes)
+    progress = act(queue, group)
+    if not progress.found:
+        raise ConfigurationError(f"queue {queue} has no dead letter of group {group}; penstock dead groups {queue}")
+    show(f"{done} {many(progress.done, 'dead letter')} of {queue}.")
+    if progress.done < progress.found:
+        note(f"{progress.found - progress.done:,} stay dead: another job holds their unique key, or they have changed")
+    return Exit.OK if progress.done == progress.found else Exit.FAILED
 
 
 def _queue_of_all(ids: Sequence[str], queue: str | None) -> str | None:

@@ -34,6 +34,7 @@ In the server:
     pauses.lua            jobs of a paused task or tenant are parked
     limit_settings.lua    the limits for an operator
     dead_letters.lua      listing, requeueing and removing dead letters
+    dead_groups.lua       the failures of many dead letters
     listing.lua           pages of the jobs that match a filter
     unique.lua            unique jobs, and when they give up their keys
     receipts.lua          accepts once what a sender may send several times, out of a store of its own
@@ -111,5 +112,6 @@ In Python:
     listing.py            pages of jobs and their changes as round trips
     moving.py             moving jobs to another queue
     job_list.py           jobs that match a filter
+    dead_groups.py        dead letters grouped by task and error
     counts.py             counts of jobs and tenants, and the list of workers
 """

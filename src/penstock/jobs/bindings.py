@@ -79,6 +79,7 @@ def scripts() -> Library:
         "jobs/receipts.lua",
         "jobs/editing.lua",
         "jobs/dead_letters.lua",
+        "jobs/dead_groups.lua",
         "jobs/listing.lua",
         "jobs/inspect.lua",
         "jobs/why.lua",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.arguments import check_whole
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
@@ -14,6 +14,10 @@ from penstock.jobs.job import info_of
 from penstock.jobs.record import Record, Seen, StoredJob
 from penstock.jobs.shard import Shard
 from penstock.jobs.shards import ShardMap
+
+if TYPE_CHECKING:
+    from penstock.jobs.dead_groups import DeadGroups
+    from penstock.jobs.job_list import BulkProgress
 
 _CHANGED_TOGETHER: Final = 50
 """Dead letters that one round trip requeues or removes. The script reads each record whole, and they may be large."""
@@ -84,6 +88,39 @@ class DeadLetters:
     def remove(self, *ids: str) -> Operation[int]:
         """Delete these dead letters. Returns how many of the ids were dead letters. One round trip for each 50."""
         return self._change(ids, lambda shard, keys: shard.bindings.remove_dead(keys))
+
+    @verb
+    def groups(self, most: int = 10_000) -> Operation[DeadGroups]:
+        """The dead letters grouped by task and error, the largest group first.
+
+        most  how many dead letters to examine, the latest first; the answer says how many there are
+
+        Jobs whose errors differ only in numbers, ids or quoted texts are in one group; see `error_shape`. Two round
+        trips for each 500.
+        """
+        from penstock.jobs.dead_groups import find_groups
+
+        return find_groups(self._shards, most)
+
+    @verb
+    def requeue_group(self, key: str) -> Operation[BulkProgress]:
+        """Make the dead letters of one group ready again, by its `key`: all present ones, also those that `groups` did
+        not examine.
+
+        A job that dies meanwhile is left out, and one whose unique key another job holds stays dead. Raises
+        ConfigurationError for a text that is no key. Two round trips for each 500 dead letters of the queue, and one
+        for each 100 of the group.
+        """
+        from penstock.jobs.dead_groups import change_group
+
+        return change_group(self._shards, key, "requeue")
+
+    @verb
+    def remove_group(self, key: str) -> Operation[BulkProgress]:
+        """Delete the dead letters of one group. Arguments and cost as of `requeue_group`."""
+        from penstock.jobs.dead_groups import change_group
+
+        return change_group(self._shards, key, "remove")
 
     def _change(self, ids: Iterable[str], change: Callable[[Shard, Sequence[str]], RoundTrip[int]]) -> Operation[int]:
         total = 0

@@ -124,7 +124,7 @@ def job_filter(
     return JobFilter(None if state is None else known[str(state)], task, tenant, worker, id_prefix, older_than)
 
 
-class _Cursor(msgspec.Struct, array_like=True, frozen=True):
+class Cursor(msgspec.Struct, array_like=True, frozen=True):
     """Where a page continues: the sources that are left, of which the first may have been begun, and how many jobs all
     have.
 
@@ -139,7 +139,7 @@ class _Cursor(msgspec.Struct, array_like=True, frozen=True):
         return urlsafe_b64encode(msgspec.msgpack.encode(self)).decode().rstrip("=")
 
     @classmethod
-    def decoded(cls, text: str) -> _Cursor:
+    def decoded(cls, text: str) -> Cursor:
         try:
             return msgspec.msgpack.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=cls)
         except (ValueError, msgspec.MsgspecError):
@@ -195,8 +195,8 @@ class Jobs:
         return self.page_operation(limit, cursor)
 
     def page_operation(self, limit: int, cursor: str | None) -> Operation[JobPage]:
-        at = None if cursor is None else _Cursor.decoded(cursor)
-        found, following = yield from self._step(limit, at)
+        at = None if cursor is None else Cursor.decoded(cursor)
+        found, following = yield from self.next_rows(limit, at)
         jobs = [_summary(found.queue, row) for row in found.rows]
         return JobPage(jobs, None if following is None else following.encoded(), found.examined, found.of)
 
@@ -212,7 +212,7 @@ class Jobs:
     def _count(self, on_progress: OnProgress | None) -> Operation[int]:
         progress, at, is_first = BulkProgress(), None, True
         while is_first or at is not None:
-            found, at = yield from self._step(0, at)
+            found, at = yield from self.next_rows(0, at)
             progress, is_first = _further(progress, found), False
             if on_progress is not None:
                 on_progress(progress)
@@ -287,9 +287,9 @@ class Jobs:
     ) -> Operation[BulkProgress]:
         progress, at, is_first = BulkProgress(), None, True
         while is_first or at is not None:
-            found, at = yield from self._step(CHANGED_TOGETHER, at)
+            found, at = yield from self.next_rows(CHANGED_TOGETHER, at)
             progress, is_first, rows = _further(progress, found), False, found.rows
-            shard = self._shards[found.queue or self._any.name]
+            shard = self.shard_of(found)
             while rows:
                 started = time.monotonic()
                 some = rows if per_second is None else rows[: max(1, math.ceil(per_second))]
@@ -303,7 +303,11 @@ class Jobs:
                 on_progress(progress)
         return progress
 
-    def _step(self, limit: int, at: _Cursor | None) -> Operation[tuple[FoundJobs, _Cursor | None]]:
+    def shard_of(self, found: FoundJobs) -> Shard:
+        """The shard that a page has read."""
+        return self._shards[found.queue or self._any.name]
+
+    def next_rows(self, limit: int, at: Cursor | None) -> Operation[tuple[FoundJobs, Cursor | None]]:
         """One page, and where the next one continues."""
         at = at or (yield from self._first())
         if not at.sources:
@@ -316,10 +320,10 @@ class Jobs:
         of = found.of if at.of is None else at.of
         found = msgspec.structs.replace(found, queue=name, of=of)
         if found.following:
-            return found, _Cursor(at.sources, found.following, at.of)
-        return found, _Cursor(others, b"", at.of) if others else None
+            return found, Cursor(at.sources, found.following, at.of)
+        return found, Cursor(others, b"", at.of) if others else None
 
-    def _first(self) -> Operation[_Cursor]:
+    def _first(self) -> Operation[Cursor]:
         """The sources of all jobs that may match. Several of them are counted before they are read."""
         wanted, sources = self.filter, []
         if wanted.worker is not None:
@@ -331,7 +335,7 @@ class Jobs:
                     of += sum(held for _, held in found)
                     if cursor == "0":
                         break
-            return _Cursor(sources, b"", of)
+            return Cursor(sources, b"", of)
         names = ["owners" if wanted.state is Status.RUNNING else "records"]
         if wanted.state is Status.READY and wanted.tenant is not None:
             names = ["lane", "suspects"]
@@ -341,11 +345,11 @@ class Jobs:
             names = ["dead"]
         sources = [(shard, name) for shard in self._shards for name in names]
         if len(sources) == 1:
-            return _Cursor(sources)
+            return Cursor(sources)
         of = 0
         for one in self._shards.values():
             of += yield self._count_jobs(one)
-        return _Cursor(sources, b"", of)
+        return Cursor(sources, b"", of)
 
     def _count_jobs(self, shard: Shard) -> RoundTrip[int]:
         """About how many jobs there are to examine."""

@@ -14,6 +14,8 @@ from penstock.errors import PenstockError
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Failure
 from penstock.jobs.counts import TenantCounts, total_counts, total_outbox, total_tenant_counts
+from penstock.jobs.dead_groups import DeadGroups
+from penstock.jobs.job_list import BulkProgress
 from penstock.jobs.pauses import joined_pauses
 from penstock.jobs.queue import Queue
 from penstock.jobs.removal import KEPT, remove_queue, sweep
@@ -225,6 +227,24 @@ class QueueQuestioner(Questioner):
         Returns how many. Two round trips for each 500.
         """
         return self._all_dead(name, until, lambda shard, keys: shard.bindings.remove_dead(keys))
+
+    @verb
+    def dead_groups(self, name: str, most: int = 10_000) -> Operation[DeadGroups]:
+        """The dead letters of a queue by task and error; see `DeadLetters.groups`.
+
+        Raises PenstockError for a queue that was never used.
+        """
+        return (yield from (yield from self._open(name)).dead.groups.within(most))
+
+    @verb
+    def requeue_dead_group(self, name: str, key: str) -> Operation[BulkProgress]:
+        """Requeue the dead letters of one group; see `DeadLetters.requeue_group`."""
+        return (yield from (yield from self._open(name)).dead.requeue_group.within(key))
+
+    @verb
+    def remove_dead_group(self, name: str, key: str) -> Operation[BulkProgress]:
+        """Delete the dead letters of one group."""
+        return (yield from (yield from self._open(name)).dead.remove_group.within(key))
 
     def _all_dead(
         self, name: str, until: int, act: Callable[[Shard, Sequence[bytes]], RoundTrip[int]]

@@ -58,7 +58,7 @@ class Done(msgspec.Struct):
     left: list[str] = []
 
 
-DESTROYS = {"purge", "cancel", "remove", "remove_all", "break", "cancel_matching", "remove_matching"}
+DESTROYS = {"purge", "cancel", "remove", "remove_all", "remove_group", "break", "cancel_matching", "remove_matching"}
 """Actions that nothing undoes. The page asks before it sends them."""
 
 MOST_IDS = 1000
@@ -80,6 +80,8 @@ class Actions:
             "requeue_all": self.requeue_all,
             "remove": self.remove,
             "remove_all": self.remove_all,
+            "requeue_group": self.requeue_group,
+            "remove_group": self.remove_group,
             "break": self.break_locks,
             "move": self.move,
             "pause_schedule": self.pause_schedule,
@@ -161,6 +163,14 @@ class Actions:
 
     async def remove_all(self, order: Order) -> Done:
         return _counted(await self._ask.queues.remove_all_dead.aio(order.queue, order.until), "job", "removed")
+
+    async def requeue_group(self, order: Order) -> Done:
+        progress = await self._ask.queues.requeue_dead_group.aio(order.queue, order.only_name())
+        return _counted(progress.done, "job", "requeued")
+
+    async def remove_group(self, order: Order) -> Done:
+        progress = await self._ask.queues.remove_dead_group.aio(order.queue, order.only_name())
+        return _counted(progress.done, "job", "removed")
 
     async def move(self, order: Order) -> Done:
         return _summary(await self._ask.jobs.move.aio(*order.ids, to=order.to), "moved", f" to {order.to}")

@@ -57,6 +57,7 @@ class Questions:
             "/history/{queue:path}": self.history,
             "/queues/{queue:path}": self.queue,
             "/dead/{queue:path}": self.dead,
+            "/dead-groups/{queue:path}": self.dead_groups,
             "/jobs/{id:path}": self.job,
             "/workers": self.workers,
             "/locks": self.locks,
@@ -118,6 +119,11 @@ class Questions:
         return Json(
             {"total": page.total, "offset": offset, "page": PAGE, "letters": letters, "now": await self._ask.now.aio()}
         )
+
+    async def dead_groups(self, request: Request) -> Response:
+        found = await self._ask.queues.dead_groups.aio(request.path_params["queue"], MOST_SEARCHED)
+        groups = [fields(one, error=self._said(one.error), reason=self._said(one.reason)) for one in found.groups]
+        return Json(fields(found, groups=groups, now=await self._ask.now.aio()))
 
     def _letter(self, letter: DeadLetter) -> dict[str, Any]:
         body = body_text(letter.body, self._mask)

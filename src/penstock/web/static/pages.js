@@ -182,6 +182,25 @@ function Dead({ name, live, filter, mayAct }) {
   return html`<${DeadOf} key=${name + filter} name=${name} offset=${Number(filter.get("offset") || 0)} mayAct=${mayAct} />`;
 }
 
+/** The dead letters of a queue by task and error. One group alone says no more than the list. */
+function DeadGroups({ name, mayAct, then }) {
+  const [found] = useAnswer(`dead-groups/${encodeURIComponent(name)}`);
+  if (!found || found.groups.length < 2) return null;
+  const columns = [
+    [t("task"), (group) => html`<span class="mono">${group.task}</span>`],
+    [t("error"), (group) => html`<div>${group.error || "?"}</div>${link("job", group.example, t("example"))}`],
+    [t("jobs-so-far"), (group) => number(group.count), "n"],
+    [t("died"), (group) => html`<span title=${time(group.last)}>${age(Math.max(0, found.now - group.last))}</span>`, "n"],
+  ];
+  if (mayAct) {
+    columns.push([t("actions"), ({ key, count }) => html`<div class="row">
+      <button onClick=${() => later({ action: "requeue_group", queue: name, names: [key] }, t("requeue.soon", { n: number(count) }), { then })}>${t("requeue")}</button>
+      <${Careful} label=${t("remove")} question=${t("remove.all", { n: number(count), queue: name })} order=${{ action: "remove_group", queue: name, names: [key] }} then=${then} /></div>`, "n"]);
+  }
+  return html`<div class="card"><h2>${t("dead-groups")}</h2><${Table} label=${t("dead-groups")} columns=${columns} rows=${found.groups} />
+    ${found.examined < found.of && html`<p class="quiet">${t("examined", { n: number(found.examined), of: number(found.of) })}</p>`}</div>`;
+}
+
 function DeadOf({ name, offset, mayAct }) {
   const [page, error, again] = useAnswer(`dead/${encodeURIComponent(name)}?offset=${offset}`);
   const [chosen, choose] = useState(new Set());
@@ -209,6 +228,7 @@ function DeadOf({ name, offset, mayAct }) {
           <${Careful} label=${t("remove-all")} disabled=${!page.total} question=${t("remove.all", { n: number(page.total), queue: name })} order=${{ action: "remove_all", queue: name, until }} then=${then} />`}
       </div>`}</div>
     <${Problem} error=${error} />
+    ${offset === 0 && html`<${DeadGroups} key=${page.total} name=${name} mayAct=${mayAct} then=${then} />`}
     <div class="card"><${Table} label=${t("page.dead")} columns=${columns} rows=${page.letters} none=${t("none.dead")} /></div>
     <div class="head">
       ${offset > 0 && html`<a href=${`#/dead/${encodeURIComponent(name)}?offset=${Math.max(0, offset - page.page)}`}>${t("newer")}</a>`}
