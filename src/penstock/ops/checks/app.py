@@ -5,13 +5,12 @@ from __future__ import annotations
 from penstock.app import Penstock
 from penstock.core.operations import Operation
 from penstock.errors import JobNotFound
-from penstock.jobs.job_list import Jobs, job_filter
 from penstock.jobs.shard_table import whole_name
-from penstock.jobs.why import explain
 from penstock.ops import probe
 from penstock.ops.checks.result import Verdict
 from penstock.ops.health import HealthQuestioner
 from penstock.ops.inventory import take_inventory
+from penstock.ops.jobs import JobQuestioner
 from penstock.ops.wording import many
 
 MOST_KEYS = 200_000
@@ -53,11 +52,11 @@ def check_queues(app: Penstock) -> Operation[list[Verdict]]:
 
 def _why(app: Penstock, name: str) -> Operation[str]:
     """Why one of the ready jobs of a queue does not run, as `job.why` answers it; "" if none is found."""
-    shard = app.queue(name).first
-    page = yield from Jobs([shard], job_filter(state="ready")).page_operation(1, None)
+    jobs = JobQuestioner(app)
+    page = yield from jobs.find.within(name, limit=1, most=1, state="ready")
     for job in page.jobs[:1]:
         try:
-            answer = yield from explain(shard, shard.key_of(job.id))
+            answer = yield from jobs.why.within(job.id)
         except JobNotFound:  # it has ended meanwhile
             break
         return f"; {job.id}: {answer.sentence}"
