@@ -9,6 +9,7 @@ import pytest
 
 from penstock import ConfigurationError, Job, JobFailed, Penstock, Retry, Status, current, sleep, step, wait_for
 from penstock.errors import JobNotFound, NoCurrentJob, PayloadTooLarge, SignalTimeout
+from penstock.ops.inspect import Inspector
 from penstock.testing import MovableClock
 from tests.conftest import Apps, until
 from tests.servers import Server
@@ -454,6 +455,14 @@ async def test_a_sleeping_job_that_is_cancelled_leaves_nothing(app: Penstock):
     assert await promoted.promote.aio()
     counts = await app.queue("q").count.aio()
     assert (counts.sleeping, counts.ready, counts.cancelled) == (0, 1, 1)
+    await app.queue("q").purge.aio()
+
+
+async def test_a_job_that_waits_for_a_signal_without_an_end_is_not_the_next_to_be_due(app: Penstock):
+    await asleep(app)
+    assert (await Inspector(app).queues.show.aio("q")).due_in is None
+    await app.queue("q").put.aio(1, delay=60)
+    assert (await Inspector(app).queues.show.aio("q")).due_in == pytest.approx(60, abs=5)
     await app.queue("q").purge.aio()
 
 

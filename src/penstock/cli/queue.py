@@ -83,7 +83,7 @@ def _describe(queue: QueueDetail, now: float) -> None:
     if counts.by_time:
         state += "; tenants share the time of the workers"
     oldest = f", the oldest for {age(counts.oldest)}" if counts.ready else ""
-    due = f", the next {_due(queue.due_in)}" if queue.due_in is not None else ""
+    due = f", the next {_due(queue.due_in)}" if counts.delayed and queue.due_in is not None else ""
     show_facts(
         {
             "queue": queue.name,

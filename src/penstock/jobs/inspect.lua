@@ -56,7 +56,8 @@ end
 --- frame: read
 function script.overview(base, meta, given, scan)
   local head = redis.call("ZRANGE", base .. "delayed", 0, scan - 1, "WITHSCORES")
-  local due = head[2] and math.max(0, tonumber(head[2]) - s.now) or -1
+  local first = tonumber(head[2] or _durable.FOREVER)
+  local due = first < _durable.FOREVER and math.max(0, first - s.now) or -1
   local reply = { s.row[_row.SEQUENCE] > 0 and 1 or 0, redis.call("HLEN", base .. "tenants"), due, #head / 2,
     outbox.lengths(s) }
   local ids = {}

@@ -171,7 +171,7 @@ class QueueQuestioner(Questioner):
         """
         opened = yield from self._open(name)
         for other in (yield from queue_names(self._prefix)):
-            overview = yield self._shard(other).bindings.overview(0)
+            overview = yield self._shard(other).bindings.overview(1)
             for entry in overview.outbox:
                 if whole_name(entry.queue) == name:
                     raise PenstockError(

@@ -148,7 +148,7 @@ function Queue({ name, live, mayAct }) {
     <${Findings} findings=${(live.findings || []).filter((one) => one.queue === name)} />
     <div class="facts">
       <${Fact} name=${t("ready")} value=${number(counts.ready)} more=${counts.ready ? t("oldest-for", { age: age(counts.oldest) }) : ""} />
-      <${Fact} name=${t("delayed")} value=${number(counts.delayed)} more=${queue.due_in === null ? "" : t("next-in", { age: age(Math.max(0, queue.due_in)) })} />
+      <${Fact} name=${t("delayed")} value=${number(counts.delayed)} more=${!counts.delayed || queue.due_in === null ? "" : t("next-in", { age: age(Math.max(0, queue.due_in)) })} />
       ${SELDOM.filter(([name]) => counts[name]).map(([name, word]) => html`<${Fact} name=${t(word)} value=${number(counts[name])} />`)}
       <${Fact} name=${t("running")} value=${number(counts.running)} />
       <${Fact} name=${t("in-per-second")} value=${rate(flow.in)} />
