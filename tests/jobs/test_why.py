@@ -166,6 +166,23 @@ async def test_others_go_first_by_priority_and_by_the_turns_of_tenants(app: Pens
     await queue.purge.aio()
 
 
+@pytest.mark.parametrize("chosen", ["light", "heavy", "single"])
+async def test_the_position_counts_weights(app: Penstock, ask: Ask, worker: FakeWorker, chosen: str):
+    queue = app.queue("q")
+    await worker.turn()
+    await queue.tenant("heavy").weigh.aio(3)
+    jobs = {name: await queue.put_many.aio(range(n), tenant=name) for name, n in (("heavy", 60), ("light", 20))}
+    jobs["single"] = await queue.put_many.aio([1], tenant="single")
+    job = jobs[chosen][-1 if chosen == "single" else 9]
+    found = await ask(job)
+    order: list[str] = []
+    while job.id not in order:
+        order += [f"q:{claim.id}" for claim in await worker.turn(1)]
+    assert found.position == pytest.approx(len(order) - 1, abs=3)
+    await worker.end()
+    await queue.purge.aio()
+
+
 async def test_the_rate_of_the_last_minutes_makes_a_time(
     app: Penstock, ask: Ask, worker: FakeWorker, clock: MovableClock
 ):
