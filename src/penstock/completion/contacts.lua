@@ -35,9 +35,8 @@ end
 -- Moves a contact to the front. Above `most` contacts the last ones are removed.
 --- keys: base meta
 --- args: rules: str, most: int, card: str
+--- frame: rules
 function script.touch_recent(base, meta, rules, most, card)
-  local other = name_rules.differing(rules)
-  if other then return other end
   local last = redis.call("ZRANGE", base .. "used", -1, -1)[1]
   if last ~= card then -- else it is first already, for instance because the call was sent twice
     redis.call("HSET", meta, "rules", rules)
@@ -51,11 +50,8 @@ end
 -- could enter a full list.
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, most: int, card: str
+--- frame: once
 function script.touch_often(base, meta, caller, number, rules, most, card)
-  local other = name_rules.differing(rules)
-  if other then return other end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   local key = base .. "used"
   local before = tonumber(redis.call("ZSCORE", key, card))
   local uses = before and math.floor(before / _uses.UNIT) or 0
@@ -63,21 +59,18 @@ function script.touch_often(base, meta, caller, number, rules, most, card)
   local seq = redis.call("HINCRBY", meta, "seq", 1)
   contact.trim(before and most or most - 1)
   redis.call("ZADD", key, math.min(uses + 1, _uses.MOST) * _uses.UNIT + seq, card)
-  return idempotency.keep(caller, number, 1)
+  return 1
 end
 
 -- Removes a contact. After the last one, deletes all keys. Returns 1 if the contact was there.
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, card: str
 --- flags: allow-oom
+--- frame: once
 function script.remove_contact(base, meta, caller, number, rules, card)
-  local other = name_rules.differing(rules)
-  if other then return other end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   local gone = redis.call("ZREM", base .. "used", card)
   if redis.call("EXISTS", base .. "used") == 0 then redis.call("DEL", meta) end
-  return idempotency.keep(caller, number, gone)
+  return gone
 end
 
 -- Returns { next offset or -1, card, … }: of the thousand contacts from `offset` on, or fewer if they are long, those
@@ -85,9 +78,8 @@ end
 --- keys: base meta
 --- args: rules: str, offset: int, limit: int, all: str, typed: *
 --- flags: no-writes
+--- frame: rules
 function script.find_contacts(base, meta, rules, offset, limit, all, typed, ...)
-  local other = name_rules.differing(rules)
-  if other then return other end
   local query, reply, bytes, finish = match.query(typed, all), { -1 }, 0, offset + _page.CONTACTS
   while #reply <= limit do
     if offset >= finish or bytes > _page.BYTES then

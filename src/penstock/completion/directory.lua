@@ -83,9 +83,8 @@ end
 --                weight, change of the payload
 --- keys: base meta
 --- args: rules: str, existing_only: int, names: *
+--- frame: rules
 function script.save(base, meta, rules, existing_only, names, ...)
-  local other = name_rules.differing(rules)
-  if other then return other end
   local state = entry.begin()
   local some_own = state.names > state.ids -- some names are their own ids
   local whole, later, written, done = {}, {}, 0, 0
@@ -134,11 +133,8 @@ end
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, pairs_: *
 --- flags: allow-oom
+--- frame: once
 function script.remove(base, meta, caller, number, rules, pairs_, ...)
-  local other = name_rules.differing(rules)
-  if other then return other end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   local state = entry.begin()
   local done, gone = 0, 0
   for i = pairs_, #ARGV, 2 do
@@ -148,7 +144,7 @@ function script.remove(base, meta, caller, number, rules, pairs_, ...)
     if state.work > _work.UNITS then break end
   end
   if gone > 0 then entry.commit(state, rules) end
-  return idempotency.keep(caller, number, { done, gone })
+  return { done, gone }
 end
 
 -- Changes weights and payloads (facts.lua). The arguments are, for each id: the id, its own card, the change of the
@@ -156,11 +152,8 @@ end
 -- not exist.
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, fours: *
+--- frame: once
 function script.change_ids(base, meta, caller, number, rules, fours, ...)
-  local other = name_rules.differing(rules)
-  if other then return other end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   local state, reply = entry.begin(), { 0 }
   for i = fours, #ARGV, 4 do
     local elements, rest = entry.find(state, ARGV[i], ARGV[i + 1])
@@ -170,15 +163,14 @@ function script.change_ids(base, meta, caller, number, rules, fours, ...)
     state.work = state.work + _units.NAME
     if state.work > _work.UNITS then break end
   end
-  return idempotency.keep(caller, number, reply)
+  return reply
 end
 
 -- Stores the rules in the first shard of a directory. That shard keeps them even while it has no names.
 --- keys: base meta
 --- args: rules: str
+--- frame: rules
 function script.save_rules(base, meta, rules)
-  local other = name_rules.differing(rules)
-  if other then return other end
   redis.call("HSET", meta, "rules", rules)
   return 1
 end
@@ -191,9 +183,8 @@ end
 --- keys: base meta
 --- args: rules: str, pairs_: *
 --- flags: allow-oom
+--- frame: rules
 function script.begin_changes(base, meta, rules, pairs_, ...)
-  local other = name_rules.differing(rules)
-  if other then return other end
   local state = entry.begin()
   local reply = {}
   for i = pairs_, #ARGV, 2 do
@@ -215,9 +206,8 @@ end
 --- keys: base meta
 --- args: rules: str, pairs_: *
 --- flags: allow-oom
+--- frame: rules
 function script.end_changes(base, meta, rules, pairs_, ...)
-  local other = name_rules.differing(rules)
-  if other then return other end
   local state = entry.begin()
   local reply = {}
   for i = pairs_, #ARGV, 2 do
@@ -239,9 +229,8 @@ end
 -- Returns how many names are new.
 --- keys: base meta
 --- args: rules: str, n: int, elements: *
+--- frame: rules
 function script.add_elements(base, meta, rules, n, elements, ...)
-  local other = name_rules.differing(rules)
-  if other then return other end
   local state = entry.begin()
   local before, whole, later = state.names, {}, {}
   for i = elements, elements + n - 1 do whole[#whole + 1], whole[#whole + 2] = 0, ARGV[i] end
@@ -257,11 +246,8 @@ end
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, pairs_: *
 --- flags: allow-oom
+--- frame: once
 function script.remove_elements(base, meta, caller, number, rules, pairs_, ...)
-  local other = name_rules.differing(rules)
-  if other then return other end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   local state = entry.begin()
   local before, done = state.names, 0
   for i = pairs_, #ARGV, 2 do
@@ -273,7 +259,7 @@ function script.remove_elements(base, meta, caller, number, rules, pairs_, ...)
     if state.work > _work.UNITS then break end
   end
   if before > 0 then entry.commit(state, rules) end
-  return idempotency.keep(caller, number, { done, before - state.names })
+  return { done, before - state.names }
 end
 
 -- Changes weights and payloads of elements. The arguments are triples of an element, the change of the weight and the
@@ -281,11 +267,8 @@ end
 -- exist.
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, threes: *
+--- frame: once
 function script.change_elements(base, meta, caller, number, rules, threes, ...)
-  local other = name_rules.differing(rules)
-  if other then return other end
-  local past = idempotency.replay(caller, number)
-  if past then return past end
   local state, reply = entry.begin(), { 0 }
   for i = threes, #ARGV, 3 do
     local element = ARGV[i]
@@ -296,16 +279,15 @@ function script.change_elements(base, meta, caller, number, rules, threes, ...)
     state.work = state.work + _units.NAME
     if state.work > _work.UNITS then break end
   end
-  return idempotency.keep(caller, number, reply)
+  return reply
 end
 
 -- Deletes `meta`, the last key, if there is no name.
 --- keys: base meta
 --- args: rules: str
 --- flags: allow-oom
+--- frame: rules
 function script.delete_if_empty(base, meta, rules)
-  local other = name_rules.differing(rules)
-  if other then return other end
   local state = entry.begin()
   if state.names == 0 and state.ids == 0 then redis.call("DEL", meta) end
   return 1

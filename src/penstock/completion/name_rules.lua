@@ -9,3 +9,22 @@ function name_rules.differing(rules)
   local stored = redis.call("HGET", meta, "rules")
   if stored and stored ~= rules then return stored end
 end
+
+-- The frame of a script that runs only with the stored rules.
+--- uses: meta rules
+function frame.rules()
+  local other = name_rules.differing(rules)
+  if other then return other end
+  -- …
+end
+
+-- The frame of a script that recognises a repeated call, and returns its first answer again.
+--- uses: base meta caller number rules
+function frame.once(...)
+  local other = name_rules.differing(rules)
+  if other then return other end
+  local past = idempotency.replay(caller, number)
+  if past then return past end
+  -- …
+  return idempotency.keep(caller, number, ...)
+end

@@ -14,9 +14,8 @@ _slips = { SEEKS = 1000, MEMBERS = 800, SORTED = 400 }
 --- keys: base meta
 --- args: rules: str, low: str, high: str, limit: int
 --- flags: no-writes
+--- frame: rules
 function script.page(base, meta, rules, low, high, limit)
-  local other = name_rules.differing(rules)
-  if other then return other end
   local found = redis.call("ZRANGE", base .. "names", low, high, "BYLEX", "LIMIT", 0, math.min(limit, _read.SLICE))
   if limit <= _read.SLICE or #found < _read.SLICE then return facts.reply("", found) end
   local bytes = 0
@@ -40,9 +39,8 @@ end
 --- keys: base meta
 --- args: rules: str, limit: int, last: str, chosen: int, all: str, typed: *
 --- flags: no-writes
+--- frame: rules
 function script.find(base, meta, rules, limit, last, chosen, all, typed, ...)
-  local other = name_rules.differing(rules)
-  if other then return other end
   local names, query, found = base .. "names", match.query(typed, all), {}
   match.choose(names, query, chosen, last)
   local prefixes = match.prefixes(names, query.main, all)
@@ -71,9 +69,8 @@ end
 --- keys: base meta
 --- args: rules: str, limit: int, offset: int, chosen: int, all: str, typed: *
 --- flags: no-writes
+--- frame: rules
 function script.heaviest(base, meta, rules, limit, offset, chosen, all, typed, ...)
-  local other = name_rules.differing(rules)
-  if other then return other end
   local query, weighed = match.query(typed, all), base .. "weighed"
   match.choose(weighed, query, chosen, "")
   local budget = { left = _read.WORK }
@@ -99,9 +96,8 @@ end
 --- keys: base meta
 --- args: rules: str, limit: int, by_weight: int, letters: *
 --- flags: no-writes
+--- frame: rules
 function script.similar(base, meta, rules, limit, by_weight, letters, ...)
-  local other = name_rules.differing(rules)
-  if other then return other end
   local names, left, found, seen = base .. "names", _slips.SEEKS, {}, {}
   local budget, bytes, typed = { left = _slips.MEMBERS, read = 0 }, 0, table.concat(ARGV, "", letters)
   local function keep(elements)
@@ -167,9 +163,8 @@ end
 --- keys: base meta
 --- args: rules: str, all: str, typed: *
 --- flags: no-writes
+--- frame: rules
 function script.counts(base, meta, rules, all, typed, ...)
-  local other = name_rules.differing(rules)
-  if other then return other end
   local query, reply = match.query(typed, all), {}
   for i = 1, #query.texts do
     local text = query.texts[i]
@@ -186,9 +181,8 @@ end
 --- keys: base meta
 --- args: rules: str, elements: *
 --- flags: no-writes
+--- frame: rules
 function script.look_up(base, meta, rules, elements, ...)
-  local other = name_rules.differing(rules)
-  if other then return other end
   local found = {}
   for i = elements, #ARGV do
     if redis.call("ZSCORE", base .. "names", ARGV[i]) then found[#found + 1] = ARGV[i] end
@@ -203,9 +197,8 @@ end
 --- keys: base meta
 --- args: rules: str, id: str, own_card: str
 --- flags: no-writes
+--- frame: rules
 function script.find_id(base, meta, rules, id, own_card)
-  local other = name_rules.differing(rules)
-  if other then return other end
   local state = entry.begin()
   local found = id ~= "" and index.get(state, id)
   found = found and string.match(found, "^[^" .. separator.OLD .. "]*")

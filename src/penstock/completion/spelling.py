@@ -99,10 +99,6 @@ def _is_word(text: object) -> bool:
     return isinstance(text, str) and bool(text) and all(category(char)[0] in "LM" for char in text)
 
 
-def decode_equivalents(encoded: str) -> dict[str, str]:
-    return dict(_pairs(encoded)) if encoded else {}
-
-
 _SYLLABLES = re.compile("[\uac00-\ud7a3]")
 
 

@@ -24,7 +24,7 @@
 --   log.missing(l: table, number: int) -> table | nil    the entry, in the form of one of the stream; or nil
 
 log = { ENTRY_OVERHEAD = 32 } -- about the bytes that the server needs to store an entry
-_fields = { BY = 2, BODY = 6, NAME = 7, VALUE = 8 } -- names and values of an entry that `append` wrote
+_fields = { BY = 2, BODY = 6, VALUE = 8 } -- values of an entry that `append` wrote; VALUE: of its further field
 
 -- Returns the numbers of a log that begins above number `start`.
 --- (stream: str, ends: str | false, start: int) -> table
