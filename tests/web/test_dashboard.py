@@ -20,6 +20,7 @@ import pytest
 
 import penstock.web
 from penstock import Concurrency, Penstock, Worker, current, step
+from penstock.files.dead_files import FileFailure
 from penstock.ops.inspect import Inspector
 from penstock.testing import TemporaryServer, run_jobs
 from penstock.web import dashboard
@@ -655,3 +656,38 @@ def test_jobs_that_match_are_counted_moved_and_cancelled(app: Penstock, caplog: 
     assert (app.queue("other").count().ready, app.queue("mail").count().waiting) == (7, 0)
     assert asyncio.run(bulk(dashboard(app), "count")) == {"status": 403}
     assert ask(asgi, "/api/runs/99").status_code == 400
+
+
+def test_a_job_shows_its_arguments_and_not_their_stored_form(app: Penstock):
+    @app.task(queue="mail")
+    async def charge(account: str, cents: int = 0) -> None: ...
+
+    job = charge.using(tenant="acme", delay=60).enqueue("ada", cents=5)
+    shown = ask(dashboard(app), f"/api/jobs/{job.id}").json()
+    assert (shown["task"], shown["tenant"]) == ("charge", "acme")
+    assert json.loads(shown["body"]) == {"account": "ada", "cents": 5}
+    assert act(acting(app), action="promote", ids=[job.id]).json()["done"] == "1 job promoted"
+    assert app.queue("mail").count().ready == 1
+    pair = app.queue("mail").put(["a", {"b": 1}])
+    assert json.loads(ask(dashboard(app), f"/api/jobs/{pair.id}").json()["body"]) == ["a", {"b": 1}]
+
+
+def test_dead_files_are_shown_retried_and_removed(app: Penstock, tmp_path: Path):
+    channel = app.files("access")
+    (tmp_path / "one.log").write_text("1\n")
+    channel.send([tmp_path / "one.log"], receivers=["agg-1"], close=True)
+    receiver = channel.receiver("agg-1")
+    names = {"channel": "access", "receiver": "agg-1"}
+    failure = FileFailure("one.log", "host:one.log", "it could not be saved", "host:/kept")
+    app._driver.blocking.run(channel.bindings.note_dead_file("agg-1", "up-1", failure))
+    answer = ask(dashboard(app), "/api/dead-files", params=names).json()
+    assert [(one["name"], one["error"], one["is_retried"]) for one in answer["files"]] == [
+        ("one.log", "it could not be saved", False)
+    ]
+    order: dict[str, Any] = {"names": ["access", "agg-1"], "ids": [answer["files"][0]["id"]]}
+    assert act(acting(app), JSON, action="retry_files", **order).json()["verb"] == "retried"
+    assert act(acting(app), JSON, action="remove_files", **order).status_code == 409
+    assert act(acting(app), JSON, action="remove_files", confirmed=True, **order).json()["n"] == 1
+    assert receiver.dead.list() == []
+    assert act(acting(app), action="retry_files", names=["access"]).status_code == 400
+    assert ask(dashboard(app), "/api/dead-files", params={"channel": "none"}).status_code == 404

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.errors import PenstockError
+from penstock.files.dead_files import DeadFiles
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import many, terminal_safe
 from penstock.web.answers import Json, read_body, reporting_errors
@@ -58,7 +59,17 @@ class Done(msgspec.Struct):
     left: list[str] = []
 
 
-DESTROYS = {"purge", "cancel", "remove", "remove_all", "remove_group", "break", "cancel_matching", "remove_matching"}
+DESTROYS = {
+    "purge",
+    "cancel",
+    "remove",
+    "remove_all",
+    "remove_group",
+    "remove_files",
+    "break",
+    "cancel_matching",
+    "remove_matching",
+}
 """Actions that nothing undoes. The page asks before it sends them."""
 
 MOST_IDS = 1000
@@ -76,6 +87,7 @@ class Actions:
             "resume": self.resume,
             "purge": self.purge,
             "cancel": self.cancel,
+            "promote": self.promote,
             "requeue": self.requeue,
             "requeue_all": self.requeue_all,
             "remove": self.remove,
@@ -84,6 +96,8 @@ class Actions:
             "remove_group": self.remove_group,
             "break": self.break_locks,
             "move": self.move,
+            "retry_files": self.retry_files,
+            "remove_files": self.remove_files,
             "pause_schedule": self.pause_schedule,
             "resume_schedule": self.resume_schedule,
             "run_schedule": self.run_schedule,
@@ -151,6 +165,21 @@ class Actions:
 
     async def cancel(self, order: Order) -> Done:
         return _summary(await self._ask.jobs.cancel.aio(*order.ids), "cancelled")
+
+    async def promote(self, order: Order) -> Done:
+        return _summary(await self._ask.jobs.promote.aio(*order.ids), "promoted")
+
+    async def retry_files(self, order: Order) -> Done:
+        return _counted(await self._dead_files(order).retry.aio(*order.ids), "file", "retried")
+
+    async def remove_files(self, order: Order) -> Done:
+        return _counted(await self._dead_files(order).remove.aio(*order.ids), "file", "removed")
+
+    def _dead_files(self, order: Order) -> DeadFiles:
+        """Those of a receiver. `names` are the channel and the receiver."""
+        if len(order.names) != 2:
+            raise ValueError(f"{order.action} needs the names of a channel and of a receiver")
+        return self._ask.files.open(order.names[0]).receiver(order.names[1]).dead
 
     async def requeue(self, order: Order) -> Done:
         return _summary(await self._ask.jobs.requeue_dead.aio(*order.ids), "requeued")

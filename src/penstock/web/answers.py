@@ -56,6 +56,14 @@ def body_text(body: Any, mask: Mask | None) -> str:
     return cut_text(text)
 
 
+def arguments_text(body: Any, task: str, mask: Mask | None) -> str:
+    """The arguments of a call, or a value that was put, as JSON text. The mask gets both as they are stored."""
+    shown = _masked(body, mask)
+    if task and isinstance(shown, list) and len(shown) == 2:
+        shown = shown[1]
+    return body_text(shown, None)
+
+
 def said(text: str, mask: Mask | None) -> str:
     """A text that a job has written, such as a reason or a line of its log, masked and cut."""
     if not text:

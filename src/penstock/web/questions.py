@@ -15,7 +15,7 @@ from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.flow_tree import FlowNode
 from penstock.jobs.history import Interval
 from penstock.ops.inspect import Inspector
-from penstock.web.answers import Json, Mask, body_text, fields, reporting_errors, said
+from penstock.web.answers import Json, Mask, arguments_text, body_text, fields, reporting_errors, said
 from penstock.web.bulk import read_filter
 from penstock.web.sampler import Sampler, history_of
 
@@ -23,6 +23,8 @@ PAGE = 50
 """Dead letters on a page."""
 
 MOST_TENANTS = 50
+
+MOST_DEAD_FILES = 200
 
 MOST_SEARCHED = 5000
 """Jobs that one search examines, so that the page is there within 200 ms."""
@@ -63,6 +65,7 @@ class Questions:
             "/locks": self.locks,
             "/messages": self.messages,
             "/files": self.files,
+            "/dead-files": self.dead_files,
             "/directories": self.directories,
             "/complete/{name:path}": self.complete,
             "/doctor": self.doctor,
@@ -126,13 +129,13 @@ class Questions:
         return Json(fields(found, groups=groups, now=await self._ask.now.aio()))
 
     def _letter(self, letter: DeadLetter) -> dict[str, Any]:
-        body = body_text(letter.body, self._mask)
+        body = arguments_text(letter.body, letter.task, self._mask)
         return fields(letter, body=body, reason=self._said(letter.reason), traceback=self._said(letter.traceback))
 
     async def job(self, request: Request) -> Response:
         info = await self._ask.jobs.show.aio(request.path_params["id"])
         result = body_text(info.result, self._mask) if info.result is not None else None
-        body = body_text(info.body, self._mask) if info.body is not None else None
+        body = arguments_text(info.body, info.task, self._mask) if info.body is not None else None
         steps = await self._ask.jobs.open(info.id).steps.aio()
         shown = fields(
             info,
@@ -215,6 +218,15 @@ class Questions:
 
     async def files(self, request: Request) -> Response:
         return Json({"channels": await self._ask.files.channels.aio(), "now": await self._ask.now.aio()})
+
+    async def dead_files(self, request: Request) -> Response:
+        """The files that a receiver could not save, the latest first."""
+        channel, receiver = (request.query_params.get(name, "") for name in ("channel", "receiver"))
+        await self._ask.files.channel.aio(channel)
+        found = await self._ask.files.open(channel).receiver(receiver).dead.list.aio()
+        return Json(
+            {"files": found[: -MOST_DEAD_FILES - 1 : -1], "total": len(found), "now": await self._ask.now.aio()}
+        )
 
     async def directories(self, request: Request) -> Response:
         return Json({"directories": await self._ask.directories.all.aio()})

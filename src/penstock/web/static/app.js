@@ -5,6 +5,9 @@ import { PAGES } from "./pages.js";
 import { Toasts } from "./components.js";
 import { LANGUAGES, chooseLanguage, language, number, t } from "./text.js";
 
+/** Pages that belong to one of the navigation. */
+const PARTS = { queue: "overview", job: "jobs", deadfiles: "files" };
+
 const NAVIGATION = ["overview", "jobs", "dead", "schedules", "workers", "locks", "messages", "files", "directories", "health"];
 
 /** The page, its argument and its filters: #/queue/mail?offset=50 */
@@ -91,7 +94,7 @@ function Side({ page, live }) {
   return html`<aside class="side">
     <a class="brand" href="#/overview"><img src="static/icon.svg" alt="" />Penstock</a>
     <nav aria-label=${t("pages")}>${NAVIGATION.map((name) => html`
-      <a href=${`#/${name}`} aria-current=${page === name || (name === "overview" && page === "queue") ? "page" : undefined}>
+      <a href=${`#/${name}`} aria-current=${page === name || PARTS[page] === name ? "page" : undefined}>
         <span>${t(`page.${name === "jobs" ? "find" : name}`)}</span><span class="quiet">${counts[name]}</span></a>`)}
     </nav>
     <div class="end">

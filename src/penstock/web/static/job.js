@@ -1,19 +1,25 @@
 // The page of one job: what it is, what it did so far, and which jobs it waits for.
 
-import { html } from "./ui.js";
+import { html, useEffect } from "./ui.js";
 import { STATES } from "./jobs.js";
-import { Careful, Loading, Problem, Table, Tag, later, link, useAnswer } from "./components.js";
+import { Careful, Loading, Problem, Table, Tag, act, later, link, useAnswer } from "./components.js";
 import { age, number, t, time } from "./text.js";
 
 const NEVER = 1e11; // seconds since 1970 beyond which nothing is due: it waits for a signal without a time-out
 
 const WAITS = ["ready", "delayed", "sleeping", "parked", "running", "waiting", "blocked"];
 
+/** The queue in an id; of a shard such as mail~1, the whole queue. */
+const queueOf = (id) => id.split(":")[0].split("~")[0];
+
+const filtered = (job, name, value) => html`<a href=${`#/jobs/${encodeURIComponent(queueOf(job.id))}?${new URLSearchParams({ [name]: value })}`}>${value}</a>`;
+
 function Facts({ job }) {
   const ago = (at) => at && at < NEVER && (at > job.now ? `${time(at)}, ${t("due-in", { age: age(at - job.now) })}` : t("ago", { time: time(at), age: age(job.now - at) }));
   const facts = [
-    ["queue", link("queue", job.id.split(":")[0])], ["tenant", job.tenant], ["priority", job.priority],
-    ["enqueued", ago(job.enqueued)], [job.since > job.now ? "due" : "since", ago(job.since)], ["worker", job.worker], ["claimed", ago(job.claimed)],
+    ["id", html`<code>${job.id}</code>`], ["queue", link("queue", queueOf(job.id))], ["tenant", job.tenant && filtered(job, "tenant", job.tenant)], ["task", job.task && filtered(job, "task", job.task)], ["priority", job.priority],
+    ["enqueued", ago(job.enqueued)], ...(job.status === "running" ? [["claimed", ago(job.claimed)]] : [[job.since > job.now ? "due" : "since", ago(job.since)]]),
+    ["worker", job.worker && html`<a class="mono" href=${`#/jobs/${encodeURIComponent(queueOf(job.id))}?state=running&worker=${encodeURIComponent(job.worker)}`}>${job.worker}</a>`],
     ["expires", time(job.expires)], ["attempts", job.attempts], ["deliveries", job.deliveries], ["crashes", job.crashes],
   ].filter(([, value]) => value);
   return facts.length > 0 && html`<div class="card"><dl>${facts.map(([key, value]) => html`<dt>${t(`job.${key}`)}</dt><dd>${value}</dd>`)}</dl></div>`;
@@ -26,7 +32,7 @@ function Progress({ progress, now }) {
     <p>${part} % ${progress.text} <span class="quiet">${t("seen-ago", { age: age(Math.max(0, now - progress.at)) })}</span></p></div>`;
 }
 
-/** Everything with a time that is known of the job, the earliest first. */
+/** What happened to the job so far, the earliest first. */
 function Timeline({ job }) {
   const state = { done: "good", failed: "bad", waiting: "", "timed out": "warn" };
   const events = [
@@ -36,8 +42,8 @@ function Timeline({ job }) {
     ...job.log.map((line) => [line.at, html`<code>${line.text}</code>`]),
     job.claimed && [job.claimed, t("event.claimed", { worker: job.worker })],
     job.since && job.since < NEVER && job.status !== "running" && [job.since, t(`status.${job.status}`)],
-  ].filter(Boolean).sort((one, other) => one[0] - other[0]);
-  return events.length > 0 && html`<div class="card"><h2>${t("timeline")}</h2><${Table} label=${t("timeline")} rows=${events} columns=${[
+  ].filter((one) => one && one[0] <= job.now + 1).sort((one, other) => one[0] - other[0]);
+  return events.length > 0 && html`<div class="card"><h2>${t("timeline")}</h2><${Table} label=${t("timeline")} rows=${events} by=${(row) => events.indexOf(row)} columns=${[
     [t("time"), ([at]) => html`<span title=${t("seen-ago", { age: age(Math.max(0, job.now - at)) })}>${time(at)}</span>`, "tight"],
     [t("event"), ([, what]) => what]]} /></div>`;
 }
@@ -52,24 +58,31 @@ function Branch({ node, here }) {
       ${hidden > 0 && html`<li class="quiet">${t("and-more", { n: number(hidden) })}</li>`}</ul>`}</li>`;
 }
 
+/** A text that may be long: it scrolls inside the page. */
+const Long = ({ children }) => html`<div class="long" tabindex="0">${children}</div>`;
+
 export function Job({ name, mayAct }) {
   const [job, error, again] = useAnswer(`jobs/${encodeURIComponent(name)}`);
+  const title = job && (job.task ? [job.task, job.tenant].filter(Boolean).join(" · ") : job.id);
+  useEffect(() => { if (title) document.title = `${title} · Penstock`; }, [title]);
   if (!job) return html`<h1>${t("job")}</h1><${Problem} error=${error} /><${Loading} answer=${job} error=${error} />`;
+  const order = (action) => ({ action, ids: [job.id] });
   return html`
-    <div class="head"><h1 class="mono">${job.id}</h1><${Tag} state=${STATES[job.status]}>${t(`status.${job.status}`)}<//>
+    <div class="head"><h1>${title}</h1><${Tag} state=${STATES[job.status]}>${t(`status.${job.status}`)}<//>
       ${mayAct && html`<div class="rest">
-        ${job.status === "dead" && html`<button class="main" onClick=${() => later({ action: "requeue", ids: [job.id] }, t("requeue.soon", { n: 1 }), { then: again })}>${t("requeue")}</button>
-          <${Careful} label=${t("remove")} question=${t("remove.job", { id: job.id })} order=${{ action: "remove", ids: [job.id] }} then=${again} />`}
+        ${job.status === "dead" && html`<button class="main" onClick=${() => later(order("requeue"), t("requeue.soon", { n: 1 }), { then: again })}>${t("requeue")}</button>
+          <${Careful} label=${t("remove")} question=${t("remove.job", { id: job.id })} order=${order("remove")} then=${again} />`}
+        ${job.status === "delayed" && html`<button onClick=${() => act(order("promote"), { then: again })}>${t("promote")}</button>`}
         ${WAITS.includes(job.status) && html`
-          <${Careful} label=${t("cancel")} question=${t("cancel.job", { id: job.id })} order=${{ action: "cancel", ids: [job.id] }} then=${again} />`}
+          <${Careful} label=${t("cancel")} question=${t("cancel.job", { id: job.id })} order=${order("cancel")} then=${again} />`}
       </div>`}</div>
     <${Problem} error=${error} />
-    <${Facts} job=${job} />
     ${job.why && job.why.kind !== "ended" && html`<div class="card"><h2>${t("why")}</h2><p>${job.why.sentence}.</p>${job.why.further.map((one) => html`<p class="quiet">${t("why.also")} ${one}.</p>`)}</div>`}
+    ${job.body !== null && html`<div class="card"><h2>${t(job.task ? "arguments" : "value")}</h2><pre tabindex="0">${job.body}</pre></div>`}
+    ${job.result !== null && html`<div class="card"><h2>${t("result")}</h2><pre tabindex="0">${job.result}</pre></div>`}
+    ${job.reason && html`<div class="card ${job.status === "dead" ? "alarm" : ""}"><h2>${t("reason")}</h2><${Long}>${job.reason}<//>${job.traceback && html`<pre tabindex="0">${job.traceback}</pre>`}</div>`}
     ${job.progress && html`<${Progress} progress=${job.progress} now=${job.now} />`}
-    ${job.reason && html`<div class="card ${job.status === "dead" ? "alarm" : ""}"><h2>${t("reason")}</h2><p>${job.reason}</p>${job.traceback && html`<pre tabindex="0">${job.traceback}</pre>`}</div>`}
+    <${Facts} job=${job} />
     ${job.flow && html`<div class="card"><h2>${t("flow")}</h2><ul class="flow"><${Branch} node=${job.flow} here=${true} /></ul></div>`}
-    <${Timeline} job=${job} />
-    ${job.body !== null && html`<div class="card"><h2>${t("arguments")}</h2><pre tabindex="0">${job.body}</pre></div>`}
-    ${job.result !== null && html`<div class="card"><h2>${t("result")}</h2><pre tabindex="0">${job.result}</pre></div>`}`;
+    <${Timeline} job=${job} />`;
 }
