@@ -26,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export UV_PYTHON_DOWNLOADS := never
 
 .PHONY: help setup check lua constants test test-processes test-pairs test-pythons test-clients test-servers test-browser \
-	test-logs test-sql test-metrics docs nightly storm soak flood demo bench bench-peers clean
+	test-logs test-sql test-metrics docs package nightly storm soak flood demo bench bench-peers clean
 
 help:  ## this list
 	@awk -F ':.*##  *' '/^[a-z-]+:.*##/ { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -124,6 +124,12 @@ docs: setup  ## build the site into build/site: strict, every link followed; ins
 		if command -v uv >/dev/null; then uv pip install --quiet --python $(BIN)/python --editable '.[docs]'; \
 		else $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'; fi
 	$(BIN)/python -m tests.pages.build
+
+package: setup  ## build wheel and sdist into dist, check them, and run an example from each in an environment of its own
+	@$(BIN)/python -c 'import build, twine' 2>/dev/null || \
+		if command -v uv >/dev/null; then uv pip install --quiet --python $(BIN)/python --editable '.[release]'; \
+		else $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[release]'; fi
+	$(BIN)/python -m tests.release.package
 
 demo: setup  ## see the queue work on the embedded server; LOG=FILE reads a web access log of yours
 	$(BIN)/penstock demo $(if $(LOG),'$(LOG)')

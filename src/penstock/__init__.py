@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     from penstock.settings import Settings, WorkerSettings
     from penstock.worker.worker import Worker
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__: list[str] = []
 _names = LazyNames(__name__, __all__)

@@ -61,6 +61,9 @@ PLACES = {
     "penstock.web": "integrations",
 }
 
+# Classes with parameters as those of the inside, which programs construct nevertheless.
+CONSTRUCTED = {"Penstock", "Worker", "AppUnderTest"}
+
 
 def page_of(public: Public) -> str:
     if public.module == "penstock.info":
@@ -161,21 +164,16 @@ def _fields(kind: type) -> Iterator[str]:
         name: text for base in reversed(kind.__mro__) for name, text in vars(base).get("__annotations__", {}).items()
     }
     documented = field_docs(kind)
+    names, defaults = names_of_fields(kind), dict[str, Any]()
     if is_dataclass(kind):
         defaults = {one.name: one.default for one in fields(kind)}
-        names = [one.name for one in fields(kind)]
-    elif hasattr(kind, "__struct_fields__"):
-        struct: Any = kind
-        names = list(struct.__struct_fields__)
-        defaults = dict(zip(reversed(names), reversed(struct.__struct_defaults__), strict=False))
-    elif hasattr(kind, "_fields"):
+    elif names:
         row: Any = kind
-        names, defaults = list(row._fields), dict(row._field_defaults)
-    else:
-        return
+        struct_defaults = getattr(row, "__struct_defaults__", ())
+        defaults = getattr(row, "_field_defaults", None) or dict(
+            zip(reversed(names), reversed(struct_defaults), strict=False)
+        )
     for name in names:
-        if name.startswith("_") or INSIDE.search(str(annotations.get(name, ""))):
-            continue
         default = defaults.get(name, MISSING)
         shown = (
             ""
@@ -184,6 +182,19 @@ def _fields(kind: type) -> Iterator[str]:
         )
         text = f": {' '.join(documented[name].split())}" if name in documented else ""
         yield f"- `{name}: {_type(annotations.get(name, ''))}{shown}`{text}"
+
+
+def names_of_fields(kind: type) -> list[str]:
+    """The public fields of a dataclass, a struct or a named tuple, in order."""
+    row: Any = kind
+    if is_dataclass(kind):
+        names = [one.name for one in fields(kind)]
+    else:
+        names = list(getattr(row, "__struct_fields__", ()) or getattr(row, "_fields", ()))
+    annotations = {
+        name: text for base in reversed(kind.__mro__) for name, text in vars(base).get("__annotations__", {}).items()
+    }
+    return [one for one in names if not one.startswith("_") and not INSIDE.search(str(annotations.get(one, "")))]
 
 
 def field_docs(kind: type) -> dict[str, str]:
@@ -243,12 +254,26 @@ def _plain(annotation: Any) -> Any:
     return Written(annotation) if isinstance(annotation, str) else annotation
 
 
-def _code(name: str, signature: Signature, remark: str = "") -> str:
-    """The signature as it would be written, on one line if it fits."""
+def _written(signature: Signature) -> str:
     plain = [one.replace(annotation=_plain(one.annotation)) for one in signature.parameters.values()]
     shown = signature.replace(parameters=plain, return_annotation=_plain(signature.return_annotation))
-    text = re.sub(r"= (<object object at 0x[0-9a-f]+>|Ellipsis)", "= …", str(shown).replace("EllipsisType | ", ""))
-    text = re.sub(r"<function (\w+) at 0x[0-9a-f]+>", r"\1", text)
+    text = re.sub(
+        r"= (<[\w.]+ object at 0x[0-9a-f]+>|<factory>|Ellipsis)", "= …", str(shown).replace("EllipsisType | ", "")
+    )
+    return re.sub(r"<function (\w+) at 0x[0-9a-f]+>", r"\1", text)
+
+
+def call_of(thing: Any, *, is_method: bool = False) -> str:
+    """How a caller writes it, from the parenthesis on; "" for a class that a program does not construct."""
+    signature = _constructor(thing) if inspect.isclass(thing) else inspect.signature(thing)
+    if signature is None:
+        return ""
+    return _written(signature.replace(parameters=list(signature.parameters.values())[is_method:]))
+
+
+def _code(name: str, signature: Signature, remark: str = "") -> str:
+    """The signature as it would be written, on one line if it fits."""
+    text = _written(signature)
     if len(name) + len(text) > WIDTH:
         parts, depth, current = list[str](), 0, ""
         inner, _, result = text[1:].rpartition(")")
