@@ -94,7 +94,7 @@ test-servers: setup  ## the components on each further server (Debian's Redis, o
 
 test-sql: setup  ## the outbox and the inbox on a real PostgreSQL as well; needs Debian's postgresql
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq --no-install-recommends postgresql; }
-	PENSTOCK_POSTGRES=$$(ls -d /usr/lib/postgresql/*/bin | tail -1) $(BIN)/pytest -q -n 4 tests/sql || \
+	PENSTOCK_POSTGRES=$$(ls -d /usr/lib/postgresql/*/bin | tail -1) $(BIN)/pytest -q -n 4 $(or $(SQL),tests/sql) || \
 		PENSTOCK_POSTGRES=$$(ls -d /usr/lib/postgresql/*/bin | tail -1) $(BIN)/pytest $(RETRY)
 
 test-metrics: setup  ## every query of the Grafana board; needs Debian's prometheus
@@ -112,6 +112,7 @@ nightly: setup  ## what takes hours: all of test-pythons, test-servers and test-
 
 storm: setup  ## ten minutes of kills, restarts and lost replies (make test-processes has twenty seconds); SEED=n repeats a run
 	PENSTOCK_STORM_SECONDS=600 PENSTOCK_STORM_SEED=$(SEED) PENSTOCK_LEDGER=20000 PENSTOCK_FLOW=10000 $(BIN)/pytest -s $(STORMS)
+	PENSTOCK_ORDERS=20000 PENSTOCK_STORM_SEED=$(SEED) $(MAKE) test-sql SQL=tests/sql/test_ledger.py
 
 flood: setup  ## a gigabyte of log through 64 MiB to three receivers that count, all killed again and again; SEED=n repeats a run
 	PENSTOCK_FLOOD_MB=1024 PENSTOCK_STORM_SEED=$(SEED) $(BIN)/pytest -s tests/chaos/test_files.py

@@ -27,6 +27,11 @@ PROGRAMS = os.environ.get("PENSTOCK_POSTGRES", "")
 _numbers = itertools.count(1)
 
 
+def _children(pid: int) -> list[str]:
+    """The processes of a server: each is in a group of its own, and uses the shared memory until it has ended."""
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
 class Postgres:
     """A server of its own. `durable`: it writes to disk before it confirms a commit, as after a normal installation."""
 
@@ -85,9 +90,12 @@ class Postgres:
 
     def kill(self) -> None:
         """As a crash of the machine's memory would: all of its processes at once, by SIGKILL."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, 9)
+        children = [int(pid) for pid in _children(self.process.pid)]
+        for pid in (self.process.pid, *children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
         self.process.wait()
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 
     def close(self) -> None:

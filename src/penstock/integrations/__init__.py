@@ -9,6 +9,7 @@ The modules of this folder, in reading order:
                           the lifespan of a web application, and the app of a request
     django.py, django_worker.py
                           the backend of Django's tasks, and the app that runs them
+    django_outbox/        Django's transactions and the outbox
     flask.py              jobs in the context of a Flask application
     requirements.py       what to install, if the framework of an integration is missing
 """

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -44,12 +44,18 @@ with needs("django", "django"):
 with needs("asgiref", "django"):
     from asgiref.sync import sync_to_async
 
+if TYPE_CHECKING:
+    from penstock.integrations.django_outbox import DjangoOutbox
+
 __all__ = ["PenstockBackend", "app_of"]
 
-_OPTIONS: Final = {"URL", "PREFIX", "RETRY", "TIMEOUT", "RESULT_TTL", "ON_COMMIT", "DATABASE"}
+_OPTIONS: Final = {"URL", "PREFIX", "RETRY", "TIMEOUT", "RESULT_TTL", "ON_COMMIT", "DATABASE", "OUTBOX"}
 
 _apps: dict[str, Penstock] = {}
 """The apps by alias and options. Django makes a backend for each thread, and these share one app."""
+
+
+_outboxes: dict[tuple[Penstock, str], DjangoOutbox] = {}
 
 
 class _Ended(msgspec.Struct):
@@ -144,20 +150,35 @@ class _Backend:
         result = self._result(task, "", list(args), dict(kwargs), self._django.TaskResultStatus.READY)
         options = Options(priority=_priority(task.priority), at=_aware(task.run_after))
         home = self.app.queue(task.queue_name)
-        draft = _Draft(Task(_unused, self._definition(task), home, options).call(*result.args, **result.kwargs))
+        call: Call[Any] = Task(_unused, self._definition(task), home, options).call(*result.args, **result.kwargs)
+        database = self.options.get("DATABASE", "default")
+
+        def report() -> None:
+            _set(result, enqueued_at=datetime.now(UTC))
+            self._django.task_enqueued.send(type(self), task_result=result)
+
+        if self.options.get("OUTBOX") and transaction.get_connection(database).in_atomic_block:
+            _set(result, id=self._outbox(database).enqueue(call).id)
+            transaction.on_commit(report, using=database)
+            return result
+        draft = _Draft(call)
         _set(result, id=draft.job.id)
 
         def send() -> None:
             draft.enqueue()
-            _set(result, enqueued_at=datetime.now(UTC))
-            self._django.task_enqueued.send(type(self), task_result=result)
+            report()
 
-        database = self.options.get("DATABASE", "default")
         if self.options.get("ON_COMMIT", True) and transaction.get_connection(database).in_atomic_block:
             transaction.on_commit(send, using=database)
         else:
             send()
         return result
+
+    def _outbox(self, database: str) -> DjangoOutbox:
+        """The outbox of the app, one for all threads."""
+        from penstock.integrations.django_outbox import DjangoOutbox
+
+        return _outboxes.setdefault((self.app, database), DjangoOutbox(self.app, database))
 
     def _check_call(self, task: Any, args: Any, kwargs: Any) -> None:
         try:
@@ -422,6 +443,8 @@ _DOC: Final = """Enqueues the tasks of Django on Penstock. Its OPTIONS:
     RESULT_TTL  seconds that a result is kept; default: ten minutes
     ON_COMMIT   enqueue when the transaction commits that the caller is in (default), or at once (False)
     DATABASE    the alias of the database whose transaction that is; default: "default"
+    OUTBOX      write the call into that transaction, so that it is not lost if the process dies after the commit
+                (see `penstock.integrations.django_outbox`)
 """
 
 PenstockBackend: Any = _backend(_package(), "PenstockBackend")

@@ -13,6 +13,7 @@ In reading order:
     schema.py         the tables, and the states of a row
     migrations.py     the same as steps of a migration
     outbox.py         `Outbox`, which writes rows
+    writing.py        calls become rows
     session_verb.py   methods that take blocking sessions and those of asyncio
     after_commit.py   the hook after a commit
     sender.py         enqueues what this process has committed

@@ -5,28 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, insert
-from sqlalchemy.exc import DBAPIError, InvalidRequestError, UnboundExecutionError
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import InvalidRequestError, UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from penstock.app import Penstock
 from penstock.core.arguments import check_many
-from penstock.errors import BadCall, ConfigurationError
+from penstock.errors import ConfigurationError
 from penstock.jobs.job import Job
-from penstock.jobs.middleware import EnqueueContext, JobDraft
 from penstock.jobs.task import Call
 from penstock.sql import rows, schema
 from penstock.sql.after_commit import send_after_commit
 from penstock.sql.connecting import in_database
-from penstock.sql.inbox import Once
+from penstock.sql.inbox import EffectMark, Once
 from penstock.sql.relay import Relay
-from penstock.sql.rows import CHUNK, Backlog, OutboxRow, draw_nonce, lane_of
+from penstock.sql.rows import Backlog
 from penstock.sql.sender import CommitSenders
 from penstock.sql.session_verb import AnySession, session_verb
 from penstock.sql.steps import LoopBell, Steps, Transact, run_on_loop
+from penstock.sql.writing import write_calls
 
 R = TypeVar("R")
 
@@ -84,17 +84,9 @@ class Outbox:
         return self._write(session, list(calls), "enqueue_many")
 
     def _write(self, session: Session, calls: Sequence[Call[R]], verb: str) -> list[Job[R]]:
-        jobs, drafts = _drafts(calls, verb)
-        if not drafts:
-            return []
-        connection = self.connection(session)
-        written: list[OutboxRow] = []
-        contexts = _contexts(drafts, self.app)
-        for context, durable in contexts:
-            with self.app.middleware.around_enqueue(context):
-                for start in range(0, len(context.jobs), CHUNK):
-                    written += _insert(connection, context.jobs[start : start + CHUNK], durable[start : start + CHUNK])
-        send_after_commit(session, self._senders, written)
+        jobs, written = write_calls(self.connection(session), self.app, calls, verb)
+        if written:
+            send_after_commit(session, self._senders, written)
         return jobs
 
     def connection(self, session: Session) -> Connection:
@@ -157,7 +149,7 @@ class Outbox:
         deleted. Raises NoCurrentJob outside of a job, and ConfigurationError as `enqueue` does. One INSERT, and one
         statement more for a result.
         """
-        return Once(self.connection, self.app.settings.max_payload, session, name)
+        return Once(self.connection, session, EffectMark(name, self.app.settings.max_payload))
 
     async def relay(self) -> None:
         """Send what the programs of this database have left behind, until the task is cancelled.
@@ -184,68 +176,6 @@ class Outbox:
     async def aclose(self) -> None:
         """Do the same as `close`, and for the running event loop."""
         await self._senders.aclose()
-
-
-def _drafts(calls: Sequence[Call[R]], verb: str) -> tuple[list[Job[R]], list[tuple[JobDraft, bool]]]:
-    jobs: list[Job[R]] = []
-    drafts: list[tuple[JobDraft, bool]] = []
-    for call in calls:
-        if not isinstance(call, Call):
-            raise BadCall(f"{verb} takes calls, as in task.call(…), not {type(call).__name__}")
-        task = call.task
-        if task.unique is not None:
-            raise BadCall(
-                f"{task.name}() is unique, and the outbox takes no unique calls: whether it is a double is known only "
-                "when the queue gets it, after the commit. Give it an id of its own, by using(id=…)"
-            )
-        if task.queue.shards.named is not None:
-            raise ConfigurationError(
-                f"queue {task.queue.name} has shards, and the outbox takes no calls for it: enqueue {task.name}() "
-                "after the commit, or use a queue without shards"
-            )
-        key, record = call.draft()
-        jobs.append(call.job(key))
-        drafts.append((JobDraft(task.queue.name, key, record), task.options.durable))
-    return jobs, drafts
-
-
-def _contexts(
-    drafts: Sequence[tuple[JobDraft, bool]], app: Penstock
-) -> Iterable[tuple[EnqueueContext, Sequence[bool]]]:
-    """One for all calls of a queue; the middleware of the app is called around each."""
-    queues: dict[str, list[tuple[JobDraft, bool]]] = {}
-    for draft, durable in drafts:
-        queues.setdefault(draft.id.partition(":")[0], []).append((draft, durable))
-    for queue, some in queues.items():
-        yield EnqueueContext(queue, [draft for draft, _ in some]), [durable for _, durable in some]
-
-
-_INSERT: Final = insert(schema.outbox).returning(schema.outbox.c.number, schema.outbox.c.nonce)
-
-
-def _insert(connection: Connection, drafts: Sequence[JobDraft], durable: Sequence[bool]) -> list[OutboxRow]:
-    made = [
-        OutboxRow(
-            0, draw_nonce(), draft.id.partition(":")[0], draft.key, lane_of(draft.tenant), draft.record, is_durable
-        )
-        for draft, is_durable in zip(drafts, durable, strict=True)
-    ]
-    values = [
-        {
-            "nonce": row.nonce,
-            "queue": row.queue,
-            "job": row.job,
-            "lane": row.lane,
-            "record": row.record,
-            "durable": int(row.durable),
-        }
-        for row in made
-    ]
-    try:
-        numbers = {nonce: number for number, nonce in connection.execute(_INSERT, values)}
-    except DBAPIError as error:
-        raise schema.missing_table(error, connection) or error from error
-    return [row._replace(number=numbers[row.nonce]) for row in made]
 
 
 def _database(engine: Engine | AsyncEngine) -> tuple[Any, ...]:

@@ -53,21 +53,18 @@ def lane_of(tenant: str) -> int:
 
 
 def visible(connection: Connection, rows: Sequence[OutboxRow]) -> tuple[set[int], set[int]]:
-    """The nonces of those rows that were committed, and the lanes with older rows, which a relay has to send first."""
-    found = select(outbox.c.nonce).where(outbox.c.number.in_([row.number for row in rows]), outbox.c.state == WAITING)
-    nonces = set(connection.execute(found).scalars())
-    behind = set()
-    for lane in {row.lane for row in rows}:
-        left = select(outbox.c.number).where(
-            outbox.c.lane == lane,
-            or_(
-                outbox.c.state == LEASED,
-                and_(outbox.c.state == WAITING, outbox.c.created < now_ms() - YOUNG),
-            ),
-        )
-        if connection.execute(left.limit(1)).first() is not None:
-            behind.add(lane)
-    return nonces, behind
+    """The nonces of those rows that were committed, and the lanes with older rows, which a relay has to send first.
+
+    One query, which must run outside of the transaction that wrote the rows.
+    """
+    older = outbox.alias("older")
+    is_old = or_(older.c.state == LEASED, and_(older.c.state == WAITING, older.c.created < now_ms() - YOUNG))
+    behind = exists().where(older.c.lane == outbox.c.lane, older.c.state.in_([WAITING, LEASED]), is_old)
+    found = select(outbox.c.nonce, outbox.c.lane, behind).where(
+        outbox.c.number.in_([row.number for row in rows]), outbox.c.state == WAITING
+    )
+    answer = connection.execute(found).all()
+    return {nonce for nonce, _, _ in answer}, {lane for _, lane, is_behind in answer if is_behind}
 
 
 def _these(rows: Iterable[OutboxRow]) -> Any:

@@ -33,7 +33,7 @@ from sqlalchemy import (
     insert,
     select,
 )
-from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.sql import expression
@@ -140,7 +140,7 @@ def check(connection: Connection) -> None:
     try:
         versions = connection.execute(select(schema.c.version)).scalars().all()
     except (ProgrammingError, OperationalError) as error:
-        raise missing_table(error, connection) or error from None
+        raise missing_table(error, connection.dialect.name) or error from None
     if not versions:
         raise ConfigurationError(
             "the table penstock_schema is empty: a migration was not finished; run `penstock sql schema`, whose last "
@@ -153,13 +153,13 @@ def check(connection: Connection) -> None:
         )
 
 
-def missing_table(error: DBAPIError, connection: Connection | None = None) -> ConfigurationError | None:
-    """The error in plain words, if a table of ours is missing."""
-    text = str(error.orig).lower()
+def missing_table(error: Exception, dialect: str) -> ConfigurationError | None:
+    """The error in plain words, if a table of ours is missing. `error`: of SQLAlchemy, or of Django."""
+    cause = str(getattr(error, "orig", None) or error)
+    text = cause.lower()
     if "penstock_" not in text or not ("no such table" in text or "does not exist" in text):
         return None
-    where = f" --dialect {connection.dialect.name}" if connection is not None else ""
     return ConfigurationError(
-        f"the database lacks Penstock's tables ({str(error.orig).splitlines()[0]}): create them with "
-        f"`penstock sql schema{where}`, or by the migration for Alembic or Django (docs/howto/database.md)"
+        f"the database lacks Penstock's tables ({cause.splitlines()[0]}): create them with "
+        f"`penstock sql schema --dialect {dialect}`, or by the migration for Alembic or Django (docs/howto/database.md)"
     )

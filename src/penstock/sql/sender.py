@@ -27,7 +27,7 @@ from penstock.errors import PenstockError
 from penstock.sql import rows as table
 from penstock.sql.delivery import Delivery
 from penstock.sql.rows import OutboxRow
-from penstock.sql.steps import LoopBell, Pause, Steps, ThreadBell, Transact, run_in_thread, run_on_loop
+from penstock.sql.steps import Look, LoopBell, Pause, Steps, ThreadBell, Transact, run_in_thread, run_on_loop
 
 log = logging.getLogger("penstock.sql")
 
@@ -82,7 +82,7 @@ class CommitSender:
             yield from self._delivery.confirm()
 
     def _send(self, rows: list[OutboxRow]) -> Steps[None]:
-        committed, behind = yield Transact(lambda connection: table.visible(connection, rows))
+        committed, behind = yield Look(lambda connection: table.visible(connection, rows))
         now = time.monotonic()
         behind |= {lane for lane, until in self._left.items() if until > now}
         outcome = yield from self._delivery.send(

@@ -3,6 +3,7 @@
 A generator yields *steps*, and gets the result of each, or its error:
 
     Transact   run a function with a connection, in a transaction of its own      what the function returns
+    Look       the same without a transaction, which is quicker; for one query    what the function returns
     Ask        call a verb of Penstock                                            what the verb returns
     Pause      wait, until somebody rings or the time is over                     None
 """
@@ -29,6 +30,11 @@ class Transact:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    work: Callable[[Connection], Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     verb: BoundVerb[..., Any]
     args: tuple[Any, ...]
@@ -39,7 +45,7 @@ class Pause:
     seconds: float
 
 
-Step: TypeAlias = Transact | Ask | Pause
+Step: TypeAlias = Transact | Look | Ask | Pause
 Steps: TypeAlias = Generator[Step, Any, T]
 
 
@@ -83,11 +89,15 @@ class LoopBell:
 
 def run_in_thread(steps: Steps[T], engine: Engine, bell: ThreadBell) -> T:
     """Run steps in the calling thread, to their end."""
+    looking = engine.execution_options(isolation_level="AUTOCOMMIT")
 
     def take(step: Step) -> Any:
         match step:
             case Transact(work):
                 with engine.begin() as connection:
+                    return work(connection)
+            case Look(work):
+                with looking.connect() as connection:
                     return work(connection)
             case Ask(verb, args):
                 return verb(*args)
@@ -119,6 +129,12 @@ async def run_on_loop(steps: Steps[T], engine: Engine | AsyncEngine, bell: LoopB
                     async with engine.begin() as connection:
                         return await connection.run_sync(work)
                 return await asyncio.to_thread(transact, engine, work)
+            case Look(work):
+                looking = engine.execution_options(isolation_level="AUTOCOMMIT")
+                if isinstance(looking, AsyncEngine):
+                    async with looking.connect() as connection:
+                        return await connection.run_sync(work)
+                return await asyncio.to_thread(transact, looking, work)
             case Ask(verb, args):
                 return await verb.aio(*args)
             case Pause(seconds):

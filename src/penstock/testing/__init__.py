@@ -21,6 +21,7 @@ Several processes, some of which are killed:
     number_of             the number of a message, from the id that `post` or `send` returned
     History               records what each process saw, as the events of `penstock.testing.history`
     job_violations        the promises about jobs that a history breaks
+    outbox_violations     the promises about calls in a database that a history breaks
     message_violations    the promises about messages that a history breaks
     election_violations, latch_violations, barrier_violations, rate_violations
                           the promises about these that a history breaks
@@ -39,7 +40,7 @@ The modules of this folder, in reading order:
     leaks.py              what an app left behind
     app_under_test.py     all of these for one app in one test
     history.py            what several processes saw
-    job_checker.py, coordination_checker.py, message_checker.py
+    job_checker.py, coordination_checker.py, message_checker.py, outbox_checker.py
                           check whether a history is possible
 """
 
@@ -59,6 +60,7 @@ from penstock.testing.history import History
 from penstock.testing.job_checker import job_violations
 from penstock.testing.leaks import assert_no_leaks, leaks
 from penstock.testing.message_checker import message_violations
+from penstock.testing.outbox_checker import outbox_violations
 from penstock.testing.running import RunSummary, run_jobs
 from penstock.testing.server import TemporaryServer
 from penstock.testing.waiting import WaitingCall, assert_enqueued, enqueued
@@ -85,6 +87,7 @@ __all__ = [
     "lock_violations",
     "message_violations",
     "number_of",
+    "outbox_violations",
     "prove",
     "rate_violations",
     "run_jobs",

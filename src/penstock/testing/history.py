@@ -27,6 +27,9 @@ __all__ = [
     "Acknowledged",
     "BarrierArrived",
     "BarrierEnded",
+    "CallStored",
+    "CallWritten",
+    "EffectFound",
     "Ended",
     "Enqueued",
     "Event",
@@ -132,6 +135,35 @@ class FinalState(_Event, frozen=True, kw_only=True):
     state: Literal["delayed", "ready", "running", "completed", "dead", "cancelled", "expired", "dropped", "unknown"]
     claim: int = 0
     reason: str = ""
+
+
+# --- calls in a database ---
+
+
+class CallWritten(_Event, frozen=True, kw_only=True):
+    """A call that a transaction has put into an outbox, recorded as `asked` before the commit, then with its end.
+
+    asked        the transaction is about to end
+    committed    the commit returned
+    rolled back  it was rolled back
+    unknown      the commit raised, and the transaction may have been committed
+    """
+
+    job: str
+    answer: Literal["asked", "committed", "rolled back", "unknown"]
+
+
+class CallStored(_Event, frozen=True, kw_only=True):
+    """A call whose transaction is in the database at the end of the test."""
+
+    job: str
+
+
+class EffectFound(_Event, frozen=True, kw_only=True):
+    """How many effects of a job are in the database at the end of the test."""
+
+    job: str
+    times: int
 
 
 # --- locks and semaphores ---
@@ -269,6 +301,9 @@ Event: TypeAlias = (
     | FaultInjected
     | Outage
     | FinalState
+    | CallWritten
+    | CallStored
+    | EffectFound
     | StillHeld
     | StillLeads
     | LeaderSeen
