@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -15,8 +18,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+import penstock
 from penstock import LockTimeout, Penstock, WorkerSettings
-from penstock.integrations.prometheus import JobMetrics, QueueMetrics, metrics
+from penstock.integrations.prometheus import SECONDS, JobMetrics, QueueMetrics, metrics
+from penstock.jobs.claims import Registration
 from penstock.locks import wait_times
 from penstock.testing import TemporaryServer
 from penstock.worker.worker import Worker
@@ -91,6 +96,28 @@ def test_runs_and_queues_are_measured(app: Penstock, registry: CollectorRegistry
     assert (found["penstock_up",], found["penstock_queue_paused", "mail"]) == (1, 1)
     assert (found["penstock_queue_tenants", "mail"], found["penstock_queue_workers", "mail"]) == (1, 0)
     assert found["penstock_queue_largest_tenant_jobs", "mail", "waiting"] == 1
+
+
+def test_waiting_jobs_and_busy_workers_are_seen(app: Penstock, registry: CollectorRegistry):
+    @app.task(queue="mail")
+    def part() -> None: ...
+
+    @app.task(queue="mail")
+    def whole() -> None: ...
+
+    whole.using(after=part.enqueue()).enqueue()
+    bindings = app.queue("mail").first.bindings
+    app._driver.blocking.run(bindings.turn("inc", 1, lease=60, want=1, registration=Registration("host:7", 10)))
+    found = scraped(metrics(app, registry=registry))
+    assert found["penstock_queue_jobs", "mail", "waiting"] == 1
+    assert (found["penstock_queue_workers_busy", "mail"], found["penstock_queue_workers_capacity", "mail"]) == (1, 10)
+    assert found["penstock_info", penstock.__version__] == 1
+
+
+def test_no_bucket_between_5_ms_and_a_minute_is_much_wider_than_the_one_before():
+    fine = [second for second in SECONDS if 0.005 <= second <= 60]
+    assert (fine[0], fine[-1]) == (0.005, 60)
+    assert max(after / before for before, after in pairwise(fine)) <= 2.5
 
 
 def test_waits_for_locks_and_permits_are_measured(app: Penstock, registry: CollectorRegistry):
@@ -175,3 +202,12 @@ def test_a_worker_serves_the_metrics_of_all_its_processes(
 
 
 def _nothing() -> None: ...
+
+
+def test_the_command_prints_the_metrics_of_a_queue_without_a_worker(app: Penstock):
+    app.queue("mail").put("a")
+    where = ["--url", str(app._driver.connector.address), "--prefix", app.settings.prefix]
+    words = [sys.executable, "-m", "penstock", "metrics", "--once", *where]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert 'penstock_queue_jobs{queue="mail",state="ready"} 1.0' in done.stdout

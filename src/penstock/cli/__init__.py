@@ -11,6 +11,7 @@ The modules of this folder, in reading order:
     worker.py, reload.py, workers.py
                           `penstock worker`, its `--reload`, and `worker ls`
     metrics.py            serves the metrics of a worker
+    metrics_page.py       serves those of the queues, without a worker
     limits.py             the limits of a queue
     top.py, top_screen.py
                           queues, tenants and workers, live in a terminal
@@ -159,6 +160,7 @@ COMMANDS = (
     Command("outbox retry", "penstock.cli.outbox:retry", "send calls that are held, some or all"),
     Command("outbox rm", "penstock.cli.outbox:rm", "delete calls that are held, some or all"),
     Command("sql schema", "penstock.cli.sql:schema", "print the tables that an outbox needs in a database"),
+    Command("metrics", "penstock.cli.metrics_page:metrics", "serve the metrics of the queues for Prometheus"),
     Command("server start", "penstock.cli.server:start", "start this folder's own server and keep it running"),
     Command("server stop", "penstock.cli.server:stop", "stop this folder's own server"),
     Command("server status", "penstock.cli.server:status", "show this folder's own server"),

@@ -42,6 +42,18 @@ def measure_jobs(app: Penstock) -> None:
         app.add_middleware(JobMetrics())
 
 
+def queue_text(app: Penstock) -> str:
+    """The metrics of the app's queues, as Prometheus reads them."""
+    _check_installed()
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    from penstock.integrations.prometheus import QueueMetrics
+
+    registry = CollectorRegistry()
+    registry.register(QueueMetrics(app))
+    return generate_latest(registry).decode()
+
+
 @contextlib.contextmanager
 def served(app: Penstock, port: int, host: str) -> Iterator[None]:
     """Serve the metrics of this process, or of the processes that it starts, and of the app's queues."""

@@ -10,6 +10,7 @@ from penstock.jobs.counts import TenantCounts, total_tenant_counts
 from penstock.jobs.history import KEPT, Interval, Moment, joined_moments
 from penstock.jobs.shard_bindings import ShardBindings
 from penstock.ops.questioner import Questioner
+from penstock.ops.workers import joined_workers
 
 TENANTS_COMPARED = 1000
 """How many tenants `usage` compares: one round trip."""
@@ -19,11 +20,17 @@ WORKERS_COUNTED = 1000
 
 @dataclass(frozen=True, slots=True)
 class QueueUsage:
-    """How many processes and tenants use a queue, and the jobs of the largest among a thousand tenants."""
+    """How many processes and tenants use a queue, and the jobs of the largest among a thousand tenants.
+
+    busy      jobs of the queue that worker processes hold
+    capacity  jobs that these processes run at a time, those of their other queues included
+    """
 
     workers: int
     tenants: int
     largest: TenantCounts
+    busy: int = 0
+    capacity: int = 0
 
 
 class HistoryQuestioner(Questioner):
@@ -64,5 +71,7 @@ class HistoryQuestioner(Questioner):
             tenants.setdefault(tenant, []).append(counts)
         totals = map(total_tenant_counts, tenants.values())
         largest = max(totals, key=lambda one: (one.waiting, one.running), default=None)
-        alive = {one.name for registered in workers for one in registered if one.name and one.lease > 0}
-        return QueueUsage(len(alive), sum(one.tenants for one in overviews), largest or TenantCounts())
+        joined = joined_workers(name, (one for registered in workers for one in registered))
+        alive = [one for one in joined if one.name and one.lease > 0]
+        busy, capacity = sum(one.held for one in alive), sum(one.concurrency for one in alive)
+        return QueueUsage(len(alive), sum(one.tenants for one in overviews), largest or TenantCounts(), busy, capacity)
