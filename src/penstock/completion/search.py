@@ -47,14 +47,6 @@ class Search:
         """The first `limit` names that match, in the order of the guide; `last`: the element that they follow."""
         if last and not self._texts_of(last):
             raise BadName(f"complete(after=…): {last!r} is not the cursor of a page of this prefix")
-        found, stop = yield from self._elements(limit, last)
-        page = _entries(found, self._find_spans)
-        if stop:
-            return EntryPage(page, encode_cursor(stop))
-        return EntryPage(page, page[-1].cursor if len(page) == limit else None)
-
-    def _elements(self, limit: int, last: bytes) -> Operation[tuple[list[FoundElement], bytes]]:
-        """The elements that match, and the last element read if the search stopped early."""
         start = self._typed.start
         typed = (yield from self._with_main(last)) if start is None else self._typed
         found: list[FoundElement] = []
@@ -66,9 +58,10 @@ class Search:
                 stop, more = yield from self._storage.find(typed, last, wanted)
             found += filter(self._matches_in_full, more) if self._long_texts else more
             if len(found) == limit or not (stop or len(more) == wanted):
-                return found, b""
+                page = _entries(found, self._find_spans)
+                return EntryPage(page, page[-1].cursor if len(page) == limit else None)
             last = stop or more[-1].element
-        return found, last
+        return EntryPage(_entries(found, self._find_spans), encode_cursor(last))
 
     def _with_main(self, last: bytes) -> Operation[Typed]:
         """The query with the text whose elements are read. In one slot, the script chooses it.
