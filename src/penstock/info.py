@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.jobs.dead_groups import DeadGroup, DeadGroups
     from penstock.jobs.dead_letters import DeadLetter
     from penstock.jobs.durable_bindings import StepInfo
+    from penstock.jobs.failures import Attempt
     from penstock.jobs.flow_tree import FlowNode
     from penstock.jobs.job import JobInfo
     from penstock.jobs.job_list import BulkProgress, JobPage, JobSummary
@@ -53,6 +54,8 @@ __all__ += ["DeadLetter"]
 _names.are_in("penstock.jobs.dead_letters")
 __all__ += ["StepInfo"]
 _names.are_in("penstock.jobs.durable_bindings")
+__all__ += ["Attempt"]
+_names.are_in("penstock.jobs.failures")
 __all__ += ["FlowNode"]
 _names.are_in("penstock.jobs.flow_tree")
 __all__ += ["JobInfo"]

@@ -119,6 +119,65 @@ def lost_field(given: Any, read: Any) -> str | None:
     return next((path for path in found if path), None)
 
 
+def unread_field(sent: Any, read: Any) -> str | None:
+    """The path of a field in JSON that `read` does not have, such as `[2].breed`; None if all of it was read.
+
+    sent  the values of the JSON
+    read  the value that an annotation made of it
+    """
+    if not _may_lack(sent, read):
+        return None
+    try:  # the names alone may mislead, because a class may write its own JSON: compare with what it writes
+        written = msgspec.to_builtins(read, enc_hook=_written, str_keys=True)
+    except (TypeError, ValueError, NotImplementedError, RecursionError):
+        return None
+    return _missing(sent, written)
+
+
+def _written(value: Any) -> Any:
+    if is_model(type(value)):
+        return value.model_dump(mode="json", round_trip=True, by_alias=False)
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise NotImplementedError
+
+
+def _may_lack(sent: Any, read: Any) -> bool:
+    """Whether JSON has more names than the class of `read` has fields, at any depth."""
+    if isinstance(sent, list):
+        if not isinstance(read, list | tuple):
+            return bool(sent) and not isinstance(read, set | frozenset)
+        return any(_may_lack(one, other) for one, other in zip(sent, read, strict=False))
+    if not isinstance(sent, dict):
+        return False
+    if isinstance(read, Mapping):
+        return len(sent) > len(read) or any(map(_may_lack, sent.values(), read.values()))
+    fields = fields_of(type(read))
+    if fields is None or (is_model(type(read)) and not fields.issuperset(sent)):
+        return True
+    values = _values_of(read)
+    return any(name not in fields or _may_lack(value, values.get(name)) for name, value in sent.items())
+
+
+def _missing(sent: Any, written: Any) -> str | None:
+    """The path of the first name in `sent` that `written` lacks."""
+    if isinstance(sent, list) and isinstance(written, list):
+        pairs = zip(sent, written, strict=False)
+        return next((f"[{i}]{path}" for i, pair in enumerate(pairs) if (path := _missing(*pair)) is not None), None)
+    if not isinstance(sent, dict) or not isinstance(written, dict):
+        return None
+    lost = next((name for name in sent if name not in written), None)
+    if lost is not None:
+        return f".{lost}"
+    found = (_below_missing(name, value, written) for name, value in sent.items() if name in written)
+    return next((path for path in found if path is not None), None)
+
+
+def _below_missing(name: str, value: Any, written: Mapping[str, Any]) -> str | None:
+    below = _missing(value, written[name])
+    return None if below is None else f".{name}{below}"
+
+
 def _below(path: str, given: Any, read: Any) -> str | None:
     below = lost_field(given, read)
     return None if below is None else path + below

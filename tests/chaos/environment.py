@@ -15,7 +15,7 @@ from penstock import Call
 from penstock.core.keys import key_pattern
 from penstock.info import Counts
 from penstock.jobs import constants
-from penstock.jobs.claims import Failure
+from penstock.jobs.failures import Failures
 from penstock.testing import job_violations
 from penstock.testing.audit.instances import audits
 from penstock.testing.audit.stored_keys import read_keys
@@ -150,10 +150,10 @@ class Environment:
         base, rest = self.app.queue(QUEUE).first.bindings.keys.base, iter(jobs)
         while some := list(islice(rest, 1000)):
             records = self.server.client.hmget(f"{base}jobs", some)
-            reasons = self.server.client.hmget(f"{base}reasons", some)
+            failures = self.server.client.hmget(f"{base}failures", some)
             owners = self.server.client.hmget(f"{base}owners", some)
             ends = self.server.client.hmget(f"{base}results", some)
-            for found in zip(some, records, reasons, owners, ends, strict=True):
+            for found in zip(some, records, failures, owners, ends, strict=True):
                 self.history.note(_found(*found))
 
     def events(self) -> list[Event]:
@@ -176,10 +176,10 @@ class Environment:
 
 
 def _found(
-    job: str, record: bytes | None, reason: bytes | None, owner: bytes | None, result: bytes | None
+    job: str, record: bytes | None, failures: bytes | None, owner: bytes | None, result: bytes | None
 ) -> FinalState:
     if record is not None:
-        why = Failure.read(reason).reason if reason else ""
+        why = Failures.read(failures).reason
         state = _STATES[constants.RUNNING if owner else record[1:2]]
         return FinalState(job=job, state=state, reason=why)  # type: ignore[arg-type]
     if result is None:

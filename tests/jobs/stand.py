@@ -16,6 +16,7 @@ from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Claim, Ending, Settlement, TurnReply
 from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, LIMITED, LIMITS, OWN_ID, UNIQUE, UNIQUE_KEY
 from penstock.jobs.durable_bindings import StepBindings
+from penstock.jobs.failures import Failures
 from penstock.jobs.flow_bindings import FlowBindings, FlowRow
 from penstock.jobs.keys import QUEUE, QueueKeys
 from penstock.jobs.limits import limit_bytes
@@ -434,6 +435,11 @@ def settlement(claim: Claim, ending: Ending | None = None, delay: float = 0.0, t
 def entry(generation: int, key: str, *, more: bool = False) -> bytes:
     """The entry of a record of up to 1 KiB; `more`: the first one of a lane that has others."""
     return generation.to_bytes(6) + bytes([128 * more]) + key.encode()
+
+
+def reasons(stand: Stand) -> dict[bytes, str]:
+    """Why each job that has failed did so last."""
+    return {id: Failures.read(packed).reason for id, packed in stand.dump().get("failures", {}).items()}
 
 
 def ids(claims: Iterable[Claim]) -> list[str]:

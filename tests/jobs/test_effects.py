@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from penstock.core.writes import pack_rows, packable, write
-from penstock.jobs.claims import Failure, Settlement
+from penstock.jobs.claims import Settlement
 from penstock.jobs.counts import Outgoing
+from penstock.jobs.failures import Failures
 from tests.jobs.stand import FakeWorker, Stand, record
 
 Row = tuple[Any, ...]
@@ -92,7 +93,7 @@ def test_if_a_write_is_impossible_nothing_is_written_and_the_job_is_a_dead_lette
     assert not turn.stale
     names = {name for name in stand.dump() if name.startswith("user:")}
     assert (names, stand.states("a", "b", "c")) == ({"user:text"}, "dr-")
-    failure = Failure.read(stand.run(stand.bindings.show("a")).failure)
+    failure = Failures.read(stand.run(stand.bindings.show("a")).failures)
     assert "a staged write is impossible, and nothing was written" in failure.reason
     assert key(stand, writes[-1][1]) in failure.reason
     assert stand.run(stand.bindings.requeue(["a"])) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.jobs import constants
-from tests.jobs.stand import FakeWorker, Stand, settlement
+from tests.jobs.stand import FakeWorker, Stand, reasons, settlement
 
 
 def messages_of(stand: Stand, *processes: str) -> list[list[str]]:
@@ -56,7 +56,7 @@ def test_a_dead_letter_has_no_listeners(stand: Stand):
     worker = FakeWorker(stand, "w")
     worker.settle(*worker.claim(), ending="bury", text="why")
     found = stand.run(stand.bindings.result("j", "p/1"))
-    assert (found.failure, found.record and found.record.state) == (b"why", constants.DEAD)
+    assert (reasons(stand), found.record and found.record.state) == ({b"j": "why"}, constants.DEAD)
     assert "listeners" not in stand.dump()
 
 

@@ -98,7 +98,7 @@ SOME = [
     "delayed",
     "held:v",
     "leases",
-    "reasons",
+    "failures",
     "listeners",
     "tenants",
 ]

@@ -11,6 +11,7 @@ from valkey.exceptions import ResponseError
 from penstock.jobs import constants
 from penstock.jobs.bindings import scripts
 from penstock.jobs.claims import Ending, Settlement
+from penstock.jobs.failures import Failures
 from tests.jobs.stand import (
     DEAD,
     DELAYED,
@@ -21,6 +22,7 @@ from tests.jobs.stand import (
     Stand,
     every_script,
     ids,
+    reasons,
     record,
     settlement,
 )
@@ -37,10 +39,10 @@ def test_a_failed_run_is_charged_and_its_reason_kept(stand: Stand):
     assert worker.settle(*worker.claim(), ending="retry", delay=2, text="boom")
     job = stand.job("j")
     assert (job.state, job.attempts, job.since, job.payload) == (constants.DELAYED, 1, START + 2000, b'"body"')
-    assert stand.run(stand.bindings.show("j")).failure == b"boom"
+    assert reasons(stand) == {b"j": "boom"}
     stand.advance(2)
     assert worker.settle(*worker.claim())
-    assert "reasons" not in stand.dump()
+    assert "failures" not in stand.dump()
 
 
 def test_later_is_a_retry_that_is_not_charged(stand: Stand):
@@ -54,14 +56,17 @@ def test_a_dead_letter_is_kept_with_its_reason_until_it_is_requeued(stand: Stand
     stand.put("j", tenant="ada")
     worker = FakeWorker(stand, "w")
     worker.settle(*worker.claim(), ending="bury", text="boom")
-    ((key, died, letter, reason),) = stand.run(stand.bindings.list_dead(0, 10))
+    ((key, died, letter, failures),) = stand.run(stand.bindings.list_dead(0, 10))
     assert letter is not None
-    assert (key, died, letter.attempts, reason) == ("j", START / 1000, 1, b"boom")
+    assert (key, died, letter.attempts, Failures.read(failures).reason) == ("j", START / 1000, 1, "boom")
     assert stand.counts() == "0 0 0 1"
     assert stand.run(stand.bindings.requeue(["j", "j", "unknown"])) == 1
-    assert stand.dump().keys() & {"dead", "reasons"} == set()
+    assert "dead" not in stand.dump()
+    assert reasons(stand) == {b"j": "boom"}  # the next worker's operator sees it
     (claim,) = worker.claim()
     assert (claim.record.attempts, claim.deliveries, claim.record.tenant) == (0, 1, "ada")
+    worker.settle(claim)
+    assert "failures" not in stand.dump()
 
 
 def test_a_dead_letter_that_is_removed_leaves_nothing(stand: Stand):

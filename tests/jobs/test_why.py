@@ -224,8 +224,8 @@ async def test_no_worker_knows_the_task(app: Penstock, ask: Ask, worker: FakeWor
 
     job = await send.enqueue.aio()
     (claim,) = await worker.turn(1)
-    why = b'{"reason":"no task send here","unknown_limit":3600000}'
-    await worker.turn(0, Settlement(claim.token, why, "unknown", 5.0))
+    why = b'{"reason":"no task send here"}'
+    await worker.turn(0, Settlement(claim.token, why, "unknown", 5.0, 3600.0))
     found = await ask(job)
     assert found.kind == "unknown_task"
     assert found.sentence.startswith("the last worker that met it does not know its task 'send' (no task send here)")

@@ -247,7 +247,7 @@ async def test_a_damaged_dead_letter_can_be_removed(do, app, inspector, raw):
     ids = await make_dead_letters(do, app.queue("mail"), 3)
     raw.hset(keys.base + "jobs", ids[1].partition(":")[2], b"cut")
     assert await do(inspector.queues.remove_all_dead, "mail") == 2
-    assert raw.exists(keys.base + "dead", keys.base + "jobs", keys.base + "reasons") == 0
+    assert raw.exists(keys.base + "dead", keys.base + "jobs", keys.base + "failures") == 0
     assert (await do(app.queue("mail").count)).dead == 0
 
 

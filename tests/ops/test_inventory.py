@@ -82,7 +82,7 @@ async def test_the_keys_of_another_app_are_not_counted(app, inspector, make_app)
         ("held:gone", ("HSET", "id", "x"), "'gone' is not in leases"),
         ("lane:5:Zoë 名前", ("RPUSH", "x"), "'Zoë 名前' is not in rotation:5"),
         ("front:0:a:b", ("RPUSH", "x"), "'a:b' is not in rotation:0"),
-        ("reasons", ("HSET", "id", "x"), "the queue has no meta"),
+        ("failures", ("HSET", "id", "x"), "the queue has no meta"),
     ],
 )
 async def test_a_key_that_does_not_belong_is_reported(app, inspector, raw, keys, suffix, write, message):

@@ -11,21 +11,23 @@ from __future__ import annotations
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from penstock.jobs import constants
-from penstock.jobs.claims import Claim, Ending, Settlement, Trial, TurnReply
+from penstock.jobs.claims import Claim, Ending, Failure, Settlement, Trial, TurnReply
 from penstock.jobs.constants import NUMBER_BYTES
+from penstock.jobs.failures import Failures
 from penstock.jobs.record import entry_has_more, entry_id
 from tests.jobs.stand import DEAD, DELAYED, READY, RESULT_START, RUNNING, Dump
 from tests.simulation.fairness import LEVELS, Fairness
 from tests.simulation.queue_state import Incarnation, Job, ReadyJobs
 
-GONE = b'{"reason":"its worker was gone when the lease ran out"}'
-HOST_GONE = b'{"reason":"its host died while the job ran alone in a trial; the limit is %d such trials"}'
+GONE = "its worker was gone when the lease ran out"
+HOST_GONE = "its host died while the job ran alone in a trial; the limit is %d such trials"
 DEATHS = {"crash", "contained", "loss", "unseen", "host"}
 SLICE = 100
 LOOK = 64
@@ -296,7 +298,6 @@ class QueueModel:
                 self._hold(job)
             self._next_generation(job)
             job.attempts = job.deliveries = job.expires = 0
-            job.reason = None
             job.clear_deaths()
             self._become_ready(job, self.now)
         return len(dead)
@@ -413,7 +414,8 @@ class QueueModel:
         self._next_generation(job)
         job.expires = 0
         job.deliveries += settlement.ending != "release"
-        job.reason = settlement.data or job.reason
+        if settlement.data:
+            job.fail(settlement, self.now)
         job.attempts += settlement.ending in ("retry", "bury")
         is_dead = settlement.ending == "bury"
         if settlement.ending in DEATHS:
@@ -464,8 +466,9 @@ class QueueModel:
             ending: Any = "loss" if one.worker and not one.supervised else "unseen"
             if self.jobs[key].suspect:
                 ending = "crash" if one.host_deaths is None else "host"
-            why = HOST_GONE % one.host_deaths if ending == "host" else GONE
-            self._settle(one, Settlement(claim + key.encode(), why, ending))
+            reason = HOST_GONE % one.host_deaths if ending == "host" else GONE
+            why = Failure(reason, worker=incarnation if one.worker else "")
+            self._settle(one, Settlement(claim + key.encode(), why.encode(), ending))
         for _, _, incarnation in ended[:SLICE_OF_INCARNATIONS]:
             if not self.incarnations[incarnation].held:
                 del self.incarnations[incarnation]
@@ -551,7 +554,11 @@ class QueueModel:
         assert dump.get("intake", [])[2::5] == [job.id.encode() for job, _, _ in self.staged]
         assert dump.get("delayed", []) == [(job.entry(), float(job.since)) for job in self._delayed()]
         assert dict(dump.get("dead", [])) == {job.id.encode(): float(job.since) for job in self.in_state(DEAD)}
-        assert dump.get("reasons", {}) == {job.id.encode(): job.reason for job in jobs if job.reason is not None}
+        kept = {id: Failures.read(packed).attempts for id, packed in dump.get("failures", {}).items()}
+        assert all(0 < (one.began or 0) <= one.ended for attempts in kept.values() for one in attempts)
+        assert {id: [replace(one, began=None) for one in attempts] for id, attempts in kept.items()} == {
+            job.id.encode(): job.failures for job in jobs if job.failures
+        }
         self._judge_results(dump)
         assert dump.get("unique", {}) == {key.encode(): job.encode() for key, job in self.keys.items()}
         windows = {

@@ -6,8 +6,9 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from penstock.jobs.claims import Settlement
+from penstock.jobs.claims import Failure, Settlement
 from penstock.jobs.constants import NUMBER_BYTES, UNIQUE, UNIQUE_KEY
+from penstock.jobs.failures import Attempt, AttemptOutcome
 from penstock.jobs.record import pack_sections
 from penstock.jobs.unique import unique_section
 from tests.jobs.stand import READY, RUNNING
@@ -40,13 +41,14 @@ class Job:
     suspect: bool = False
     host_deaths: int = 0
     """Trials that ended together with their host."""
-    reason: bytes | None = None
+    failures: list[Attempt] = field(default_factory=list)
+    """The last five attempts that failed, the latest first. When they began is left out."""
     unique: tuple[str, str, int] | None = None
     """Its unique key, how long it is held (`keeping` in unique.lua), and the milliseconds of a throttle."""
 
     @property
     def flags(self) -> int:
-        return SUSPECT * self.suspect | KEEPS_REASON * (self.reason is not None) | UNIQUE * (self.unique is not None)
+        return SUSPECT * self.suspect | KEEPS_REASON * bool(self.failures) | UNIQUE * (self.unique is not None)
 
     def record(self) -> bytes:
         """By the table in `record.lua`. The record of a running job says that it is ready."""
@@ -88,6 +90,18 @@ class Job:
             self.halves += {"crash": 2, "loss": 2, "unseen": 1}.get(ending, 0)
             self.suspect = self.halves >= 4
         return self.crashes == 3 or (ending == "host" and 0 < host_deaths <= self.host_deaths)
+
+    def fail(self, settlement: Settlement, now: int) -> None:
+        """Keep why a run failed. A postponement replaces the one before it."""
+        why = Failure.read(settlement.data)
+        outcome: AttemptOutcome = "postponed"
+        if settlement.ending in ("retry", "bury"):
+            outcome = "failed"
+        elif settlement.ending in ("crash", "contained", "loss", "unseen", "host"):
+            outcome = "lost"
+        attempt = Attempt(self.attempts + 1, outcome, None, now / 1000, why.worker, why.release, why.reason)
+        replaces = outcome == "postponed" and self.failures and self.failures[0].outcome == outcome
+        self.failures = [attempt, *self.failures[1 if replaces else 0 :]][:5]
 
     def clear_deaths(self) -> None:
         self.crashes = self.halves = self.host_deaths = 0

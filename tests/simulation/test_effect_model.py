@@ -311,7 +311,7 @@ class EffectHistory:
             while self.offers:
                 self.deliver()
         left = {name.partition(":")[0] for queue in QUEUES for name in self.dumps[queue]}
-        assert not left & {"outbox", "jobs", "ticks", "reasons", "delayed"}, f"leaked keys: {left}"
+        assert not left & {"outbox", "jobs", "ticks", "failures", "delayed"}, f"leaked keys: {left}"
 
 
 def test_effects_are_applied_once_or_not_at_all(client: Any) -> None:

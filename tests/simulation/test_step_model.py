@@ -355,7 +355,7 @@ class StepHistory:
             self.take_turn(last, [(claim, None, 0.0) for claim in last.held], 10)
             self.judge()
             self.requeue()
-        left = {name.partition(":")[0] for name in self.dump} & {"steps", "notes", "jobs", "delayed", "reasons"}
+        left = {name.partition(":")[0] for name in self.dump} & {"steps", "notes", "jobs", "delayed", "failures"}
         assert not left, f"leaked keys: {left}"
 
 

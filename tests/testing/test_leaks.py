@@ -65,7 +65,7 @@ DAMAGES: list[tuple[str, Callable[[Any, str], Any]]] = [
     ("queue q: leases: ", lambda raw, base: raw.zadd(base + "leases", {"somebody": 1})),
     ("queue q: owners: ", lambda raw, base: raw.hset(base + "held:somebody", "ghost", "0" * 12)),
     ("queue q: owners: {b'ghost'} are held, but", lambda raw, base: raw.hset(base + "owners", "ghost", "somebody")),
-    ("queue q: reasons: ", lambda raw, base: raw.hset(base + "reasons", "ghost", "{}")),
+    ("queue q: failures: ", lambda raw, base: raw.hset(base + "failures", "ghost", "{}")),
     ("queue q: listeners: ", lambda raw, base: raw.hset(base + "listeners", "ghost", "me/1")),
     ("queue q: sleepers: ", lambda raw, base: raw.zadd(base + "sleepers", {"me/1": 1})),
 ]

@@ -11,7 +11,7 @@ from cyclopts.validators import Number
 from penstock.cli import dead_batches, dead_files, dead_messages, job_actions
 from penstock.cli.ages import Age
 from penstock.cli.exits import Exit
-from penstock.cli.job import value_text
+from penstock.cli.job import show_attempts, value_text
 from penstock.cli.where import HERE, AsJson, Limit, Offset, Where, Yes, confirm
 from penstock.errors import ConfigurationError
 from penstock.jobs.job_list import BulkProgress
@@ -124,6 +124,7 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
             "reason": letter.reason,
         }
     )
+    show_attempts(letter.failures, now)
     if letter.traceback:
         show("", letter.traceback.rstrip())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ from penstock.cli.exits import Exit
 from penstock.cli.job_outcomes import report_outcomes
 from penstock.cli.where import HERE, AsJson, Where, check_bounds
 from penstock.errors import ConfigurationError
+from penstock.jobs.failures import Attempt
 from penstock.jobs.job import JobInfo
 from penstock.jobs.why import FOREVER
 from penstock.ops.wording import age, ago, many
@@ -48,6 +50,7 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
             for one in steps
         ]
         show_table(headings("step:text", "does:text", "state:text", "recorded"), rows)
+    show_attempts(job.failures, now)
     if job.log:
         show("")
         show_table(headings("logged", ":text"), [(ago(line.at, now), line.text) for line in job.log])
@@ -70,6 +73,26 @@ def why(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
     if as_json:
         return show_json(answer)
     show(f"{answer.id}: {answer.sentence}.", *(f"Also: {one}." for one in answer.further))
+
+
+def show_attempts(attempts: Sequence[Attempt], now: float) -> None:
+    """The runs that did not complete a job, the latest first. Nothing if there are none."""
+    if not attempts:
+        return
+    show("")
+    rows = [
+        (
+            f"{one.number}",
+            one.outcome,
+            ago(one.ended, now),
+            "" if one.duration is None else age(one.duration),
+            one.worker,
+            one.release,
+            one.reason if one.arguments is None else f"{one.reason}; they were {value_text(one.arguments)}",
+        )
+        for one in attempts
+    ]
+    show_table(headings("attempt", "outcome:name", "ended", "took", "worker:name", "release:name", "reason:text"), rows)
 
 
 def facts(job: JobInfo, now: float) -> dict[str, object]:

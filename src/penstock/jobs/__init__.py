@@ -16,6 +16,7 @@ In the server:
     linger.lua            batches, when a lane has enough jobs for one call
     releases.lua          the releases whose workers serve the queue, and the tasks that they know
     lease.lua             ownership, which worker holds a job and until when
+    failures.lua, failures.py  the last failed attempts of a job
     recovery.lua          what happens to a job whose process died
     results.lua           how jobs ended, kept for the time that each job asked for
     retention.lua         how many results and dead letters are kept

@@ -54,6 +54,7 @@ def scripts() -> Library:
         "jobs/releases.lua",
         "jobs/lease.lua",
         "jobs/unique.lua",
+        "jobs/failures.lua",
         "jobs/recovery.lua",
         "jobs/cancelling.lua",
         "jobs/wake.lua",
@@ -193,7 +194,7 @@ class QueueBindings:
         for token, text in notes:
             args += ("note", token, 0, text)
         for s in others:
-            args += (s.ending or "", s.token, milliseconds(s.delay), s.data)
+            args += (s.verb, s.token, milliseconds(s.delay), s.data)
 
         def read(reply: Sequence[Any]) -> TurnReply:
             if reply[0] == b"STALE":
@@ -212,8 +213,8 @@ class QueueBindings:
 
     def settle(self, incarnation: str, settlement: Settlement) -> RoundTrip[bool]:
         """Settle one claim outside of a turn. False: the incarnation no longer holds the job; nothing was written."""
-        verb = settlement.ending or "complete"
-        args = (self.clock.now_ms, incarnation, verb, settlement.token, milliseconds(settlement.delay), settlement.data)
+        delay = milliseconds(settlement.delay)
+        args = (self.clock.now_ms, incarnation, settlement.verb, settlement.token, delay, settlement.data)
         return self._call("settle", args, bool)
 
     def heartbeat(self, incarnation: str, lease: float) -> RoundTrip[list[bytes] | None]:
@@ -456,11 +457,11 @@ def _nothing(_: Any) -> None:
 
 
 def read_stored(reply: Sequence[Any]) -> StoredJob:
-    record, failure, done, owner, notes, waits, expires_in, *worker = reply
+    record, failures, done, owner, notes, waits, expires_in, *worker = reply
     ended, kept_notes = split_result(done)
     name = worker_name(worker[0]) if worker else ""
     left = None if expires_in is None else expires_in / 1000
-    return StoredJob(Record.read(record), failure, ended, owner, notes or kept_notes, name, waits, left)
+    return StoredJob(Record.read(record), failures, ended, owner, notes or kept_notes, name, waits, left)
 
 
 def _counts(reply: Sequence[Any]) -> Counts:

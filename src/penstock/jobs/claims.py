@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from penstock.jobs.constants import NUMBER_BYTES, OFFER, OVERDUE
+from penstock.jobs.constants import LONGEST, NUMBER_BYTES, OFFER, OVERDUE
 from penstock.jobs.record import Record
 from penstock.jobs.release import Release
 
@@ -21,6 +21,7 @@ Ending: TypeAlias = Literal[
     "later",
     "until",
     "unknown",
+    "unread",
     "release",
     "bury",
     "drop",
@@ -35,7 +36,8 @@ Ending: TypeAlias = Literal[
 retry    it failed and runs again; the attempt is counted
 later    it runs again; the attempt is not counted
 until    as `later`, and the delay is a date
-unknown  the worker does not know the task: as `later`; after `Failure.unknown_limit`, as `bury`
+unknown  the worker does not know the task: as `later`; after `Settlement.limit`, as `bury`
+unread   the arguments do not fit the task: as `unknown` while a worker of another release is alive, else as `bury`
 release  it was not started or was interrupted; it returns to the front of its lane as if it had not been claimed
 bury     it becomes a dead letter
 drop     it leaves the queue without a result
@@ -56,18 +58,26 @@ def _job_id(token: bytes) -> str:
 
 
 class Failure(msgspec.Struct, omit_defaults=True):
-    """Why a job failed last, as the server stores it (JSON).
+    """Why a run failed, as the worker reports it (JSON).
 
-    reason         one line
-    traceback      the worker's text, "" if there is no error
-    worker         `host:pid`
-    unknown_limit  for a job whose task the worker does not know: milliseconds after which the job becomes a dead letter
+    reason     one line
+    traceback  the worker's text, "" if there is no error
+    worker     `host:pid`
+    release    the release of the app that the worker runs
     """
 
     reason: str
     traceback: str = ""
     worker: str = ""
-    unknown_limit: int = 0
+    release: str = ""
+
+    def encode(self) -> bytes:
+        """As JSON, without the beginning of a traceback that the server would cut off."""
+        data, text = msgspec.json.encode(self), self.traceback
+        while len(data) > LONGEST and text:
+            text = text[len(text) // 2 + 1 :]
+            data = msgspec.json.encode(Failure(self.reason, text, self.worker, self.release))
+        return data
 
     @classmethod
     def read(cls, data: bytes | None) -> Failure:
@@ -110,10 +120,19 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     ending: Ending | None = None
     delay: float = 0.0
     """Seconds until the job runs again. With the ending `until`: the date of that, in seconds since 1970."""
+    limit: float = 0.0
+    """With the endings `unknown` and `unread`: seconds after which the job becomes a dead letter."""
     effects: bytes = b""
     """The effects that a completed job has staged (see `Stage.pack`)."""
     weight: int = 0
     """The bytes of the effects, plus a number of bytes for the time that each effect takes the server."""
+
+    @property
+    def verb(self) -> str:
+        """How the scripts name the ending."""
+        if self.ending in ("unknown", "unread"):
+            return f"{self.ending}:{round(self.limit * 1000)}"
+        return self.ending or "complete"
 
     @property
     def id(self) -> str:

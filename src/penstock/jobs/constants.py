@@ -9,6 +9,15 @@ WAITS: Final = b"w"
 SIGNAL: Final = b"s"
 TIMEOUT: Final = b"t"
 
+# failure, in failures.lua
+LONGEST: Final = 12288
+
+# outcome, in failures.lua
+POSTPONED: Final = b"p"
+UNREAD: Final = b"u"
+LOST: Final = b"l"
+EDITED: Final = b"e"
+
 # flow, in flow.lua
 STOP: Final = b"s"
 CONTINUE: Final = b"c"

@@ -1,6 +1,6 @@
 -- The dead letters of a queue: list them, make them ready again, remove them. queue.lua has the key map.
 
--- A page of dead letters, the latest first: { id, died at, record, reason, … }. At most 1 MiB of records, or a single
+-- A page of dead letters, the latest first: { id, died at, record, failures, … }. At most 1 MiB of records, or a single
 -- larger one.
 --- keys: base meta
 --- args: offset: int, limit: int
@@ -14,7 +14,7 @@ function script.list_dead(base, meta, offset, limit)
     page[#page + 1] = found[i]
     page[#page + 1] = found[i + 1]
     page[#page + 1] = redis.call("HGET", base .. "jobs", found[i])
-    page[#page + 1] = redis.call("HGET", base .. "reasons", found[i])
+    page[#page + 1] = redis.call("HGET", base .. "failures", found[i])
   end
   return page
 end
@@ -40,8 +40,8 @@ function script.count_dead(base, meta, given, age)
   return { until_, redis.call("ZCOUNT", base .. "dead", "-inf", until_) }
 end
 
--- Makes dead letters ready again, with their counts at zero. A dead letter stays dead if another job holds its unique
--- key. Returns { how many are ready again, id of a job that stays dead, id of the job that holds its key, … }.
+-- Makes dead letters ready again, with their counts at zero; their attempts are kept. A dead letter stays dead if
+-- another job holds its unique key. Returns { how many are ready again, id of a job that stays dead, id of the job that holds its key, … }.
 --- keys: base meta
 --- args: given: int, ids: *
 --- frame: change
@@ -78,8 +78,8 @@ function dead_letters.requeue(s, id, body)
   end
   redis.call("ZREM", base .. "dead", id)
   local was, generation = record.fields(body), row.mint(s.row, 1) + 1
-  redis.call("HDEL", base .. "reasons", id)
-  local flags, new_state = bit.band(was.flags, _mask.NO_SUSPECT_NO_REASON)
+  if record.has(was.flags, flag.REASON) then failures.reset(id) end
+  local flags, new_state = bit.band(was.flags, _mask.NO_SUSPECT)
   new_state, flags = job.make_ready(
     s, false, record.entry(generation, #body, id), flags, was.priority, was.tenant, s.now, _count.DEAD, body)
   redis.call("HSET", base .. "jobs", id, record.with(body, {
@@ -106,7 +106,7 @@ function script.remove_dead(base, meta, given, ids, ...)
     elseif dead then -- its record is damaged, and with it the name of its tenant
       redis.call("ZREM", base .. "dead", id)
       redis.call("HDEL", base .. "jobs", id)
-      redis.call("HDEL", base .. "reasons", id)
+      redis.call("HDEL", base .. "failures", id)
       redis.call("HDEL", base .. "notes", id)
       redis.call("UNLINK", base .. "steps:" .. id)
       s.row[_row.DEAD] = s.row[_row.DEAD] - 1

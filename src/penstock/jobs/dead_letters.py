@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.arguments import check_whole
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
-from penstock.jobs.claims import Failure
+from penstock.jobs.failures import Attempt, Failures
 from penstock.jobs.job import info_of
 from penstock.jobs.record import Record, Seen, StoredJob
 from penstock.jobs.shard import Shard
@@ -37,6 +37,7 @@ class DeadLetter:
     attempts           runs that failed
     deliveries         how often it was handed to a worker
     crashes            how often in a row its process died while no other job ran there
+    failures           the last five attempts, the latest first, as far as 16 KiB hold them
     body               the value that was put; for the call of a task `[task, arguments]`
     """
 
@@ -51,6 +52,7 @@ class DeadLetter:
     tenant: str
     body: Any
     task: str = ""
+    failures: tuple[Attempt, ...] = ()
 
 
 class DeadLetters:
@@ -79,6 +81,8 @@ class DeadLetters:
     @verb
     def requeue(self, *ids: str) -> Operation[int]:
         """Make these jobs ready again, with all their counts at 0. Returns how many of the ids were dead letters.
+
+        What is kept of their failed attempts stays.
 
         One round trip for each 50.
         """
@@ -134,15 +138,16 @@ class DeadLetters:
         return total
 
 
-def dead_letter(shard: Shard, key: str, died: float, record: Record, failure: bytes | None) -> DeadLetter:
+def dead_letter(shard: Shard, key: str, died: float, record: Record, failures: bytes | None) -> DeadLetter:
     """A dead letter from what the server has stored about it."""
-    info = info_of(f"{shard.name}:{key}", StoredJob(record, failure, None))
+    info = info_of(f"{shard.name}:{key}", StoredJob(record, failures, None))
     return DeadLetter(
         id=info.id,
         died=died,
         reason=info.reason,
         traceback=info.traceback,
-        worker=Failure.read(failure).worker,
+        worker=Failures.read(failures).worker,
+        failures=info.failures,
         body=info.body,
         **Seen(record).values(DeadLetter),
     )

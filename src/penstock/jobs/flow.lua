@@ -290,7 +290,7 @@ function flow.settle(s, id, wait, budget)
   local flags, new_state = was.flags
   if too_large and wait.failed == "" then
     local why = '{"reason":"the results of the jobs that it waited for are larger than 1 MiB"}'
-    redis.call("HSET", base .. "reasons", id, why)
+    failures.add(id, 0, "", outcome.FAILED, 1, 0, s.now, why)
     redis.call("ZADD", base .. "dead", s.now, id)
     s.row[_row.FAILED] = s.row[_row.FAILED] + 1
     counters.move(s, was.tenant, _count.DEPENDENT, _count.DEAD, 1)

@@ -47,8 +47,8 @@ function script.counts(base, meta, given)
 end
 
 -- { 1 if the queue was ever used, tenants with jobs, ms until the next delayed job is due or -1, how many delayed jobs
--- were searched, { queue, entries, ms for which the oldest one waits, … } of the outbox, id, reason, … }. The ids are
--- those of jobs that a worker handed back because it does not know their task. Such jobs are due within a minute, so
+-- were searched, { queue, entries, ms for which the oldest one waits, … } of the outbox, id, failures, … }. The ids are
+-- those of jobs that a worker handed back because it cannot read them. Such jobs are due within a minute, so
 -- that they are among the first delayed jobs.
 --- keys: base meta
 --- args: given: int, scan: int
@@ -62,11 +62,11 @@ function script.overview(base, meta, given, scan)
     outbox.lengths(s) }
   local ids = {}
   for i = 1, #head, 2 do ids[#ids + 1] = entry.id(head[i]) end
-  local reasons = #ids > 0 and redis.call("HMGET", base .. "reasons", unpack(ids)) or {}
+  local found = #ids > 0 and redis.call("HMGET", base .. "failures", unpack(ids)) or {}
   for i = 1, #ids do
-    if reasons[i] and string.find(reasons[i], ',"unknown_since":%d+}$') then
+    if found[i] and #found[i] >= 6 and _failures.since(found[i]) > 0 then
       reply[#reply + 1] = ids[i]
-      reply[#reply + 1] = reasons[i]
+      reply[#reply + 1] = found[i]
     end
   end
   return reply
@@ -125,7 +125,7 @@ function script.tenant_counts(base, meta, given, tenant)
     sleeping }
 end
 
--- All data about a job: { record, reason, how it ended, owner (incarnation that runs it, and since when), notes, what
+-- All data about a job: { record, failures, how it ended, owner (incarnation that runs it, and since when), notes, what
 -- it waits for, ms until it expires }; each may be false. A job that is over counts as ended, though it is removed only
 -- by a claim, or when its id or its key is used again.
 --- (id: str, now: int) -> table
@@ -137,12 +137,12 @@ function inspect.job(id, now)
   if expires > 0 and job.is_over(id, body, now) then
     local kept = record.ttl(body) > 0 and ending.EXPIRED
     return {
-      false, redis.call("HGET", base .. "reasons", id), kept, false, noted and redis.call("HGET", base .. "notes", id),
+      false, redis.call("HGET", base .. "failures", id), kept, false, noted and redis.call("HGET", base .. "notes", id),
       false, false,
     }
   end
   return {
-    body, redis.call("HGET", base .. "reasons", id), results.get(id, now), owner,
+    body, redis.call("HGET", base .. "failures", id), results.get(id, now), owner,
     noted and redis.call("HGET", base .. "notes", id),
     record.intact(body) and record.state(body) == state.WAITING and redis.call("HGET", base .. "waiting", id),
     expires > now and expires - now,

@@ -105,12 +105,12 @@ function job.finish(s, id, letter, text, ttl)
   flow.report(s, letter, id, text)
 end
 
--- Deletes the reason, steps and notes of a job that leaves the queue. Returns the text that its result begins with:
+-- Deletes the failures, steps and notes of a job that leaves the queue. Returns the text that its result begins with:
 -- `letter`, or the notes and then `letter`.
 --- (id: str, flags: int, letter: str) -> str
 --- uses: base
 function job.clear(id, flags, letter)
-  if record.has(flags, flag.REASON) then redis.call("HDEL", base .. "reasons", id) end
+  if record.has(flags, flag.REASON) then redis.call("HDEL", base .. "failures", id) end
   if not record.has(flags, flag.NOTES) then return letter end
   redis.call("UNLINK", base .. "steps:" .. id)
   return notes.close(id, letter)

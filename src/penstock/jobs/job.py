@@ -27,11 +27,11 @@ from penstock.errors import (
 )
 from penstock.jobs import constants
 from penstock.jobs.bindings import OnDouble, QueueBindings
-from penstock.jobs.claims import Failure
 from penstock.jobs.editing import EncodedCall, edit_job
+from penstock.jobs.failures import Attempt, Failures
 from penstock.jobs.notes import JobProgress, LogLine, read_notes, read_progress
 from penstock.jobs.outputs import Output
-from penstock.jobs.record import Seen, StoredJob
+from penstock.jobs.record import Seen, StoredJob, readable_json
 from penstock.jobs.stalls import warn_of_stall
 from penstock.jobs.status import Status, status_of
 from penstock.settings import MiB
@@ -67,6 +67,7 @@ class JobInfo:
     task               its name; "" for a value that was put
     body               the value that was put; for the call of a task `[task, arguments]`
     reason, traceback  of the last failure
+    failures           the last five attempts that did not complete it, the latest first, as far as 16 KiB hold them
     result             of a completed job, as JSON types
     worker, claimed    of a running job: `host:pid` of its worker ("": a program without one), and when it got the job
     limit, limit_key   of a parked job: the limit that has no place for it, and the key that it has there. `limit` is ""
@@ -89,6 +90,7 @@ class JobInfo:
     body: Any = None
     reason: str = ""
     traceback: str = ""
+    failures: tuple[Attempt, ...] = ()
     result: Any = None
     progress: JobProgress | None = None
     log: tuple[LogLine, ...] = ()
@@ -210,7 +212,7 @@ class Job(ShardHandle, Generic[R_co]):
                     raise PenstockError(f"the result of job {self.id} does not fit its annotation: {error}") from error
                 return answer
             case Status.DEAD:
-                why = Failure.read(stored.failure)
+                why = Failures.read(stored.failures)
                 raise JobFailed(f"job {self.id} failed: {why.reason}", reason=why.reason, traceback=why.traceback)
             case Status.CANCELLED:
                 cause = f": {text.decode(errors='replace')}" if text else ""
@@ -238,10 +240,10 @@ class Job(ShardHandle, Generic[R_co]):
                     f"job {self.id} is ready, nobody has started it yet: does a worker serve queue {self.shard.name} "
                     "on this server (the same address, or the same folder's .penstock)?"
                 )
-            case Status.DELAYED if stored.failure and b'"unknown_since":' in stored.failure:
-                reason = Failure.read(stored.failure).reason
+            case Status.DELAYED if (failures := Failures.read(stored.failures)).unread_since is not None:
                 raise ResultTimeout(
-                    f"job {self.id} waits for a worker that knows its task: the last one handed it back ({reason}). "
+                    f"job {self.id} waits for a worker that can read it: the last one handed it back "
+                    f"({failures.reason}). "
                     f"Does each worker of queue {self.shard.name} import the module that defines the task?"
                 )
             case _:
@@ -456,7 +458,7 @@ def _in_progress(stored: StoredJob) -> bool:
 
 def info_of(job_id: str, stored: StoredJob) -> JobInfo:
     status, record = status_of(stored), stored.record
-    why = Failure.read(stored.failure) if stored.failure else Failure("")
+    why = Failures.read(stored.failures)
     done, notes = (stored.done or b"")[1:], read_notes(stored.notes)
     if record is None:
         result = readable_json(done) if status is Status.COMPLETED else None
@@ -471,6 +473,7 @@ def info_of(job_id: str, stored: StoredJob) -> JobInfo:
         body=[record.task, body] if record.is_call else body,
         reason=why.reason,
         traceback=why.traceback,
+        failures=why.attempts,
         progress=notes.progress,
         log=notes.log,
         worker=stored.worker,
@@ -479,11 +482,3 @@ def info_of(job_id: str, stored: StoredJob) -> JobInfo:
         limit_key=limit_key,
         **Seen(record, stored.owner is not None).values(JobInfo),
     )
-
-
-def readable_json(data: bytes) -> Any:
-    """JSON for people to read. Damaged bytes are shown as text, not raised as an error."""
-    try:
-        return msgspec.json.decode(data)
-    except (ValueError, RecursionError):
-        return data.decode(errors="backslashreplace")

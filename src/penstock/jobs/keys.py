@@ -48,7 +48,7 @@ QUEUE = {
     "receipts": ("ZSET", "number of a call that its sender keeps -> accepted at, server ms", "TTL"),
     "unique": ("HASH", "key -> the job that holds it", "the job"),
     "throttle:": ("STRING", "until when no other job of this key is enqueued, and the first job", "TTL"),
-    "reasons": ("HASH", "id -> why it failed last", "the job"),
+    "failures": ("HASH", "id -> its last failed attempts", "the job"),
     "steps:": ("HASH", "what a durable job has recorded, and its signals; one key for each job", "the job"),
     "notes": ("HASH", "id -> progress and log lines", "the job"),
     "listeners": ("HASH", "id -> addresses to notify", "the job"),

@@ -193,6 +193,7 @@ _ENDINGS: Final[dict[str, OutcomeEnding]] = {
     "until": "postponed",
     "suspend": "postponed",
     "unknown": "unknown",
+    "unread": "unknown",
     "bury": "dead",
     "drop": "dropped",
     "crash": "crashed",

@@ -22,7 +22,7 @@
 --   jobs         HASH    id -> record                              owner: the job, until it is finished or removed
 --   delayed      ZSET    entry -> due, server ms
 --   dead         ZSET    id -> died at, server ms                  owner: the operator
---   reasons      HASH    id -> why it failed last                  owner: the job
+--   failures     HASH    id -> its last failed attempts (failures) owner: the job
 --   notes        HASH    id -> progress and log (notes)            owner: the job
 --   settled:<inc> SET    tokens that an incarnation settled outside of its turns; PX 60 s
 --   cancels:<inc> SET    tokens of running jobs that an incarnation is to cancel (cancelling)

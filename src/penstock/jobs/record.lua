@@ -68,7 +68,7 @@ draft = { DUE_IS_DATE = 1, EXPIRES_IS_DATE = 2, OWN_ID = 4 } -- OWN_ID: chosen b
 flag = {
   CALL = 1, -- of a task; else a bare value
   SUSPECT = 2, -- see recovery.lua
-  REASON = 4, -- `reasons` has an entry for the job
+  REASON = 4, -- `failures` has an entry for the job
   NOTES = 8, -- `notes` or `steps:` has something of the job; a running job may have the flag in its claim only
   LIMITED = 16, -- it has limits; the next two bits say how many of them it has passed (limits.lua)
   UNIQUE = 128, -- it has a unique key (unique.lua). The highest bit, so that flags with it are 128 or more
@@ -82,7 +82,7 @@ power = { UNIQUE_KEY = 1, LIMITS = 2, AFTER_OTHERS = 4, TAGS = 8, IN_SHARDS = 12
 -- One limit of a job.
 _limit = { KEY = 1, MOST = 2, INTERVAL = 3, BURST = 4, RELEASE = 5 } -- KEY: name=key
 
-_mask = { NO_SUSPECT = 253, NO_SUSPECT_NO_REASON = 249 }
+_mask = { NO_SUSPECT = 253 }
 
 -- The size class of an entry: up to 1 KiB, up to 2 KiB, … MORE is set in the first entry of a lane that has others.
 _size_class = { BYTES = 1024, MORE = 128 }

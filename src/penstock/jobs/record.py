@@ -205,7 +205,7 @@ class Record(msgspec.Struct, eq=False, gc=False):
 
     @property
     def has_reason(self) -> bool:
-        """Whether the server has stored why the job failed last."""
+        """Whether the server has stored failed attempts of the job."""
         return bool(self.flags & REASON)
 
     @property
@@ -418,7 +418,7 @@ class StoredJob:
     """The data that the server has stored about one job.
 
     record   None once the job is done, or if the record is damaged
-    failure  why the job failed last, as JSON (see `Failure`)
+    failures  its last failed attempts (see `Failures`)
     done     how the job ended, as long as its result is kept: one letter, then the result or a text
     owner    the incarnation that runs it, and when it claimed the job (see `claimed_at`)
     notes    its progress and its log (see `read_notes`)
@@ -428,7 +428,7 @@ class StoredJob:
     """
 
     record: Record | None
-    failure: bytes | None
+    failures: bytes | None
     done: bytes | None
     owner: bytes | None = None
     notes: bytes | None = None
@@ -440,3 +440,11 @@ class StoredJob:
     def claimed(self) -> float | None:
         """When the running job was claimed, in seconds since 1970; None if it does not run."""
         return claimed_at(self.owner)
+
+
+def readable_json(data: bytes) -> Any:
+    """JSON for people to read. Damaged bytes are shown as text, not raised as an error."""
+    try:
+        return msgspec.json.decode(data)
+    except (ValueError, RecursionError):
+        return data.decode(errors="backslashreplace")

@@ -48,14 +48,21 @@ end
 
 -- The verbs for the jobs that an incarnation held when its lease ran out: the verb for a suspect, the verb for any
 -- other job, and the limit of host deaths. A trial without a supervisor runs one suspect and nothing else, as does a
--- program without a worker: its end is a crash. If any other worker has no supervisor, no process could observe its
--- end, so each of its jobs counts a whole loss.
---- (incarnation: str) -> str, str, int
---- uses: base
-function recovery.verbs(incarnation)
-  local its = releases.of(incarnation)
+-- program without a worker, which has no registration: its end is a crash. If any other worker has no supervisor, no
+-- process could observe its end, so each of its jobs counts a whole loss.
+--- (its: table | nil) -> str, str, int
+function recovery.verbs(its)
   if not its then return "crash", "unseen", 0 end
   return its.host_deaths and "host" or "crash", its.supervised and "unseen" or "loss", its.host_deaths or 0
+end
+
+-- What a worker would say of the loss of a job if it were alive. `its`: its registration.
+--- (why: str, its: table | nil) -> str
+--- seldom
+function recovery.failure(why, its)
+  if not its or its.name == "" then return string.format('{"reason":"%s"}', why) end
+  return string.format('{"reason":"%s","worker":%s,"release":%s}', why, cjson.encode(its.name),
+    cjson.encode(its.release))
 end
 
 -- For how many ms the first of the suspects has waited; -1: no suspect waits.
@@ -78,19 +85,20 @@ function recovery.take_back(s, limit)
   for i = 1, #ended do
     local tokens = lease.some_tokens(ended[i], budget)
     if #tokens > 0 then
-      local if_suspect, if_not, host_deaths = recovery.verbs(ended[i])
-      for j = 1, #tokens do claims[#claims + 1] = { tokens[j], ended[i], if_suspect, if_not, host_deaths } end
+      local its = releases.of(ended[i])
+      local if_suspect, if_not, host_deaths = recovery.verbs(its)
+      for j = 1, #tokens do claims[#claims + 1] = { tokens[j], ended[i], if_suspect, if_not, host_deaths, its } end
     end
   end
   table.sort(claims, function(a, b) return a[1] < b[1] end)
   for i = 1, #claims do
-    local token, incarnation, if_suspect, if_not, host_deaths = unpack(claims[i])
+    local token, incarnation, if_suspect, if_not, host_deaths, its = unpack(claims[i], 1, 6)
     local flags = claim.flags(lease.held(incarnation, token))
     local verb = record.has(flags, flag.SUSPECT) and if_suspect or if_not
-    local why = '{"reason":"its worker was gone when the lease ran out"}'
+    local why = "its worker was gone when the lease ran out"
     if verb == "host" then why = string.format(
-      '{"reason":"its host died while the job ran alone in a trial; the limit is %d such trials"}', host_deaths) end
-    job.settle(s, incarnation, verb, token, host_deaths, why)
+      "its host died while the job ran alone in a trial; the limit is %d such trials", host_deaths) end
+    job.settle(s, incarnation, verb, token, host_deaths, recovery.failure(why, its))
   end
   for i = 1, #ended do
     if lease.count(ended[i]) == 0 then lease.remove(ended[i]) end

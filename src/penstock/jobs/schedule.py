@@ -13,8 +13,7 @@ import msgspec
 from penstock.core.arguments import is_text, shown
 from penstock.errors import ConfigurationError
 from penstock.jobs.constants import DEAD, SCHEDULED
-from penstock.jobs.job import readable_json
-from penstock.jobs.record import Record
+from penstock.jobs.record import Record, readable_json
 from penstock.jobs.status import ENDS, Status
 from penstock.jobs.timing import Timing
 

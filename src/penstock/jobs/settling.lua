@@ -52,19 +52,13 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
   s.row[_row.COMPLETED] = s.row[_row.COMPLETED] + n
 end
 
--- Decides what follows if a worker does not know the task of a job. Returns the verb to settle with, the delay in ms,
--- and the reason. The verb is `bury` once the task has been unknown for `unknown_limit` (ms, in the JSON of `text`),
--- else `later`. The reason records since when the task has been unknown. The delay is the time since then plus `ms`, at
--- most twelve times `ms`, so it about doubles each time.
---- (s: table, id: str, ms: int, text: str) -> str, int, str
---- uses: base
-function job.unknown_task(s, id, ms, text)
-  local old = redis.call("HGET", base .. "reasons", id)
-  local since = tonumber(old and string.match(old, '"unknown_since":(%d+)')) or s.now
-  local limit = tonumber(string.match(text, '"unknown_limit":(%d+)')) or 0
-  local waited = s.now - since
-  text = (string.gsub(text, "}$", string.format(',"unknown_since":%d}', since)))
-  return waited >= limit and "bury" or "later", math.min(12 * ms, waited + ms), text
+-- The kind of attempt (failures.lua) that ends with this verb of `job.settle`.
+--- (verb: str) -> str
+--- seldom
+function job.outcome(verb)
+  if recovery.is_death(verb) then return outcome.LOST end
+  if string.find(verb, ":", 1, true) then return outcome.UNREAD end
+  return (verb == "retry" or verb == "bury") and outcome.FAILED or outcome.POSTPONED
 end
 
 -- Ends a run that does not complete its job. Returns false if the incarnation no longer holds the job. `verb`:
@@ -72,7 +66,8 @@ end
 --   retry    runs again after `ms`; the attempt is counted      release  goes to the front of its lane, uncounted
 --   later    runs again after `ms`; not counted as an attempt    bury     becomes a dead letter
 --   until    like later, but `ms` is a date in server ms         drop     leaves the queue
---   unknown  like later; after its limit, like bury              cancel   was cancelled while it ran
+--   unknown:ms, unread:ms  the worker cannot read it (see        cancel   was cancelled while it ran
+--            failures.hand_back): like later, or like bury
 --   suspend  sleeps or waits for a signal (durable.lua): like later, gives up its places, and is not counted as a retry
 --
 -- and, when a process died (see recovery.lua):
@@ -89,11 +84,17 @@ function job.settle(s, incarnation, verb, token, ms, text)
   local r, id = s.row, token.id(token)
   local body = record.get(id)
   if not body then verb, text = "drop", "its record was damaged" end
-  if verb == "unknown" then verb, ms, text = job.unknown_task(s, id, ms, text) end
+  local kind, since, other = job.outcome(verb), 0, ""
+  local cannot, limit = string.match(verb, "^(%a+):(%d+)$")
+  if cannot then
+    verb, ms, since, other = failures.hand_back(id, cannot, ms, tonumber(limit), incarnation, s.now)
+  end
   if verb == "until" then verb, ms = "later", math.max(0, ms - s.now) end
   local suspends = verb == "suspend" and body
   if suspends then ms, text = steps.suspend(s, id, ms, text), "" end
-  local owner = schedule.may_have(id) and redis.call("HGET", base .. "owners", id)
+  local scheduled = schedule.may_have(id)
+  local owner = (scheduled or text ~= "") and redis.call("HGET", base .. "owners", id)
+  local began = owner and lease.claimed_at(owner) or 0
   lease.end_claim(s, incarnation, id, held)
   if verb == "drop" or verb == "cancel" then
     local was = claim.fields(held)
@@ -104,7 +105,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
     r[total] = r[total] + 1
     counters.move(s, was.tenant, _count.RUNNING, _count.NONE, 1)
     local outcome = verb == "drop" and ending.DROPPED or ending.CANCELLED
-    if owner then schedule.note_end(s, id, outcome, owner) end
+    if scheduled and owner then schedule.note_end(s, id, outcome, owner) end
     local letter = job.clear(id, was.flags, outcome)
     job.finish(s, id, letter, text, was.ttl)
     return true
@@ -112,7 +113,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
   local its = record.fields(body)
   local flags = bit.bor(its.flags, suspends and flag.NOTES or bit.band(claim.flags(held), flag.NOTES))
   if text ~= "" then
-    redis.call("HSET", base .. "reasons", id, text)
+    failures.add(id, since, other, kind, math.min(its.attempts + 1, _most.SHORT), began, s.now, text)
     flags = bit.bor(flags, flag.REASON)
   end
   if verb ~= "release" then its.deliveries = its.deliveries + 1 end
@@ -141,7 +142,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
     r[_row.FAILED] = r[_row.FAILED] + 1
     counters.move(s, its.tenant, _count.RUNNING, _count.DEAD, 1)
     s.finished[#s.finished + 1] = id
-    if owner then schedule.note_end(s, id, state.DEAD, owner) end
+    if scheduled and owner then schedule.note_end(s, id, state.DEAD, owner) end
     flow.report(s, _event.DEAD, id, "")
     new_state = state.DEAD
   elseif ms > 0 then

@@ -22,7 +22,7 @@ from penstock import codec
 from penstock.core.cached import cached_property
 from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.dependencies import dependencies_of
-from penstock.models import has_fields, lost_field
+from penstock.models import has_fields, lost_field, unread_field
 
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
 _Parameter = inspect.Parameter
@@ -258,13 +258,44 @@ class Signature:
         """The typed arguments of a payload. Raises BadCall if they do not fit the function's current parameters."""
         return self._decoded(self._decoder, arguments)
 
+    def read(self, arguments: bytes, sent: bytes) -> msgspec.Struct:
+        """The typed arguments of a call that a worker has claimed. Raises BadCall if they do not fit.
+
+        sent  the payload as its producer made it: `arguments` without the results of other jobs
+
+        A field of a class that the annotation does not have is refused, as an unknown parameter is: a release that has
+        the field has sent it, and the task would run without it.
+        """
+        decoded = self.decode(arguments)
+        if self._has_fields:
+            self._refuse_unknown_fields(sent, decoded)
+        return decoded
+
+    def _refuse_unknown_fields(self, sent: bytes, decoded: msgspec.Struct) -> None:
+        for name, value in msgspec.json.decode(sent).items():
+            read = getattr(decoded, self._variable.get(name, name), msgspec.UNSET)
+            unknown = unread_field(value, read)
+            if unknown is not None:
+                raise BadCall(
+                    f"{self._name}(): {name}{unknown} is unknown: the annotation does not have it, and the task would "
+                    "run without it"
+                )
+
     def decode_all(self, arguments: Sequence[bytes]) -> list[msgspec.Struct] | None:
         """The typed arguments of many payloads, in one call of the decoder. None if one of them does not fit."""
         try:
             decoded = self._list_decoder.decode(b"[%b]" % b",".join(arguments))
         except (TypeError, ValueError, NotImplementedError, RecursionError):
             return None
-        return decoded if len(decoded) == len(arguments) else None
+        if len(decoded) != len(arguments):
+            return None
+        if self._has_fields:
+            try:
+                for sent, one in zip(arguments, decoded, strict=True):
+                    self._refuse_unknown_fields(sent, one)
+            except BadCall:
+                return None
+        return decoded
 
     def _decoded(self, decoder: msgspec.json.Decoder[Any], arguments: bytes) -> msgspec.Struct:
         try:

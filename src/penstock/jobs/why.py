@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 from penstock.core.operations import Operation
 from penstock.core.wording import age, many
 from penstock.errors import JobNotFound
-from penstock.jobs.claims import Failure
+from penstock.jobs.failures import Failures
 from penstock.jobs.history import Moment
 from penstock.jobs.pauses import PausedScope
 from penstock.jobs.shard import Shard
@@ -281,13 +281,12 @@ class _Explainer:
         assert record is not None
         due = record.since / 1000
         until = None if due > FOREVER else due
-        if stored.failure and b'"unknown_since":' in stored.failure:
-            reason = Failure.read(stored.failure).reason
+        failures = Failures.read(stored.failures)
+        if failures.unread_since is not None:
+            reason = failures.reason
+            met = f"does not know its task {record.task!r}" if reason.startswith("no task") else "cannot read its call"
             now = "a live one does now" if facts.knows else "does each import the module that defines it?"
-            sentence = (
-                f"the last worker that met it does not know its task {record.task!r} ({reason}): {now}; it is offered "
-                f"again {self._in(due)}"
-            )
+            sentence = f"the last worker that met it {met} ({reason}): {now}; it is offered again {self._in(due)}"
             return self._with_further(self._is("unknown_task", sentence, until=until, reason=reason))
         if facts.signal:
             end = "" if until is None else f" or {moment(until)}, {self._in(until)}"
@@ -300,8 +299,8 @@ class _Explainer:
             return self._with_further(
                 self._is("delayed", "it is due: the next turn of a worker makes it ready", until=until)
             )
-        if stored.failure:
-            reason = Failure.read(stored.failure).reason
+        if failures.reason:
+            reason = failures.reason
             sentence = (
                 f"run {record.attempts} of it failed ({reason}); it is tried again {self._in(due)}, {moment(due)}"
             )
@@ -324,7 +323,7 @@ class _Explainer:
         stored, status = self._facts.stored, self._base.status
         if status is Status.DEAD and stored.record is not None:
             died = stored.record.since / 1000
-            reason = Failure.read(stored.failure).reason
+            reason = Failures.read(stored.failures).reason
             sentence = (
                 f"it failed for good {self._ago(died)}, in run {max(1, stored.record.attempts)}: {reason}; requeue it "
                 f"with `penstock dead retry {self._base.id}`"

@@ -249,7 +249,7 @@ class JobQuestioner(Questioner):
         status = status_of(found)
         if status is not Status.DEAD or found.record is None:
             raise PenstockError(f"job {job_id} is not a dead letter: it is {status}")
-        return dead_letter(job.shard, job.key, found.record.since / 1000, found.record, found.failure)
+        return dead_letter(job.shard, job.key, found.record.since / 1000, found.record, found.failures)
 
     @verb
     def requeue_dead(self, *ids: str) -> Operation[list[ActionOutcome]]:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from penstock.core.operations import FindNodes, Operation, Parallel, RoundTrip, verb
 from penstock.errors import PenstockError
 from penstock.jobs.bindings import QueueBindings
-from penstock.jobs.claims import Failure
 from penstock.jobs.counts import TenantCounts, total_counts, total_outbox, total_tenant_counts
 from penstock.jobs.dead_groups import DeadGroups
+from penstock.jobs.failures import Failures
 from penstock.jobs.job_list import BulkProgress
 from penstock.jobs.pauses import joined_pauses
 from penstock.jobs.queue import Queue
@@ -83,7 +83,7 @@ class QueueQuestioner(Questioner):
         counts = total_counts((yield Parallel(tuple(one.bindings.counts() for one in shards))))
         examined, largest = yield from self._largest_tenants(shards, tenants)
         unknown = [
-            UnknownTaskJob(f"{shard.name}:{key}", Failure.read(why).reason)
+            UnknownTaskJob(f"{shard.name}:{key}", Failures.read(why).reason)
             for shard, overview in zip(shards, overviews, strict=True)
             for key, why in overview.unknown_tasks.items()
         ]

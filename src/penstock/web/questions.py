@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from penstock.errors import JobNotFound
 from penstock.jobs.dead_letters import DeadLetter
+from penstock.jobs.failures import Attempt
 from penstock.jobs.flow_tree import FlowNode
 from penstock.jobs.history import Interval
 from penstock.ops.inspect import Inspector
@@ -130,7 +131,25 @@ class Questions:
 
     def _letter(self, letter: DeadLetter) -> dict[str, Any]:
         body = arguments_text(letter.body, letter.task, self._mask)
-        return fields(letter, body=body, reason=self._said(letter.reason), traceback=self._said(letter.traceback))
+        return fields(
+            letter,
+            body=body,
+            reason=self._said(letter.reason),
+            traceback=self._said(letter.traceback),
+            failures=self._attempts(letter.failures, letter.task),
+        )
+
+    def _attempts(self, attempts: Sequence[Attempt], task: str) -> list[dict[str, Any]]:
+        return [
+            fields(
+                one,
+                duration=one.duration,
+                reason=self._said(one.reason),
+                traceback=self._said(one.traceback),
+                arguments=None if one.arguments is None else arguments_text([task, one.arguments], task, self._mask),
+            )
+            for one in attempts
+        ]
 
     async def job(self, request: Request) -> Response:
         info = await self._ask.jobs.show.aio(request.path_params["id"])
@@ -143,6 +162,7 @@ class Questions:
             result=result,
             reason=self._said(info.reason),
             traceback=self._said(info.traceback),
+            failures=self._attempts(info.failures, info.task),
             log=[fields(line, text=self._said(line.text)) for line in info.log],
             progress=info.progress and fields(info.progress, text=self._said(info.progress.text)),
             now=await self._ask.now.aio(),

@@ -10,13 +10,11 @@ import logging
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-import msgspec
 from msgspec import structs
 
 from penstock import codec
-from penstock.core.clock import milliseconds
 from penstock.errors import BadCall, StepError
 from penstock.jobs.batching import wrong_outcomes
 from penstock.jobs.claims import Claim, Failure, Settlement
@@ -37,10 +35,10 @@ log = logging.getLogger("penstock.worker")
 
 T = TypeVar("T")
 
-_MAX_TRACEBACK = 16_000
+_MAX_TRACEBACK = 8_000
 """Characters of a traceback to keep, counted from its end, because the line that raised the error matters most."""
 
-_MAX_REASON = 4_000
+_MAX_REASON = 2_000
 """Characters of a reason to keep."""
 
 
@@ -48,16 +46,22 @@ class Execution:
     """Prepares and runs jobs. Every error of a job becomes a settlement; none is raised."""
 
     def __init__(
-        self, registry: Registry, settings: WorkerSettings, max_payload: int, worker: str, scope: ProcessScope
+        self,
+        registry: Registry,
+        settings: WorkerSettings,
+        max_payload: int,
+        worker: str,
+        scope: ProcessScope,
+        release: str = "",
     ) -> None:
         """
-        worker  the worker's name, which is stored with each failure
-        scope   the hooks and dependencies that live as long as the process
+        worker, release  the worker's name and its release, which are stored with each failure
+        scope            the hooks and dependencies that live as long as the process
         """
         self._registry = registry
         self._settings = settings
         self._max_payload = max_payload
-        self._worker = worker
+        self._worker, self._release = worker, release
         self._scope = scope
 
     def prepare(self, claim: Claim, queue: str) -> JobRun | Settlement:
@@ -76,10 +80,11 @@ class Execution:
                 return self._unknown(
                     claim, f"no task {record.task!r} in this worker; {self._registry.hint(record.task)}"
                 )
-            return JobRun(claim, definition, definition.signature.decode(arguments), queue)
+            return JobRun(claim, definition, definition.signature.read(arguments, record.call[1]), queue)
+        except BadCall as error:
+            return self._unread(claim, error)
         except Exception as error:
-            reason = str(error) if isinstance(error, BadCall) else _describe(error)
-            return self._dead_letter(claim, reason)
+            return self._dead_letter(claim, _describe(error))
 
     def prepare_batch(self, claims: Iterable[Claim], queue: str) -> tuple[list[JobRun], list[tuple[Claim, Settlement]]]:
         """Prepare a batch: the runs of its claims, and the settlements of the claims that this worker cannot run."""
@@ -112,8 +117,16 @@ class Execution:
 
         The server decides how long the job waits, and when it becomes a dead letter.
         """
-        why = Failure(_encodable(reason), "", self._worker, milliseconds(self._settings.unknown_limit))
-        return Settlement(claim.token, msgspec.json.encode(why), "unknown", self._settings.unknown_backoff)
+        return self._hand_back(claim, reason, "unknown")
+
+    def _hand_back(self, claim: Claim, reason: str, ending: Literal["unknown", "unread"]) -> Settlement:
+        delay, limit = self._settings.unknown_backoff, self._settings.unknown_limit
+        return Settlement(claim.token, self._reason(reason), ending, delay, limit)
+
+    def _unread(self, claim: Claim, error: BadCall) -> Settlement:
+        """Hand back a call that does not fit the task, for a worker of another release. Without one it is dead."""
+        release = f" (release {self._release})" if self._release else ""
+        return self._hand_back(claim, f"{error}{release}", "unread")
 
     # --- running ---
 
@@ -387,7 +400,8 @@ class Execution:
         return Settlement(claim.token, self._reason(reason, text), "bury")
 
     def _reason(self, reason: str, text: str = "") -> bytes:
-        return msgspec.json.encode(Failure(_encodable(reason)[:_MAX_REASON], _encodable(text), self._worker))
+        why = Failure(_encodable(reason)[:_MAX_REASON], _encodable(text), self._worker, self._release)
+        return why.encode()
 
 
 def _is_cancelled() -> bool:

@@ -118,7 +118,9 @@ class Worker:
             if definition.queue in names and not definition.isolate
         )
         self._scope = ProcessScope(app.middleware.lifecycle, needed)
-        self._execution = Execution(app.registry, self.settings, app.settings.max_payload, self.name, self._scope)
+        self._execution = Execution(
+            app.registry, self.settings, app.settings.max_payload, self.name, self._scope, self.release.name
+        )
         self._isolation = Isolation(
             isolated,
             self._execution,

@@ -52,8 +52,8 @@ class QueueAudit:
         yield from self._unique_keys()
         yield from FlowsAudit(self.keys, self.jobs, self.row).problems()
         yield from LimitsAudit(self.keys, self.jobs, set(self.owners)).problems()
-        if set(self.keys.get("reasons", {})) != {id for id, record in self.jobs.items() if record.has_reason}:
-            yield f"reasons: {self.keys.get('reasons')}"
+        if set(self.keys.get("failures", {})) != {id for id, record in self.jobs.items() if record.has_reason}:
+            yield f"failures: {self.keys.get('failures')}"
         noted = {id for id, record in self.jobs.items() if record.has_notes}
         notes = set(self.keys.get("notes", {}))
         steps = {name.removeprefix("steps:").encode() for name in self.keys if name.startswith("steps:")}

@@ -61,6 +61,19 @@ function Branch({ node, here }) {
 /** A text that may be long: it scrolls inside the page. */
 const Long = ({ children }) => html`<div class="long" tabindex="0">${children}</div>`;
 
+function Attempts({ job }) {
+  return html`<div class="card"><h2>${t("attempts")}</h2><${Table} label=${t("attempts")} rows=${job.failures} columns=${[
+    [t("attempt"), (one) => number(one.number), "n"],
+    [t("outcome"), (one) => one.outcome],
+    [t("ended"), (one) => age(Math.max(0, job.now - one.ended)), "n"],
+    [t("took"), (one) => (one.duration === null ? "" : age(one.duration)), "n"],
+    [t("worker"), (one) => html`<span class="mono">${one.worker}</span>`],
+    [t("release"), (one) => html`<span class="mono">${one.release}</span>`],
+    [t("reason"), (one) => (one.traceback || one.arguments !== null
+      ? html`<details><summary>${one.reason}</summary><pre tabindex="0">${one.traceback || one.arguments}</pre></details>` : one.reason)],
+  ]} /></div>`;
+}
+
 export function Job({ name, mayAct }) {
   const [job, error, again] = useAnswer(`jobs/${encodeURIComponent(name)}`);
   const title = job && (job.task ? [job.task, job.tenant].filter(Boolean).join(" · ") : job.id);
@@ -82,6 +95,7 @@ export function Job({ name, mayAct }) {
     ${job.result !== null && html`<div class="card"><h2>${t("result")}</h2><pre tabindex="0">${job.result}</pre></div>`}
     ${job.reason && html`<div class="card ${job.status === "dead" ? "alarm" : ""}"><h2>${t("reason")}</h2><${Long}>${job.reason}<//>${job.traceback && html`<pre tabindex="0">${job.traceback}</pre>`}</div>`}
     ${job.progress && html`<${Progress} progress=${job.progress} now=${job.now} />`}
+    ${job.failures.length > 0 && html`<${Attempts} job=${job} />`}
     <${Facts} job=${job} />
     ${job.flow && html`<div class="card"><h2>${t("flow")}</h2><ul class="flow"><${Branch} node=${job.flow} here=${true} /></ul></div>`}
     <${Timeline} job=${job} />`;
