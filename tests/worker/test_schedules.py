@@ -143,36 +143,63 @@ async def test_the_jobs_of_a_declared_schedule_have_what_the_task_declares(app: 
     await app.queue("q").purge.aio()
 
 
-async def test_the_ticks_of_a_task_that_left_the_code_are_skipped(
-    app: Penstock, clock: Time, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("put", [False, True], ids=["declared", "put"])
+async def test_the_ticks_of_a_task_that_left_the_code_wait_for_a_worker_that_has_it(
+    app: Penstock, clock: Time, make_app: MakeApp, put: bool
 ):
-    """In the first hour, a live worker of another release may know the task."""
+    options: Any = {} if put else {"every": 60}
 
+    @app.task(queue="q", **options)
+    async def sync() -> None: ...
+
+    @app.task(queue="q")
+    async def other() -> None: ...
+
+    without = make_app(prefix=app.settings.prefix)
+    without.clock.now_ms = app.clock.now_ms
+    without.task(queue="q", name="other")(other.definition.function)
+    await app.queue("q").pause.aio()
+    await run_burst(app, queues=("q",))
+    if put:
+        await app.schedules.add.aio("sync", sync.call(), every=60)
+    for _ in range(5):
+        clock.advance(61)
+        without.clock.now_ms = app.clock.now_ms
+        await run_burst(without, queues=("q",))
+    counts = await app.queue("q").count.aio()
+    assert (counts.ready, counts.dead) == (0, 0)
+    (info,) = await app.schedules.list.aio()
+    assert (info.state, info.count) == ("unserved", 0)
+    clock.advance(60 if put else 0)  # one that is declared begins at once, another within a minute
+    await run_burst(app, queues=("q",))
+    (info,) = await app.schedules.list.aio()
+    assert (info.state, info.count) == ("active", 1)  # missed="one"
+    assert (await app.queue("q").count.aio()).ready == 1
+    await app.queue("q").purge.aio()
+
+
+async def test_an_unserved_schedule_can_be_paused_and_resumed(app: Penstock, clock: Time, make_app: MakeApp):
     @app.task(queue="q", every=60)
     async def sync() -> None: ...
 
-    await app.queue("q").pause.aio()
+    without = make_app(prefix=app.settings.prefix)
+
+    @without.task(queue="q")
+    async def other() -> None: ...
+
     await run_burst(app, queues=("q",))
-    definition = app.registry._tasks.pop("sync")
-    app.registry._encoded.clear()
-    clock.advance(60)
-    await run_burst(app, queues=("q",))
-    assert (await app.queue("q").count.aio()).ready == 1
-    clock.advance(2 * 3600)
-    for _ in range(3):
-        await run_burst(app, queues=("q",))
-        clock.advance(60)
-    assert (await app.queue("q").count.aio()).ready == 1
-    said = [record.getMessage() for record in caplog.records if "its ticks are skipped" in record.getMessage()]
-    assert len(said) == 3  # one for each worker
-    (info,) = await app.schedules.list.aio()
-    assert info.state == "active"
-    app.registry.add(definition)
-    for _ in range(2):
-        await run_burst(app, queues=("q",))
-        clock.advance(60)
-    assert (await app.queue("q").count.aio()).ready >= 2
-    await app.queue("q").purge.aio()
+    clock.advance(61)
+    without.clock.now_ms = app.clock.now_ms
+    await run_burst(without, queues=("q",))
+    assert (await app.schedules.get.aio("sync")).state == "unserved"
+    await app.schedules.pause.aio("sync")
+    assert (await app.schedules.get.aio("sync")).state == "paused"
+    await app.schedules.resume.aio("sync")
+    assert (await app.schedules.get.aio("sync")).state == "active"
+    clock.advance(121)
+    without.clock.now_ms = app.clock.now_ms
+    await run_burst(without, queues=("q",))
+    assert (await app.schedules.get.aio("sync")).state == "unserved"
 
 
 async def test_an_unknown_schedule_is_one_clear_error(app: Penstock, do: Do):

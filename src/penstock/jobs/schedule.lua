@@ -18,6 +18,9 @@
 -- worker, and to another one after five seconds. That worker calls `tick`, which names the tick that it expects: of
 -- several workers, and of several copies of a call, the first counts. Each change of a schedule gives it a new version,
 -- so that a worker that computed with the old one changes nothing.
+--
+-- A tick whose task no live worker knows (releases.lua) is not offered: its jobs would wait for an hour and fail. The
+-- tick stays due, so it is served as after any outage once a worker knows the task.
 
 _stored_schedule = layout {
   format = "B",
@@ -41,9 +44,12 @@ scheduled = layout {
 
 _scheduled = { MOST = 10, FIRST_BYTE = 115, LONGEST = 255 } -- "s", with which the ids of its jobs begin
 
-_schedule = { FORMAT = 1, ACTIVE = "a", PAUSED = "p", ORPHANED = "o" }
+-- UNSERVED: active, and at its last tick no live worker knew its task
+_schedule = { FORMAT = 1, ACTIVE = "a", PAUSED = "p", ORPHANED = "o", UNSERVED = "u" }
 
 _offer = { AGAIN = 5000, TICKS = 100, BYTES = 262144, BUSY = 100 } -- ms; most in one turn; ms for a busy worker
+
+_unserved = { AGAIN = 60000 } -- ms after which such a tick is looked at again
 
 _orphan = { AGE = 86400000 } -- ms
 
@@ -97,7 +103,7 @@ end
 --- (name: str, one: table)
 --- uses: base
 function schedule.plan(name, one)
-  if one.state == _schedule.ACTIVE and one.next_ > 0 then
+  if (one.state == _schedule.ACTIVE or one.state == _schedule.UNSERVED) and one.next_ > 0 then
     redis.call("ZADD", base .. "ticks", one.next_, name)
   else
     redis.call("ZREM", base .. "ticks", name)
@@ -120,8 +126,20 @@ function schedule.is_orphaned(one, now)
   return one.declared > 0 and now - one.declared > _orphan.AGE
 end
 
+-- Whether a live worker knows the task of a schedule. A worker that has just declared it takes its first turn soon.
+-- Workers that do not say what they know may know it, and a bare value needs nobody who does.
+--- (one: table, now: int) -> bool
+--- uses: base
+--- seldom
+function schedule.is_served(one, now)
+  if one.declared > 0 and now - one.declared <= _unserved.AGAIN then return true end
+  local drafted = string.sub(one.body, 3 + struct.unpack(">I2", one.body))
+  local task = record.task(drafted)
+  return task == "" or redis.call("EXISTS", base .. "releases") == 0 or releases.know(task)
+end
+
 -- Offers due ticks to the worker that takes this turn: { now, name, schedule, … }, or an empty table. Removes an
--- orphaned schedule from `ticks` instead. In place of a name and a schedule, there may be "outbox:<queue>" and
+-- orphaned schedule from `ticks` instead, and puts off an unserved one, whose tick stays due. In place of a name and a schedule, there may be "outbox:<queue>" and
 -- entries for it (outbox.lua); or `flow.OVERDUE`, if dependents are to be given up (flow.lua).
 --- (s: table) -> table
 --- uses: base
@@ -147,7 +165,17 @@ function schedule.offer(s)
       offers[2], offers[3] = due[i], outbox.oldest(outbox.queue_of(due[i]))
       redis.call("ZADD", base .. "ticks", s.now + _offer.AGAIN, due[i])
       break
+    elseif one and not schedule.is_served(one, s.now) then
+      if one.state ~= _schedule.UNSERVED then
+        one.state = _schedule.UNSERVED
+        schedule.write(due[i], one)
+      end
+      redis.call("ZADD", base .. "ticks", s.now + _unserved.AGAIN, due[i])
     elseif one then
+      if one.state == _schedule.UNSERVED then
+        one.state = _schedule.ACTIVE
+        schedule.write(due[i], one)
+      end
       bytes = bytes + #packed[i]
       if bytes > _offer.BYTES and #offers > 1 then break end
       offers[#offers + 1], offers[#offers + 2] = due[i], packed[i]
@@ -235,6 +263,7 @@ function script.define_schedules(base, meta, given, how, defined, ...)
       if word == "created" or word == "replaced" then
         one.hash, one.body = hash, struct.pack(">I2", #ARGV[i + 4]) .. ARGV[i + 4] .. ARGV[i + 5]
       end
+      if one.state == _schedule.UNSERVED then one.state, plans = _schedule.ACTIVE, true end
       one.declared = how ~= "put" and s.now or 0
       if word ~= "older" then one.released = math.max(released, one.released) end
       schedule.write(name, one)

@@ -6,7 +6,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -16,6 +16,8 @@ from penstock.jobs.constants import DEAD, SCHEDULED
 from penstock.jobs.record import Record, readable_json
 from penstock.jobs.status import ENDS, Status
 from penstock.jobs.timing import Timing
+
+ScheduleState: TypeAlias = Literal["active", "paused", "unserved", "orphaned"]
 
 ORPHANED_AFTER: Final = 86400.0
 """A schedule is orphaned after this many seconds without a live worker that declares it."""
@@ -130,7 +132,8 @@ class ScheduleInfo:
     """A schedule, for people. Times are seconds since 1970 by the server's clock.
 
     id        `queue:name`
-    state     active, paused, or orphaned: no live worker has declared it for a day, so it enqueues nothing
+    state     active; paused; unserved: no live worker knows its task, so its tick waits for one that does; or orphaned:
+              no live worker has declared it for a day, so it enqueues nothing
     declared  whether the code of an app defines it (`@app.task(schedule=…)`), rather than `app.schedules.add`
     next      its next tick; None: it is not active
     last      its last tick; None: it had none
@@ -142,7 +145,7 @@ class ScheduleInfo:
     id: str
     name: str
     queue: str
-    state: Literal["active", "paused", "orphaned"]
+    state: ScheduleState
     cron: str
     timezone: str
     every: float | None
@@ -156,10 +159,10 @@ class ScheduleInfo:
 
     @classmethod
     def of(cls, queue: str, one: StoredSchedule, now: int) -> ScheduleInfo:
-        state: Literal["active", "paused", "orphaned"] = "paused"
+        state: ScheduleState = "paused"
         if one.state != b"p":
             is_orphaned = one.state == b"o" or (one.declared and now - one.declared > ORPHANED_AFTER * 1000)
-            state = "orphaned" if is_orphaned else "active"
+            state = "orphaned" if is_orphaned else "unserved" if one.state == b"u" else "active"
         record, timing = Record(one.draft), one.timing
         return cls(
             f"{queue}:{one.name}",
@@ -171,7 +174,7 @@ class ScheduleInfo:
             timing.every,
             timing.missed,
             one.declared > 0,
-            one.next_tick / 1000 if state == "active" and one.next_tick else None,
+            one.next_tick / 1000 if state in ("active", "unserved") and one.next_tick else None,
             one.last / 1000 if one.last else None,
             one.count,
             [record.task, readable_json(record.payload)],

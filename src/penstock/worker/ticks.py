@@ -18,7 +18,6 @@ from penstock.jobs.definition import Definition
 from penstock.jobs.flow_bindings import FlowBindings
 from penstock.jobs.middleware import EnqueueContext, JobDraft
 from penstock.jobs.queue import Queue
-from penstock.jobs.record import Record
 from penstock.jobs.release import release_time
 from penstock.jobs.schedule import ORPHANED_AFTER, ScheduleDefinition, StoredSchedule
 from penstock.jobs.schedule_bindings import ScheduleBindings, Tick
@@ -31,9 +30,6 @@ log = logging.getLogger("penstock.worker")
 RENEWED_EVERY: Final = ORPHANED_AFTER / 24
 """Seconds after which a worker declares its schedules again."""
 
-_UNKNOWN_AFTER: Final = RENEWED_EVERY + 300
-"""Seconds after which no live worker can know the task of a schedule: each would have declared the schedule again."""
-
 _DECLARED_TOGETHER: Final = 50
 
 
@@ -45,9 +41,6 @@ class TickServer:
 
     def __init__(self, app: App, queues: Sequence[Queue]) -> None:
         self._driver: Driver = app._driver
-        self._registry = app.registry
-        self._skipped: set[str] = set()
-        """The schedules whose ticks this worker has skipped, because no live worker knows their tasks."""
         self._queue = app.queue
         self._declared: dict[Queue, list[ScheduleDefinition]] = {}
         for queue in queues:
@@ -100,37 +93,17 @@ class TickServer:
             try:
                 stored = StoredSchedule.read(name, packed)
                 ticks, following = stored.timing.due(stored.next_tick, now)
-                known = self._is_known(stored, now)
-                if not known:
-                    ticks = []
                 drafts = [JobDraft(shard.name, stored.job_id(tick), stored.draft) for tick in ticks]
                 with shard.middleware.around_enqueue(EnqueueContext(shard.name, drafts)):
                     jobs = [(draft.key, draft.record) for draft in drafts]
                     tick = ScheduleBindings(shard.bindings).tick([Tick(stored, ticks, jobs, following)])
                     (counted,) = await self._driver.aio.run(tick)
-                if counted and known and len(ticks) != 1:
+                if counted and len(ticks) != 1:
                     log.info("schedule %s: %d jobs for the ticks that were missed", stored.name, len(ticks))
             except PenstockError as error:
                 log.warning("schedule %s: its tick failed and is tried again: %s", name.decode(errors="replace"), error)
             except Exception:
                 log.exception("schedule %s: its tick failed and is tried again", name.decode(errors="replace"))
-
-    def _is_known(self, stored: StoredSchedule, now: int) -> bool:
-        """Whether a live worker, of this or another release of the app, may know the task of a schedule."""
-        record = Record(stored.draft)
-        if not stored.declared or now - stored.declared <= _UNKNOWN_AFTER * 1000 or not record.is_call:
-            return True
-        if self._registry.get(record.task) is not None:
-            return True
-        if stored.name not in self._skipped:
-            self._skipped.add(stored.name)
-            log.warning(
-                "schedule %s: its ticks are skipped, because no live worker has declared it, and this worker has no "
-                "task %r: remove it with `penstock schedule rm`, or start a worker whose code has the task",
-                stored.name,
-                record.task,
-            )
-        return False
 
     async def _give_up_open(self, shard: Shard) -> None:
         """Cancel the jobs of flows whose program died before it had enqueued all of the flow."""

@@ -65,7 +65,7 @@ class QueueAudit:
         stored = [StoredSchedule.read(name, packed) for name, packed in self.keys.get("schedules", {}).items()]
         if gone := set(self.keys.get("runs", {})) - set(self.keys.get("schedules", {})):
             yield f"runs: of schedules that do not exist: {sorted(gone)}"
-        planned = {one.name.encode() for one in stored if one.state == b"a" and one.next_tick}
+        planned = {one.name.encode() for one in stored if one.state in (b"a", b"u") and one.next_tick}
         planned |= {name.encode() for name in self.keys if name.startswith("outbox:")}
         ticks = self.keys.get("ticks", {})
         if "opened" in self.keys:

@@ -135,7 +135,7 @@ function inWords(row) {
 
 export function Schedules({ mayAct }) {
   const [answer, error, again] = useAnswer("schedules");
-  const state = { active: "good", paused: "warn", orphaned: "bad" };
+  const state = { active: "good", paused: "warn", unserved: "bad", orphaned: "bad" };
   const columns = answer && [
     [t("schedule"), (row) => html`<div class="mono">${row.id}</div><span class="quiet">${row.declared ? t("declared") : t("added")}</span>`],
     [t("when"), (row) => html`${inWords(row)}<div class="quiet mono">${row.cron} ${row.cron && row.timezone}</div>`],
