@@ -16,6 +16,7 @@ from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Claim, Ending, Settlement, TurnReply
 from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, LIMITED, LIMITS, OWN_ID, UNIQUE, UNIQUE_KEY
 from penstock.jobs.durable_bindings import StepBindings
+from penstock.jobs.editing import requeue_with
 from penstock.jobs.failures import Failures
 from penstock.jobs.flow_bindings import FlowBindings, FlowRow
 from penstock.jobs.keys import QUEUE, QueueKeys
@@ -390,6 +391,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "count_dead": bindings.count_dead(0),
         "dead_until": bindings.dead_until(0, 10),
         "requeue": bindings.requeue(["dead"]),
+        "requeue_edited": requeue_with(bindings, "dead", record("ada")),
         "remove_dead": bindings.remove_dead(["dead"]),
         "take_in_shard": shard.take_in("newer", record("ada"), "1 2 0"),
         "enqueue_in_shard": shard.enqueue(["newest", record("ada")], "1 2 0"),

@@ -75,7 +75,11 @@ def test_a_state_and_an_ending_never_share_a_letter():
 def test_a_mask_leaves_out_the_flags_that_it_names():
     found = constants_of("jobs/record.lua")
     flag, mask = found["flag"], found["_mask"]
-    assert mask == {"NO_SUSPECT": 255 - flag["SUSPECT"]}
+    assert mask == {
+        "NO_SUSPECT": 255 - flag["SUSPECT"],
+        "OF_KEYS": flag["LIMITED"] + flag["UNIQUE"],
+        "OF_RUNS": flag["CALL"] + flag["SUSPECT"] + flag["REASON"] + flag["NOTES"],
+    }
 
 
 def constants_of(name: str) -> Mapping[str, Mapping[str, int]]:

@@ -76,7 +76,7 @@ def why(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
 
 
 def show_attempts(attempts: Sequence[Attempt], now: float) -> None:
-    """The runs that did not complete a job, the latest first. Nothing if there are none."""
+    """The runs that did not complete a job, the latest first. Prints nothing if it has no such run."""
     if not attempts:
         return
     show("")

@@ -11,6 +11,7 @@ TIMEOUT: Final = b"t"
 
 # failure, in failures.lua
 LONGEST: Final = 12288
+ARGUMENTS: Final = 4096
 
 # outcome, in failures.lua
 POSTPONED: Final = b"p"

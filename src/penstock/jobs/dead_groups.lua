@@ -8,8 +8,8 @@
 function script.failures(base, meta, ids, ...)
   local page, budget = {}, slice.of(#ARGV)
   for i = ids, #ARGV do
-    if not slice.take(budget, redis.call("HSTRLEN", base .. "reasons", ARGV[i])) then break end
-    page[#page + 1] = redis.call("HGET", base .. "reasons", ARGV[i])
+    if not slice.take(budget, redis.call("HSTRLEN", base .. "failures", ARGV[i])) then break end
+    page[#page + 1] = redis.call("HGET", base .. "failures", ARGV[i])
   end
   return page
 end

@@ -12,7 +12,7 @@ from penstock.core.arguments import check_whole, is_text, shown
 from penstock.core.operations import Operation, RoundTrip
 from penstock.errors import ConfigurationError
 from penstock.jobs.bindings import QueueBindings
-from penstock.jobs.claims import Failure
+from penstock.jobs.failures import Failures
 from penstock.jobs.job_list import BulkProgress, Cursor, Jobs, job_filter
 from penstock.jobs.listing import FoundJob, ListingBindings
 from penstock.jobs.shards import ShardMap
@@ -148,7 +148,7 @@ class _Walk:
 
     def _each(self, queue: str, failures: Sequence[bytes | None]) -> Iterator[DeadGroup]:
         for row, failure in zip(self.rows, failures, strict=True):
-            reason = Failure.read(failure).reason
+            reason = Failures.read(failure).reason
             task, error, died = row.record.task, error_shape(reason), row.record.since / 1000
             yield DeadGroup(group_key(task, error), task, error, 1, died, died, f"{queue}:{row.key}", reason)
 

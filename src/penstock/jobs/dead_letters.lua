@@ -41,7 +41,8 @@ function script.count_dead(base, meta, given, age)
 end
 
 -- Makes dead letters ready again, with their counts at zero; their attempts are kept. A dead letter stays dead if
--- another job holds its unique key. Returns { how many are ready again, id of a job that stays dead, id of the job that holds its key, … }.
+-- another job holds its unique key. Returns { how many are ready again, id of a job that stays dead, id of the job that
+-- holds its key, … }.
 --- keys: base meta
 --- args: given: int, ids: *
 --- frame: change

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.arguments import check_whole
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
+from penstock.jobs.editing import Edited, requeue_edited
 from penstock.jobs.failures import Attempt, Failures
 from penstock.jobs.job import info_of
 from penstock.jobs.record import Record, Seen, StoredJob
@@ -79,14 +80,29 @@ class DeadLetters:
         return sorted(letters, key=lambda one: -one.died)[offset : offset + limit]
 
     @verb
-    def requeue(self, *ids: str) -> Operation[int]:
+    def requeue(self, *ids: str, call: Edited | None = None) -> Operation[int]:
         """Make these jobs ready again, with all their counts at 0. Returns how many of the ids were dead letters.
 
         What is kept of their failed attempts stays.
 
+        call  run one dead letter with these arguments, as in `requeue(id, call=send.call("bo@example.com"))`. Its
+              unique key and its limits follow from them. The old arguments become an entry of `JobInfo.failures`. Two
+              round trips. Raises UniqueKeyHeld, and BadCall for the call of another task, or if some arguments are
+              results of other jobs. Then the dead letter stays as it is
+
         One round trip for each 50.
         """
+        if call is not None:
+            return self._requeue_edited(ids, call)
         return self._change(ids, lambda shard, keys: shard.bindings.requeue(keys))
+
+    def _requeue_edited(self, ids: Sequence[str], call: Edited) -> Operation[int]:
+        if len(ids) != 1:
+            raise ValueError(
+                f"requeue(call=…) with {len(ids)} ids: give one, because each job has arguments of its own"
+            )
+        shard = self._shards.of_job(ids[0])
+        return int((yield from requeue_edited(shard.bindings, shard.key_of(ids[0]), call)))
 
     @verb
     def remove(self, *ids: str) -> Operation[int]:

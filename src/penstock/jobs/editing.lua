@@ -1,4 +1,5 @@
--- Changes one waiting job: when it is due, its priority, its arguments. queue.lua draws the states and maps the keys.
+-- Changes one waiting job (when it is due, its priority, its arguments) or a dead letter (its arguments). queue.lua
+-- draws the states and maps the keys.
 --
 -- The job gets a new generation, so its old entry no longer represents it. It enters its lane as if it were enqueued
 -- now: it gives up its places in limits, and passes the limits again.
@@ -37,6 +38,30 @@ function script.edit(base, meta, caller, number, given, id, due, due_is_date, pr
     editing.enter_again(s, id, body, changed, due)
   end
   return "edited"
+end
+
+-- Gives a dead letter the arguments of another call of its task, with the unique key and the limits that follow from
+-- them, and makes it ready again. The arguments until then become an attempt. `drafted`: the call. Returns `requeued`;
+-- or why nothing changed: `task` (it is of another task), `fixed` (it has results of other jobs among its arguments),
+-- `alive` (it is in the queue and not dead), `done`, `none`, or { id of the job that holds the new key }.
+--- keys: base meta
+--- args: caller: str, number: int, given: int, id: str, drafted: str
+--- frame: once
+function script.requeue_edited(base, meta, caller, number, given, id, drafted)
+  local body = record.get(id)
+  if not body then return results.get(id, s.now) and "done" or "none" end
+  if record.state(body) ~= state.DEAD then return "alive" end
+  if record.has(record.powers(body), power.AFTER_OTHERS) then return "fixed" end
+  if record.task(body) ~= record.task(drafted) then return "task" end
+  local old, attempts, changed = record.payload(body), record.attempts(body), record.edited(body, drafted)
+  if record.has(record.flags(changed), flag.LIMITED) then
+    limits.open(s)
+    limits.read_drafts(s, { changed })
+  end
+  local holder = dead_letters.requeue(s, id, changed)
+  if holder then return { holder } end
+  failures.add(id, 0, "", outcome.EDITED, attempts, 0, s.now, string.sub(old, 1, failure.ARGUMENTS))
+  return "requeued"
 end
 
 -- Takes a waiting job out of its list, and puts it into one again as `changed`. `due`: -1 keeps its due time.

@@ -1,14 +1,16 @@
-"""Changing a waiting job: when it is due, its priority, its arguments."""
+"""Changing a waiting job (when it is due, its priority, its arguments) or a dead letter (its arguments)."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, Protocol
 
-from penstock.core.operations import Operation
-from penstock.errors import BadCall
+from penstock.core.idempotency import UNNUMBERED
+from penstock.core.operations import Operation, RoundTrip
+from penstock.errors import BadCall, UniqueKeyHeld
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.options import Options
+from penstock.jobs.record import StoredJob, with_tags_of
 
 
 class EncodedCall(Protocol):
@@ -18,6 +20,46 @@ class EncodedCall(Protocol):
     def payload(self) -> bytes: ...
     @property
     def task(self) -> Any: ...
+
+
+class Edited(EncodedCall, Protocol):
+    """A call that can be enqueued."""
+
+    def draft(self) -> tuple[str, bytes]: ...
+
+
+def requeue_edited(bindings: QueueBindings, key: str, call: Edited) -> Operation[bool]:
+    """See `DeadLetters.requeue` with a call."""
+    if not isinstance(getattr(call, "payload", None), bytes):
+        raise BadCall(f"requeue(call={call!r}): give a call, as in task.call(…)")
+    stored: StoredJob = yield bindings.show(key)
+    _, draft = call.draft()
+    if stored.record is not None:
+        draft = with_tags_of(stored.record, draft)
+    job = f"{bindings.keys.queue}:{key}"
+    answer = yield requeue_with(bindings, key, draft)
+    if isinstance(answer, list):
+        holder = f"{bindings.keys.queue}:{answer[0]}"
+        raise UniqueKeyHeld(
+            f"job {job} stays a dead letter: job {holder} holds the unique key of the new arguments", holder=holder
+        )
+    if answer == "fixed":
+        raise BadCall(
+            f"job {job} has results of other jobs among its arguments, which cannot change: enqueue the call anew, and "
+            "remove the dead letter"
+        )
+    if answer == "task":
+        raise BadCall(f"job {job} is not of task {call.task.name!r}: its arguments are others")
+    return bool(answer == "requeued")
+
+
+def requeue_with(bindings: QueueBindings, key: str, draft: bytes) -> RoundTrip[str | list[str]]:
+    """Give a dead letter the arguments of a draft, and make it ready again (see `editing.lua`)."""
+    return bindings._call("requeue_edited", (*UNNUMBERED, bindings.clock.now_ms, key, draft), _read_answer)
+
+
+def _read_answer(reply: Any) -> Any:
+    return [one.decode(errors="replace") for one in reply] if isinstance(reply, list) else reply.decode()
 
 
 def edit_job(

@@ -2,8 +2,8 @@
 --
 --   failures   HASH   id -> since when no worker can read it, a release that may, and attempts, the latest first
 --
--- An attempt is what the worker says of it (JSON) behind a few numbers that scripts know better. A dead letter keeps its
--- attempts, also when it is requeued, so the next one shows what happened before.
+-- An attempt is the worker's own words (JSON) behind a few numbers that scripts know better. A dead letter keeps them
+-- when it is requeued, so the next one shows what happened before.
 
 _failures = layout {
   since = "I6", -- server ms since which workers hand the job back because they cannot read it; 0: they do not
@@ -19,7 +19,7 @@ _attempt = layout {
   text = "*", -- JSON; of an edit, the arguments until then
 }
 
-failure = { LONGEST = 12288 } -- bytes of the text of an attempt
+failure = { LONGEST = 12288, ARGUMENTS = 4096 } -- bytes of the text of an attempt, and of old arguments
 
 outcome = { FAILED = "f", POSTPONED = "p", UNREAD = "u", LOST = "l", EDITED = "e" }
 

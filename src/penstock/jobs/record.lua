@@ -82,7 +82,8 @@ power = { UNIQUE_KEY = 1, LIMITS = 2, AFTER_OTHERS = 4, TAGS = 8, IN_SHARDS = 12
 -- One limit of a job.
 _limit = { KEY = 1, MOST = 2, INTERVAL = 3, BURST = 4, RELEASE = 5 } -- KEY: name=key
 
-_mask = { NO_SUSPECT = 253 }
+-- OF_KEYS: LIMITED and UNIQUE; OF_RUNS: the flags that do not follow from the call
+_mask = { NO_SUSPECT = 253, OF_KEYS = 144, OF_RUNS = 15 }
 
 -- The size class of an entry: up to 1 KiB, up to 2 KiB, … MORE is set in the first entry of a lane that has others.
 _size_class = { BYTES = 1024, MORE = 128 }
@@ -162,6 +163,27 @@ end
 --- (body: str) -> str
 function record.head(body)
   return string.sub(body, 1, record.behind_names(body) - 1)
+end
+
+-- The payload of a record.
+--- (body: str) -> str
+function record.payload(body)
+  local at, powers, one = record.behind_names(body), record.powers(body), 1
+  while one <= power.IN_SHARDS do
+    if bit.band(powers, one) > 0 then at = at + 2 + struct.unpack(">H", body, at) end
+    one = one * 2
+  end
+  return string.sub(body, at)
+end
+
+-- A copy of the record of a dead letter with the powers and the payload of another draft of its task.
+--- (body: str, drafted: str) -> str
+function record.edited(body, drafted)
+  local behind = string.sub(drafted, #record.head(drafted) + 1)
+  local flags, powers = record.flags(body), record.powers(drafted)
+  flags = bit.bor(bit.band(flags, _mask.OF_RUNS), bit.band(record.flags(drafted), _mask.OF_KEYS), flag.REASON)
+  local head = record.head(body)
+  return record.with(head, { flags = flags, powers = powers }) .. behind
 end
 
 -- A copy of the record in another state and with a new generation, as each transition makes it.

@@ -30,6 +30,7 @@ from penstock.jobs.constants import (
     REASON,
     RECORD,
     SUSPECT,
+    TAGS,
     UNIQUE_KEY,
 )
 
@@ -104,6 +105,17 @@ def redrafted(record: Record, how: int, due: int, expires: int) -> bytes:
     if record.state == DEAD:
         _set(body, RECORD, attempts=0, deliveries=0, losses=0, crashes=0, host_deaths=0)
     return bytes(body)
+
+
+def with_tags_of(record: Record, draft: bytes) -> bytes:
+    """The draft, with the tags of a record if it has none of its own."""
+    tags = record.sections.get(TAGS)
+    if tags is None or draft[POWERS_AT] & TAGS:
+        return draft
+    at = _trace_start(draft)
+    at += draft[at - 1]
+    sections, end = read_sections(draft[POWERS_AT], draft, at)
+    return with_power(draft[:at], TAGS) + pack_sections({**sections, TAGS: tags}) + draft[end:]
 
 
 def has_powers(record: bytes) -> bool:

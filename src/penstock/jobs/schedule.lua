@@ -139,8 +139,9 @@ function schedule.is_served(one, now)
 end
 
 -- Offers due ticks to the worker that takes this turn: { now, name, schedule, … }, or an empty table. Removes an
--- orphaned schedule from `ticks` instead, and puts off an unserved one, whose tick stays due. In place of a name and a schedule, there may be "outbox:<queue>" and
--- entries for it (outbox.lua); or `flow.OVERDUE`, if dependents are to be given up (flow.lua).
+-- orphaned schedule from `ticks` instead, and puts off an unserved one, whose tick stays due. In place of a name and a
+-- schedule, there may be "outbox:<queue>" and entries for it (outbox.lua); or `flow.OVERDUE`, if dependents are to be
+-- given up (flow.lua).
 --- (s: table) -> table
 --- uses: base
 --- seldom
