@@ -12,7 +12,8 @@ from penstock.cli import dead_batches, dead_files, dead_messages, job_actions
 from penstock.cli.ages import Age
 from penstock.cli.exits import Exit
 from penstock.cli.job import show_attempts, value_text
-from penstock.cli.where import HERE, AsJson, Limit, Offset, Where, Yes, confirm
+from penstock.cli.job_outcomes import report_outcomes
+from penstock.cli.where import HERE, AsJson, Limit, Offset, Where, Yes, confirm, read_arguments
 from penstock.errors import ConfigurationError
 from penstock.jobs.job_list import BulkProgress
 from penstock.ops.inspect import Inspector
@@ -129,7 +130,14 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
         show("", letter.traceback.rstrip())
 
 
-def retry(*ids: str, all_of: AllOf = None, group: str | None = None, yes: Yes = False, where: Where = HERE) -> Exit:
+def retry(
+    *ids: str,
+    all_of: AllOf = None,
+    group: str | None = None,
+    arguments: str | None = None,
+    yes: Yes = False,
+    where: Where = HERE,
+) -> Exit:
     """Run dead letters again, with their attempts reset to zero. Exit code 1 if one is not a dead letter.
 
     The dead batches of an aggregate are counted by its next run, and dead files are saved by the next `files receive`
@@ -143,11 +151,16 @@ def retry(*ids: str, all_of: AllOf = None, group: str | None = None, yes: Yes = 
         Instead of ids: all present dead letters of this queue, or of what `dead ls` takes instead of a queue.
     group
         With --all QUEUE: only those of this group, as `dead groups` lists it.
+    arguments
+        Run the one job that is named with these arguments, a JSON object of all of them by name. Its unique key and
+        its limits follow from them. Needs --app.
     yes
         Do not ask; required with --all unless at a terminal.
     """
     queue = _queue_of_all(ids, all_of)
     _check_option("--group", group, queue)
+    if arguments is not None:
+        return _repair(ids, arguments, where)
     if other := _other(queue or ids[0]):
         return Exit(other.retry(ids, queue, where, yes=yes))
     with where.open() as inspector:
@@ -159,6 +172,17 @@ def retry(*ids: str, all_of: AllOf = None, group: str | None = None, yes: Yes = 
         done = _do_to_all(inspector, queue, "runs {} again", inspector.queues.requeue_all_dead, yes=yes)
         show(f"Requeued {many(done, 'job')} of {queue}.")
         return Exit.OK
+
+
+def _repair(ids: Sequence[str], arguments: str, where: Where) -> Exit:
+    if len(ids) != 1 or _other(ids[0]):
+        raise ConfigurationError("--arguments is for one job of a queue: name it by its id")
+    if where.app is None:
+        raise ConfigurationError("dead retry --arguments needs the app that has the task: --app module:name")
+    values = read_arguments(arguments)
+    with where.open() as inspector:
+        outcome = inspector.jobs.repair_dead(ids[0], values)
+    return report_outcomes([outcome], "requeued with these arguments", "only a dead letter can be retried")
 
 
 def rm(

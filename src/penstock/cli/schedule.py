@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-import msgspec
-
 from penstock.cli.job import value_text
-from penstock.cli.where import HERE, AsJson, Where
+from penstock.cli.where import HERE, AsJson, Where, read_arguments
 from penstock.errors import ConfigurationError
 from penstock.jobs.schedule import ScheduleInfo, ScheduleRun
 from penstock.jobs.timing import Missed
@@ -102,10 +100,7 @@ def add(
     """
     if where.app is None:
         raise ConfigurationError("schedule add needs the app that has the task: --app module:name")
-    try:
-        values = msgspec.json.decode(arguments, type=dict[str, object])
-    except msgspec.DecodeError as error:
-        raise ConfigurationError(f"--arguments {arguments!r}: not a JSON object: {error}") from error
+    values = read_arguments(arguments)
     with where.open(creates=True) as inspector:
         one = inspector.schedules.add(name, task, values, schedule=cron, timezone=timezone, every=every, missed=missed)
     show(f"Added {one.id}, {times_text(one)}; next {time_text(one.next)}.")

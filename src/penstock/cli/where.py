@@ -103,6 +103,16 @@ def check_bounds(name: str, number: int | None, least: int, most: int | None = N
         raise ConfigurationError(f"{name} {number}: use {bounds}")
 
 
+def read_arguments(text: str) -> dict[str, object]:
+    """The arguments of a call by name. Raises ConfigurationError for a text that is not a JSON object."""
+    import msgspec  # imported here, because most commands do not need it
+
+    try:
+        return msgspec.json.decode(text, type=dict[str, object])
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"--arguments {text!r}: not a JSON object: {error}") from error
+
+
 def confirm(what: str, *, yes: bool) -> None:
     """Print what will be destroyed and ask for confirmation. Raises ConfigurationError without one."""
     print(terminal_safe(what), file=sys.stderr)

@@ -17,12 +17,14 @@ from penstock.errors import BadCall, CancelTimeout, ConfigurationError, JobNotFo
 from penstock.jobs.constants import CALL
 from penstock.jobs.counts import Counts
 from penstock.jobs.dead_letters import DeadLetter, dead_letter
+from penstock.jobs.editing import requeue_edited
 from penstock.jobs.job import Job, JobInfo
 from penstock.jobs.job_list import JobPage, Jobs, JobSummary, Wanted, job_filter
 from penstock.jobs.listing import FoundJob
 from penstock.jobs.moving import move_jobs
 from penstock.jobs.options import EnqueueOptions, Options, job_start, options_of
 from penstock.jobs.record import StoredJob
+from penstock.jobs.shard_table import whole_name
 from penstock.jobs.status import Status, status_of
 from penstock.jobs.task import Task
 from penstock.jobs.why import Explanation
@@ -250,6 +252,19 @@ class JobQuestioner(Questioner):
         if status is not Status.DEAD or found.record is None:
             raise PenstockError(f"job {job_id} is not a dead letter: it is {status}")
         return dead_letter(job.shard, job.key, found.record.since / 1000, found.record, found.failures)
+
+    @verb
+    def repair_dead(self, job_id: str, arguments: Mapping[str, Any]) -> Operation[ActionOutcome]:
+        """Requeue a dead letter with other arguments, by their names (see `DeadLetters.requeue`).
+
+        Three round trips. Raises UnknownTask if the app lacks the task, BadCall for arguments that do not fit, and
+        PenstockError for a job that is not a dead letter. Then nothing changed.
+        """
+        letter, job = (yield from self.show_dead.within(job_id)), self.open(job_id)
+        definition = self._app.registry.find(letter.task)
+        task: Task[..., Any] = Task(definition.function, definition, self._app.queue(whole_name(job.shard.name)))
+        is_done = yield from requeue_edited(job.shard.bindings, job.key, task.call(**arguments))
+        return ActionOutcome(job.id, is_done, status_of((yield job.shard.bindings.show(job.key))))
 
     @verb
     def requeue_dead(self, *ids: str) -> Operation[list[ActionOutcome]]:
