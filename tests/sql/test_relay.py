@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from penstock import ConfigurationError, Penstock
 from penstock.errors import FormatTooNew
-from penstock.sql import Outbox, relay, rows, schema
+from penstock.sql import Outbox, delivery, relay, rows, schema
 from penstock.sql.relay import Relay
 from penstock.sql.steps import ThreadBell, run_in_thread
 from tests.conftest import commands, until
@@ -93,7 +93,9 @@ def test_the_sender_lets_older_rows_of_the_tenant_go_first(shop: Shop, away: Sho
     assert shop.orders() == [1, 2]
 
 
-def test_a_relay_that_dies_between_the_answer_and_the_deletion_doubles_nothing(shop: Shop, away: Shop, quick: None):
+def test_a_relay_that_dies_between_the_answer_and_the_deletion_doubles_nothing(
+    shop: Shop, away: Shop, monkeypatch: pytest.MonkeyPatch
+):
     leave(away, 1, 2)
     turn(shop)  # and it is gone
     assert away.states() == [schema.SENT] * 2
@@ -105,6 +107,7 @@ def test_a_relay_that_dies_between_the_answer_and_the_deletion_doubles_nothing(s
     with away.engine.begin() as connection:
         connection.execute(update(schema.outbox).values(until=1))
     second = turn(shop)
+    monkeypatch.setattr(delivery, "SAFE_AFTER", 0.0)
     assert shop.queue.count().ready == 0
     eventually(lambda: turn(shop, second) is second and away.rows() == [])
     assert shop.queue.count().completed == 2

@@ -44,6 +44,17 @@ class OutboxRow(NamedTuple):
         return KeptCall(self.nonce, self.age, self.job, self.record)
 
 
+_COLUMNS: Final = (
+    outbox.c.number,
+    outbox.c.nonce,
+    outbox.c.queue,
+    outbox.c.job,
+    outbox.c.lane,
+    outbox.c.record,
+    outbox.c.durable,
+)
+
+
 def draw_nonce() -> int:
     return secrets.randbits(63)
 
@@ -57,9 +68,13 @@ def visible(connection: Connection, rows: Sequence[OutboxRow]) -> tuple[set[int]
 
     One query, which must run outside of the transaction that wrote the rows.
     """
-    older = outbox.alias("older")
-    is_old = or_(older.c.state == LEASED, and_(older.c.state == WAITING, older.c.created < now_ms() - YOUNG))
-    behind = exists().where(older.c.lane == outbox.c.lane, older.c.state.in_([WAITING, LEASED]), is_old)
+    leased, waiting = outbox.alias("leased"), outbox.alias("waiting")
+    oldest = select(waiting.c.created).where(waiting.c.state == WAITING, waiting.c.lane == outbox.c.lane)
+    behind = or_(
+        exists().where(leased.c.state == LEASED, leased.c.lane == outbox.c.lane),
+        oldest.order_by(waiting.c.state, waiting.c.lane, waiting.c.number).limit(1).scalar_subquery()
+        < now_ms() - YOUNG,
+    )
     found = select(outbox.c.nonce, outbox.c.lane, behind).where(
         outbox.c.number.in_([row.number for row in rows]), outbox.c.state == WAITING
     )
@@ -138,38 +153,32 @@ def lease(connection: Connection, relay: str, after_lane: int, most: int) -> lis
     )
     connection.execute(update(outbox).where(over).values(state=WAITING, relay="", until=0))
     taken = select(outbox.c.lane).where(outbox.c.state == LEASED, outbox.c.relay != relay).distinct()
-    free = sorted(set(range(LANES)) - set(connection.execute(taken).scalars()))
+    busy = connection.execute(taken).scalars().all()
     found: list[OutboxRow] = []
-    for lanes in ([lane for lane in free if lane >= after_lane], [lane for lane in free if lane < after_lane]):
-        if lanes and len(found) < most:
-            found += _oldest(connection, lanes, most - len(found))
-    for some in _chunks(found):
-        connection.execute(update(outbox).where(_these(some)).values(state=LEASED, relay=relay, until=now_ms() + LEASE))
+    for part in (outbox.c.lane >= after_lane, outbox.c.lane < after_lane):
+        if len(found) < most:
+            found += _lease_oldest(connection, relay, and_(part, outbox.c.lane.not_in(busy)), most - len(found))
     return found
 
 
-_COLUMNS: Final = (
-    outbox.c.number,
-    outbox.c.nonce,
-    outbox.c.queue,
-    outbox.c.job,
-    outbox.c.lane,
-    outbox.c.record,
-    outbox.c.durable,
-)
-
-
-def _oldest(connection: Connection, lanes: Sequence[int], most: int) -> list[OutboxRow]:
-    wanted = (
-        select(*_COLUMNS, now_ms() - outbox.c.created)
-        .where(outbox.c.state == WAITING, outbox.c.lane.in_(lanes), outbox.c.created < now_ms() - YOUNG)
+def _lease_oldest(connection: Connection, relay: str, lanes: Any, most: int) -> list[OutboxRow]:
+    oldest = (
+        select(outbox.c.number)
+        .where(outbox.c.state == WAITING, lanes, outbox.c.created < now_ms() - YOUNG)
         .order_by(outbox.c.lane, outbox.c.number)
         .limit(most)
     )
-    return [
+    leased = (
+        update(outbox)
+        .where(outbox.c.number.in_(oldest))
+        .values(state=LEASED, relay=relay, until=now_ms() + LEASE)
+        .returning(*_COLUMNS, now_ms() - outbox.c.created)
+    )
+    rows = [
         OutboxRow(number, nonce, queue, job, lane, bytes(record), bool(durable), max(0, age))
-        for number, nonce, queue, job, lane, record, durable, age in connection.execute(wanted)
+        for number, nonce, queue, job, lane, record, durable, age in connection.execute(leased)
     ]
+    return sorted(rows, key=lambda row: (row.lane, row.number))
 
 
 @dataclass(frozen=True, slots=True)
