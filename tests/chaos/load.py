@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias
 
-from penstock import Item, LeaseLost, Penstock, PenstockError, ServerError
+from penstock import Item, LeaseLost, NotDurable, Penstock, PenstockError, ServerError
 from penstock.errors import BarrierBroken, ChannelError
 from penstock.messages.message import number_of
 from penstock.testing import (
@@ -50,6 +50,7 @@ from penstock.testing.history import (
     StillHeld,
     StillLeads,
 )
+from tests.chaos import switch_app
 from tests.servers import eventually
 
 Steps: TypeAlias = Generator[Any, Any, None]
@@ -77,6 +78,8 @@ class Work(ABC):
     def __init__(self, app: Penstock, name: str, over: threading.Event) -> None:
         self.app, self.name, self.over, self.pause = app, name, over, PAUSE
         self.done = Counter[str]()
+        self.done_at: dict[str, list[float]] = {}
+        """Part -> when it has done something, by `time.monotonic()`."""
         self.events: list[Event] = []
         self.answered: dict[Any, float] = {}
         """What the server accepted -> when."""
@@ -100,6 +103,7 @@ class Work(ABC):
             try:
                 yield from part()
                 self.done[name] += 1
+                self.done_at.setdefault(name, []).append(time.monotonic())
             except (TimeoutError, LeaseLost, BarrierBroken, ServerError, ChannelError):
                 pass
             yield self.pause
@@ -184,6 +188,49 @@ class ShardedJobWork(JobWork):
 
     def number(self, item: Item) -> int:
         return int(item.body[1]["n"])
+
+
+class WorkerWork(JobWork):
+    """Jobs that a worker runs, in a process of its own (`switch_app.py`), which the test starts."""
+
+    kind = "worker"
+
+    def __init__(self, app: Penstock, name: str, over: threading.Event) -> None:
+        Work.__init__(self, app, name, over)
+        self.note = switch_app.register(app, name)
+        self.completed = Counter[int]()
+        self.durable: set[int] = set()
+        self.doubts = 0
+
+    @property
+    def parts(self) -> Sequence[Callable[[], Steps]]:
+        return (self.enqueue, self.enqueue_durably, self.await_result)
+
+    def enqueue(self) -> Steps:
+        n = next(self.numbers)
+        yield partial(self.note.enqueue, n)
+        self.answered[n] = time.time()
+
+    def enqueue_durably(self) -> Steps:
+        n = next(self.numbers)
+        try:
+            yield partial(self.note.using(durable=True).enqueue, n)
+            self.durable.add(n)
+        except NotDurable:
+            self.doubts += 1
+
+    def await_result(self) -> Steps:
+        job = yield partial(self.note.enqueue, next(self.numbers))
+        yield partial(job.result, timeout=10)
+
+    def violations(self, upto: float) -> Iterable[str]:
+        """The queue has to be empty. `done` has what each job staged."""
+        missing = [n for n in self.durable if n not in self.completed]
+        return (
+            self.lost(self.completed, upto)
+            + [f"{self.kind}: {len(missing)} durable jobs were lost, such as {missing[:3]}"] * bool(missing)
+            + self.doubled(self.completed, math.inf)
+        )
 
 
 class LockWork(Work):
@@ -567,6 +614,14 @@ class Load:
         """What the work shows that must not happen. `upto`: later answers may be lost."""
         found = [f"{one.kind}: {text}" for one in self.work for text in one.violations(upto)]
         return self._errors + found
+
+    def gaps(self, at: float) -> dict[str, float]:
+        """For each part, the seconds from `at`, a `time.monotonic()`, until it has done something again."""
+        return {
+            f"{one.kind}.{name}": next((done - at for done in times if done >= at), math.inf)
+            for one in self.work
+            for name, times in one.done_at.items()
+        }
 
     def __str__(self) -> str:
         return ", ".join(f"{one.kind} {sum(one.done.values())}" for one in self.work)
