@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock import Penstock, Queue, Status
+from penstock import Concurrency, Penstock, Queue, Status
 from penstock.info import Counts, TenantCounts
 from tests.conftest import Do, Time
 
@@ -51,6 +51,34 @@ async def test_the_age_is_that_of_the_oldest_ready_job(queue: Queue, do: Do, clo
     assert (await do(queue.count)).oldest == pytest.approx(10, abs=1)
     assert (await do(queue.tenant("a").count)).oldest == 0
     await do(first.complete)
+
+
+async def test_the_age_of_the_oldest_parked_job_is_kept_however_it_was_parked(app: Penstock, do: Do, clock: Time):
+    queue = app.queue("q")
+
+    @app.task(queue="q", limit=Concurrency(1, key="{key}"))
+    async def limited(key: str) -> None: ...
+
+    assert (await do(queue.count)).oldest_parked == 0
+    jobs = [await do(limited.enqueue, "a") for _ in range(2)]
+    clock.advance(100)
+    jobs += [await do(limited.enqueue, "a"), await do(limited.enqueue, "b")]
+    counts = await do(queue.count)
+    assert (counts.ready, counts.parked, counts.oldest_parked) == (2, 2, pytest.approx(100, abs=1))
+    assert counts.oldest == pytest.approx(100, abs=1)
+
+    await do(jobs[1].cancel)
+    assert (await do(queue.count)).oldest_parked == pytest.approx(0, abs=1)
+    clock.advance(50)
+    await do(queue.pause, tenant="")
+    for item in await do(queue.claim, 10):  # a claim parks the jobs of a paused tenant
+        await do(item.complete)
+    clock.advance(10)
+    counts = await do(queue.count)
+    assert (counts.ready, counts.parked, counts.oldest_parked) == (0, 3, pytest.approx(160, abs=1))
+    await do(queue.purge)
+    assert (await do(queue.count)).oldest_parked == 0
+    await do(queue.resume, tenant="")
 
 
 async def test_a_delayed_job_has_no_age_before_it_is_due(queue: Queue, do: Do, clock: Time):

@@ -404,6 +404,11 @@ def test_queues_that_need_attention_warn(apps, monkeypatch):
         app.queue("old").put(1)
         app.queue("lost").put(1)
         app.queue("lost").claim(lease=0.05)
+        app.queue("parked").put(1, tenant="acme")
+        app.queue("parked").pause(tenant="acme")
+        assert app.queue("parked").claim() == []
+        monkeypatch.setattr("penstock.ops.health.PARKED_AFTER", 0.1)
+        eventually(lambda: app.queue("parked").count().oldest_parked > 0.1)
         monkeypatch.setattr("penstock.ops.health.NO_WORKER_AFTER", 0)
         eventually(lambda: app.queue("lost").workers()[0].lease < 0 and app.queue("old").count().oldest > 0)
         results = {result.message.split(":")[0].split()[0]: result for result in Inspector(app).doctor("queues")}
@@ -413,6 +418,7 @@ def test_queues_that_need_attention_warn(apps, monkeypatch):
     assert "queue held-up was paused 0." in results["held-up"].message
     assert "no worker serves it; 1 job is ready, the oldest for" in results["old"].message
     assert "no live worker serves queue old" in results["old"].message
+    assert "the oldest of its 1 parked job has waited for" in results["parked"].message
     assert "claimed by workers that died" in results["lost"].message
 
 

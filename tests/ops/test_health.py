@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from penstock import Penstock
-from penstock.jobs.constants import WRAP
 from penstock.jobs.counts import Counts, WorkerInfo
 from penstock.jobs.history import Moment
 from penstock.ops import health
@@ -48,6 +47,8 @@ def kinds(found: list[Finding]) -> list[str]:
         (Counts(ready=3, oldest=61.0), [WORKER], ["late"]),
         (Counts(ready=3, oldest=61.0, paused=True), [], ["paused"]),
         (Counts(paused=True), [WORKER], ["paused"]),
+        (Counts(parked=3, oldest_parked=299.0), [WORKER], []),
+        (Counts(parked=3, oldest_parked=300.0), [WORKER], ["parked"]),
         (Counts(dead=1), [WORKER, replace(WORKER, held=2, lease=-1.0)], ["lost", "dead"]),
     ],
 )
@@ -69,18 +70,7 @@ def moments(**last: int) -> list[Moment]:
     ],
 )
 def test_runs_that_failed_in_the_last_minute_are_judged(found: list[Moment], expected: list[str]):
-    assert kinds(_of_history("mail", Counts(), found, NOW)) == expected
-
-
-def test_jobs_are_parked_for_long_if_some_were_all_the_time():
-    parked = [replace(QUIET, at=NOW - seconds, parked=3) for seconds in (310, 200, 5)]
-    counts = Counts(parked=3)
-    (found,) = _of_history("mail", counts, parked, NOW)
-    assert (found.kind, found.seconds, found.advice) == ("parked", 310.0, "penstock queue limits mail")
-    parked[1] = replace(QUIET, at=NOW - 200)
-    assert _of_history("mail", counts, parked, NOW) == []
-    assert _of_history("mail", counts, [replace(parked[0], at=NOW - WRAP)], NOW) != []  # nothing happened since
-    assert _of_history("mail", Counts(), parked[:1], NOW) == []
+    assert kinds(_of_history("mail", found, NOW)) == expected
 
 
 def test_a_queue_with_shards_is_judged_as_one(app: Penstock, monkeypatch: pytest.MonkeyPatch):

@@ -17,7 +17,7 @@ from penstock.terminal.tables import Kind, cell, headings, show, show_facts, sho
 
 
 def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
-    """List every queue with its jobs by state, and the age of its oldest ready job.
+    """List every queue with its jobs by state, and the age of its oldest ready and its oldest parked job.
 
     Reads the names of all keys of the server once, in slices: some seconds for many millions.
 
@@ -31,7 +31,7 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
     columns = headings("queue:name", "ready", "oldest", "delayed", "sleeping", "parked", "running", "dead", ":name")
     lines = [
         (
-            *(q.name, f"{c.ready:,}", _oldest(c), f"{c.delayed:,}", f"{c.sleeping:,}", f"{c.parked:,}"),
+            *(q.name, f"{c.ready:,}", _oldest(c), f"{c.delayed:,}", f"{c.sleeping:,}", _parked(c)),
             *(f"{c.running:,}", _dead(c), _state(c)),
         )
         for q in queues
@@ -42,6 +42,10 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
 
 def _oldest(counts: Counts) -> str:
     return age(counts.oldest) if counts.ready else ""
+
+
+def _parked(counts: Counts) -> str:
+    return f"{counts.parked:,} for {age(counts.oldest_parked)}" if counts.parked else "0"
 
 
 def _dead(counts: Counts) -> Text:
@@ -83,6 +87,7 @@ def _describe(queue: QueueDetail, now: float) -> None:
     if counts.by_time:
         state += "; tenants share the time of the workers"
     oldest = f", the oldest for {age(counts.oldest)}" if counts.ready else ""
+    parked = f", the oldest for {age(counts.oldest_parked)}" if counts.parked else ""
     due = f", the next {_due(queue.due_in)}" if counts.delayed and queue.due_in is not None else ""
     show_facts(
         {
@@ -92,7 +97,7 @@ def _describe(queue: QueueDetail, now: float) -> None:
             "ready": f"{counts.ready:,}{oldest}",
             "delayed": f"{counts.delayed:,}{due}",
             **({"sleeping": f"{counts.sleeping:,}"} if counts.sleeping else {}),
-            "parked": f"{counts.parked:,}",
+            "parked": f"{counts.parked:,}{parked}",
             "running": f"{counts.running:,}",
             "dead": _dead(counts),
             **_outbox(queue),

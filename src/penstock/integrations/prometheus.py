@@ -93,6 +93,7 @@ class QueueMetrics:
     penstock_queue_jobs                  queue, state    ready, delayed, sleeping, parked, waiting (for other jobs),
                                                          running and dead jobs
     penstock_queue_oldest_seconds        queue           for how long the oldest ready job has waited
+    penstock_queue_oldest_parked_seconds  queue          for how long the oldest parked job has waited
     penstock_queue_entered_jobs_total    queue           jobs that ever entered the queue
     penstock_queue_ended_runs_total      queue, ending   completed, retried, failed, dropped, cancelled, expired, lost
     penstock_queue_paused                queue           1: no worker gets a job from it
@@ -145,6 +146,7 @@ class QueueMetrics:
 
         jobs = gauge("jobs", "Jobs by state", "state")
         oldest = gauge("oldest_seconds", "For how long the oldest ready job has waited")
+        oldest_parked = gauge("oldest_parked_seconds", "For how long the oldest parked job has waited")
         paused = gauge("paused", "Whether no job is handed out")
         workers = gauge("workers", "Registered worker processes")
         busy = gauge("workers_busy", "Jobs that worker processes hold")
@@ -161,6 +163,7 @@ class QueueMetrics:
             for ending in _GONE:
                 ended.add_metric((name, ending), getattr(counts, ending))
             oldest.add_metric((name,), counts.oldest)
+            oldest_parked.add_metric((name,), counts.oldest_parked)
             paused.add_metric((name,), counts.paused)
             entered.add_metric((name,), counts.entered)
             usage = self._inspector.history.usage(name)
@@ -170,7 +173,7 @@ class QueueMetrics:
             tenants.add_metric((name,), usage.tenants)
             largest.add_metric((name, "waiting"), usage.largest.waiting)
             largest.add_metric((name, "running"), usage.largest.running)
-        return [jobs, oldest, paused, workers, busy, capacity, tenants, largest, entered, ended]
+        return [jobs, oldest, oldest_parked, paused, workers, busy, capacity, tenants, largest, entered, ended]
 
 
 class OutboxMetrics:

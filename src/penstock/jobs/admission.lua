@@ -66,7 +66,10 @@ function admission.admit_entry(s, place, parked)
   new_state, flags = job.make_ready(
     s, place.is_scope, record.entry(generation, #body, id), flags, was.priority, was.tenant, s.now, _count.PARKED,
     body)
-  redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, s.now, flags))
+  -- A job that another limit parks now has waited since it was parked first, and counts there already.
+  local since = new_state == state.PARKED and was.since or s.now
+  counters.add_parked_since(s, new_state == state.PARKED and s.now or was.since, -1)
+  redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, since, flags))
 end
 
 -- Parks an admitted job again if a more urgent one of its key waits for a place. Returns whether it did.
@@ -85,10 +88,11 @@ function admission.displace(s, place)
   limits.give_up(s, list, at - 1, #list, false)
   counters.move(s, was.tenant, _count.READY, _count.PARKED, 1)
   counters.add_ready_since(s, was.since, -1)
+  counters.add_parked_since(s, was.since, 1)
   generation = row.mint(s.row, 1) + 1
   limits.park(s, place, true, level, was.tenant, record.entry(generation, #body, id))
   limits.push(place)
   local flags = limits.with_passed(was.flags, at - 1)
-  redis.call("HSET", base .. "jobs", id, record.moved(body, state.PARKED, generation, s.now, flags))
+  redis.call("HSET", base .. "jobs", id, record.moved(body, state.PARKED, generation, was.since, flags))
   return true
 end

@@ -465,12 +465,16 @@ def read_stored(reply: Sequence[Any]) -> StoredJob:
 
 
 def _counts(reply: Sequence[Any]) -> Counts:
-    now, oldest, *rest = reply
+    now, oldest, *rest, oldest_parked = reply
     *sums, paused, due_first, parked, scopes, entered, dependent, by_time, sleeping = (int(n or 0) for n in rest)
-    age = max(0.0, now / 1000 - int(oldest)) if oldest is not None else 0.0
+
+    def age(second: Any) -> float:
+        return 0.0 if second is None else max(0.0, now / 1000 - int(second))
+
     return Counts(
-        *sums, oldest=age, paused=bool(paused), due_first=bool(due_first), parked=parked, paused_scopes=scopes,
-        entered=entered, dependent=dependent, by_time=bool(by_time), sleeping=sleeping,
+        *sums, oldest=age(oldest), oldest_parked=age(oldest_parked), paused=bool(paused), due_first=bool(due_first),
+        parked=parked, paused_scopes=scopes, entered=entered, dependent=dependent, by_time=bool(by_time),
+        sleeping=sleeping,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@
 --   tenants  HASH         tenant -> the same numbers, packed; a tenant without jobs has no field
 --   age      HASH         second -> how many jobs have been ready since then, except for the newest second
 --   ages     ZSET         those seconds, in order
+--   parked_age, parked_ages   the same for the seconds since which parked jobs have waited
 --
 -- A script collects the changes and writes them once: a batch of jobs of one tenant costs as much as a single job. The
 -- newest second is counted in the row, so that a job that is claimed in the second of its enqueue costs nothing here.
@@ -68,6 +69,24 @@ function counters.begin_runs(s, tenants, sinces)
   if n > 0 then counters.add_ready_since(s, second, -n) end
 end
 
+-- Adds `n`, which may be negative, to the number of parked jobs that have waited since `since`.
+--- (s: table, since: int, n: int)
+--- seldom
+function counters.add_parked_since(s, since, n)
+  local second = math.floor(since / 1000)
+  s.parked_seconds = s.parked_seconds or {}
+  s.parked_seconds[second] = (s.parked_seconds[second] or 0) + n
+end
+
+-- The second since which the oldest parked job has waited; false if no job is parked.
+--- (r: table) -> int | false
+--- uses: base
+function counters.oldest_parked_second(r)
+  if (r[_row.PARKED] or 0) == 0 then return false end
+  local oldest = redis.call("ZRANGE", base .. "parked_ages", 0, 0)[1]
+  return oldest and tonumber(oldest) or false
+end
+
 -- The second in which the oldest ready job became ready; false if no job is ready.
 --- (r: table) -> int | false
 --- uses: base
@@ -107,6 +126,22 @@ function counters.rest(packed, change)
   return parked > 0 and struct.pack(">I4", parked) or ""
 end
 
+-- Adds the changes of some seconds to the hash at `key` and to its sorted set.
+--- (seconds: table, key: str)
+function counters.write_seconds(seconds, key)
+  for second, n in pairs(seconds) do
+    if n ~= 0 then
+      local left = redis.call("HINCRBY", key, second, n)
+      if left == 0 then
+        redis.call("HDEL", key, second)
+        redis.call("ZREM", key .. "s", second)
+      elseif left == n then
+        redis.call("ZADD", key .. "s", second, second)
+      end
+    end
+  end
+end
+
 -- Writes the collected changes, except those in the row.
 --- (s: table)
 --- uses: base
@@ -138,16 +173,10 @@ function counters.write(s)
     batch.write("HDEL", key, del)
     s.tenants, s.order = {}, {}
   end
-  for second, n in pairs(s.seconds) do
-    if n ~= 0 then
-      local left = redis.call("HINCRBY", base .. "age", second, n)
-      if left == 0 then
-        redis.call("HDEL", base .. "age", second)
-        redis.call("ZREM", base .. "ages", second)
-      elseif left == n then
-        redis.call("ZADD", base .. "ages", second, second)
-      end
-    end
-  end
+  counters.write_seconds(s.seconds, base .. "age")
   s.seconds = {}
+  if s.parked_seconds then
+    counters.write_seconds(s.parked_seconds, base .. "parked_age")
+    s.parked_seconds = nil
+  end
 end

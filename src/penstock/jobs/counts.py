@@ -13,7 +13,8 @@ class Counts:
     Now: `ready`, `delayed`, `running` and `dead` jobs, and `parked` ones, which wait for a place in a limit
     or belong to a paused task or tenant; `dependent` ones, which wait for other jobs; and `sleeping` ones, durable jobs
     that sleep or wait for a signal.
-    `oldest`: seconds since the oldest ready job became ready.
+    `oldest`: seconds since the oldest ready job became ready. `oldest_parked`: seconds for which the oldest parked
+    job has waited, since it would have been ready.
 
     Totals: jobs that `entered` the queue; runs that `completed`, were `retried`, `failed` (the job became a dead
     letter), were `dropped`, or `lost` (their worker died); and jobs that were `cancelled` or `expired` while they
@@ -35,6 +36,7 @@ class Counts:
     expired: int = 0
     lost: int = 0
     oldest: float = field(default=0.0, kw_only=True)
+    oldest_parked: float = field(default=0.0, kw_only=True)
     paused: bool = field(default=False, kw_only=True)
     due_first: bool = field(default=False, kw_only=True)
     parked: int = field(default=0, kw_only=True)
@@ -58,6 +60,7 @@ def total_counts(shards: Sequence[Counts]) -> Counts:
     return Counts(
         **sums,
         oldest=max(shard.oldest for shard in shards),
+        oldest_parked=max(shard.oldest_parked for shard in shards),
         paused=all(shard.paused for shard in shards),
         due_first=all(shard.due_first for shard in shards),
         parked=sum(shard.parked for shard in shards),

@@ -82,6 +82,8 @@ function editing.enter_again(s, id, body, changed, due)
       if record.has(flags, flag.SUSPECT) then
         r[_row.SUSPECTS] = r[_row.SUSPECTS] - redis.call("ZREM", base .. "suspects", old)
       end
+    else
+      counters.add_parked_since(s, was.since, -1)
     end
   end
   if due < 0 then due = was.since end

@@ -268,6 +268,7 @@ function job.remove(s, id, body, letter, text)
     redis.call("ZREM", base .. "delayed", record.entry(was.generation, #body, id))
   elseif was.state == state.PARKED then
     counters.move(s, was.tenant, _count.PARKED, _count.NONE, 1)
+    counters.add_parked_since(s, was.since, -1)
   elseif was.state == state.WAITING then
     counters.move(s, was.tenant, _count.DEPENDENT, _count.NONE, 1)
     flow.forget(s, id, was.ttl)
@@ -296,7 +297,7 @@ end
 --- uses: base
 function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from, body)
   local scope = s.row[_row.PAUSES] and pauses.scope(s, tenant, body, not is_front and from ~= _count.PARKED)
-  if scope then return pauses.park(s, scope, is_front, entry, flags, priority, tenant, from, body) end
+  if scope then return pauses.park(s, scope, is_front, entry, flags, priority, tenant, since, from, body) end
   if record.has(flags, flag.LIMITED) then
     local list = limits.of(s, body)
     local kept = limits.passed(flags)
@@ -305,6 +306,7 @@ function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from
     if place then
       limits.park(s, place, is_front, priority, tenant, entry)
       counters.move(s, tenant, from, _count.PARKED, 1)
+      counters.add_parked_since(s, since, 1)
       return state.PARKED, flags
     end
     if from ~= _count.RUNNING or not is_front then

@@ -34,6 +34,8 @@ QUEUE = {
     "tenants": ("HASH", "tenant -> counts", "the job"),
     "age": ("HASH", "second -> jobs ready since then", "the job"),
     "ages": ("ZSET", "the seconds of `age`", "the job"),
+    "parked_age": ("HASH", "second -> parked jobs that have waited since then", "the job"),
+    "parked_ages": ("ZSET", "the seconds of `parked_age`", "the job"),
     "history:": ("LIST", "counts of the last hour and the last day; one key for each interval", "TTL"),
     "delayed": ("ZSET", "entry -> due ms", "the job"),
     "schedules": ("HASH", "name -> a call that is enqueued again and again", "the operator, or the code"),

@@ -51,11 +51,11 @@ end
 
 -- Parks a job that would be ready, and gives up its places. Its record then says that it has passed all of its limits,
 -- which shows `limits.leave` that the job is parked at a pause and not at a limit. Returns its state and its flags.
---- (s: table, scope: str, is_front: bool, entry: str, flags: int, priority: int, tenant: str, from: int, body: str)
----  -> str, int
+--- (s: table, scope: str, is_front: bool, entry: str, flags: int, priority: int, tenant: str, since: int, from: int,
+---  body: str) -> str, int
 --- uses: base
 --- seldom
-function pauses.park(s, scope, is_front, entry, flags, priority, tenant, from, body)
+function pauses.park(s, scope, is_front, entry, flags, priority, tenant, since, from, body)
   if record.has(flags, flag.LIMITED) then
     local list = record.limits(body)
     limits.give_up(s, list, 0, limits.passed(flags), false)
@@ -63,6 +63,7 @@ function pauses.park(s, scope, is_front, entry, flags, priority, tenant, from, b
   end
   limits.park(s, limits.place(s, scope), is_front, priority, tenant, entry)
   counters.move(s, tenant, from, _count.PARKED, 1)
+  counters.add_parked_since(s, since, 1)
   return state.PARKED, flags
 end
 
@@ -82,8 +83,8 @@ function pauses.park_met(s, met)
     local scope = pauses.scope(s, was.tenant, body, false)
     local new = record.entry(generation, #body, id)
     local new_state, flags =
-      pauses.park(s, scope, true, new, was.flags, was.priority, was.tenant, _count.READY, body)
-    set[i], set[i + 1] = id, record.moved(body, new_state, generation, s.now, flags)
+      pauses.park(s, scope, true, new, was.flags, was.priority, was.tenant, was.since, _count.READY, body)
+    set[i], set[i + 1] = id, record.moved(body, new_state, generation, was.since, flags)
   end
   batch.write("HSET", base .. "jobs", set)
 end

@@ -27,7 +27,7 @@ LATE_AFTER = 60.0
 """Seconds that a ready job may wait while there are workers."""
 
 PARKED_AFTER = 300.0
-"""Seconds for which some job was parked all the time."""
+"""Seconds that a job may be parked."""
 
 FAILING_SHARE = 0.1
 """The share of the runs of the last minute that failed, from which on a queue counts as failing."""
@@ -36,7 +36,7 @@ JOBS_EXAMINED = 200
 """How many delayed jobs, earliest first, are searched in each shard for tasks that no worker knows."""
 
 _INTERVAL: Interval = 10
-_ROWS = int(PARKED_AFTER) // _INTERVAL + 2
+_ROWS = 60 // _INTERVAL + 2
 _MOST_WORKERS = 1000
 
 _ORDER: Final = get_args(Kind)
@@ -49,7 +49,7 @@ class HealthQuestioner(Questioner):
     def queues(self, names: Sequence[str]) -> Operation[HealthReport]:
         """The health of these queues, and the findings about all of them, the most urgent first.
 
-        One round trip for each, and two more where jobs are parked or fail; with shards, one more to each node.
+        One round trip for each, and two more where jobs fail; with shards, one more to each node.
         """
         found = []
         for name in names:
@@ -70,9 +70,9 @@ class HealthQuestioner(Questioner):
             message = f"{name}: {many(unknown, 'job')} of tasks that no worker knows"
             findings.append(Finding("unknown_task", name, unknown, 0.0, message, f"penstock queue show {name}"))
         moments = joined_moments([answer[3] for answer in answers], _INTERVAL) if answers[1:] else answer[3]
-        if counts.parked or any(moment.failed or moment.retried for moment in moments):
+        if any(moment.failed or moment.retried for moment in moments):
             now = yield from server_time((yield from primaries())[0])
-            findings += _of_history(name, counts, moments, now)
+            findings += _of_history(name, moments, now)
         return QueueHealth(name, counts, workers, sorted(findings, key=lambda one: _ORDER.index(one.kind)))
 
 
@@ -98,6 +98,11 @@ def _of_counts(name: str, counts: Counts, workers: Sequence[WorkerInfo]) -> list
     elif counts.ready and counts.oldest > LATE_AFTER:
         message, advice = f"{name}: its oldest ready job has waited {waits}", f"penstock queue show {name}"
         found.append(Finding("late", name, counts.ready, counts.oldest, message, advice))
+    if counts.oldest_parked >= PARKED_AFTER:
+        waits = f"has waited for {age(counts.oldest_parked)}"
+        message = f"{name}: the oldest of its {many(counts.parked, 'parked job')} {waits}"
+        advice = f"penstock queue limits {name}"
+        found.append(Finding("parked", name, counts.parked, counts.oldest_parked, message, advice))
     if held := sum(worker.held for worker in workers if worker.lease <= 0):
         message = f"{name}: {many(held, 'job')} claimed by workers that died"
         advice = f"start a worker; penstock worker ls --queue {name}"
@@ -108,7 +113,7 @@ def _of_counts(name: str, counts: Counts, workers: Sequence[WorkerInfo]) -> list
     return found
 
 
-def _of_history(name: str, counts: Counts, moments: Sequence[Moment], now: float) -> list[Finding]:
+def _of_history(name: str, moments: Sequence[Moment], now: float) -> list[Finding]:
     found = []
     latest = [moment for moment in moments if moment.at > now - 60]
     failed = sum(moment.failed + moment.retried for moment in latest)
@@ -116,12 +121,4 @@ def _of_history(name: str, counts: Counts, moments: Sequence[Moment], now: float
     if failed and failed >= FAILING_SHARE * runs:
         message = f"{name}: {failed:,} of the {many(runs, 'run')} of the last minute failed"
         found.append(Finding("failing", name, failed, 0.0, message, f"penstock queue history {name}"))
-    since = now
-    for moment in reversed(moments):  # between two moments nothing changed
-        if not moment.parked:
-            break
-        since = moment.at
-    if counts.parked and now - since >= PARKED_AFTER:
-        message = f"{name}: some of its {many(counts.parked, 'parked job')} have waited for {age(now - since)} or more"
-        found.append(Finding("parked", name, counts.parked, now - since, message, f"penstock queue limits {name}"))
     return found

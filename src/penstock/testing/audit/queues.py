@@ -128,6 +128,10 @@ class QueueAudit:
             stored |= newest
         if stored != ages:
             yield f"age: {stored}, counted {ages}"
+        parked = Counter(self.jobs[id].since // 1000 for id in self._in_state(PARKED))
+        held = {int(second): int(n) for second, n in self.keys.get("parked_age", {}).items()}
+        if held != parked or {int(second) for second in self.keys.get("parked_ages", {})} != set(held):
+            yield f"parked_age: {held}, {self.keys.get('parked_ages')}, counted {parked}"
 
     def _lanes(self) -> Iterator[str]:
         found: Counter[bytes] = Counter()
