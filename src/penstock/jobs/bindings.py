@@ -16,7 +16,7 @@ from penstock.core.scripts import Library
 from penstock.errors import UniqueKeyHeld
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
 from penstock.jobs.constants import MOST_BYTES, NUMBER_BYTES
-from penstock.jobs.counts import Counts, Outgoing, QueueOverview, TenantCounts, WorkerInfo
+from penstock.jobs.counts import Counts, Outgoing, QueueOverview, TenantCounts, WorkerInfo, read_counts
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.notes import split_result
 from penstock.jobs.record import Record, StoredJob
@@ -387,7 +387,7 @@ class QueueBindings:
         return self._call("show_limits", (self.clock.now_ms, keys), read_limits)
 
     def counts(self) -> RoundTrip[Counts]:
-        return self._call("counts", (self.clock.now_ms,), _counts)
+        return self._call("counts", (self.clock.now_ms,), read_counts)
 
     def history(self, interval: int, count: int) -> RoundTrip[list[Moment]]:
         """The latest `count` rows of the history: of each 10 s, or of each 60 s."""
@@ -462,20 +462,6 @@ def read_stored(reply: Sequence[Any]) -> StoredJob:
     name = worker_name(worker[0]) if worker else ""
     left = None if expires_in is None else expires_in / 1000
     return StoredJob(Record.read(record), failures, ended, owner, notes or kept_notes, name, waits, left)
-
-
-def _counts(reply: Sequence[Any]) -> Counts:
-    now, oldest, *rest, oldest_parked = reply
-    *sums, paused, due_first, parked, scopes, entered, dependent, by_time, sleeping = (int(n or 0) for n in rest)
-
-    def age(second: Any) -> float:
-        return 0.0 if second is None else max(0.0, now / 1000 - int(second))
-
-    return Counts(
-        *sums, oldest=age(oldest), oldest_parked=age(oldest_parked), paused=bool(paused), due_first=bool(due_first),
-        parked=parked, paused_scopes=scopes, entered=entered, dependent=dependent, by_time=bool(by_time),
-        sleeping=sleeping,
-    )  # fmt: skip
 
 
 def _tenant_counts(reply: Sequence[Any]) -> TenantCounts:

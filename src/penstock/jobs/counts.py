@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,21 @@ class Counts:
     def waiting(self) -> int:
         """Ready, delayed, sleeping and parked jobs."""
         return self.ready + self.delayed + self.sleeping + self.parked
+
+
+def read_counts(reply: Sequence[Any]) -> Counts:
+    """The counts of a shard, from the reply of its script."""
+    now, oldest, *rest, oldest_parked = reply
+    *sums, paused, due_first, parked, scopes, entered, dependent, by_time, sleeping = (int(n or 0) for n in rest)
+
+    def age(second: Any) -> float:
+        return 0.0 if second is None else max(0.0, now / 1000 - int(second))
+
+    return Counts(
+        *sums, oldest=age(oldest), oldest_parked=age(oldest_parked), paused=bool(paused), due_first=bool(due_first),
+        parked=parked, paused_scopes=scopes, entered=entered, dependent=dependent, by_time=bool(by_time),
+        sleeping=sleeping,
+    )  # fmt: skip
 
 
 def total_counts(shards: Sequence[Counts]) -> Counts:
