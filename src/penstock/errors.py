@@ -421,7 +421,10 @@ class SignalTimeout(PenstockError, TimeoutError):
 
 
 class MarkForgotten(PenstockError):
-    """A job is older than the marks that an inbox keeps, so nobody knows whether its effect is in the database."""
+    """A job is older than the marks that an inbox keeps, so nobody knows whether its effect is in the database.
+
+    Look there, and then remove the job or enqueue it anew.
+    """
 
 
 class NoCurrentJob(PenstockError, LookupError):

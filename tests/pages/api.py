@@ -18,7 +18,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from penstock.core.operations import verb
 from penstock.core.shown_signature import Written
 from tests.pages.docstrings import first_sentence, markdown
 from tests.pages.public import INSIDE, Public, everything, members_of
@@ -40,6 +39,7 @@ PAGES = {
     "testing": "Testing",
     "info": "Answers",
     "history": "Histories for tests",
+    "sql": "Databases",
     "integrations": "Integrations and dashboard",
 }
 PLACES = {
@@ -58,6 +58,7 @@ PLACES = {
     "penstock.jobs.middleware": "middleware",
     "penstock.jobs.reporting": "middleware",
     "penstock.testing.history": "history",
+    "penstock.sql": "sql",
     "penstock.web": "integrations",
 }
 
@@ -68,7 +69,7 @@ CONSTRUCTED = {"Penstock", "Worker", "AppUnderTest"}
 def page_of(public: Public) -> str:
     if public.module == "penstock.info":
         return "info"
-    if public.module.startswith(("penstock.testing", "penstock.integrations", "penstock.web")):
+    if public.module.startswith(("penstock.testing", "penstock.integrations", "penstock.sql", "penstock.web")):
         home = public.module
     else:
         home = getattr(public.thing, "__module__", None) or type(public.thing).__module__
@@ -237,10 +238,10 @@ def _constructor(kind: type) -> Signature | None:
 
 def _member(owner: str, kind: type, name: str, member: Any) -> Iterator[str]:
     yield f"### `{owner}.{name}` {{ #{_anchor(owner, name)} }}"
-    signature = inspect.signature(getattr(kind, name))
+    signature = inspect.signature(as_called(getattr(kind, name)))
     if not isinstance(member, (staticmethod, classmethod)):
         signature = signature.replace(parameters=list(signature.parameters.values())[1:])
-    yield _code(name, signature, f"  # or await {name}.aio(…)" if isinstance(member, verb) else "")
+    yield _code(name, signature, f"  # or await {name}.aio(…)" if hasattr(member, "_make") else "")
     if text := markdown(_doc(member)):
         yield text
 
@@ -263,9 +264,14 @@ def _written(signature: Signature) -> str:
     return re.sub(r"<function (\w+) at 0x[0-9a-f]+>", r"\1", text)
 
 
+def as_called(thing: Any) -> Any:
+    """What `inspect` can ask: a verb that takes a session is not called by its class."""
+    return thing if callable(thing) else thing._make
+
+
 def call_of(thing: Any, *, is_method: bool = False) -> str:
     """How a caller writes it, from the parenthesis on; "" for a class that a program does not construct."""
-    signature = _constructor(thing) if inspect.isclass(thing) else inspect.signature(thing)
+    signature = _constructor(thing) if inspect.isclass(thing) else inspect.signature(as_called(thing))
     if signature is None:
         return ""
     return _written(signature.replace(parameters=list(signature.parameters.values())[is_method:]))

@@ -13,8 +13,6 @@ from importlib import import_module
 from types import MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
-from penstock.core.operations import verb
-
 MODULES = (
     "penstock",
     "penstock.counting",
@@ -22,6 +20,7 @@ MODULES = (
     "penstock.info",
     "penstock.testing",
     "penstock.testing.history",
+    "penstock.sql",
     "penstock.web",
     "penstock.integrations.django",
     "penstock.integrations.fastapi",
@@ -99,7 +98,7 @@ def is_field(kind: type, name: str, member: Any) -> bool:
     if isinstance(member, MemberDescriptorType) or type(member).__name__ == "_tuplegetter":
         return True
     return issubclass(kind, Enum) or not (
-        inspect.isroutine(member) or isinstance(member, (property, verb)) or callable(member)
+        inspect.isroutine(member) or isinstance(member, property) or hasattr(member, "_make") or callable(member)
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Settings, WorkerSettings, config, errors
-from penstock.integrations.prometheus import JobMetrics, QueueMetrics
+from penstock.integrations.prometheus import JobMetrics, OutboxMetrics, QueueMetrics
 from tests.pages.api import field_docs
 from tests.pages.docstrings import markdown
 
@@ -88,7 +88,7 @@ METRIC = re.compile(r"^\s*(penstock_\w+) +(.*)$")
 
 def metrics() -> Iterator[tuple[str, str, str]]:
     """Name, labels and meaning of each metric."""
-    for kind in (JobMetrics, QueueMetrics):
+    for kind in (JobMetrics, QueueMetrics, OutboxMetrics):
         rows: list[list[str]] = []
         for line in inspect.cleandoc(kind.__doc__ or "").splitlines():
             if found := METRIC.match(line):

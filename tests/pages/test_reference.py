@@ -20,7 +20,7 @@ PUBLIC = [one for one in everything() if one.module != "penstock.errors"]
 WORDS = 1800
 
 # A ledger of promises with their tests, and a walk through the source for those who change it.
-LONG = {"docs/guarantees.md", "docs/tour.md", "docs/reference/benchmarks.md"}
+LONG = {"docs/guarantees.md", "docs/tour.md", "docs/reference/benchmarks-laboratory.md"}
 
 
 @pytest.mark.parametrize("one", PUBLIC, ids=lambda one: f"{one.module}.{one.name}")
@@ -54,7 +54,8 @@ def test_signatures_are_those_of_a_caller():
 
 
 def test_the_modules_of_the_reference_are_those_of_the_examples():
-    assert set(MODULES) == PUBLIC_MODULES
+    application = "penstock.integrations.django_outbox"  # Django imports it, once it is set up
+    assert set(MODULES) == PUBLIC_MODULES - {application}
 
 
 def test_every_setting_and_every_variable_is_described():
