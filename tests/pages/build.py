@@ -102,6 +102,7 @@ def outside_links(text: str, path: Path) -> str:
 def inside_links(text: str) -> str:
     """In the README, which is read in other places too, links to this site are absolute. Here they are relative."""
     site = urls()["Documentation"]
+    listed = {path for _, path in in_navigation(configuration()["nav"])}
 
     def shortened(found: re.Match[str]) -> str:
         target = found["target"]
@@ -109,7 +110,7 @@ def inside_links(text: str) -> str:
             return found[0]
         page, _, anchor = target.removeprefix(site).partition("#")
         path = page if "." in page.rpartition("/")[2] else f"{page.strip('/') or 'index'}.md"
-        if not (ROOT / "docs" / path).exists() and (ROOT / "docs" / page.strip("/") / "index.md").exists():
+        if path not in listed and f"{page.strip('/')}/index.md" in listed:
             path = f"{page.strip('/')}/index.md"
         return f"{found['before']}{path}{'#' + anchor if anchor else ''}"
 
