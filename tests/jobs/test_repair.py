@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock import BadCall, Concurrency, Drop, Penstock, Rate, Status, Task, Unique
+from penstock import BadCall, Concurrency, Drop, Penstock, Rate, Status, Task, Unique, step
 from penstock.errors import UniqueKeyHeld
 from penstock.jobs.constants import TAGS
 from penstock.jobs.editing import requeue_with
@@ -143,3 +143,20 @@ def test_tags_of_the_dead_letter_stay_unless_the_call_has_its_own():
     assert (Record(draft).sections, Record(draft).payload) == ({TAGS: b"\x07order:7"}, b"22")
     assert with_tags_of(Record(draft), tagged) == tagged
     assert with_tags_of(Record(record("ada")), tagged) == tagged
+
+
+async def test_the_steps_of_a_durable_job_stay(app: Penstock, do: Do):
+    @app.task(queue="q")
+    async def ship(order: str) -> list[str]:
+        packed = await step(str.upper, "packed")
+        if order == "bad":
+            raise ValueError(order)
+        return [packed, order]
+
+    job = await ship.enqueue.aio("bad")
+    await run_burst(app)
+    before = await job.steps.aio()
+    assert await do(app.queue("q").dead.requeue, job.id, call=ship.call("good")) == 1
+    assert await job.steps.aio() == before
+    await run_burst(app)
+    assert await job.result.aio(0) == ["PACKED", "good"]
