@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import inspect
 import logging
+import os
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -34,6 +35,9 @@ from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp, run_cancella
 log = logging.getLogger("penstock.worker")
 
 T = TypeVar("T")
+
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+"""The folder of the library. Tasks of its own demo are in it, too: a traceback with no other frame is kept whole."""
 
 _MAX_TRACEBACK = 8_000
 """Characters of a traceback to keep, counted from its end, because the line that raised the error matters most."""
@@ -461,8 +465,13 @@ def _class_name(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """The end of the traceback. Empty if the error cannot be formatted."""
+    """The end of the traceback, without the frames of the worker that called the task. Empty if the error cannot be
+    formatted.
+    """
     try:
-        return "".join(traceback.format_exception(error))[-_MAX_TRACEBACK:]
+        own = error.__traceback__
+        while own is not None and own.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            own = own.tb_next
+        return "".join(traceback.format_exception(type(error), error, own or error.__traceback__))[-_MAX_TRACEBACK:]
     except BaseException:
         return ""

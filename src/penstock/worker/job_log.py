@@ -40,7 +40,7 @@ class JobLog(Middleware):
         level, text = logging.ERROR, ""
         match outcome.ending:
             case "completed":
-                level, text = self._level, "completed"
+                level, text = self._level, f"completed in {outcome.duration:.3g} s"
             case "dropped":
                 level, text = logging.INFO, f"dropped: {outcome.reason}"
             case "postponed":

@@ -170,7 +170,7 @@ export function Chart({ rows, series, label }) {
       plot.current = new uPlot({
         width: frame.clientWidth, height: 180, cursor: { y: false }, legend: { show: false },
         scales: { x: { range: timeRange }, y: { range: fromZero }, own: { range: fromZero } },
-        axes: [{ ...axis, space: 80, values: clockTimes }, { ...axis, size: 56 },
+        axes: [{ ...axis, size: 28, space: 80, values: clockTimes }, { ...axis, size: 56 },
           ...series.filter(([, , , own]) => own).map(([, color]) => ({ ...axis, scale: "own", side: 1, size: 48, grid: { show: false }, stroke: ink(`--chart-${color}`) }))],
         series: [{}, ...series.map(([name, color, , own]) => ({ label: name, scale: own ? "own" : "y", stroke: ink(`--chart-${color}`), width: 2, points: { show: false } }))],
       }, data(), frame);

@@ -90,7 +90,7 @@ export function Job({ name, mayAct }) {
           <${Careful} label=${t("cancel")} question=${t("cancel.job", { id: job.id })} order=${order("cancel")} then=${again} />`}
       </div>`}</div>
     <${Problem} error=${error} />
-    ${job.why && job.why.kind !== "ended" && html`<div class="card"><h2>${t("why")}</h2><p>${job.why.sentence}.</p>${job.why.further.map((one) => html`<p class="quiet">${t("why.also")} ${one}.</p>`)}</div>`}
+    ${job.why && job.why.kind !== "ended" && html`<div class="card"><h2>${t("why")}</h2><p>${job.why.sentence[0].toUpperCase() + job.why.sentence.slice(1)}.</p>${job.why.further.map((one) => html`<p class="quiet">${t("why.also")} ${one}.</p>`)}</div>`}
     ${job.body !== null && html`<div class="card"><h2>${t(job.task ? "arguments" : "value")}</h2><pre tabindex="0">${job.body}</pre></div>`}
     ${job.result !== null && html`<div class="card"><h2>${t("result")}</h2><pre tabindex="0">${job.result}</pre></div>`}
     ${job.reason && html`<div class="card ${job.status === "dead" ? "alarm" : ""}"><h2>${t("reason")}</h2><${Long}>${job.reason}<//>${job.traceback && html`<pre tabindex="0">${job.traceback}</pre>`}</div>`}
