@@ -39,7 +39,7 @@ def unread(chat: str, member: str, message: str, /, *, device: str = "", where: 
     """Mark a message of a chat, and all after it, as unread for one member, who pulls them again.
 
     A message that the member had not acknowledged changes nothing. Exit code 1 for a message that is not stored any
-    more, and for a name that is no member.
+    more, and for a name that is not a member.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ def _row(job: JobSummary, now: float) -> Iterable[str]:
 
 
 def note_rest(found: JobPage) -> None:
-    """Say how far a search is that has not ended, and how to continue."""
+    """Report the progress of a search that has not ended, and the command that continues it."""
     if found.cursor is not None:
         note(f"searched {found.examined:,} of {many(found.of, 'job')}; to continue: --cursor {found.cursor}")
 

@@ -153,7 +153,7 @@ def _run(
     style: LogFormat,
     level: LogLevel,
 ) -> int:
-    """Run as the supervisor of so many processes, as one of them, or as a worker without a supervisor (0)."""
+    """Run as the supervisor of this number of processes, as one of them, or as a worker without a supervisor (0)."""
     is_child = STATUS_VARIABLE in os.environ
     with contextlib.ExitStack() as stack:
         if processes and not is_child:

@@ -1,6 +1,7 @@
--- Settlements of so many keys that one script would hold the server for too long. Their counts are deposited in pieces,
--- which changes nothing that can be read. Then a settlement commits the deposit with the cursor. From then on, any
--- process may add the pieces, one in each script. Readers of the counts add them first, so they never see half of them.
+-- Settlements with more keys than one script may add without holding the server up. Their counts are deposited in
+-- pieces, which changes nothing that can be read. Then a settlement commits the deposit with the cursor. From then on,
+-- any process may add the pieces, one in each script. Readers of the counts add them first, so they never see half of
+-- them.
 --
 --   deposited:<r>       LIST  packed counts (counts.lua) that were not added yet; with a TTL until they are committed
 --   deposited_sums:<r>  HASH  what deposited pieces will add: sum:<t> magnitudes, key:<t>:<k> for a key of "uniques"

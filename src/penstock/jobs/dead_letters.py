@@ -128,7 +128,7 @@ class DeadLetters:
         not examine.
 
         A job that dies meanwhile is left out, and one whose unique key another job holds stays dead. Raises
-        ConfigurationError for a text that is no key. Two round trips for each 500 dead letters of the queue, and one
+        ConfigurationError for a text that is not a key. Two round trips for each 500 dead letters of the queue, and one
         for each 100 of the group.
         """
         from penstock.jobs.dead_groups import change_group

@@ -111,7 +111,7 @@ class Actions:
         ]
 
     async def run(self, request: Request) -> Response:
-        """How far an action on all jobs that match is."""
+        """The progress of an action on all jobs that match."""
         return Json(self.runs.find(request.path_params["number"]))
 
     async def act(self, request: Request) -> Response:

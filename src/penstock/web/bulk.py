@@ -49,7 +49,7 @@ def read_filter(query: dict[str, str]) -> Filter:
 
 @dataclass
 class BulkRun:
-    """One run: how far it is, and whether it has ended."""
+    """One run: its progress, and whether it has ended."""
 
     progress: BulkProgress = field(default_factory=BulkProgress)
     ended: bool = False

@@ -203,7 +203,7 @@ def _with_formats(logs: Sequence[LogFile], format: str | None, skipped: dict[str
 
 
 class _Unreadable(Exception):
-    """Raised for a file that is no text in any form that can be read."""
+    """Raised for a file that cannot be read as text in any known form."""
 
 
 def _with_format(log: LogFile, format: str | None) -> LogFile:

@@ -60,7 +60,7 @@ class CountingProcess:
         return int(os.pread(self._progress.fileno(), WIDTH, 0) or 0)
 
     def stop(self) -> None:
-        """Let a sender that follows logs send what is there by now, and end."""
+        """Let a sender that follows logs send the rest, and end."""
         if not is_stopped(self._work.fileno()):
             os.pwrite(self._work.fileno(), STOP, os.fstat(self._work.fileno()).st_size)
 
