@@ -97,6 +97,12 @@ def fields_of(kind: Any) -> frozenset[str] | None:
     return frozenset(typing.get_type_hints(kind)) if typing.is_typeddict(kind) else None
 
 
+@lru_cache(maxsize=1024)
+def _class_fields(kind: type) -> frozenset[str] | None:
+    """The fields of the class of a value. A worker reads values of few classes again and again."""
+    return fields_of(kind)
+
+
 def lost_field(given: Any, read: Any) -> str | None:
     """The path of a field that is lost when a value is written and read, such as `[2].breed`; None if nothing is lost.
 
@@ -147,16 +153,22 @@ def _may_lack(sent: Any, read: Any) -> bool:
     if isinstance(sent, list):
         if not isinstance(read, list | tuple):
             return bool(sent) and not isinstance(read, set | frozenset)
-        return any(_may_lack(one, other) for one, other in zip(sent, read, strict=False))
-    if not isinstance(sent, dict):
+        pairs = zip(sent, read, strict=False)
+    elif not isinstance(sent, dict):
         return False
-    if isinstance(read, Mapping):
-        return len(sent) > len(read) or any(map(_may_lack, sent.values(), read.values()))
-    fields = fields_of(type(read))
-    if fields is None or (is_model(type(read)) and not fields.issuperset(sent)):
-        return True
-    values = _values_of(read)
-    return any(name not in fields or _may_lack(value, values.get(name)) for name, value in sent.items())
+    elif isinstance(read, Mapping):
+        if len(sent) > len(read):
+            return True
+        pairs = zip(sent.values(), read.values(), strict=False)
+    else:
+        kind: Any = type(read)
+        fields = _class_fields(kind)
+        if fields is None or not fields.issuperset(sent):
+            return True
+        nested = [name for name, value in sent.items() if isinstance(value, dict | list)]
+        values = _values_of(read) if nested else {}
+        pairs = zip([sent[name] for name in nested], [values.get(name) for name in nested], strict=True)
+    return any(_may_lack(one, other) for one, other in pairs if isinstance(one, dict | list))
 
 
 def _missing(sent: Any, written: Any) -> str | None:
@@ -185,8 +197,8 @@ def _below(path: str, given: Any, read: Any) -> str | None:
 
 def _values_of(value: Any) -> dict[str, Any]:
     """The values of the fields by their names in JSON; empty for a value without fields."""
-    kind = type(value)
+    kind: Any = type(value)
     if isinstance(value, msgspec.Struct):
         pairs = zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True)
         return {written: getattr(value, name) for written, name in pairs}
-    return {name: getattr(value, name) for name in fields_of(kind) or () if hasattr(value, name)}
+    return {name: getattr(value, name) for name in _class_fields(kind) or () if hasattr(value, name)}
