@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
@@ -294,3 +294,31 @@ async def test_an_isolated_run_opens_dependencies_in_its_own_process(app: Pensto
     assert pids == [own]
     own, *pids = await jobs[1].result.aio(0)
     assert pids == [own, own]
+
+
+async def test_a_dependency_in_an_annotation_is_refused_with_what_to_write(app: Penstock):
+    def session() -> Iterator[str]:
+        yield "open"
+
+    with pytest.raises(ConfigurationError, match=r"write `s: str = per_job\(.*session\)`"):
+
+        @app.task
+        def task(day: str, s: Annotated[str, per_job(session)]) -> None: ...
+
+    def user(s: Annotated[str, per_job(session)]) -> Iterator[str]:
+        yield s
+
+    with pytest.raises(ConfigurationError, match=r"write `s: str = per_job\(.*session\)`"):
+        per_job(user)
+
+
+async def test_a_dependency_in_an_annotation_that_is_a_text_is_refused_at_the_first_call(app: Penstock):
+    def task(day: str, s: "Annotated[str, per_process(_text)]") -> None: ...
+
+    made = app.task(task)
+    with pytest.raises(ConfigurationError, match=r"task task: .*write `s: str = per_process\(_text\)`"):
+        made.call("monday")  # type: ignore[call-arg]
+
+
+def _text() -> Iterator[str]:
+    yield "open"

@@ -198,6 +198,11 @@ class AioEngine(Engine[AioConnection, AioListener]):
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self.hang_up, node)
 
+    def close_copies(self) -> None:
+        for opened in list(self._open.values()):
+            for connection in list(opened):
+                connection.close_copy()
+
     def outcome_queue(self) -> AioOutcomeQueue:
         return AioOutcomeQueue()
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections import deque
 from typing import Any
 
 from penstock.driver.connector import Command, packer
 from penstock.driver.interruption import Interruption, interruption, raise_if_interrupted, report
-from penstock.driver.library import copied_socket, end_writer, stream_writer
+from penstock.driver.library import copied_socket, end_writer, socket_number, stream_writer
 from penstock.driver.retrying import SILENT, UNANSWERED, error_code, is_error_reply, is_of_asyncio
 
 # While the event loop is blocked, replies may arrive, but no task reads them. So an overdue reply counts as lost only
@@ -186,6 +187,10 @@ class AioConnection:
     def close_copy(self) -> None:
         if (copy := copied_socket(self._connection)) is not None:
             copy.close()
+        elif (number := socket_number(self._connection)) >= 0:
+            # Of uvloop. The number stays in use, because uvloop may close it once more.
+            with open(os.devnull, "rb") as nothing:
+                os.dup2(nothing.fileno(), number)
 
     async def _read(self) -> None:
         end: Exception = ConnectionError("the connection was closed")

@@ -413,6 +413,11 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
             if (connection := reference()) is not None:
                 connection.hang_up()
 
+    def close_copies(self) -> None:
+        for opened in list(self._open.values()):
+            for connection in list(opened.values()):
+                connection.close_copy()
+
     def outcome_queue(self) -> BlockingOutcomeQueue:
         return BlockingOutcomeQueue()
 

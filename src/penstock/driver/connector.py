@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
-from weakref import WeakKeyDictionary, WeakMethod, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakMethod, WeakSet, WeakValueDictionary
 
 from penstock.config import Configuration
 from penstock.core.slots import Node
@@ -43,6 +43,9 @@ class ConnectionHolder(Protocol):
 
     def hang_up(self, node: Node) -> None: ...
 
+    def close_copies(self) -> None:
+        """In a forked child: close the child's copies of the sockets of this face."""
+
 
 FaceName: TypeAlias = Literal["blocking", "aio"]
 Command: TypeAlias = tuple[str | bytes | int | float, ...]
@@ -55,6 +58,18 @@ _KEEPALIVE = {
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
     if hasattr(socket, name)
 }
+
+
+# The connectors of this process, for a forked child.
+_connectors: WeakSet[Connector] = WeakSet()
+
+
+def _leave_parent() -> None:
+    for connector in list(_connectors):
+        connector.leave_parent()
+
+
+os.register_at_fork(after_in_child=_leave_parent)
 
 
 class Connector:
@@ -83,8 +98,23 @@ class Connector:
         self._faces: WeakValueDictionary[int, ConnectionHolder] = WeakValueDictionary()
         self._blocking: Any = None
         self._aio: MutableMapping[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
+        _connectors.add(self)
         if server is not None:
             self.use(parse_address(server) if isinstance(server, str) else read_client(server))
+
+    def leave_parent(self) -> None:
+        """In a forked child: close its copies of all connections, and detach from an embedded server.
+
+        Otherwise the server and the keeper could not see that the parent has died. The next use connects again.
+        """
+        self._lock = threading.RLock()  # another thread may have held it at the fork
+        for reference in self._faces.valuerefs():
+            if (face := reference()) is not None:
+                face.close_copies()
+        attachment, self._attachment = self._attachment, None
+        if attachment is not None:
+            self._address = self.route = None
+            attachment.close()
 
     # --- where the server is ---
 

@@ -459,6 +459,10 @@ class Engine(Generic[C, L]):
         """
         raise NotImplementedError
 
+    def close_copies(self) -> None:
+        """In a forked child: close the child's copies of the sockets."""
+        raise NotImplementedError
+
     def outcome_queue(self) -> OutcomeQueue:
         """An empty queue for the outcomes of a look-up."""
         raise NotImplementedError

@@ -75,6 +75,13 @@ def log_in_option(library: str) -> dict[str, Any]:
     return {f"{library}_connect_func": log_in}
 
 
+def socket_number(connection: Any) -> int:
+    """The file descriptor under an asyncio connection, also one of uvloop; -1 if it is not connected."""
+    writer = stream_writer(connection)
+    found: Any = None if writer is None else writer.get_extra_info("socket")
+    return -1 if found is None else int(found.fileno())
+
+
 def copied_socket(connection: Any) -> socket.socket | None:
     """The socket under an asyncio connection, so that a forked child can close its copy.
 

@@ -108,13 +108,28 @@ def per_job(source: Callable[..., Any], /) -> Any:
 def dependencies_of(function: Callable[..., Any]) -> dict[str, Dependency]:
     """The parameters of a function that a worker fills."""
     parameters = inspect.signature(function).parameters.values()
+    for one in parameters:
+        check_annotation(_name(function), one.name, one.annotation)
     return {one.name: one.default for one in parameters if type(one.default) is Dependency}
+
+
+def check_annotation(owner: str, name: str, annotation: Any) -> None:
+    """Raise ConfigurationError for `Annotated[…, per_job(…)]`: to type checkers, callers would have to pass it."""
+    for one in getattr(annotation, "__metadata__", ()):
+        if type(one) is Dependency:
+            kind = getattr(annotation.__origin__, "__name__", str(annotation.__origin__))
+            raise ConfigurationError(
+                f"{owner}: a dependency is the default of its parameter, not a part of its annotation: write "
+                f"`{name}: {kind} = {one!r}`"
+            )
 
 
 def has_dependencies(function: Callable[..., Any]) -> bool:
     """As `dependencies_of`, for any callable, and without the time that it takes to read a signature."""
     defaults = getattr(function, "__defaults__", None) or ()
     named = getattr(function, "__kwdefaults__", None) or {}
+    for name, annotation in (getattr(function, "__annotations__", None) or {}).items():
+        check_annotation(_name(function), name, annotation)
     return any(type(one) is Dependency for one in (*defaults, *named.values()))
 
 

@@ -21,7 +21,7 @@ import msgspec
 from penstock import codec
 from penstock.core.cached import cached_property
 from penstock.errors import BadCall, ConfigurationError
-from penstock.jobs.dependencies import dependencies_of
+from penstock.jobs.dependencies import check_annotation, dependencies_of
 from penstock.models import has_fields, lost_field, unread_field
 
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
@@ -105,9 +105,12 @@ class Signature:
 
     def _annotations(self) -> dict[str, Any]:
         try:
-            return typing.get_type_hints(self._function, include_extras=True)
+            hints = typing.get_type_hints(self._function, include_extras=True)
         except Exception as error:
             raise ConfigurationError(f"task {self._name}: an annotation cannot be resolved: {error}") from error
+        for name, hint in hints.items():
+            check_annotation(f"task {self._name}", name, hint)
+        return hints
 
     @cached_property
     def _arguments(self) -> type[msgspec.Struct]:

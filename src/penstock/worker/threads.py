@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Collection
@@ -50,8 +51,11 @@ class ThreadPool(Generic[T]):
         self._calls.put(call)
 
     def _work(self) -> None:
+        pid = os.getpid()
         while (call := self._calls.get()) is not None:
             result = contextvars.Context().run(call)
+            if os.getpid() != pid:
+                os._exit(0)  # the task has forked, and returned in the copy too
             with self._lock:
                 self._results.append(result)
                 wake, self._wake_up_pending = not self._wake_up_pending, True
