@@ -157,6 +157,7 @@ class Penstock(LockFactory):
         unique: Unique | None = None,
         limit: Limit | Sequence[Limit] | None = None,
         batch: Batch | None = None,
+        tags: Sequence[str] = (),
         **unknown: Any,
     ) -> Any:
         """Register a function as a task. Calling it still runs it here; `enqueue` makes a job that a worker runs.
@@ -179,6 +180,7 @@ class Penstock(LockFactory):
                     all that are more than a minute late, "all" enqueues a job for each
         unique      which calls count as the same, and for how long: only the first is enqueued (see `Unique`)
         batch       the function takes a list, and a worker calls it for many jobs together (see `Batch`)
+        tags        of its jobs, to find them by: texts that may have arguments in braces, as ["order:{order}"]
 
         Raises ConfigurationError for a function or an option that cannot work, and for a name that another task has.
         """
@@ -190,6 +192,7 @@ class Penstock(LockFactory):
         timing = timing_of(schedule, timezone, every, missed)
         never_retries = retry is not None and policy.times == 0
         rest: Any = {"timing": timing, "unique": unique, "limit": limit, "batch": batch, "never_retries": never_retries}
+        rest["tags"] = tags
 
         def register(chosen: Callable[..., Any]) -> Task[..., Any]:
             label = str(getattr(chosen, "__name__", chosen)) if name is None else name

@@ -121,6 +121,7 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
             "attempts": f"{letter.attempts} failed, {many(letter.deliveries, 'delivery', 'deliveries')}",
             "tenant": letter.tenant or "(none)",
             "worker": letter.worker or "(none)",
+            **({"tags": ", ".join(letter.tags)} if letter.tags else {}),
             "body": value_text(letter.body),
             "reason": letter.reason,
         }

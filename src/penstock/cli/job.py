@@ -114,6 +114,8 @@ def facts(job: JobInfo, now: float) -> dict[str, object]:
             "attempts": f"{job.attempts} failed, {many(job.deliveries, 'delivery', 'deliveries')}",
             "body": value_text(job.body),
         }
+    if job.tags:
+        known["tags"] = ", ".join(job.tags)
     if job.expires is not None:
         known["expires"] = _when(job.expires, now)
     if job.progress is not None:

@@ -31,6 +31,8 @@ class Matching:
         The worker that runs them, as `penstock worker ls` prints it: host:pid.
     id_prefix
         How their ids begin.
+    tag
+        One of their tags.
     older_than
         In their state for longer than this: 90s, 15m, 12h, 7d or 2w. Of delayed and sleeping jobs: enqueued longer ago.
     """
@@ -41,6 +43,7 @@ class Matching:
     tenant: str | None = None
     worker: str | None = None
     id_prefix: str | None = None
+    tag: str | None = None
     older_than: Age | None = None
 
     def wanted(self) -> Wanted:
@@ -51,6 +54,7 @@ class Matching:
             worker=self.worker,
             id_prefix=self.id_prefix or "",
             older_than=self.older_than or 0.0,
+            tag=self.tag,
         )
 
     def needed_queue(self) -> str:
@@ -68,6 +72,7 @@ class Matching:
                 ("tenant", self.tenant),
                 ("worker", self.worker),
                 ("id prefix", self.id_prefix),
+                ("tag", self.tag),
             )
             if value is not None
         ]

@@ -71,6 +71,7 @@ In Python:
     registry.py           the tasks of an app, by name
     release.py            the release of an app, and when it was made
     limits.py             the limits of a task
+    tags.py               tags, by which people find jobs
     retention.py          how many dead letters and results a queue keeps
     batching.py           tasks that take many jobs in one call
     pauses.py             pauses of a task or tenant

@@ -40,6 +40,7 @@ class DeadLetter:
     crashes            how often in a row its process died while no other job ran there
     failures           the last five attempts, the latest first, as far as 16 KiB hold them
     body               the value that was put; for the call of a task `[task, arguments]`
+    tags               as `using(tags=…)` and its task have set them
     """
 
     id: str
@@ -54,6 +55,7 @@ class DeadLetter:
     body: Any
     task: str = ""
     failures: tuple[Attempt, ...] = ()
+    tags: tuple[str, ...] = ()
 
 
 class DeadLetters:

@@ -34,6 +34,7 @@ class TaskOptions(TypedDict, total=False):
     missed: Missed
     unique: Unique | None
     limit: Limit | Sequence[Limit] | None
+    tags: Sequence[str]
 
 
 class TaskDecorator(Protocol):

@@ -20,6 +20,7 @@ from penstock.jobs.signature import Signature
 if TYPE_CHECKING:
     from penstock.jobs.batching import Batch
     from penstock.jobs.limits import Limit, TaskLimits
+    from penstock.jobs.tags import TaskTags
     from penstock.jobs.timing import Timing
     from penstock.jobs.unique import Unique
 
@@ -47,6 +48,7 @@ class Definition:
     unique: Unique | None = None
     limit: Limit | Sequence[Limit] | None = None
     batch: Batch | None = None
+    tags: Sequence[str] = ()
     never_retries: bool = False
     """Whether it was defined with retry=0. Then `raise Retry` does not run it again; without a policy, it would."""
 
@@ -87,6 +89,8 @@ class Definition:
             TaskKey(self.name, self.unique, self.signature.names)
         if self.limit is not None:
             _ = self.limits
+        if self.tags != ():
+            _ = self.task_tags
 
     def _check_options(self) -> None:
         if self.result_ttl is not None and not is_number(self.result_ttl, 0, LONGEST_RESULT_TTL):
@@ -122,6 +126,15 @@ class Definition:
 
             return BatchSignature(self.name, self.function)
         return Signature(self.name, self.function)
+
+    @cached_property
+    def task_tags(self) -> TaskTags | None:
+        """The templates of its tags; None: it has none."""
+        if self.tags in ((), []):
+            return None
+        from penstock.jobs.tags import TaskTags
+
+        return TaskTags(self.name, self.tags, self.signature.names)
 
     @cached_property
     def limits(self) -> TaskLimits | None:

@@ -5,15 +5,17 @@
 -- now: it gives up its places in limits, and passes the limits again.
 
 -- Changes a waiting job. `due`: ms from now, or a date if `due_is_date` is 1; -1 leaves the due time. `priority`: -1
--- leaves it. If `replace` is 1, `task` and `payload` replace the arguments; the job must belong to that task (empty: to
--- no task). Returns `edited`, or why nothing changed: `fixed` (the arguments of this job cannot change), `waits` (a job
--- that waits for others has no due time), `task` (it belongs to another task), `running`, `dead`, `done` or `none`.
+-- leaves it. If `replace` is 1, `task` and `payload` replace the arguments; the job must belong to that task (empty:
+-- to no task). `tags` is the section that replaces its tags; empty: it keeps them. Returns `edited`, or why nothing
+-- changed: `fixed` (the arguments of this job cannot change), `waits` (a job that waits for others has no due time),
+-- `task` (it belongs to another task), `running`, `dead`, `done` or `none`.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, id: str, due: int, due_is_date: int, priority: int, replace: int
---- args: task: str, payload: str
+--- args: task: str, tags: str, payload: str
 --- flags: allow-oom
 --- frame: once
-function script.edit(base, meta, caller, number, given, id, due, due_is_date, priority, replace, task, payload)
+function script.edit(base, meta, caller, number, given, id, due, due_is_date, priority, replace, task, tags,
+  payload)
   local body = record.get(id)
   if not body then return results.get(id, s.now) and "done" or "none" end
   if record.state(body) == state.DEAD then return "dead" end
@@ -24,12 +26,20 @@ function script.edit(base, meta, caller, number, given, id, due, due_is_date, pr
   local is_due = was == state.READY or was == state.PARKED
   -- it stays where it is
   if is_due and due >= 0 and due <= s.now and priority < 0 and replace == 0 then return "edited" end
-  if replace == 1 and record.powers(body) > 0 then return "fixed" end -- its keys follow from its arguments
+  if replace == 1 and not record.is_plain(body) then return "fixed" end -- its keys follow from its arguments
   if was == state.WAITING and due >= 0 then return "waits" end
   if replace == 1 and record.task(body) ~= task then return "task" end
 
   local head = record.head(body)
-  if replace == 0 then payload = string.sub(body, #head + 1) end
+  if replace == 0 then
+    payload = string.sub(body, #head + 1)
+  elseif tags ~= "" then
+    head = record.with(head, { powers = power.TAGS })
+    payload = struct.pack(">Hc0", #tags, tags) .. payload
+  elseif record.powers(body) > 0 then
+    local _, last = record.section(body, power.TAGS)
+    payload = string.sub(body, #head + 1, last) .. payload
+  end
   if priority < 0 then priority = record.priority(body) end
   local changed = record.with(head, { priority = priority }) .. payload
   if was == state.WAITING then

@@ -9,8 +9,9 @@ from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Operation, RoundTrip
 from penstock.errors import BadCall, UniqueKeyHeld
 from penstock.jobs.bindings import QueueBindings
+from penstock.jobs.constants import TAGS
 from penstock.jobs.options import Options
-from penstock.jobs.record import StoredJob, with_tags_of
+from penstock.jobs.record import POWERS_AT, StoredJob, read_sections, with_tags_of
 
 
 class EncodedCall(Protocol):
@@ -18,6 +19,8 @@ class EncodedCall(Protocol):
 
     @property
     def payload(self) -> bytes: ...
+    @property
+    def powers(self) -> bytes: ...
     @property
     def task(self) -> Any: ...
 
@@ -83,6 +86,7 @@ def edit_job(
         priority=priority,
         task="" if call is None else call.task.name,
         payload=None if call is None else call.payload,
+        tags=b"" if call is None else read_sections(call.task.record_start[POWERS_AT], call.powers)[0].get(TAGS, b""),
     )
     if word == "fixed":
         raise BadCall(

@@ -65,6 +65,7 @@ class JobInfo:
     deliveries         how often it was handed to a worker
     crashes            how often in a row its process died while no other job ran there
     task               its name; "" for a value that was put
+    tags               as `using(tags=…)` and its task have set them
     body               the value that was put; for the call of a task `[task, arguments]`
     reason, traceback  of the last failure
     failures           the last five attempts that did not complete it, the latest first, as far as 16 KiB hold them
@@ -99,6 +100,7 @@ class JobInfo:
     task: str = ""
     limit: str = ""
     limit_key: str = ""
+    tags: tuple[str, ...] = ()
 
 
 class Job(ShardHandle, Generic[R_co]):

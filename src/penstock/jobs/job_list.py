@@ -24,6 +24,7 @@ from penstock.jobs.moving import TargetQueue, move_jobs
 from penstock.jobs.record import Seen, claimed_at
 from penstock.jobs.shard import Shard
 from penstock.jobs.status import STATES, Status
+from penstock.jobs.tags import LONGEST_TAG, is_tag
 
 CHANGED_TOGETHER: Final = 100
 """Jobs that one round trip changes."""
@@ -57,6 +58,7 @@ class JobSummary:
     attempts: int
     deliveries: int
     worker: str = ""
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ class Wanted(TypedDict, total=False):
     worker: str | None
     id_prefix: str
     older_than: float
+    tag: str | None
 
 
 def job_filter(
@@ -108,6 +111,7 @@ def job_filter(
     worker: str | None = None,
     id_prefix: str = "",
     older_than: float = 0.0,
+    tag: str | None = None,
 ) -> JobFilter:
     """Raises ConfigurationError, a ValueError, for a state in which no job waits, runs or is dead."""
     known = {str(status): status for status in STATES.values()} | {"running": Status.RUNNING}
@@ -115,13 +119,20 @@ def job_filter(
         raise ConfigurationError(f"jobs(state={str(state)!r}): one of {', '.join(known)}")
     if worker is not None and state not in (None, "running"):
         raise ConfigurationError(f"jobs(worker={worker!r}, state={str(state)!r}): only a running job has a worker")
-    texts = {"task": task or "", "tenant": tenant or "", "worker": worker or "", "id_prefix": id_prefix}
+    texts = {
+        "task": task or "",
+        "tenant": tenant or "",
+        "worker": worker or "",
+        "id_prefix": id_prefix,
+    }
     for name, text in texts.items():
         if not isinstance(text, str):
             raise ConfigurationError(f"jobs({name}={shown(text)}): a text, or None for any")
         utf8_size(f"jobs: {name}", text)
     check_number("jobs", "older_than", older_than, 0, _LONGEST_AGE, "seconds from 0")
-    return JobFilter(None if state is None else known[str(state)], task, tenant, worker, id_prefix, older_than)
+    if tag is not None and not is_tag(tag):
+        raise ConfigurationError(f"jobs(tag={shown(tag)}): a tag has 1 to {LONGEST_TAG} bytes of printable text")
+    return JobFilter(None if state is None else known[str(state)], task, tenant, worker, id_prefix, older_than, tag)
 
 
 class Cursor(msgspec.Struct, array_like=True, frozen=True):

@@ -25,15 +25,17 @@ _page = { LOOK = 1000, CHUNK = 100, FIRST = 4, CHUNK_BYTES = 131072, CHANGED = 1
 -- of a reply.
 --- keys: base meta
 --- args: given: int, source: str, cursor: str, limit: int, state_: str, tenant: str, task: str, prefix: str, older: int
+--- args: tag: str
 --- flags: allow-oom
 --- frame: read
-function script.list_jobs(base, meta, given, source, cursor, limit, state_, tenant, task, prefix, older)
+function script.list_jobs(base, meta, given, source, cursor, limit, state_, tenant, task, prefix, older, tag)
   local page = {
     budget = slice.of(_page.LOOK), limit = limit, examined = 0,
     matched = 0, rows = {},
     incarnations = {},
     state = state_, tenant = tenant ~= "" and _signed.name(tenant), task = task ~= "" and _signed.name(task),
-    prefix = prefix, before = older > 0 and s.now - older or math.huge, runs = s.row[_row.RUNNING] > 0,
+    prefix = prefix, tag = tag ~= "" and tag,
+    before = older > 0 and s.now - older or math.huge, runs = s.row[_row.RUNNING] > 0,
   }
   local following, of
   if source == "records" then
@@ -95,7 +97,7 @@ function script.hold_jobs(base, meta, caller, number, given, ms, jobs, ...)
   local reply = { 0 }
   for _, id, body, owner in listing.unchanged(reply, jobs) do
     local is, due = record.state(body), 0
-    local stays = record.powers(body) ~= 0 or listing.is_awaited(s, id)
+    local stays = not record.is_plain(body) or listing.is_awaited(s, id)
     if is == state.DELAYED then due = record.since(body) end
     if not owner and not stays and (is == state.READY or is == state.DELAYED) then
       body = listing.hold(s, id, body, math.max(due, s.now + ms))
@@ -343,7 +345,7 @@ function listing.examine(page, ids, bodies)
         if page.limit > 0 then
           local rows = page.rows
           local n = #rows
-          rows[n + 1], rows[n + 2], rows[n + 3] = ids[i], owner, record.head(body)
+          rows[n + 1], rows[n + 2], rows[n + 3] = ids[i], owner, record.shown(body)
           if owner ~= "" then listing.note_worker(page.incarnations, lease.incarnation(owner)) end
         end
       end
@@ -371,4 +373,5 @@ function listing.matches(page, id, body, owner)
   return since <= page.before and (page.state == "" or is == page.state)
     and (page.prefix == "" or string.find(id, page.prefix, 1, true) == 1)
     and (not page.tenant or record.tenant(body) == page.tenant) and (not page.task or record.task(body) == page.task)
+    and (not page.tag or record.has_tag(body, page.tag))
 end

@@ -26,6 +26,7 @@ class JobFilter:
     worker: str | None = None
     id_prefix: str = ""
     older_than: float = 0.0
+    tag: str | None = None
 
 
 class FoundJob(msgspec.Struct, frozen=True):
@@ -72,6 +73,7 @@ class ListingBindings:
             _given(wanted.task),
             wanted.id_prefix,
             math.ceil(wanted.older_than * 1000),
+            wanted.tag or "",
         )
         return self._queue._call("list_jobs", args, _read_rows)
 

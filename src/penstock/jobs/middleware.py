@@ -117,6 +117,7 @@ class JobContext:
     deliveries  how often the job was handed to a worker, this time included
     enqueued    seconds since 1970 by the server's clock
     trace       the text that `Middleware.enqueue` set, else ""
+    tags        as `using(tags=…)` and its task have set them
     """
 
     id: str
@@ -128,6 +129,7 @@ class JobContext:
     deliveries: int
     enqueued: float
     trace: str
+    tags: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, claim: Claim, queue: str, task: str) -> JobContext:
@@ -142,6 +144,7 @@ class JobContext:
             claim.deliveries,
             record.enqueued / 1000,
             record.trace,
+            record.tags,
         )
 
 

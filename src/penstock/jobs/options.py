@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import lru_cache
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from penstock.core.arguments import check_flag, check_number, check_whole, shown, utf8_size
 from penstock.core.clock import milliseconds
-from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, OWN_ID
+from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, IN_SHARDS, OWN_ID, TAGS, UNIQUE_KEY
 from penstock.jobs.record import draft
 from penstock.jobs.retry import LONGEST_DELAY, is_date
+from penstock.jobs.tags import check_tags, pack_tags
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class EnqueueManyOptions(TypedDict, total=False):
     expires: float | datetime | None
     result_ttl: float | None
     durable: bool
+    tags: Sequence[str]
 
 
 class EnqueueOptions(EnqueueManyOptions, total=False):
@@ -54,6 +56,8 @@ class Options:
                   letter, enqueueing it again changes nothing
     unique        which calls are doubles of this one, and for how long (see `Unique`); None: as the task says
     durable       return only when the write is on disk or on a replica
+    tags          at most eight texts of up to 64 bytes, such as "order:17": every list of jobs can be filtered by one.
+                  A task's own tags are added to them
 
     Raises ValueError for an invalid value.
     """
@@ -67,9 +71,12 @@ class Options:
     id: str | None = None
     durable: bool = False
     unique: Unique | None = None
+    tags: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self._check_times()
+        if self.tags != ():
+            object.__setattr__(self, "tags", check_tags("tags", self.tags))
         if self.unique is not None:
             from penstock.jobs.unique import Unique
 
@@ -152,6 +159,20 @@ def job_start(
         options = replace(options, delay=options.unique.debounce, unique=None)
     kept = next(t for t in (options.result_ttl, ttl, settings.result_ttl) if t is not None)
     return record_start(options, kept, flags, task, powers)
+
+
+def value_sections(options: Options, *, in_shards: bool) -> dict[int, bytes]:
+    """The powers of a bare value, as `pack_sections` takes them."""
+    sections: dict[int, bytes] = {}
+    if options.unique is not None:
+        from penstock.jobs.unique import exact_section
+
+        sections[UNIQUE_KEY] = exact_section(options.unique)
+        if in_shards:
+            sections[IN_SHARDS] = b""
+    if options.tags:
+        sections[TAGS] = pack_tags(options.tags)
+    return sections
 
 
 def _date_or_delay(date: datetime | float | None, default: float = 0.0) -> tuple[int, bool]:

@@ -13,14 +13,14 @@ from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import BadCall, ConfigurationError
-from penstock.jobs.constants import IN_SHARDS, UNIQUE, UNIQUE_KEY
+from penstock.jobs.constants import UNIQUE
 from penstock.jobs.counts import Counts, WorkerInfo, total_counts
 from penstock.jobs.dead_letters import DeadLetters
 from penstock.jobs.item import Item, check_claim, checked_lease
 from penstock.jobs.job import Job, becomes_double_of
 from penstock.jobs.keys import check_queue_name
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
-from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, job_start, options_of
+from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, job_start, options_of, value_sections
 from penstock.jobs.record import Record, has_powers, pack_sections
 from penstock.jobs.shard import Shard
 from penstock.jobs.shards import ShardMap, ask_all, set_all
@@ -94,6 +94,7 @@ class Queue:
         worker: str | None = None,
         id_prefix: str = "",
         older_than: float = 0.0,
+        tag: str | None = None,
     ) -> Jobs:
         """The jobs that match all of these: pages of them, their number, and actions on all of them. No round trip.
 
@@ -105,10 +106,12 @@ class Queue:
         worker      `host:pid`: only the jobs that it runs
         id_prefix   how the id begins, with or without the name of the queue
         older_than  seconds that a job has been in its state at least; since its enqueue if it is delayed or sleeping
+        tag         one of its tags
         """
         from penstock.jobs.job_list import Jobs, job_filter
 
-        wanted = job_filter(state, task, tenant, worker, id_prefix, older_than)  # checks the tenant before it is routed
+        # Checks the tenant before it is routed.
+        wanted = job_filter(state, task, tenant, worker, id_prefix, older_than, tag)
         return Jobs(self.shards.current.known if tenant is None else self.shards.current.may_hold(tenant), wanted)
 
     def key(self, name: str, tenant: str = "") -> str:
@@ -124,14 +127,10 @@ class Queue:
 
     def draft(self, payload: bytes, options: Options) -> tuple[str, bytes]:
         """The key and the record of a new job that is a bare value."""
-        if options.unique is None:
+        if options.unique is None and not options.tags:
             return options.id or mint_id(), job_start(self.settings, options) + payload
-        from penstock.jobs.unique import exact_section
-
-        sections = {UNIQUE_KEY: exact_section(options.unique)}
-        if self.shards.named is not None:
-            sections[IN_SHARDS] = b""
-        start = job_start(self.settings, options, UNIQUE, powers=sum(sections))
+        sections = value_sections(options, in_shards=self.shards.named is not None)
+        start = job_start(self.settings, options, UNIQUE * (options.unique is not None), powers=sum(sections))
         return options.id or mint_id(), start + pack_sections(sections) + payload
 
     def _draft_values(self, values: Iterable[Any], options: Options) -> list[tuple[str, bytes]]:

@@ -82,8 +82,8 @@ power = { UNIQUE_KEY = 1, LIMITS = 2, AFTER_OTHERS = 4, TAGS = 8, IN_SHARDS = 12
 -- One limit of a job.
 _limit = { KEY = 1, MOST = 2, INTERVAL = 3, BURST = 4, RELEASE = 5 } -- KEY: name=key
 
--- OF_KEYS: LIMITED and UNIQUE; OF_RUNS: the flags that do not follow from the call
-_mask = { NO_SUSPECT = 253, OF_KEYS = 144, OF_RUNS = 15 }
+-- OF_KEYS: LIMITED and UNIQUE; OF_RUNS: the flags that do not follow from the call; READ: the powers without OPAQUE
+_mask = { NO_SUSPECT = 253, OF_KEYS = 144, OF_RUNS = 15, READ = 247 }
 
 -- The size class of an entry: up to 1 KiB, up to 2 KiB, … MORE is set in the first entry of a lane that has others.
 _size_class = { BYTES = 1024, MORE = 128 }
@@ -107,6 +107,33 @@ function record.section(body, of)
     one = one * 2
   end
   return at + 2, at + 1 + struct.unpack(">H", body, at)
+end
+
+-- Whether the job has no power that a script reads.
+--- (body: str) -> bool
+--- inline
+function record.is_plain(body)
+  return bit.band(record.powers(body), _mask.READ) == 0
+end
+
+-- The section of its tags; empty if it has none.
+--- (body: str) -> str
+function record.tags(body)
+  if not record.has(record.powers(body), power.TAGS) then return "" end
+  local at, last = record.section(body, power.TAGS)
+  return string.sub(body, at, last)
+end
+
+-- Whether it has this tag.
+--- (body: str, tag: str) -> bool
+function record.has_tag(body, tag)
+  local tags, at = record.tags(body), 1
+  while at <= #tags do
+    local one, next_ = struct.unpack("Bc0", tags, at)
+    if one == tag then return true end
+    at = next_
+  end
+  return false
 end
 
 -- Key, mode and milliseconds of a unique job.
@@ -184,6 +211,14 @@ function record.edited(body, drafted)
   flags = bit.bor(bit.band(flags, _mask.OF_RUNS), bit.band(record.flags(drafted), _mask.OF_KEYS), flag.REASON)
   local head = record.head(body)
   return record.with(head, { flags = flags, powers = powers }) .. behind
+end
+
+-- The record without its payload, and of its powers only the tags.
+--- (body: str) -> str
+function record.shown(body)
+  local head, tags = record.head(body), record.tags(body)
+  if tags == "" then return record.with(head, { powers = 0 }) end
+  return record.with(head, { powers = power.TAGS }) .. struct.pack(">Hc0", #tags, tags)
 end
 
 -- A copy of the record in another state and with a new generation, as each transition makes it.

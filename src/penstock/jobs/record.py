@@ -33,6 +33,7 @@ from penstock.jobs.constants import (
     TAGS,
     UNIQUE_KEY,
 )
+from penstock.jobs.tags import read_tags
 
 HEADER_SIZE: Final = RECORD["tenant"][0] + 1
 """The bytes before the tenant's name; the last of them is the length of that."""
@@ -98,10 +99,10 @@ def _byte(record: bytes, at: int) -> int:
 
 
 def redrafted(record: Record, how: int, due: int, expires: int) -> bytes:
-    """The record as a draft again, without powers. The job keeps its attempts, unless it is dead."""
+    """The record, without powers that scripts read, as a draft again. A job that is not dead keeps its attempts."""
     body = bytearray(record.body)
     _set(body, DRAFT, format=FORMAT, how=how, generation=0, enqueued=0, due=due, expires=expires)
-    _set(body, RECORD, flags=record.flags & CALL, powers=0)
+    _set(body, RECORD, flags=record.flags & CALL, powers=body[POWERS_AT] & OPAQUE)
     if record.state == DEAD:
         _set(body, RECORD, attempts=0, deliveries=0, losses=0, crashes=0, host_deaths=0)
     return bytes(body)
@@ -306,6 +307,10 @@ class Record(msgspec.Struct, eq=False, gc=False):
         return msgspec.msgpack.decode(self.sections[AFTER_OTHERS]).get("i", {}) if self.waits_for_others else {}
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        return read_tags(self.sections[TAGS]) if self.body[POWERS_AT] & TAGS else ()
+
+    @property
     def limits_passed(self) -> int:
         """In how many of its limits the job has a place."""
         return self.flags >> 5 & 3
@@ -343,6 +348,10 @@ class RecordView:
     @property
     def priority(self) -> int:
         return self._record.priority
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return self._record.tags
 
     @property
     def attempts(self) -> int:

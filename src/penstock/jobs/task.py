@@ -14,13 +14,14 @@ from penstock.core.cached import cached_property
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import BadCall
-from penstock.jobs.constants import CALL, IN_SHARDS, LIMITED, LIMITS, UNIQUE, UNIQUE_KEY
+from penstock.jobs.constants import CALL, IN_SHARDS, LIMITED, LIMITS, TAGS, UNIQUE, UNIQUE_KEY
 from penstock.jobs.definition import Definition
 from penstock.jobs.job import Job
 from penstock.jobs.options import Options, job_start, options_of
 from penstock.jobs.queue import Queue
 from penstock.jobs.record import pack_sections
 from penstock.jobs.shard import Shard
+from penstock.jobs.tags import MOST_TAGS, pack_tags
 
 if TYPE_CHECKING:
     from penstock.jobs.flow import Flow, UsingOptions
@@ -38,7 +39,7 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True):
     task: Task[..., R_co]
     payload: bytes
     powers: bytes = b""
-    """The sections of the record before the payload, of a task that is unique or has limits."""
+    """The sections of the record before the payload: of its unique key, its limits and its tags."""
     wanted: tuple[tuple[str, Any], ...] = ()
     """The parameters that get results of other jobs, each with the argument that stands for them (see `flow.py`)."""
 
@@ -123,6 +124,8 @@ class Task(Generic[P, R]):
             flags, powers = flags | LIMITED, powers | LIMITS
         if powers and self.queue.shards.named is not None:
             powers |= IN_SHARDS
+        if options.tags or self.definition.tags:
+            powers |= TAGS
         return job_start(self.queue.settings, options, flags, self.name, self.definition.result_ttl, powers)
 
     @cached_property
@@ -137,6 +140,11 @@ class Task(Generic[P, R]):
         from penstock.jobs.unique import TaskKey
 
         return TaskKey(self.name, self.unique, self.definition.signature.names)
+
+    @cached_property
+    def _tags_of_options(self) -> bytes:
+        """The sections of a call without any other power."""
+        return pack_sections({TAGS: pack_tags(self.options.tags)}) if self.options.tags else b""
 
     @property
     def _driver(self) -> Driver:
@@ -159,6 +167,12 @@ class Task(Generic[P, R]):
         made: Task[P, R] = Task(
             self._function, self.definition, self.queue, options_of(f"{self.name}.using", chosen), waiting
         )
+        tags = self.definition.task_tags
+        if made.options.tags and tags and len(tags) + len(made.options.tags) > MOST_TAGS:
+            raise ValueError(
+                f"{self.name}.using(tags=…): {len(made.options.tags)} tags, and {len(tags)} of the task; "
+                f"a job has at most {MOST_TAGS}"
+            )
         if made.options.unique is not None:
             from penstock.jobs.unique import check_unique
 
@@ -183,8 +197,9 @@ class Task(Generic[P, R]):
             payload = signature.encode(args, kwargs, self.queue.settings.max_payload)
         except BadCall:
             payload, wanted = signature.encode_without_outputs(args, kwargs, self.queue.settings.max_payload)
-        if self._task_key is None and limits is None:
-            return Call(self, payload, wanted=wanted)
+        tags = self.definition.task_tags
+        if self._task_key is None and limits is None and tags is None:
+            return Call(self, payload, self._tags_of_options, wanted)
         unknown = [name for name, _ in wanted]
         value_of, tenant = signature.values(payload, unknown), self.options.tenant
         sections: dict[int, bytes] = {}
@@ -193,8 +208,11 @@ class Task(Generic[P, R]):
             sections[UNIQUE_KEY] = self._task_key.section(canonical, value_of, tenant)
         if limits is not None:
             sections[LIMITS] = limits.section(value_of, tenant)
-        if self.queue.shards.named is not None:
+        if sections and self.queue.shards.named is not None:
             sections[IN_SHARDS] = b""
+        if tags is not None or self.options.tags:
+            filled = [] if tags is None else tags.fill(value_of, tenant)
+            sections[TAGS] = pack_tags([*filled, *self.options.tags])
         return Call(self, payload, pack_sections(sections), wanted)
 
     def map(self, items: Iterable[Any]) -> Flow[list[Job[R]]]:

@@ -27,6 +27,7 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
     worker: str | None = None
     id_prefix: str = ""
     older_than: float = 0.0
+    tag: str | None = None
 
     def wanted(self) -> Wanted:
         return Wanted(
@@ -36,6 +37,7 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
             worker=self.worker,
             id_prefix=self.id_prefix,
             older_than=self.older_than,
+            tag=self.tag,
         )
 
 

@@ -17,7 +17,7 @@ const filtered = (job, name, value) => html`<a href=${`#/jobs/${encodeURICompone
 function Facts({ job }) {
   const ago = (at) => at && at < NEVER && (at > job.now ? `${time(at)}, ${t("due-in", { age: age(at - job.now) })}` : t("ago", { time: time(at), age: age(job.now - at) }));
   const facts = [
-    ["id", html`<code>${job.id}</code>`], ["queue", link("queue", queueOf(job.id))], ["tenant", job.tenant && filtered(job, "tenant", job.tenant)], ["task", job.task && filtered(job, "task", job.task)], ["priority", job.priority],
+    ["id", html`<code>${job.id}</code>`], ["queue", link("queue", queueOf(job.id))], ["tenant", job.tenant && filtered(job, "tenant", job.tenant)], ["task", job.task && filtered(job, "task", job.task)], ["priority", job.priority], ["tags", job.tags.join(", ")],
     ["enqueued", ago(job.enqueued)], ...(job.status === "running" ? [["claimed", ago(job.claimed)]] : [[job.since > job.now ? "due" : "since", ago(job.since)]]),
     ["worker", job.worker && html`<a class="mono" href=${`#/jobs/${encodeURIComponent(queueOf(job.id))}?state=running&worker=${encodeURIComponent(job.worker)}`}>${job.worker}</a>`],
     ["expires", time(job.expires)], ["attempts", job.attempts], ["deliveries", job.deliveries], ["crashes", job.crashes],

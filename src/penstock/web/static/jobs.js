@@ -5,7 +5,7 @@ import { Loading, Problem, Table, Tag, act, ask, later, link, send, teach, useAn
 import { age, number, t, time } from "./text.js";
 
 export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", sleeping: "", ready: "", parked: "", waiting: "", blocked: "warn", unknown: "", running: "good", completed: "good", dropped: "" };
-const FILTERS = ["state", "task", "tenant", "worker", "id_prefix", "older_than"];
+const FILTERS = ["state", "task", "tenant", "worker", "id_prefix", "older_than", "tag"];
 const SEARCHED = ["ready", "delayed", "sleeping", "parked", "waiting", "running", "dead"];
 
 const job = (id) => html`<a class="mono" href=${`#/job/${encodeURIComponent(id)}`}>${id}</a>`;
@@ -31,7 +31,7 @@ function Form({ queue, queues, filter }) {
       ${[...new Set([...queues.map((one) => one.name), queue])].filter(Boolean).map((name) => html`<option value=${name} selected=${name === queue}>${name}</option>`)}</select></label>
     <label>${t("state")}<select name="state"><option value="">${t("any-state")}</option>
       ${SEARCHED.map((state) => html`<option value=${state} selected=${filter.get("state") === state}>${t(`status.${state}`)}</option>`)}</select></label>
-    ${field("task")}${field("tenant")}${field("id_prefix")}${field("older_than", "number")}${field("worker")}
+    ${field("task")}${field("tag")}${field("tenant")}${field("id_prefix")}${field("older_than", "number")}${field("worker")}
     <button class="main">${t("search")}</button></form>`;
 }
 
