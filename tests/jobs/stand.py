@@ -18,6 +18,7 @@ from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, LIMITED, LIMIT
 from penstock.jobs.durable_bindings import StepBindings
 from penstock.jobs.editing import requeue_with
 from penstock.jobs.failures import Failures
+from penstock.jobs.finished import read_blocks
 from penstock.jobs.flow_bindings import FlowBindings, FlowRow
 from penstock.jobs.keys import QUEUE, QueueKeys
 from penstock.jobs.limits import limit_bytes
@@ -414,6 +415,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "show_retention": Retention.of(bindings),
         "set_weight": bindings.set_weight("ada", 3),
         "scan_workers": bindings.workers(10),
+        "read_finished": read_blocks(bindings, "finished", 0),
         "counts": bindings.counts(),
         "overview": bindings.overview(10),
         "history": bindings.history(10, 360),

@@ -149,7 +149,7 @@ def test_a_cancelled_job_leaves_an_entry_that_is_skipped(stand: Stand):
     before = stand.dump()
     assert stand.run(stand.bindings.cancel(["a"])) == ["cancelled"]
     changed = difference(before, stand.dump())
-    assert changed.keys() == {"meta", "jobs", "tenants", "results", "ends:20"}
+    assert changed.keys() == {"meta", "jobs", "tenants", "results", "ends:20", "finished"}
     assert {name: changed["meta"][name] for name in ("ready", "cancelled", "second_ready")} == {
         "ready": "1",
         "cancelled": "1",

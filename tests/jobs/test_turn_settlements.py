@@ -74,7 +74,7 @@ def test_a_dead_letter_that_is_removed_leaves_nothing(stand: Stand):
     worker = FakeWorker(stand, "w")
     worker.settle(*worker.claim(), ending="bury", text="boom")
     assert stand.run(stand.bindings.remove_dead(["j", "j", "unknown"])) == 1
-    assert stand.dump().keys() == {"meta", "leases", "held:w"}
+    assert stand.dump().keys() == {"meta", "leases", "held:w", "failed"}
 
 
 def test_a_dropped_job_keeps_its_reason(stand: Stand):

@@ -21,6 +21,7 @@ from penstock.jobs import constants
 from penstock.jobs.claims import Claim, Ending, Failure, Settlement, Trial, TurnReply
 from penstock.jobs.constants import NUMBER_BYTES
 from penstock.jobs.failures import Failures
+from penstock.jobs.finished import BLOCK_HEAD, OUTCOMES, read_block
 from penstock.jobs.record import entry_has_more, entry_id
 from tests.jobs.stand import DEAD, DELAYED, READY, RESULT_START, RUNNING, Dump
 from tests.simulation.fairness import LEVELS, Fairness
@@ -527,6 +528,7 @@ class QueueModel:
         self._judge_jobs(dump)
         self._judge_order(dump)
         self._judge_counts(dump)
+        self._judge_rows(dump)
         self._judge_wake(dump)
         claims = {
             name: {key: held for key, held in claims.items() if key} for name, claims in _family(dump, "held:").items()
@@ -633,6 +635,15 @@ class QueueModel:
         if b"second_ready" in meta:
             stored[int(meta[b"second"])] = int(meta[b"second_ready"])
         assert stored == ages
+
+    def _judge_rows(self, dump: Dump) -> None:
+        """Each end of a job has one row, whatever was repeated. The histories are too short to drop any."""
+        found: Counter[str] = Counter()
+        for name in ("finished", "failed"):
+            blocks = [block[BLOCK_HEAD:] for block in dump.get(f"{name}:blocks", [])] + [dump.get(name, b"")]
+            for row in (row for block in blocks for row in read_block("q", block)):
+                found[row.outcome] += row.jobs
+        assert found == +Counter({outcome: self.totals[outcome] for outcome in OUTCOMES.values()})
 
     def _judge_wake(self, dump: Dump) -> None:
         """While a job is ready and a worker is idle, a wake-up is pending."""

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from penstock.core.operations import RoundTrip
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
 from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
+from penstock.jobs.finished import rows_of
 from penstock.jobs.record import draft
 from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, START, Stand, record
 from tests.servers import Server
@@ -119,6 +120,8 @@ class Histories(RuleBasedStateMachine):
         self.singles: list[tuple[str, Claim]] = []
         self.ids: list[str] = []
         self.purge: tuple[str | None, int] | None = None
+        self.claims: dict[bytes, Claim] = {}
+        """All claims that a turn has returned, by their tokens."""
         self.serial = 0
 
     # --- sending ---
@@ -165,8 +168,10 @@ class Histories(RuleBasedStateMachine):
             sleep=sleep,
             once=once,
             registration=registration,
+            rows=lambda done: rows_of(done, self.claims, {}),
         )
         reply: TurnReply = self.send(call)
+        self.claims |= {claim.token: claim for claim in reply.claims}
         times = {"lease": round(LEASE * 1000), "sleep": round(sleep * 1000)}
         self.model.turn(
             incarnation,
@@ -438,7 +443,8 @@ class Histories(RuleBasedStateMachine):
         place = single % len(self.singles)
         incarnation, claim = self.singles[place] if keep else self.singles.pop(place)
         end = settlement(claim, ending, delay)
-        self.check(self.bindings.settle(incarnation, end), self.model.settle(incarnation, end))
+        row = b"" if end.ending else rows_of([end], self.claims, {})
+        self.check(self.bindings.settle(incarnation, end, row), self.model.settle(incarnation, end))
 
     # --- time and operators ---
 
@@ -565,10 +571,9 @@ class Histories(RuleBasedStateMachine):
         while self.claim_single(64):
             pass
         ((incarnation, claim),) = self.singles
-        self.check(
-            self.bindings.settle(incarnation, settlement(claim, None, 0)),
-            self.model.settle(incarnation, settlement(claim, None, 0)),
-        )
+        end = settlement(claim, None, 0)
+        row = rows_of([end], self.claims, {})
+        self.check(self.bindings.settle(incarnation, end, row), self.model.settle(incarnation, end))
 
     def remove_all_dead(self) -> None:
         ids = [job.id for job in self.model.in_state(DEAD)]
@@ -585,6 +590,7 @@ META = {
     *(b"idle_until sequence completed retried failed dropped cancelled expired lost next_due next_lease".split()),
     *(b"next_result result_classes second listened due_first".split()),
     *(b"woken woken_deputy_at woken_deputy timekeeper timekeeper_until deputy deputy_until alarm".split()),
+    *(b"finished failed purged".split()),
 }
 
 

@@ -113,9 +113,10 @@ def facts(job: JobInfo, now: float) -> dict[str, object]:
         known |= {
             "attempts": f"{job.attempts} failed, {many(job.deliveries, 'delivery', 'deliveries')}",
             "body": value_text(job.body),
+            **({"tags": ", ".join(job.tags)} if job.tags else {}),
         }
-    if job.tags:
-        known["tags"] = ", ".join(job.tags)
+    if job.ended is not None:
+        known |= _facts_of_end(job, job.ended, now)
     if job.expires is not None:
         known["expires"] = _when(job.expires, now)
     if job.progress is not None:
@@ -125,6 +126,21 @@ def facts(job: JobInfo, now: float) -> dict[str, object]:
         known["result"] = value_text(job.result)
     if job.reason:
         known["reason"] = job.reason
+    return known
+
+
+def _facts_of_end(job: JobInfo, ended: float, now: float) -> dict[str, object]:
+    known: dict[str, object] = {"tenant": job.tenant or "(none)", "priority": job.priority}
+    if job.tags:
+        known["tags"] = ", ".join(job.tags)
+    if job.enqueued is not None:
+        known["enqueued"] = _when(job.enqueued, now)
+    if job.started is not None:
+        known |= {"started": _when(job.started, now), "took": age(max(0.0, ended - job.started))}
+    known |= {"ended": _when(ended, now), "worker": job.worker or "(none)"}
+    known["attempts"] = f"{job.attempts} failed, {many(job.deliveries, 'delivery', 'deliveries')}"
+    if job.release:
+        known["release"] = job.release
     return known
 
 

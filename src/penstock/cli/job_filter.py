@@ -22,7 +22,12 @@ class Matching:
     queue
         The queue.
     state
-        delayed, sleeping, ready, parked, running, waiting or dead.
+        delayed, sleeping, ready, parked, running or dead. Of jobs that have ended: completed, cancelled, expired,
+        dropped, failed (became a dead letter), or ended for all of them.
+    since
+        Of ended jobs: only those that ended in the last 90s, 15m, 12h, 7d or 2w.
+    longer_than
+        Of ended jobs: only those whose last run took longer than this.
     task
         The name of their task; "" for bare values.
     tenant
@@ -45,6 +50,8 @@ class Matching:
     id_prefix: str | None = None
     tag: str | None = None
     older_than: Age | None = None
+    since: Age | None = None
+    longer_than: Age | None = None
 
     def wanted(self) -> Wanted:
         return Wanted(
@@ -55,6 +62,8 @@ class Matching:
             id_prefix=self.id_prefix or "",
             older_than=self.older_than or 0.0,
             tag=self.tag,
+            since=self.since,
+            longer_than=self.longer_than or 0.0,
         )
 
     def needed_queue(self) -> str:

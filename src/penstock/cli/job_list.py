@@ -41,7 +41,7 @@ def ls(
     if as_json:
         return show_json(found)
     if found.jobs:
-        show_jobs(found.jobs, now)
+        (show_ended if found.jobs[0].ended is not None else show_jobs)(found.jobs, now)
     else:
         show("No job matches." if found.cursor is None else "No job matches so far.")
     note_rest(found)
@@ -59,6 +59,18 @@ def _row(job: JobSummary, now: float) -> Iterable[str]:
     else:
         time = age(max(0.0, now - job.since))
     return job.id, str(job.status), time, job.task, job.tenant, f"{job.attempts}", job.worker
+
+
+def show_ended(jobs: Iterable[JobSummary], now: float) -> None:
+    """Print a table of jobs that have ended."""
+    names = ("job:name", "end:name", "ended", "took", "task:text", "tenant:text", "attempts", "worker:name")
+    show_table(headings(*names, "reason:text"), ([*_ended(job, now)] for job in jobs))
+
+
+def _ended(job: JobSummary, now: float) -> Iterable[str]:
+    took = "" if job.started is None or job.ended is None else age(max(0.0, job.ended - job.started))
+    what, when = job.id or f"({many(job.jobs, 'job')})", ago(job.since, now)
+    return what, str(job.status), when, took, job.task, job.tenant, f"{job.attempts}", job.worker, job.reason
 
 
 def note_rest(found: JobPage) -> None:

@@ -167,6 +167,8 @@ def _kept(kept: Retention) -> str:
         f"{kept.dead_letters:,} dead letters" if kept.dead_letters is not None else "",
         f"dead letters for {age(kept.dead_age)}" if kept.dead_age is not None else "",
         f"{kept.results:,} results" if kept.results is not None else "",
+        f"{kept.finished:,} rows of ended jobs" if kept.finished is not None else "",
+        f"rows of ended jobs for {age(kept.finished_age)}" if kept.finished_age is not None else "",
     ]
     return ", ".join(filter(None, limits)) or "all dead letters, and each result for its time"
 
@@ -178,9 +180,11 @@ def keep(
     dead_letters: int | None = None,
     dead_age: Age | None = None,
     results: int | None = None,
+    finished: int | None = None,
+    finished_age: Age | None = None,
     where: Where = HERE,
 ) -> None:
-    """Limit what a queue keeps of jobs that have ended. An option that is not given means no limit.
+    """Limit what a queue keeps of jobs that have ended. Without an option there is no such limit, or the usual one.
 
     Parameters
     ----------
@@ -192,10 +196,18 @@ def keep(
         For how long a dead letter is kept, as in 12h or 30d.
     results
         How many results; those whose time ends first are removed first.
+    finished
+        How many rows of ended jobs, for `penstock job ls --state ended`: usually 10,000; 0: none.
+    finished_age
+        For how long such a row is kept: usually a day.
     """
-    kept = Retention(dead_letters=dead_letters, dead_age=dead_age, results=results)
+    kept = Retention(
+        dead_letters=dead_letters, dead_age=dead_age, results=results, finished=finished, finished_age=finished_age
+    )
     with where.open() as inspector:
-        inspector.queues.open(name).keep(dead_letters=dead_letters, dead_age=dead_age, results=results)
+        inspector.queues.open(name).keep(
+            dead_letters=dead_letters, dead_age=dead_age, results=results, finished=finished, finished_age=finished_age
+        )
     show(f"{name} keeps {_kept(kept)}.")
 
 

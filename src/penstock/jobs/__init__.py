@@ -19,6 +19,7 @@ In the server:
     failures.lua, failures.py  the last failed attempts of a job
     recovery.lua          what happens to a job whose process died
     results.lua           how jobs ended, kept for the time that each job asked for
+    finished.lua          rows of jobs that have ended
     retention.lua         how many results and dead letters are kept
     notes.lua             the progress and the log that a running job reports
     settling.lua          how the run of a job ends
@@ -71,6 +72,8 @@ In Python:
     registry.py           the tasks of an app, by name
     release.py            the release of an app, and when it was made
     limits.py             the limits of a task
+    finished.py           rows of jobs that have ended
+    finished_list.py      lists of them
     tags.py               tags, by which people find jobs
     retention.py          how many dead letters and results a queue keeps
     batching.py           tasks that take many jobs in one call

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from functools import cache, lru_cache, partial
-from struct import Struct
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from penstock.core.clock import Clock, milliseconds
@@ -16,7 +16,16 @@ from penstock.core.scripts import Library
 from penstock.errors import UniqueKeyHeld
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
 from penstock.jobs.constants import MOST_BYTES, NUMBER_BYTES
-from penstock.jobs.counts import Counts, Outgoing, QueueOverview, TenantCounts, WorkerInfo, read_counts
+from penstock.jobs.counts import (
+    Counts,
+    Outgoing,
+    QueueOverview,
+    TenantCounts,
+    WorkerInfo,
+    read_counts,
+    tenant_counts,
+    tenant_page,
+)
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.notes import split_result
 from penstock.jobs.record import Record, StoredJob
@@ -59,6 +68,7 @@ def scripts() -> Library:
         "jobs/cancelling.lua",
         "jobs/wake.lua",
         "jobs/results.lua",
+        "jobs/finished.lua",
         "jobs/retention.lua",
         "jobs/notes.lua",
         "jobs/limits.lua",
@@ -159,6 +169,7 @@ class QueueBindings:
         once: bool = False,
         registration: Registration | None = None,
         notes: Sequence[tuple[bytes, bytes]] = (),
+        rows: Callable[[Sequence[Settlement]], bytes] | None = None,
     ) -> RoundTrip[TurnReply]:
         """One round trip of a worker: settle jobs and claim others (see `queue.lua`).
 
@@ -174,16 +185,18 @@ class QueueBindings:
         registration  of a worker, in its first turn
         notes         tokens of running jobs and what they report (see `encode_notes`); those of jobs that the
                       incarnation does not hold are ignored
+        rows          makes the rows of the completed jobs, in this order (see `finished.py`)
         """
         staged = [s for s in settlements if s.effects]
         completed = [s for s in settlements if s.ending is None and s.data == b"null" and not s.effects]
         with_result = [s for s in settlements if s.ending is None and s.data != b"null" and not s.effects]
         others = [s for s in settlements if s.ending is not None]
-        in_order = (*completed, *with_result, *staged, *others)
+        done = (*completed, *with_result, *staged)
+        in_order = (*done, *others)
         args: list[Arg] = [
             self.clock.now_ms, incarnation, number, milliseconds(lease), want, trial, address, milliseconds(sleep),
             int(once), registration.pack() if registration else "",
-            b"".join([s.token[:NUMBER_BYTES] for s in (*completed, *with_result, *staged)]),
+            b"".join([s.token[:NUMBER_BYTES] for s in done]), rows(done) if rows and done else b"",
             len(completed), len(with_result), len(staged),
         ]  # fmt: skip
         args += [s.token[NUMBER_BYTES:] for s in completed]
@@ -199,10 +212,11 @@ class QueueBindings:
         def read(reply: Sequence[Any]) -> TurnReply:
             if reply[0] == b"STALE":
                 return TurnReply(False)
-            _, stale, due_in, more, suspect, offers, first = reply[:7]
+            _, stale, due_in, more, suspect, offers, first, now = reply[:8]
+            received = time.monotonic()
             claims = [
-                Claim(number.to_bytes(NUMBER_BYTES) + job_id, Record(body))
-                for number, job_id, body in zip(itertools.count(first), reply[7::2], reply[8::2], strict=False)
+                Claim(number.to_bytes(NUMBER_BYTES) + job_id, Record(body), now, received)
+                for number, job_id, body in zip(itertools.count(first), reply[8::2], reply[9::2], strict=False)
                 if body
             ]
             refused = tuple(in_order[position] for position in stale)
@@ -211,10 +225,10 @@ class QueueBindings:
 
         return RoundTrip(self._turn, self._declared, tuple(args), read)
 
-    def settle(self, incarnation: str, settlement: Settlement) -> RoundTrip[bool]:
+    def settle(self, incarnation: str, settlement: Settlement, row: bytes = b"") -> RoundTrip[bool]:
         """Settle one claim outside of a turn. False: the incarnation no longer holds the job; nothing was written."""
         delay = milliseconds(settlement.delay)
-        args = (self.clock.now_ms, incarnation, settlement.verb, settlement.token, delay, settlement.data)
+        args = (self.clock.now_ms, incarnation, settlement.verb, settlement.token, delay, settlement.data, row)
         return self._call("settle", args, bool)
 
     def heartbeat(self, incarnation: str, lease: float) -> RoundTrip[list[bytes] | None]:
@@ -398,11 +412,11 @@ class QueueBindings:
         return self._call("history", (self.clock.now_ms, interval, count), read_rows)
 
     def tenant_counts(self, tenant: str) -> RoundTrip[TenantCounts]:
-        return self._call("tenant_counts", (self.clock.now_ms, tenant), _tenant_counts)
+        return self._call("tenant_counts", (self.clock.now_ms, tenant), tenant_counts)
 
     def scan_tenants(self, cursor: str, count: int) -> RoundTrip[tuple[str, list[tuple[str, TenantCounts]]]]:
         """A page of about `count` tenants, and the cursor of the next page. The first and the last cursor are "0"."""
-        return self._call("scan_tenants", (self.clock.now_ms, cursor, count), _tenant_page)
+        return self._call("scan_tenants", (self.clock.now_ms, cursor, count), tenant_page)
 
     def overview(self, scan: int) -> RoundTrip[QueueOverview]:
         """`scan`: how many delayed jobs to search for jobs of unknown tasks."""
@@ -441,8 +455,6 @@ class QueueBindings:
 
 # --- replies ---
 
-_COUNTS: Final = Struct(">7I")
-
 
 def _seconds(ms: int) -> float | None:
     """None for -1."""
@@ -464,25 +476,6 @@ def read_stored(reply: Sequence[Any]) -> StoredJob:
     name = worker_name(worker[0]) if worker else ""
     left = None if expires_in is None else expires_in / 1000
     return StoredJob(Record.read(record), failures, ended, owner, notes or kept_notes, name, waits, left)
-
-
-def _tenant_counts(reply: Sequence[Any]) -> TenantCounts:
-    now, oldest, ready, delayed, running, dead, weight, parked, dependent, sleeping = reply
-    age = max(0, now - oldest) / 1000 if oldest is not None else 0.0
-    return TenantCounts(ready, delayed, running, dead, age, float(weight or 1), parked, dependent, sleeping)
-
-
-def _tenant_page(reply: Sequence[Any]) -> tuple[str, list[tuple[str, TenantCounts]]]:
-    cursor, found = reply
-    rows = zip(found[0::2], found[1::2], strict=True)
-    return cursor.decode(), [(tenant.decode(errors="replace"), _packed_counts(packed)) for tenant, packed in rows]
-
-
-@lru_cache(maxsize=1024)  # thousands of tenants have few different counts
-def _packed_counts(packed: bytes) -> TenantCounts:
-    """Four numbers, and more if jobs are parked, wait for others or sleep."""
-    ready, delayed, running, dead, *rest = _COUNTS.unpack(packed.ljust(_COUNTS.size, b"\0"))
-    return TenantCounts(ready, delayed, running, dead, 0.0, 1.0, *rest)
 
 
 def _overview(reply: Sequence[Any]) -> QueueOverview:

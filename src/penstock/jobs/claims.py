@@ -97,6 +97,10 @@ class Claim(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     token: bytes
     record: Record
+    claimed: int = 0
+    """Server milliseconds."""
+    received: float = 0.0
+    """`time.monotonic()` of the reply."""
 
     @property
     def id(self) -> str:

@@ -19,6 +19,13 @@ UNREAD: Final = b"u"
 LOST: Final = b"l"
 EDITED: Final = b"e"
 
+# finished, in finished.lua
+TURN: Final = b"t"
+ROW: Final = b"r"
+PURGE: Final = b"p"
+SEGMENT: Final = 10
+BLOCKS: Final = 64
+
 # flow, in flow.lua
 STOP: Final = b"s"
 CONTINUE: Final = b"c"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from functools import lru_cache
+from struct import Struct
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +178,27 @@ class WorkerInfo:
     """Seconds until its lease runs out, if it sends no further heartbeat. Below 0: it ran out."""
     release: str = ""
     """The release of the app that it runs: as it was given, or a digest of its tasks; "" for a program."""
+
+
+_COUNTS: Final = Struct(">7I")
+
+
+def tenant_counts(reply: Sequence[Any]) -> TenantCounts:
+    """The reply about one tenant."""
+    now, oldest, ready, delayed, running, dead, weight, parked, dependent, sleeping = reply
+    age = max(0, now - oldest) / 1000 if oldest is not None else 0.0
+    return TenantCounts(ready, delayed, running, dead, age, float(weight or 1), parked, dependent, sleeping)
+
+
+def tenant_page(reply: Sequence[Any]) -> tuple[str, list[tuple[str, TenantCounts]]]:
+    """The reply with a page of tenants: the next cursor, and their counts by name."""
+    cursor, found = reply
+    rows = zip(found[0::2], found[1::2], strict=True)
+    return cursor.decode(), [(tenant.decode(errors="replace"), _packed_counts(packed)) for tenant, packed in rows]
+
+
+@lru_cache(maxsize=1024)  # thousands of tenants have few different counts
+def _packed_counts(packed: bytes) -> TenantCounts:
+    """Four numbers, and more if jobs are parked, wait for others or sleep."""
+    ready, delayed, running, dead, *rest = _COUNTS.unpack(packed.ljust(_COUNTS.size, b"\0"))
+    return TenantCounts(ready, delayed, running, dead, 0.0, 1.0, *rest)

@@ -295,6 +295,7 @@ function flow.settle(s, id, wait, budget)
     s.row[_row.FAILED] = s.row[_row.FAILED] + 1
     counters.move(s, was.tenant, _count.DEPENDENT, _count.DEAD, 1)
     s.finished[#s.finished + 1] = id
+    finished.note_job(s, id, body, state.DEAD, why, was.attempts, 0, "")
     flow.note(s, _event.DEAD, id, "")
     new_state, flags = state.DEAD, bit.bor(flags, flag.REASON)
   else

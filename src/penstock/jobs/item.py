@@ -11,6 +11,7 @@ from penstock.core.arguments import check_number, check_wait, check_whole
 from penstock.core.operations import RoundTrip, verb
 from penstock.errors import LeaseLost
 from penstock.jobs.claims import Claim, Ending, Failure, Settlement
+from penstock.jobs.finished import rows_of
 from penstock.jobs.job import ShardHandle
 from penstock.jobs.record import Record, RecordView
 from penstock.jobs.retry import LONGEST_DELAY
@@ -116,7 +117,8 @@ class Item(ShardHandle, RecordView):
 
     def _settle(self, data: bytes, ending: Ending | None = None, delay: float = 0.0) -> RoundTrip[None]:
         settlement = Settlement(self._claim.token, data, ending, delay)
-        return self.shard.bindings.settle(self._incarnation, settlement).then(self._check_lease)
+        row = b"" if ending else rows_of([settlement], {settlement.token: self._claim}, {})
+        return self.shard.bindings.settle(self._incarnation, settlement, row).then(self._check_lease)
 
     def _check_lease(self, is_ours: bool) -> None:
         if not is_ours:

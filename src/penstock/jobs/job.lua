@@ -93,6 +93,7 @@ function job.commit(s)
   local n = #s.results / 2
   results.write(s)
   results.trim(s, math.max(_trim.LEAST, 2 * n))
+  if s.segments or s.purged then finished.write(s) end
   listeners.notify(s.row, s.finished, s.budget)
   if s.alarm then wake.set_alarm(s.row, s.now, s.alarm) end
 end
@@ -255,6 +256,9 @@ function job.remove(s, id, body, letter, text)
   redis.call("HDEL", base .. "jobs", id)
   if was.flags >= flag.UNIQUE then unique.leave(s, id, body, was.state) end
   if was.state ~= state.DEAD and schedule.may_have(id) then schedule.note_end(s, id, letter, false) end
+  if was.state ~= state.DEAD and not s.purged then
+    finished.note_job(s, id, body, letter, text, was.attempts, 0, "")
+  end
   letter = job.clear(id, was.flags, letter)
   if was.state == state.READY then
     counters.move(s, was.tenant, _count.READY, _count.NONE, 1)

@@ -65,6 +65,7 @@ class JobInfo:
     deliveries         how often it was handed to a worker
     crashes            how often in a row its process died while no other job ran there
     task               its name; "" for a value that was put
+    started, ended, release  of a job that has ended: its last run, and the release of its worker
     tags               as `using(tags=…)` and its task have set them
     body               the value that was put; for the call of a task `[task, arguments]`
     reason, traceback  of the last failure
@@ -101,6 +102,9 @@ class JobInfo:
     limit: str = ""
     limit_key: str = ""
     tags: tuple[str, ...] = ()
+    started: float | None = None
+    ended: float | None = None
+    release: str = ""
 
 
 class Job(ShardHandle, Generic[R_co]):

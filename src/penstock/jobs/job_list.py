@@ -19,6 +19,8 @@ from penstock.core.arguments import check_callback, check_number, check_whole, s
 from penstock.core.operations import Driver, Operation, RoundTrip, Sleep, verb
 from penstock.errors import ConfigurationError
 from penstock.jobs.counts import Counts, TenantCounts
+from penstock.jobs.finished import ENDED, OUTCOMES, FinishedJob
+from penstock.jobs.finished_list import EXAMINED, FinishedFilter, finished_page
 from penstock.jobs.listing import FoundJob, FoundJobs, JobFilter, ListingBindings
 from penstock.jobs.moving import TargetQueue, move_jobs
 from penstock.jobs.record import Seen, claimed_at
@@ -46,6 +48,9 @@ class JobSummary:
     attempts    runs that failed
     deliveries  how often it was handed to a worker
     worker      of a running job: `host:pid`; "" for a program without a worker
+
+    Of a job that has ended, `since` and `ended` say when; `worker`, `release` and `started` are of its last run. A
+    purge is one row without an id: `jobs` says how many it cancelled.
     """
 
     id: str
@@ -59,6 +64,11 @@ class JobSummary:
     deliveries: int
     worker: str = ""
     tags: tuple[str, ...] = ()
+    started: float | None = None
+    ended: float | None = None
+    release: str = ""
+    reason: str = ""
+    jobs: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,8 @@ class Wanted(TypedDict, total=False):
     id_prefix: str
     older_than: float
     tag: str | None
+    since: float | None
+    longer_than: float
 
 
 def job_filter(
@@ -112,12 +124,20 @@ def job_filter(
     id_prefix: str = "",
     older_than: float = 0.0,
     tag: str | None = None,
+    since: float | None = None,
+    longer_than: float = 0.0,
 ) -> JobFilter:
-    """Raises ConfigurationError, a ValueError, for a state in which no job waits, runs or is dead."""
+    """Raises ConfigurationError, a ValueError, for an unknown state, and for conditions that contradict each other."""
     known = {str(status): status for status in STATES.values()} | {"running": Status.RUNNING}
-    if state is not None and str(state) not in known:
-        raise ConfigurationError(f"jobs(state={str(state)!r}): one of {', '.join(known)}")
-    if worker is not None and state not in (None, "running"):
+    has_ended = str(state) in (*OUTCOMES.values(), ENDED)
+    if state is not None and str(state) not in known and not has_ended:
+        raise ConfigurationError(f"jobs(state={str(state)!r}): one of {', '.join((*known, *OUTCOMES.values(), ENDED))}")
+    if not has_ended and (since is not None or longer_than != 0):
+        raise ConfigurationError(
+            f"jobs(since=…, longer_than=…) choose among jobs that have ended: state={ENDED!r}, or one of "
+            f"{', '.join(OUTCOMES.values())}"
+        )
+    if worker is not None and state not in (None, "running") and not has_ended:
         raise ConfigurationError(f"jobs(worker={worker!r}, state={str(state)!r}): only a running job has a worker")
     texts = {
         "task": task or "",
@@ -132,7 +152,15 @@ def job_filter(
     check_number("jobs", "older_than", older_than, 0, _LONGEST_AGE, "seconds from 0")
     if tag is not None and not is_tag(tag):
         raise ConfigurationError(f"jobs(tag={shown(tag)}): a tag has 1 to {LONGEST_TAG} bytes of printable text")
-    return JobFilter(None if state is None else known[str(state)], task, tenant, worker, id_prefix, older_than, tag)
+    if not has_ended:
+        return JobFilter(None if state is None else known[str(state)], task, tenant, worker, id_prefix, older_than, tag)
+    if older_than:
+        raise ConfigurationError("jobs(older_than=…): for jobs that have not ended; use since= or longer_than=")
+    if since is not None:
+        check_number("jobs", "since", since, 0, _LONGEST_AGE, "seconds from 0")
+    check_number("jobs", "longer_than", longer_than, 0, _LONGEST_AGE, "seconds from 0")
+    ended = FinishedFilter(str(state), task, tenant, worker, id_prefix, tag, since, longer_than)
+    return JobFilter(None, task, tenant, worker, id_prefix, 0.0, tag, ended)
 
 
 class Cursor(msgspec.Struct, array_like=True, frozen=True):
@@ -164,6 +192,14 @@ def _summary(queue: str, row: FoundJob) -> JobSummary:
         values["since"] = claimed
     status = Status.RUNNING if is_running else STATES.get(row.record.state, Status.UNKNOWN)
     return JobSummary(id=f"{queue}:{row.key}", status=status, worker=row.worker, **values)
+
+
+def _ended(row: FinishedJob) -> JobSummary:
+    status = Status.DEAD if row.outcome == "failed" else Status(row.outcome)
+    return JobSummary(
+        row.id, status, row.task, row.tenant, row.priority, row.enqueued, row.ended, row.attempts, row.deliveries,
+        row.worker, row.tags, row.started, row.ended, row.release, row.reason, row.jobs,
+    )  # fmt: skip
 
 
 OnProgress: TypeAlias = Callable[[BulkProgress], object]
@@ -206,6 +242,9 @@ class Jobs:
         return self.page_operation(limit, cursor)
 
     def page_operation(self, limit: int, cursor: str | None) -> Operation[JobPage]:
+        if self.filter.ended is not None:
+            page = yield from finished_page([*self._shards.values()], self.filter.ended, limit, cursor)
+            return JobPage([*map(_ended, page.rows)], page.cursor, page.examined, page.examined)
         at = None if cursor is None else Cursor.decoded(cursor)
         found, following = yield from self.next_rows(limit, at)
         jobs = [_summary(found.queue, row) for row in found.rows]
@@ -221,6 +260,8 @@ class Jobs:
         return self._count(on_progress)
 
     def _count(self, on_progress: OnProgress | None) -> Operation[int]:
+        if self.filter.ended is not None:
+            return (yield from self._count_ended(self.filter.ended, on_progress))
         progress, at, is_first = BulkProgress(), None, True
         while is_first or at is not None:
             found, at = yield from self.next_rows(0, at)
@@ -228,6 +269,15 @@ class Jobs:
             if on_progress is not None:
                 on_progress(progress)
         return progress.found
+
+    def _count_ended(self, wanted: FinishedFilter, on_progress: OnProgress | None) -> Operation[int]:
+        number, cursor, is_first = 0, None, True
+        while is_first or cursor is not None:
+            page = yield from finished_page([*self._shards.values()], wanted, EXAMINED, cursor)
+            number, cursor, is_first = number + sum(row.jobs for row in page.rows), page.cursor, False
+            if on_progress is not None:
+                on_progress(BulkProgress(page.examined, page.examined, number))
+        return number
 
     @verb
     def cancel(
@@ -291,6 +341,8 @@ class Jobs:
         if per_second is not None:
             check_number(change, "per_second", per_second, 0.1, 1e6, "from 0.1 to 1,000,000 jobs, or None")
         check_callback(change, "on_progress", on_progress)
+        if self.filter.ended is not None:
+            raise ConfigurationError(f"{change}: jobs that have ended do not change; name a state in which jobs wait")
         return self._change_all(act, per_second, on_progress)
 
     def _change_all(

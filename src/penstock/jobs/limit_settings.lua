@@ -52,6 +52,7 @@ function script.purge_parked(base, meta, given, tenant, all, offset, limit)
   listeners.notify_rest(s.row, s.budget)
   local budget, done, looked = slice.of(limit), 0, 0
   limits.open(s)
+  s.purged, s.purged_tenant = 0, tenant
   while budget.left > 0 and looked < _park.KEYS do
     looked = looked + 1
     local key = redis.call("ZRANGE", base .. "parking", offset, offset)[1]
@@ -73,6 +74,7 @@ function script.purge_parked(base, meta, given, tenant, all, offset, limit)
     limits.write(s)
     if #place.r[_row.LEVELS] > 0 and budget.left > 0 then offset = offset + 1 end
   end
-  s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + #s.finished
+  s.purged = #s.finished
+  s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + s.purged
   return { #s.finished, offset, done, s.row[_row.UNNOTIFIED] }
 end

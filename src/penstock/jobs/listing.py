@@ -12,13 +12,17 @@ import msgspec
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
 from penstock.jobs.bindings import QueueBindings, worker_name
+from penstock.jobs.finished_list import FinishedFilter
 from penstock.jobs.record import Record
 from penstock.jobs.status import STATES, Status
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """The conditions for a job; None and empty values match every job. See `Queue.jobs`."""
+    """The conditions for a job; None and empty values match every job. See `Queue.jobs`.
+
+    ended  for rows of jobs that have ended, instead of the others
+    """
 
     state: Status | None = None
     task: str | None = None
@@ -27,6 +31,7 @@ class JobFilter:
     id_prefix: str = ""
     older_than: float = 0.0
     tag: str | None = None
+    ended: FinishedFilter | None = None
 
 
 class FoundJob(msgspec.Struct, frozen=True):

@@ -139,22 +139,24 @@ end
 --                 incarnation ends as soon as it holds no job
 --   registration  of a worker, in its first turn (see releases.join); else empty
 --   numbers       the claim numbers of the completed jobs, 6 bytes each
+--   rows          of the completed jobs (finished.lua); may be empty
 --   settlements   ids of `completed` jobs without a result; then `with_result` pairs of id and result; then `staged`
 --                 triples of id, result and effects (effects.lua); then for each other job: verb, token, delay in ms,
 --                 text. The first of these may have the verb `note`, which settles nothing (see notes.lua)
 --
 -- Returns { "OK", positions of stale settlements, ms after which to take a turn even without a message (-1: wait for
 -- one), 1 if more jobs can be claimed at once, ms for which a suspect has waited (-1: none waits), due ticks (see
--- `schedule.offer`), number of the first claim, id, record, … }. The claims are numbered in their order; a repeated
--- turn has an empty id and record where it no longer holds the job. Returns { "STALE" } if the incarnation has ended;
--- then nothing was written.
+-- `schedule.offer`), number of the first claim, now, id, record, … }. The claims are numbered in their order. A
+-- repeated turn has an empty id and record where it no longer holds the job. Returns { "STALE" } if the incarnation has
+-- ended; then nothing was written.
 --- keys: base meta
 --- args: given: int, incarnation: str, number: int, lease_ms: int, want: int, trial: str, address: str, idle_ms: int
---- args: once: int, registration: str, numbers: str, completed: int, with_result: int, staged: int, settlements: *
+--- args: once: int, registration: str, numbers: str, rows: str, completed: int, with_result: int, staged: int
+--- args: settlements: *
 --- flags: allow-oom
 --- frame: read
 function script.turn(base, meta, given, incarnation, number, lease_ms, want, trial, address, idle_ms,
-  once, registration, numbers, completed, with_result, staged, settlements, ...)
+  once, registration, numbers, rows, completed, with_result, staged, settlements, ...)
   local r, now = s.row, s.now
   local ids, texts, effects_of, at = {}, {}, {}, settlements
   for i = 1, completed do
@@ -177,7 +179,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   if now >= s.next_history and r[_row.SEQUENCE] > 0 then history.add(s) end
   own = own or { turn = 0, idle = 1 } -- an earlier incarnation of this worker may be registered as idle
   if own.turn == number then
-    return { "OK", own.stale, -1, 1, -1, {}, own.first, unpack(lease.repeated(incarnation, own)) }
+    return { "OK", own.stale, -1, 1, -1, {}, own.first, now, unpack(lease.repeated(incarnation, own)) }
   end
   if own.turn + 1 ~= number then return { "STALE" } end
 
@@ -192,6 +194,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
     if #ids > 0 then held = redis.call("HMGET", base .. "held:" .. incarnation, unpack(ids)) end
   end
   job.complete(s, incarnation, ids, numbers, texts, held, stale, effects_of)
+  finished.note_turn(s, rows, #ids, s.not_completed)
   for i = at, #ARGV, 4 do
     if not job.settle(s, incarnation, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]) then
       stale[#stale + 1] = completed + with_result + staged + (i - at) / 4
@@ -246,21 +249,22 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   if not empty then wake.set_alarm(r, now, now + lease_ms) end
   if not idle and r[_row.PAUSED] == 0 and r[_row.READY] > 0 then wake.one(r, now) end
   row.store(s)
-  return { "OK", stale, due_in, more and 1 or 0, suspects, ticks, room.number, unpack(room.reply) }
+  return { "OK", stale, due_in, more and 1 or 0, suspects, ticks, room.number, now, unpack(room.reply) }
 end
 
 -- Settles one claim outside of a turn: complete, or a verb of job.settle. Returns 1, or 0 if the incarnation no longer
 -- holds the job. The token is remembered for a minute, so that the call may be sent again.
 --- keys: base meta
---- args: given: int, incarnation: str, verb: str, token: str, ms: int, text: str
+--- args: given: int, incarnation: str, verb: str, token: str, ms: int, text: str, rows: str
 --- flags: allow-oom
 --- frame: change
-function script.settle(base, meta, given, incarnation, verb, token, ms, text)
+function script.settle(base, meta, given, incarnation, verb, token, ms, text, rows)
   local memory = base .. "settled:" .. incarnation
   local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
   if not held then return redis.call("SISMEMBER", memory, token) end
   if verb == "complete" then
     job.complete(s, incarnation, { token.id(token) }, token, { text }, { held }, {}, {})
+    finished.note_turn(s, rows, 1, s.not_completed)
   else
     job.settle(s, incarnation, verb, token, ms, text)
   end
@@ -356,6 +360,7 @@ end
 function script.purge(base, meta, given, tenant, all, source, offset, limit)
   listeners.notify_rest(s.row, s.budget)
   local budget = slice.of(limit)
+  s.purged, s.purged_tenant = 0, tenant
   for level = 0, 9 do
     local rotation = base .. "rotation:" .. level
     while budget.left > 0 do
@@ -381,6 +386,7 @@ function script.purge(base, meta, given, tenant, all, source, offset, limit)
     end
   end
   local cancelled = #s.finished
+  s.purged = cancelled
   s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + cancelled
   return { cancelled, offset, budget.left > 0 and 1 or 0, s.row[_row.UNNOTIFIED] }
 end

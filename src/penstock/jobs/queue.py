@@ -24,11 +24,10 @@ from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, j
 from penstock.jobs.record import Record, has_powers, pack_sections
 from penstock.jobs.shard import Shard
 from penstock.jobs.shards import ShardMap, ask_all, set_all
-from penstock.jobs.status import Status
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
-    from penstock.jobs.job_list import Jobs
+    from penstock.jobs.job_list import Jobs, Wanted
     from penstock.jobs.limits import Limit, LimitInfo
     from penstock.jobs.pauses import Named, PausedScope
     from penstock.jobs.retention import Retention
@@ -85,34 +84,26 @@ class Queue:
         shard = self.shards.of_job(job_id)
         return Job(shard, shard.key_of(job_id))
 
-    def jobs(
-        self,
-        *,
-        state: Status | str | None = None,
-        task: str | None = None,
-        tenant: str | None = None,
-        worker: str | None = None,
-        id_prefix: str = "",
-        older_than: float = 0.0,
-        tag: str | None = None,
-    ) -> Jobs:
+    def jobs(self, **wanted: Unpack[Wanted]) -> Jobs:
         """The jobs that match all of these: pages of them, their number, and actions on all of them. No round trip.
 
             for job in queue.jobs(state="ready", tenant="acme").page(20).jobs: ...
             queue.jobs(state="dead", task="send_email").requeue()
 
-        state       delayed, sleeping, ready, parked, running, waiting or dead
+        state       delayed, sleeping, ready, parked, running or dead; or, of the last jobs that have ended, completed,
+                    cancelled, expired, dropped, failed (became a dead letter), or ended for all of them
         task        the name of a task; "" for bare values
         worker      `host:pid`: only the jobs that it runs
         id_prefix   how the id begins, with or without the name of the queue
         older_than  seconds that a job has been in its state at least; since its enqueue if it is delayed or sleeping
         tag         one of its tags
+        since       seconds: only those that ended in the last ones
+        longer_than seconds that the last run took at least
         """
         from penstock.jobs.job_list import Jobs, job_filter
 
-        # Checks the tenant before it is routed.
-        wanted = job_filter(state, task, tenant, worker, id_prefix, older_than, tag)
-        return Jobs(self.shards.current.known if tenant is None else self.shards.current.may_hold(tenant), wanted)
+        chosen, tenant = job_filter(**wanted), wanted.get("tenant")  # checks the tenant before it is routed
+        return Jobs(self.shards.current.known if tenant is None else self.shards.current.may_hold(tenant), chosen)
 
     def key(self, name: str, tenant: str = "") -> str:
         """A key of your own in the slot of this tenant's jobs, for a transaction that also enqueues. No round trip.
@@ -418,9 +409,15 @@ class Queue:
 
     @verb
     def keep(
-        self, *, dead_letters: int | None = None, dead_age: float | None = None, results: int | None = None
+        self,
+        *,
+        dead_letters: int | None = None,
+        dead_age: float | None = None,
+        results: int | None = None,
+        finished: int | None = None,
+        finished_age: float | None = None,
     ) -> Operation[None]:
-        """Limit what the queue keeps of jobs that have ended; see `Retention`. None: no limit.
+        """Limit what the queue keeps of jobs that have ended; see `Retention`. None: no limit, or as usual.
 
         The server keeps these settings. The next turns of workers, and other scripts that settle jobs, remove what is
         beyond the limits, some hundred at a time. Raises BadCall for numbers out of range. One round trip; with shards,
@@ -428,7 +425,9 @@ class Queue:
         """
         from penstock.jobs.retention import Retention
 
-        kept = Retention(dead_letters=dead_letters, dead_age=dead_age, results=results)
+        kept = Retention(
+            dead_letters=dead_letters, dead_age=dead_age, results=results, finished=finished, finished_age=finished_age
+        )
         yield from set_all(self.shards, lambda shard: kept.store(shard.bindings))
 
     @verb

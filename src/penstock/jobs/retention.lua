@@ -1,6 +1,7 @@
 -- Retention: how many dead letters and results a queue keeps, and for how long it keeps dead letters.
 --
---   meta   HASH   retention: most dead letters, their age in ms, most results; each may be nil. MessagePack
+--   meta   HASH   retention: most dead letters, their age in ms, most results, most rows of ended jobs, their age in ms
+--                 (finished.lua); -1: no limit, or as usual for rows. MessagePack
 --   row    (row.lua)  RESULT_CLASSES has the bit SET while any of them is set
 --
 -- The scripts that settle jobs remove dead letters and results beyond these limits, the oldest first, at most some
@@ -39,24 +40,26 @@ function retention.remove_dead(s, most, age)
   end
 end
 
--- Sets how much is kept: most dead letters, their age in ms, most results; -1: no limit.
+-- Sets how much is kept, in the order of `retention`.
 --- keys: base meta
---- args: given: int, most_dead: int, dead_ms: int, most_results: int
+--- args: given: int, most_dead: int, dead_ms: int, most_results: int, most_finished: int, finished_ms: int
 --- flags: allow-oom
 --- frame: change
-function script.set_retention(base, meta, given, most_dead, dead_ms, most_results)
+function script.set_retention(base, meta, given, most_dead, dead_ms, most_results, most_finished, finished_ms)
   local r = s.row
   local classes = r[_row.RESULT_CLASSES] % _retention.SET
-  if most_dead < 0 and dead_ms < 0 and most_results < 0 then
+  if math.max(most_dead, dead_ms, most_results, most_finished, finished_ms) < 0 then
     redis.call("HDEL", meta, "retention")
   else
-    redis.call("HSET", meta, "retention", cmsgpack.pack({ most_dead, dead_ms, most_results }))
+    redis.call("HSET", meta, "retention", cmsgpack.pack({
+      most_dead, dead_ms, most_results, most_finished, finished_ms,
+    }))
     classes = classes + _retention.SET
   end
   r[_row.RESULT_CLASSES] = classes
 end
 
--- Three numbers as `set_retention` takes them; an empty reply means that there is no limit.
+-- The numbers as `set_retention` takes them; an empty reply means that there is no limit.
 --- keys: base meta
 --- flags: no-writes
 --- frame: format

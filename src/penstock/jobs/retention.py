@@ -26,6 +26,10 @@ class Retention:
     dead_age      for how many seconds a dead letter is kept
     results       how many results are kept; those that end first are removed first. For how long each is kept is the
                   `result_ttl` of its job, of its task, or of the app
+    finished      how many rows of jobs that have ended; None: 10,000, 0: none
+    finished_age  for how many seconds such a row is kept; None: a day
+
+    Rows are dropped in blocks of some dozens, so a few more are kept. Those of dead letters count by themselves.
 
     Raises BadCall for numbers out of range.
     """
@@ -33,30 +37,39 @@ class Retention:
     dead_letters: int | None = None
     dead_age: float | None = None
     results: int | None = None
+    finished: int | None = None
+    finished_age: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("dead_letters", "results"):
+        for name in ("dead_letters", "results", "finished"):
             number = getattr(self, name)
             if number is not None and (
                 isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MOST
             ):
                 raise BadCall(f"keep({name}={number!r}): a number from 0 to {MOST:,}, or None for no limit")
-        age = self.dead_age
-        if age is not None and (
-            isinstance(age, bool) or not isinstance(age, int | float) or not 0.001 <= age <= LONGEST
-        ):
-            raise BadCall(f"keep(dead_age={age!r}): seconds from 0.001 to ten years, or None for no limit")
+        for name in ("dead_age", "finished_age"):
+            age = getattr(self, name)
+            if age is not None and (
+                isinstance(age, bool) or not isinstance(age, int | float) or not 0.001 <= age <= LONGEST
+            ):
+                raise BadCall(f"keep({name}={age!r}): seconds from 0.001 to ten years, or None for no limit")
 
-    def stored(self) -> tuple[int, int, int]:
-        """The arguments of `set_retention`: -1 stands for no limit."""
-        age = None if self.dead_age is None else milliseconds(self.dead_age)
-        return tuple(-1 if n is None else n for n in (self.dead_letters, age, self.results))  # type: ignore[return-value]
+    def stored(self) -> list[int]:
+        """The arguments of `set_retention`: -1 stands for None."""
+        dead, rows = (None if age is None else milliseconds(age) for age in (self.dead_age, self.finished_age))
+        return [-1 if n is None else n for n in (self.dead_letters, dead, self.results, self.finished, rows)]
 
     @classmethod
     def read(cls, reply: Sequence[int]) -> Retention:
         """The reply of `show_retention`."""
-        dead, age, results = (None if n < 0 else n for n in reply or (-1, -1, -1))
-        return cls(dead_letters=dead, dead_age=None if age is None else age / 1000, results=results)
+        dead, age, results, rows, rows_age = (None if n < 0 else n for n in (*reply, -1, -1, -1, -1, -1)[:5])
+        return cls(
+            dead_letters=dead,
+            dead_age=None if age is None else age / 1000,
+            results=results,
+            finished=rows,
+            finished_age=None if rows_age is None else rows_age / 1000,
+        )
 
     @classmethod
     def of(cls, bindings: QueueBindings) -> RoundTrip[Retention]:

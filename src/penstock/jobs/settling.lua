@@ -12,6 +12,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
   -- One call for all numbers, because each call reads its format anew.
   local sent = #ids > 0 and { struct.unpack(">" .. string.rep("I6", #ids), numbers) }
   local done, seen, n, of_tenant, before = {}, {}, 0, 0, nil
+  s.not_completed = {}
   if s.row[_row.LIMITED] then limited_runs.read(s, ids, held) end
   for i = 1, #ids do
     local id, of_job, is_held = ids[i], held[i], false
@@ -21,6 +22,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
       seen[id] = is_held
       local refused = is_held and staged[i] and effects.apply(s, staged[i])
       if refused then
+        s.not_completed[#s.not_completed + 1] = i - 1
         local why = cjson.encode({ reason = refused })
         job.settle(s, incarnation, "bury", token.pack({ number = was.number, id = id }), 0, why)
       elseif is_held then
@@ -41,7 +43,10 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
         job.finish(s, id, letter, texts[i] or "null", was.ttl)
       end
     end
-    if not is_held then stale[#stale + 1] = i - 1 end
+    if not is_held then
+      stale[#stale + 1] = i - 1
+      s.not_completed[#s.not_completed + 1] = i - 1
+    end
   end
   if n == 0 then return end
   counters.move(s, before, _count.RUNNING, _count.NONE, of_tenant)
@@ -106,6 +111,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
     counters.move(s, was.tenant, _count.RUNNING, _count.NONE, 1)
     local outcome = verb == "drop" and ending.DROPPED or ending.CANCELLED
     if scheduled and owner then schedule.note_end(s, id, outcome, owner) end
+    if body then finished.note_job(s, id, body, outcome, text, record.attempts(body), claim.at(held), incarnation) end
     local letter = job.clear(id, was.flags, outcome)
     job.finish(s, id, letter, text, was.ttl)
     return true
@@ -139,6 +145,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
   if dead then
     if flags >= flag.UNIQUE then unique.finish(s, id, held) end
     redis.call("ZADD", base .. "dead", s.now, id)
+    finished.note_job(s, id, body, state.DEAD, text, its.attempts, claim.at(held), incarnation)
     r[_row.FAILED] = r[_row.FAILED] + 1
     counters.move(s, its.tenant, _count.RUNNING, _count.DEAD, 1)
     s.finished[#s.finished + 1] = id

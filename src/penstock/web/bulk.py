@@ -28,6 +28,8 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
     id_prefix: str = ""
     older_than: float = 0.0
     tag: str | None = None
+    since: float | None = None
+    longer_than: float = 0.0
 
     def wanted(self) -> Wanted:
         return Wanted(
@@ -38,6 +40,8 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
             id_prefix=self.id_prefix,
             older_than=self.older_than,
             tag=self.tag,
+            since=self.since,
+            longer_than=self.longer_than,
         )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import structs
 
@@ -15,6 +15,7 @@ from penstock.core.operations import RoundTrip, recheck_delay
 from penstock.errors import FormatTooNew, ServerError
 from penstock.jobs.batching import Batch
 from penstock.jobs.claims import Claim, Registration, Settlement, TurnReply
+from penstock.jobs.finished import rows_of
 from penstock.jobs.shard import Shard
 from penstock.settings import SLEEPER_TTL_FACTOR, MiB
 from penstock.worker.notes import MOST_NOTES, PendingNotes
@@ -79,6 +80,8 @@ class Feed:
         """Where wake-ups are sent to; set before the first turn."""
         self.held: dict[bytes, Claim] = {}
         """The held claims by their tokens."""
+        self.runs: dict[bytes, tuple[float, float]] = {}
+        """The runs that were completed and not reported yet: token -> `time.monotonic()` of start and end."""
         self.trial = False
         """Whether the turns claim suspects only."""
         self.untried_since: float | None = None
@@ -104,6 +107,7 @@ class Feed:
         self._wanted = 0
         self._sent: list[Settlement] = []
         self.held.clear()
+        self.runs.clear()
         self.to_settle.clear()
         self.notes.clear()
         self.awake = True
@@ -206,8 +210,13 @@ class Feed:
                 once=leave,
                 registration=structs.replace(self._registration, address=self.address) if self.turns == 1 else None,
                 notes=self.notes.take(s.token for s in self._sent) if self.notes else (),
+                rows=self._rows,
             )
         return self._unanswered
+
+    def _rows(self, settlements: Sequence[Settlement]) -> bytes:
+        """The rows of completed jobs (`finished.py`)."""
+        return rows_of(settlements, self.held, self.runs, self._worker.name, self._worker.release.name)
 
     def _count_to_send(self) -> int:
         """How many settlements the next turn carries.
@@ -241,6 +250,7 @@ class Feed:
             return []
         for settlement in self._sent:
             self.held.pop(settlement.token, None)
+            self.runs.pop(settlement.token, None)
         for settlement in turn.stale:
             log.warning("settlement of job %s:%s refused: the job was taken back", self.shard.name, settlement.id)
         self._sent = []

@@ -6,7 +6,7 @@ import { age, number, t, time } from "./text.js";
 
 export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", sleeping: "", ready: "", parked: "", waiting: "", blocked: "warn", unknown: "", running: "good", completed: "good", dropped: "" };
 const FILTERS = ["state", "task", "tenant", "worker", "id_prefix", "older_than", "tag"];
-const SEARCHED = ["ready", "delayed", "sleeping", "parked", "waiting", "running", "dead"];
+const SEARCHED = ["ready", "delayed", "sleeping", "parked", "waiting", "running", "dead", "completed", "cancelled", "expired", "dropped"];
 
 const job = (id) => html`<a class="mono" href=${`#/job/${encodeURIComponent(id)}`}>${id}</a>`;
 

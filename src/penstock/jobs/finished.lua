@@ -1,0 +1,220 @@
+-- Rows of jobs that have ended. A queue keeps the last ones, bounded by number and age (retention.lua).
+--
+--   finished         STRING  the open block: segments, appended
+--   finished:blocks  LIST    closed blocks, the latest last, each behind its `_block`
+--   failed           STRING  the same for jobs that became dead letters, so that many successes do not push out
+--   failed:blocks    LIST    last night's errors
+--   meta             HASH    finished, failed: how many rows the closed blocks have, and the number of the last block,
+--                            in 4 bytes each, by which a reader continues; purged: see `finished.add_purged`
+--
+-- A *segment* is what one script has ended:
+--
+--   kind    behind `_segment`
+--   TURN    how many rows it has, how many positions follow, the positions of rows that do not count, in 2 bytes each;
+--           then the rows as a worker has sent them (finished.py). A row whose settlement was refused does not count
+--   ROW     one job, as `_job`
+--   PURGE   how many jobs a purge has cancelled, in 4 bytes, and the tenant, empty for all
+--
+-- The rows of a turn cost the server one APPEND and no reading of records. All keys expire with the age. No error of
+-- these keys keeps a job from ending.
+
+finished = { TURN = "t", ROW = "r", PURGE = "p", SEGMENT = 10, BLOCKS = 64 }
+
+_segment = layout { kind = "c1", size = "I3", at = "I6", body = "*" } -- size: of the body; at: server ms
+
+_block = layout { number = "I4", rows = "I4", first = "I6", last = "I6", segments = "*" } -- server ms
+
+_turn_rows = layout { rows = "H", refused = "H", rest = "*" }
+
+_purged = layout { jobs = "I4", tenant = "*" }
+
+_job = layout {
+  outcome = "c1", -- see `ending`; DEAD
+  priority = "B",
+  attempts = "H",
+  deliveries = "H",
+  enqueued = "I6", -- server ms
+  due = "I6", -- ready since, or due at
+  started = "I6", -- 0: it did not run
+  id = "Bc0",
+  tenant = "Bc0",
+  task = "Bc0",
+  worker = "Bc0",
+  release = "Bc0",
+  tags = "Hc0", -- as in the record
+  reason = "Hc0",
+}
+
+-- Blocks are closed at BYTES. A script drops up to DROPPED of them, so that it stays short. REASON: bytes. SMALL: the
+-- bytes of the longest segments that are kept. ROWS and AGE are kept unless the queue says otherwise.
+_finished = {
+  ENDED = "finished", DIED = "failed", BYTES = 4096, DROPPED = 8, REASON = 240, SMALL = 1048576, ROWS = 10000,
+  AGE = 86400000,
+}
+
+-- How many rows the queue keeps, and for how many ms. Returns 0 if it keeps none.
+--- (s: table) -> int, int
+--- uses: meta
+function finished.bounds(s)
+  if s.row[_row.RESULT_CLASSES] < _retention.SET then return _finished.ROWS, _finished.AGE end
+  if not s.kept_rows then
+    local packed = redis.call("HGET", meta, "retention")
+    local all = packed and cmsgpack.unpack(packed) or {}
+    local most, age = all[4] or -1, all[5] or -1
+    s.kept_rows, s.kept_ms = most >= 0 and most or _finished.ROWS, age >= 0 and age or _finished.AGE
+  end
+  return s.kept_rows, s.kept_ms
+end
+
+-- Appends segments. A key that another program has damaged loses its rows.
+--- (s: table, list: str, text: str)
+--- uses: base meta
+function finished.append(s, list, text)
+  local rows, age = finished.bounds(s)
+  if #text > _finished.SMALL then return end
+  local key = base .. list
+  local size = redis.pcall("APPEND", key, text)
+  if type(size) ~= "number" then
+    redis.call("UNLINK", key)
+    return
+  end
+  redis.call("PEXPIRE", key, age)
+  if size >= _finished.BYTES then finished.close(s, list, rows, age) end
+end
+
+-- How many rows of a segment count.
+--- (kind: str, body: str) -> int
+function finished.count(kind, body)
+  if kind ~= finished.TURN then return 1 end
+  local its = _turn_rows.fields(body)
+  return its.rows - its.refused
+end
+
+-- Moves the open block to the closed ones, and drops those beyond the bounds from the head.
+--- (s: table, list: str, most: int, age: int)
+--- uses: base meta
+--- seldom
+function finished.close(s, list, most, age)
+  local text, blocks = redis.call("GET", base .. list), base .. list .. ":blocks"
+  local at, rows, first, last = 1, 0, s.now, s.now
+  while at + finished.SEGMENT - 1 <= #text do
+    local kind, size, when = struct.unpack(">c1I3I6", text, at)
+    rows = rows + finished.count(kind, string.sub(text, at + finished.SEGMENT, at + finished.SEGMENT + 3))
+    if at == 1 then first = when end
+    at = at + finished.SEGMENT + size
+  end
+  local known = redis.call("HGET", meta, list)
+  local kept, number = 0, 0
+  if known then kept, number = struct.unpack(">I4I4", known) end
+  number = number + 1
+  local length = redis.pcall("RPUSH", blocks, _block.pack({
+    number = number, rows = rows, first = first, last = last, segments = text,
+  }))
+  redis.call("UNLINK", base .. list)
+  if type(length) ~= "number" then
+    redis.call("UNLINK", blocks)
+    return
+  end
+  kept = length == 1 and rows or kept + rows -- the closed blocks may have expired
+  redis.call("PEXPIRE", blocks, age)
+  for _ = 1, _finished.DROPPED do
+    local oldest = redis.call("LRANGE", blocks, 0, 0)[1]
+    if not oldest then break end
+    local its = _block.fields(oldest)
+    if kept - its.rows < most and its.last > s.now - age then break end
+    redis.call("LPOP", blocks)
+    kept = kept - its.rows
+  end
+  redis.call("HSET", meta, list, struct.pack(">I4I4", math.max(0, kept), number))
+end
+
+-- Collects what a turn has completed. `rows`: as the worker sent them; `refused`: positions of those that do not count.
+--- (s: table, rows: str, n: int, refused: table)
+function finished.note_turn(s, rows, n, refused)
+  if rows == "" or n == #refused then return end
+  local positions = {}
+  for i = 1, #refused do positions[i] = struct.pack(">H", refused[i]) end
+  finished.note(s, _finished.ENDED, finished.TURN, _turn_rows.pack({
+    rows = n, refused = #refused, rest = table.concat(positions) .. rows,
+  }))
+end
+
+-- Collects the end of one job, from its record. `attempts`: failed runs; `started`: server ms of its claim, or 0;
+-- `owner`: the incarnation that ran it, or "".
+--- (s: table, id: str, body: str, outcome: str, reason: str, attempts: int, started: int, owner: str)
+--- uses: base
+--- seldom
+function finished.note_job(s, id, body, outcome, reason, attempts, started, owner)
+  local was, worker = record.fields(body), owner ~= "" and releases.of(owner) or {}
+  local list = outcome == state.DEAD and _finished.DIED or _finished.ENDED
+  local ran = started > 0 and 1 or 0
+  finished.note(s, list, finished.ROW, _job.pack({
+    outcome = outcome, priority = was.priority, attempts = math.min(attempts, _most.SHORT),
+    deliveries = math.min(was.deliveries + ran, _most.SHORT), enqueued = was.enqueued, due = was.since,
+    started = started, id = string.sub(id, 1, _most.BYTE), tenant = was.tenant, task = record.task(body),
+    worker = string.sub(worker.name or "", 1, _most.BYTE), release = string.sub(worker.release or "", 1, _most.BYTE),
+    tags = record.tags(body), reason = string.sub(reason, 1, _finished.REASON),
+  }))
+end
+
+-- Collects a segment. `finished.write` appends it.
+--- (s: table, list: str, kind: str, body: str)
+function finished.note(s, list, kind, body)
+  s.segments = s.segments or {}
+  local text = s.segments[list]
+  s.segments[list] = (text or "") .. _segment.pack({ kind = kind, size = #body, at = s.now, body = body })
+end
+
+-- Notes jobs that a purge has cancelled. A purge takes many scripts: those that follow each other make one row.
+--- (s: table, jobs: int, tenant: str)
+--- uses: base meta
+--- seldom
+function finished.add_purged(s, jobs, tenant)
+  if jobs == 0 or finished.bounds(s) == 0 then return end
+  local key = base .. _finished.ENDED
+  local size, mine = redis.pcall("STRLEN", key), #tenant + finished.SEGMENT + 4
+  if type(size) ~= "number" then size = 0 end
+  if size >= mine and redis.call("HGET", meta, "purged") == size .. ":" .. tenant then
+    local known = redis.call("GETRANGE", key, size - mine + finished.SEGMENT, size - 1)
+    local body = _purged.pack({ jobs = _purged.jobs(known) + jobs, tenant = tenant })
+    redis.call("SETRANGE", key, size - mine, _segment.pack({
+      kind = finished.PURGE, size = #body, at = s.now, body = body,
+    }))
+    return
+  end
+  local body = _purged.pack({ jobs = jobs, tenant = tenant })
+  finished.append(s, _finished.ENDED, _segment.pack({ kind = finished.PURGE, size = #body, at = s.now, body = body }))
+  redis.call("HSET", meta, "purged", redis.call("STRLEN", key) .. ":" .. tenant)
+end
+
+-- Appends what the script has collected.
+--- (s: table)
+--- uses: base meta
+--- seldom
+function finished.write(s)
+  if finished.bounds(s) > 0 then
+    for list, text in pairs(s.segments or {}) do finished.append(s, list, text) end
+  end
+  if s.purged then finished.add_purged(s, s.purged, s.purged_tenant) end
+  s.segments, s.purged = nil, nil
+end
+
+-- Some blocks before the one with the number `before` (0: from the open block on), the latest first: { now, number of
+-- the open block, block, … }. A block that is open has no `_block`. `limit`: how many blocks, up to 64.
+--- keys: base meta
+--- args: given: int, list: str, before: int, limit: int
+--- flags: allow-oom
+--- frame: read
+function script.read_finished(base, meta, given, list, before, limit)
+  local known = redis.call("HGET", meta, list)
+  local last = known and select(2, struct.unpack(">I4I4", known)) or 0
+  local reply = { s.now, last + 1 }
+  if before == 0 or before > last + 1 then
+    reply[3] = redis.call("GET", base .. list) or ""
+    before, limit = last + 1, limit - 1
+  end
+  local skip = last + 1 - before
+  local found = limit > 0 and redis.call("LRANGE", base .. list .. ":blocks", -skip - limit, -skip - 1) or {}
+  for i = #found, 1, -1 do reply[#reply + 1] = found[i] end
+  return reply
+end

@@ -1,0 +1,253 @@
+"""Rows of jobs that have ended: what a worker sends of those that it completed, and what people read.
+
+`finished.lua` says how the server keeps them: in blocks of segments. Nothing in the server reads rows. A reader gets
+whole blocks, the latest first, and chooses from them here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from penstock.core.operations import RoundTrip
+from penstock.jobs import constants
+from penstock.jobs.bindings import QueueBindings
+from penstock.jobs.claims import Claim, Failure, Settlement
+from penstock.jobs.constants import BLOCKS, PURGE, ROW, SEGMENT, TURN
+from penstock.jobs.tags import read_tags
+
+RowList: TypeAlias = Literal["finished", "failed"]
+"""The rows of completed, cancelled, expired and dropped jobs; those of jobs that became dead letters."""
+
+OUTCOMES: Final = {
+    constants.COMPLETED: "completed",
+    constants.CANCELLED: "cancelled",
+    constants.EXPIRED: "expired",
+    constants.DROPPED: "dropped",
+    constants.DEAD: "failed",
+}
+"""The letters of outcomes in rows."""
+
+ENDED: Final = "ended"
+"""Stands for all outcomes in a filter."""
+
+_HEAD: Final = struct.Struct(">c3s6s")
+_BLOCK: Final = struct.Struct(">II6s6s")
+BLOCK_HEAD: Final = _BLOCK.size
+"""The bytes before the segments of a closed block."""
+
+_JOB: Final = struct.Struct(">cBHH6s6s6s")
+_RUNNING_NOT: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedJob:
+    """The row of a job that has ended. Times are seconds since 1970 by the server's clock.
+
+    outcome   completed, cancelled, expired, dropped, or failed: it became a dead letter, which may run again
+    due       when it became ready for its last run, or was due
+    started   of its last run; None: it did not run
+    ended     when it ended; of a completed job, when its run ended
+    reason    how a job ended that was not completed, up to 200 bytes
+    jobs      1; more in the row of a purge, which has no id
+    """
+
+    id: str
+    outcome: str
+    task: str
+    tenant: str
+    priority: int
+    tags: tuple[str, ...]
+    enqueued: float
+    due: float
+    started: float | None
+    ended: float
+    attempts: int
+    deliveries: int
+    worker: str
+    release: str
+    reason: str = ""
+    jobs: int = 1
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds of its last run."""
+        return None if self.started is None else max(0.0, self.ended - self.started)
+
+
+# --- what a worker sends ---
+
+
+def rows_of(
+    settlements: Sequence[Settlement],
+    held: Mapping[bytes, Claim],
+    runs: Mapping[bytes, tuple[float, float]],
+    worker: str = "",
+    release: str = "",
+) -> bytes:
+    """The rows of completed jobs, in the order of their settlements.
+
+    runs  token -> `time.monotonic()` when the run started and ended. Without it the run began with the claim. Times are
+          counted from the server's time of the claim, so this process's clock does not matter
+    """
+    names: dict[str, int] = {}
+    rows: list[Any] = []
+    for settlement in settlements:
+        claim = held.get(settlement.token)
+        if claim is None:
+            rows.append(None)
+            continue
+        record, run = claim.record, runs.get(settlement.token)
+        enqueued, started, took = record.enqueued, claim.claimed, _RUNNING_NOT
+        if run is not None:
+            started += round(1000 * max(0.0, run[0] - claim.received))
+            took = round(1000 * max(0.0, run[1] - run[0]))
+        rows.append(
+            (
+                claim.id,
+                names.setdefault(record.task, len(names)),
+                names.setdefault(record.tenant, len(names)),
+                record.priority,
+                enqueued,
+                record.since - enqueued,
+                started - enqueued,
+                took,
+                record.attempts,
+                claim.deliveries,
+                *record.tags,
+            )
+        )
+    return msgspec.msgpack.encode((worker, release, [*names], rows))
+
+
+# --- what is read ---
+
+
+class _Turn(msgspec.Struct, array_like=True):
+    worker: str
+    release: str
+    names: list[str]
+    rows: list[tuple[Any, ...] | None]
+
+
+_DECODE: Final = msgspec.msgpack.Decoder(_Turn)
+
+
+def read_block(queue: str, segments: bytes, since: float = 0.0) -> list[FinishedJob]:
+    """The rows of a block, the earliest first. Rows that another program has damaged are left out."""
+    found: list[FinishedJob] = []
+    at = 0
+    while at + SEGMENT <= len(segments):
+        kind, size, ms = _HEAD.unpack_from(segments, at)
+        start = at + SEGMENT
+        at = start + int.from_bytes(size)
+        body, ended = segments[start:at], int.from_bytes(ms)
+        try:
+            if kind == TURN:
+                found += _turn(queue, body, ended)
+            elif kind == ROW:
+                found.append(_row(queue, body, ended))
+            elif kind == PURGE:
+                found.append(_purge(body, ended))
+        except (ValueError, IndexError, TypeError, struct.error, msgspec.MsgspecError):
+            continue
+    return found
+
+
+def _turn(queue: str, body: bytes, at: int) -> Iterator[FinishedJob]:
+    refused_number = int.from_bytes(body[2:4])
+    refused = {int.from_bytes(body[n : n + 2]) for n in range(4, 4 + 2 * refused_number, 2)}
+    turn = _DECODE.decode(body[4 + 2 * refused_number :])
+    for place, row in enumerate(turn.rows):
+        if row is None or place in refused:
+            continue
+        key, task, tenant, priority, enqueued, due, started, took, attempts, deliveries, *tags = row
+        began = enqueued + started
+        yield FinishedJob(
+            f"{queue}:{key}", "completed", turn.names[task], turn.names[tenant], priority, tuple(tags),
+            enqueued / 1000, (enqueued + due) / 1000, began / 1000, (at if took < 0 else began + took) / 1000,
+            attempts, deliveries, turn.worker, turn.release,
+        )  # fmt: skip
+
+
+def _row(queue: str, body: bytes, at: int) -> FinishedJob:
+    outcome, priority, attempts, deliveries, *times = _JOB.unpack_from(body)
+    enqueued, due, started = (int.from_bytes(time) for time in times)
+    texts, start = list[bytes](), _JOB.size
+    for width in (1, 1, 1, 1, 1, 2, 2):
+        end = start + width + int.from_bytes(body[start : start + width])
+        texts.append(body[start + width : end])
+        start = end
+    key, tenant, task, worker, release = (text.decode(errors="replace") for text in texts[:5])
+    return FinishedJob(
+        f"{queue}:{key}", OUTCOMES[outcome], task, tenant, priority, read_tags(texts[5]), enqueued / 1000, due / 1000,
+        started / 1000 if started else None, at / 1000, attempts, deliveries, worker, release, _reason(texts[6]),
+    )  # fmt: skip
+
+
+def _purge(body: bytes, at: int) -> FinishedJob:
+    jobs, tenant = int.from_bytes(body[:4]), body[4:].decode(errors="replace")
+    return FinishedJob(
+        "", "cancelled", "", tenant, 0, (), at / 1000, at / 1000, None, at / 1000, 0, 0, "", "", "purged", jobs
+    )
+
+
+def _reason(text: bytes) -> str:
+    """A plain text, or the `reason` at the beginning of a failure in JSON, which may be cut off."""
+    begin = b'{"reason":"'
+    if not text.startswith(begin):
+        return text.decode(errors="replace")
+    if text.endswith(b"}"):
+        whole = Failure.read(text)
+        if whole.reason.encode() != text:
+            return whole.reason[:200]
+    inner, at = text[len(begin) :], 0
+    while at < len(inner) and inner[at : at + 1] != b'"':
+        at += 2 if inner[at : at + 1] == b"\\" else 1
+    cut = inner[:at].rstrip(b"\\") if at >= len(inner) else inner[:at]
+    for shorter in range(7):  # an escape may be cut off as well
+        try:
+            whole_text: str = msgspec.json.decode(b'"' + cut[: len(cut) - shorter] + b'"', type=str)
+        except ValueError:
+            continue
+        return whole_text
+    return cut.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSlice:
+    """Some blocks of a shard, the latest first.
+
+    now     server seconds
+    blocks  number and segments of each
+    is_last whether no earlier block is left
+    """
+
+    now: float
+    blocks: list[tuple[int, bytes]]
+    is_last: bool
+
+
+def read_blocks(bindings: QueueBindings, rows: RowList, before: int, limit: int = BLOCKS) -> RoundTrip[BlockSlice]:
+    """The blocks whose numbers are below `before`; 0: all, from the open one on. At most `limit`, up to 64."""
+
+    def read(reply: Sequence[Any]) -> BlockSlice:
+        now, open_number, *texts = reply
+        found: list[tuple[int, bytes]] = []
+        asked = limit
+        if before == 0 or before > open_number:
+            found.append((open_number, texts.pop(0)))
+            asked -= 1
+        for text in texts:
+            if len(text) >= _BLOCK.size:
+                found.append((_BLOCK.unpack_from(text)[0], text[_BLOCK.size :]))
+        return BlockSlice(now / 1000, found, len(texts) < asked)
+
+    return bindings._call("read_finished", (bindings.clock.now_ms, rows, before, limit), read)
+
+
+Matches: TypeAlias = Callable[[FinishedJob], bool]

@@ -1,0 +1,169 @@
+"""Lists of jobs that have ended, from their rows: newest first, over all shards, in slices."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from penstock.core.operations import Operation
+from penstock.jobs.finished import ENDED, BlockSlice, FinishedJob, RowList, read_block, read_blocks
+from penstock.jobs.shard import Shard
+
+EXAMINED: Final = 5000
+"""Rows that one page examines."""
+
+_BLOCKS: Final = 32
+"""Blocks that one round trip reads: some two thousand rows."""
+
+_FAILED: Final = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedFilter:
+    """The conditions for a row; None and empty values match every row. See `Queue.jobs`."""
+
+    outcome: str = ENDED
+    task: str | None = None
+    tenant: str | None = None
+    worker: str | None = None
+    id_prefix: str = ""
+    tag: str | None = None
+    since: float | None = None
+    longer_than: float = 0.0
+
+    @property
+    def lists(self) -> Sequence[RowList]:
+        if self.outcome == ENDED:
+            return ("finished", "failed")
+        return ("failed",) if self.outcome == _FAILED else ("finished",)
+
+    def matches(self, row: FinishedJob, now: float) -> bool:
+        return (
+            (self.outcome in (ENDED, row.outcome))
+            and (self.tag is None or self.tag in row.tags)
+            and (self.task is None or self.task == row.task)
+            and (self.tenant is None or self.tenant == row.tenant)
+            and (self.worker is None or self.worker == row.worker)
+            and (self.since is None or row.ended >= now - self.since)
+            and (self.longer_than == 0 or (row.duration or 0) >= self.longer_than)
+            and (not self.id_prefix or row.id.startswith(self.id_prefix) or _key(row.id).startswith(self.id_prefix))
+        )
+
+
+def _key(job_id: str) -> str:
+    return job_id.partition(":")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedPage:
+    """Some rows that match, the latest first. There is no `cursor` if no row is left. `examined` counts all pages."""
+
+    rows: list[FinishedJob]
+    cursor: str | None
+    examined: int
+
+
+class _Left(msgspec.Struct, array_like=True, frozen=True):
+    """Where a page continues: for each list that has more, shard, list, block, and how many rows of that are left."""
+
+    sources: list[tuple[str, RowList, int, int]]
+    examined: int
+
+
+@dataclass
+class _Source:
+    """One list of one shard. `rows` have been read and not examined: number of the block, position, row."""
+
+    shard: Shard
+    list: RowList
+    block: int = 0
+    left: int | None = None
+    is_done: bool = False
+    rows: deque[tuple[int, int, FinishedJob]] = field(default_factory=deque)
+
+    def read(self, since: float | None) -> Operation[float]:
+        """Read some blocks. Returns the server's time."""
+        before = self.block + 1 if self.left is not None else self.block
+        found: BlockSlice = yield read_blocks(self.shard.bindings, self.list, before, _BLOCKS)
+        earliest = None if since is None else found.now - since
+        self.is_done = found.is_last
+        for number, segments in found.blocks:
+            rows = read_block(self.shard.name, segments)
+            if self.left is not None and number == self.block:
+                rows = rows[: self.left]
+            self.rows += [(number, at, rows[at]) for at in reversed(range(len(rows)))]
+            if earliest is not None and rows and max(row.ended for row in rows) < earliest:
+                self.is_done = True  # and so are all blocks before it
+                break
+        self.block, self.left = (found.blocks[-1][0] if found.blocks else 0), None
+        if self.block <= 1:
+            self.is_done = True
+        return found.now
+
+    def rest(self) -> tuple[str, RowList, int, int] | None:
+        if self.rows:
+            number, at, _ = self.rows[0]
+            return self.shard.name, self.list, number, at + 1
+        return None if self.is_done else (self.shard.name, self.list, self.block, 0)
+
+
+def finished_page(
+    shards: Sequence[Shard], wanted: FinishedFilter, limit: int, cursor: str | None
+) -> Operation[FinishedPage]:
+    """One round trip for each list and shard, and for each 2000 rows."""
+    sources = [_Source(shard, rows) for shard in shards for rows in wanted.lists]
+    examined = before = 0
+    if cursor is not None:
+        left, by_name = _decoded(cursor), {shard.name: shard for shard in shards}
+        if any(name not in by_name for name, *_ in left.sources):
+            raise ValueError("page(cursor=…): it is one of another queue")
+        sources = [_Source(by_name[name], rows, block, n) for name, rows, block, n in left.sources]
+        examined = before = left.examined
+    found: list[FinishedJob] = []
+    now = 0.0
+    while len(found) < limit and examined - before < EXAMINED:
+        for source in sources:
+            while not source.rows and not source.is_done:
+                now = yield from source.read(wanted.since)
+        newest = max((one for one in sources if one.rows), key=lambda one: one.rows[0][2].ended, default=None)
+        if newest is None:
+            break
+        row = newest.rows.popleft()[2]
+        examined += 1
+        if wanted.matches(row, now):
+            found.append(row)
+    rest = [one for source in sources if (one := source.rest()) is not None]
+    following = _encoded(_Left(rest, examined)) if rest else None
+    return FinishedPage(found, following, examined)
+
+
+def find_row(shard: Shard, key: str) -> Operation[FinishedJob | None]:
+    """The row of the latest end of a job; None if its shard has none. One round trip for each 2000 rows."""
+    wanted = f"{shard.name}:{key}"
+    sources = [_Source(shard, rows) for rows in FinishedFilter().lists]
+    found: list[FinishedJob] = []
+    for source in sources:
+        while not source.is_done:
+            yield from source.read(None)
+            match = next((row for _, _, row in source.rows if row.id == wanted), None)
+            source.rows.clear()
+            if match is not None:
+                found.append(match)
+                break
+    return max(found, key=lambda row: row.ended, default=None)
+
+
+def _encoded(left: _Left) -> str:
+    return urlsafe_b64encode(msgspec.msgpack.encode(left)).decode().rstrip("=")
+
+
+def _decoded(text: str) -> _Left:
+    try:
+        return msgspec.msgpack.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Left)
+    except (ValueError, msgspec.MsgspecError):
+        raise ValueError(f"page(cursor={text[:60]!r}): give the cursor of an earlier page") from None

@@ -1,0 +1,244 @@
+"""Rows of jobs that have ended: written by the step that ends them, bounded, read newest first."""
+
+from typing import Any
+
+import pytest
+
+from penstock import BadCall, Drop, Penstock, Status
+from penstock.errors import ConfigurationError
+from penstock.jobs.finished_list import FinishedFilter, finished_page
+from penstock.jobs.job_list import JobSummary
+from tests.conftest import Do, Time
+from tests.worker.in_process import run_burst
+
+
+async def ended(app: Penstock, do: Do, **wanted: Any) -> list[JobSummary]:
+    found, cursor = [], None
+    while True:
+        page = await do(app.queue("q").jobs(**{"state": "ended", **wanted}).page, 1000, cursor)
+        found += page.jobs
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+async def test_a_completed_job_leaves_one_row(app: Penstock, do: Do):
+    @app.task(queue="q", tags=["n:{n}"])
+    async def add(n: int) -> int:
+        return n
+
+    job = await do(add.using(tenant="acme", priority=3).enqueue, 7)
+    await run_burst(app)
+    (row,) = await ended(app, do)
+    assert (row.id, row.status, row.task, row.tenant, row.priority) == (job.id, Status.COMPLETED, "add", "acme", 3)
+    assert (row.tags, row.attempts, row.deliveries) == (("n:7",), 0, 1)
+    assert row.worker
+    assert row.started is not None
+    assert row.ended is not None
+    assert row.enqueued <= row.started <= row.ended < row.enqueued + 60
+
+
+@pytest.mark.parametrize("how", ["complete", "fail", "cancel", "expire", "drop", "purge"])
+async def test_each_end_leaves_its_row(app: Penstock, do: Do, clock: Time, how: str):
+    queue = app.queue("q")
+
+    @app.task(queue="q")
+    async def drop() -> None:
+        raise Drop("not needed")
+
+    job = await do(drop.using(tags=["x"], expires=30).enqueue)
+    if how == "complete":
+        (item,) = await do(queue.claim)
+        await do(item.complete)
+    elif how == "fail":
+        (item,) = await do(queue.claim)
+        await do(item.fail, 'no "luck"')
+    elif how == "cancel":
+        await do(job.cancel)
+    elif how == "expire":
+        clock.advance(31)
+        assert await do(queue.claim) == []
+    elif how == "drop":
+        await run_burst(app)
+    else:
+        await do(queue.purge)
+    (row,) = await ended(app, do)
+    expected = {
+        "complete": ("completed", ""),
+        "fail": ("dead", 'no "luck"'),
+        "cancel": ("cancelled", ""),
+        "expire": ("expired", ""),
+        "drop": ("dropped", "not needed"),
+        "purge": ("cancelled", "purged"),
+    }
+    assert (str(row.status), row.reason) == expected[how]
+    if how != "purge":
+        assert (row.id, row.tags, row.task) == (job.id, ("x",), "drop")
+    assert (row.started is None) == (how in ("cancel", "expire", "purge"))
+    state = {"fail": "failed", "purge": "cancelled"}.get(how, expected[how][0])
+    assert await ended(app, do, state=state) == [row]
+
+
+async def test_a_purge_is_one_row_with_a_number(app: Penstock, do: Do):
+    queue = app.queue("q")
+    await do(queue.put_many, range(700))
+    await do(queue.put_many, range(20), delay=60)
+    await do(queue.purge)
+    (row,) = await ended(app, do)
+    assert (row.id, row.jobs, row.reason) == ("", 720, "purged")
+    assert await do(queue.jobs(state="cancelled").count) == 720
+
+
+async def test_a_settlement_that_is_refused_has_no_row(app: Penstock, do: Do, clock: Time):
+    queue = app.queue("q")
+    await do(queue.put, 1)
+    (late,) = await do(queue.claim, lease=1)
+    clock.advance(2)
+    (item,) = await do(queue.claim)
+    with pytest.raises(Exception, match="lease"):
+        await do(late.complete)
+    await do(item.complete)
+    (row,) = await ended(app, do)
+    assert row.deliveries == 2
+
+
+async def test_rows_are_dropped_by_number_in_whole_blocks(app: Penstock, do: Do):
+    queue = app.queue("q")
+
+    @app.task(queue="q", result_ttl=0)
+    async def nothing(n: int) -> None: ...
+
+    await do(queue.keep, finished=200)
+    jobs = await do(app.enqueue_many, [nothing.call(n) for n in range(1000)])
+    await run_burst(app)
+    rows = await ended(app, do)
+    assert 200 <= len(rows) < 500
+    assert {row.id for row in rows} == {job.id for job in jobs[-len(rows) :]}
+    times = [row.since for row in rows]
+    assert times == sorted(times, reverse=True)
+
+
+async def test_pages_find_each_row_once_while_others_arrive(app: Penstock, do: Do):
+    queue = app.queue("q")
+
+    @app.task(queue="q", result_ttl=0)
+    async def nothing(n: int) -> None: ...
+
+    first = await do(app.enqueue_many, [nothing.call(n) for n in range(300)])
+    await run_burst(app)
+    found, cursor, pages = [], None, 0
+    while pages == 0 or cursor is not None:
+        page = await do(queue.jobs(state="completed").page, 37, cursor)
+        found += [row.id for row in page.jobs]
+        cursor, pages = page.cursor, pages + 1
+        if pages < 4:
+            await do(app.enqueue_many, [nothing.call(n) for n in range(80)])
+            await run_burst(app)
+    assert sorted(found) == sorted(job.id for job in first)
+
+
+async def test_no_rows_are_kept_if_the_queue_says_so(app: Penstock, do: Do, raw: Any):
+    queue = app.queue("q")
+    await do(queue.keep, finished=0)
+    await do(queue.put_many, range(3))
+    (item, other) = await do(queue.claim, 2)
+    await do(item.complete)
+    await do(other.fail, "no")
+    await do(queue.purge)
+    assert await ended(app, do) == []
+    assert not raw.exists(f"{queue.first.bindings.keys.base}finished")
+
+
+async def test_a_damaged_key_of_rows_keeps_no_job_from_ending(app: Penstock, do: Do, raw: Any):
+    queue = app.queue("q")
+    key = f"{queue.first.bindings.keys.base}finished"
+    await do(queue.put_many, range(2))
+    raw.hset(key, "a", 1)
+    for item in await do(queue.claim, 2):
+        await do(item.complete)
+    assert (await do(queue.count)).completed == 2
+    assert len(await ended(app, do)) == 1
+
+
+async def test_filters_choose_by_tag_time_and_duration(app: Penstock, do: Do, clock: Time):
+    queue = app.queue("q")
+    for n in range(3):
+        await do(queue.put, n, tags=[f"n:{n}"], tenant=f"t{n}")
+        (item,) = await do(queue.claim, lease=1000)
+        clock.advance(10 * n)
+        await do(item.complete)
+    assert [row.tags for row in await ended(app, do)] == [("n:2",), ("n:1",), ("n:0",)]
+    assert [row.tags for row in await ended(app, do, tag="n:1")] == [("n:1",)]
+    assert [row.tags for row in await ended(app, do, tenant="t2")] == [("n:2",)]
+    assert [row.tags for row in await ended(app, do, longer_than=10)] == [("n:2",), ("n:1",)]
+    assert [row.tags for row in await ended(app, do, since=5)] == [("n:2",)]
+    assert [row.tags for row in await ended(app, do, since=21)] == [("n:2",), ("n:1",)]
+
+
+async def test_the_inspector_shows_a_job_after_it_has_ended(app: Penstock, do: Do):
+    from penstock.ops.inspect import Inspector
+
+    @app.task(queue="q", result_ttl=0)
+    async def nothing() -> None: ...
+
+    job = await do(nothing.using(tags=["a"]).enqueue)
+    await run_burst(app)
+    assert await do(job.status) is Status.UNKNOWN
+    inspector = Inspector(app)
+    info = await do(inspector.jobs.show, job.id)
+    assert (info.status, info.task, info.tags) == (Status.COMPLETED, "nothing", ("a",))
+    assert info.ended is not None
+    found = await do(inspector.jobs.find, state="ended", tag="a")
+    assert [row.id for row in found.jobs] == [job.id]
+    assert (await do(inspector.jobs.show, job.key)).id == job.id
+
+
+async def test_rows_of_shards_are_merged_by_time(app: Penstock, do: Do, clock: Time):
+    queue = app.queue("q", shards=3)
+    for n in range(12):
+        await do(queue.put, n, tenant=f"t{n}", tags=[f"{n}"])
+        (item,) = await do(queue.claim, lease=1000)
+        clock.advance(1)
+        await do(item.complete)
+    rows = await ended(app, do)
+    assert [row.tags[0] for row in rows] == [f"{n}" for n in reversed(range(12))]
+    assert len({row.id.partition(":")[0] for row in rows}) > 1
+    some = await do(queue.jobs(state="completed").page, 5)
+    rest = await do(queue.jobs(state="completed").page, 50, some.cursor)
+    assert [*some.jobs, *rest.jobs] == rows
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"since": 5}, {"longer_than": 5}, {"state": "ended", "older_than": 5}, {"state": "gone"}]
+)
+async def test_conditions_that_contradict_each_other_are_refused(app: Penstock, wanted: Any):
+    with pytest.raises(ConfigurationError, match="jobs"):
+        app.queue("q").jobs(**wanted)
+
+
+async def test_ended_jobs_cannot_be_changed(app: Penstock, do: Do):
+    with pytest.raises(ConfigurationError, match="have ended"):
+        await do(app.queue("q").jobs(state="ended").cancel)
+
+
+async def test_bad_bounds_are_refused(app: Penstock, do: Do):
+    for bad in ({"finished": -1}, {"finished": True}, {"finished_age": 0}):
+        with pytest.raises(BadCall, match="finished"):
+            await do(app.queue("q").keep, **bad)
+
+
+async def test_a_row_of_a_completed_job_is_short(app: Penstock, do: Do, raw: Any):
+    @app.task(queue="q", result_ttl=0)
+    async def nothing(n: int) -> None: ...
+
+    await do(app.enqueue_many, [nothing.call(n) for n in range(50)])
+    await run_burst(app, concurrency=50)
+    size = raw.strlen(f"{app.queue('q').first.bindings.keys.base}finished")
+    assert size <= 100 * 50
+
+
+def test_a_filter_reads_the_lists_that_it_needs():
+    assert FinishedFilter().lists == ("finished", "failed")
+    assert FinishedFilter("failed").lists == ("failed",)
+    assert FinishedFilter("expired").lists == ("finished",)
+    assert finished_page.__doc__
