@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, text, update
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -68,6 +69,30 @@ def test_a_transaction_around_the_session_decides(shop: Shop):
             shop.outbox.enqueue(session, shop.ship.call(1))
             session.commit()
         outer.rollback()
+    with shop.session() as session, session.begin():
+        shop.outbox.enqueue(session, shop.ship.call(2))
+    eventually(lambda: shop.queue.count().ready)
+    assert shop.orders() == [2]
+
+
+def test_a_transaction_that_takes_long_is_sent_at_once_all_the_same(shop: Shop):
+    with shop.session() as session, session.begin():
+        shop.outbox.enqueue(session, shop.ship.call(1))
+        session.execute(update(schema.outbox).values(created=schema.outbox.c.created - 60_000))
+    eventually(lambda: shop.queue.count().ready)
+    assert shop.orders() == [1]
+
+
+def test_a_connection_that_is_lost_before_the_commit_enqueues_nothing(shop: Shop):
+    if shop.engine.dialect.name != "postgresql":
+        pytest.skip("SQLite has no connection to lose")
+    with shop.session() as session:
+        shop.outbox.enqueue(session, shop.ship.call(1))
+        pid = session.execute(text("select pg_backend_pid()")).scalar()
+        with shop.engine.connect() as other:
+            other.execute(text(f"select pg_terminate_backend({pid})"))
+        with pytest.raises(OperationalError):
+            session.commit()
     with shop.session() as session, session.begin():
         shop.outbox.enqueue(session, shop.ship.call(2))
     eventually(lambda: shop.queue.count().ready)

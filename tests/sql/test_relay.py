@@ -17,6 +17,7 @@ from penstock.errors import FormatTooNew
 from penstock.sql import Outbox, delivery, relay, rows, schema
 from penstock.sql.relay import Relay
 from penstock.sql.steps import ThreadBell, run_in_thread
+from penstock.testing import MovableClock
 from tests.conftest import commands, until
 from tests.servers import Server, eventually
 from tests.sql.conftest import Shop
@@ -192,6 +193,14 @@ def test_a_server_that_forgot_its_last_second_gets_the_calls_again(engine: Engin
             assert shop.orders() == [1, 2]
             turn(shop, one)
         assert shop.rows() == []
+
+
+def test_a_server_whose_clock_is_days_off_changes_nothing(shop: Shop, away: Shop):
+    leave(away, 1)
+    MovableClock(shop.app).advance(100 * 3600)
+    turn(shop)
+    assert shop.orders() == [1]
+    assert away.states() == [schema.SENT]
 
 
 def test_rows_wait_while_the_server_is_away(away: Shop, shop: Shop):

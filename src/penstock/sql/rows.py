@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, and_, delete, exists, func, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, exists, func, or_, select, update
 
 from penstock.jobs.receipts import KeptCall
 from penstock.sql.schema import HELD, LANES, LEASED, SENT, WAITING, now_ms, outbox, schema
@@ -63,22 +63,32 @@ def lane_of(tenant: str) -> int:
     return zlib.crc32(tenant.encode()) % LANES
 
 
+def _visible() -> Any:
+    """The query of `visible`, made once: SQLAlchemy needs longer to make it than the database to answer."""
+    numbers: Any = bindparam("numbers", expanding=True)
+    leased, waiting = outbox.alias("leased"), outbox.alias("waiting")
+    oldest = (
+        select(waiting.c.created)
+        .where(waiting.c.state == WAITING, waiting.c.lane == outbox.c.lane, waiting.c.number.not_in(numbers))
+        .order_by(waiting.c.state, waiting.c.lane, waiting.c.number)
+        .limit(1)
+    )
+    behind = or_(
+        exists().where(leased.c.state == LEASED, leased.c.lane == outbox.c.lane),
+        func.coalesce(oldest.scalar_subquery(), now_ms()) < now_ms() - YOUNG,
+    )
+    return select(outbox.c.nonce, outbox.c.lane, behind).where(outbox.c.number.in_(numbers), outbox.c.state == WAITING)
+
+
+_VISIBLE: Final = _visible()
+
+
 def visible(connection: Connection, rows: Sequence[OutboxRow]) -> tuple[set[int], set[int]]:
     """The nonces of those rows that were committed, and the lanes with older rows, which a relay has to send first.
 
     One query, which must run outside of the transaction that wrote the rows.
     """
-    leased, waiting = outbox.alias("leased"), outbox.alias("waiting")
-    oldest = select(waiting.c.created).where(waiting.c.state == WAITING, waiting.c.lane == outbox.c.lane)
-    behind = or_(
-        exists().where(leased.c.state == LEASED, leased.c.lane == outbox.c.lane),
-        oldest.order_by(waiting.c.state, waiting.c.lane, waiting.c.number).limit(1).scalar_subquery()
-        < now_ms() - YOUNG,
-    )
-    found = select(outbox.c.nonce, outbox.c.lane, behind).where(
-        outbox.c.number.in_([row.number for row in rows]), outbox.c.state == WAITING
-    )
-    answer = connection.execute(found).all()
+    answer = connection.execute(_VISIBLE, {"numbers": [row.number for row in rows]}).all()
     return {nonce for nonce, _, _ in answer}, {lane for _, lane, is_behind in answer if is_behind}
 
 
