@@ -35,10 +35,11 @@ def spec(shop: Penstock, tmp_path: Path) -> str:
 def test_a_call_is_checked_against_the_app(shop: Penstock, penstock: Command, spec: str):
     words = ("--app", spec, "--tenant", "acme", "--priority", "2", "--delay", "10m")
     arguments = '{"to": "ada", "at": "2026-03-01T07:00:00+01:00"}'
-    code, out, err = penstock("job", "enqueue", "greet", arguments, *words)
+    code, out, err = penstock("job", "enqueue", "greet", arguments, *words, "--tag", "order:17", "--tag", "vip")
     assert (code, err) == (Exit.OK, "")
     job = shop.job(out.removeprefix("Enqueued ").rstrip(".\n")).info()
     assert (job.task, job.tenant, job.priority, str(job.status)) == ("greet", "acme", 2, "delayed")
+    assert tuple(job.tags) == ("order:17", "vip")
     assert datetime.fromisoformat(job.body[1]["at"]).hour == 7
     assert (job.since or 0) - (job.enqueued or 0) == pytest.approx(600, abs=1)
 
@@ -52,11 +53,11 @@ def test_limits_and_the_queue_of_the_task_apply(shop: Penstock, penstock: Comman
 
 
 def test_without_an_app_the_call_is_sent_as_it_is_and_says_so(shop: Penstock, penstock: Command):
-    code, out, err = penstock("job", "enqueue", "greet", '{"who": 7}', "--queue", "raw", "--tenant", "bo")
+    code, out, err = penstock("job", "enqueue", "greet", '{"who": 7}', "--queue", "raw", "--tenant", "bo", "--tag", "a")
     assert code == Exit.OK
     assert "not checked: without --app" in err
     job = shop.job(out.removeprefix("Enqueued ").rstrip(".\n")).info()
-    assert (job.body, job.tenant) == (["greet", {"who": 7}], "bo")
+    assert (job.body, job.tenant, tuple(job.tags)) == (["greet", {"who": 7}], "bo", ("a",))
     assert (shop.queue("raw").claim()[0]).body == ["greet", {"who": 7}]
 
 
@@ -71,6 +72,8 @@ def test_without_an_app_the_call_is_sent_as_it_is_and_says_so(shop: Penstock, pe
         (("x" * 256, "{}", "--queue", "raw"), "a name has 1 to 255 bytes"),
         (("greet", "{}", "--queue", "raw", "--priority", "12"), "--priority 12"),
         (("greet", "{}", "--queue", "bad name{"), "queue"),
+        (("greet", "{}", "--queue", "raw", "--tag", "x" * 65), "a tag has 1 to 64 bytes"),
+        (("greet", "{}", "--queue", "raw", "--tenant", "x" * 256), "at most 255 bytes"),
         (("greet", '{"to": 7}', "--app", "SPEC"), "Expected `str`, got `int`"),
         (("greet", '{"too": "ada"}', "--app", "SPEC"), "no parameter too"),
         (("gret", "{}", "--app", "SPEC"), "did you mean 'greet'?"),

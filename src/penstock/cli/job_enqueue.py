@@ -9,7 +9,7 @@ import msgspec
 from penstock.cli.ages import Age
 from penstock.cli.where import HERE, Where, check_bounds
 from penstock.errors import ConfigurationError
-from penstock.jobs.options import EnqueueOptions
+from penstock.jobs.options import EnqueueOptions, Options
 from penstock.terminal.tables import note, show
 
 
@@ -22,6 +22,7 @@ def enqueue(
     delay: Age | None = None,
     tenant: str = "",
     priority: int = 5,
+    tag: list[str] | None = None,
     where: Where = HERE,
 ) -> None:
     """Enqueue a call of a task.
@@ -43,12 +44,18 @@ def enqueue(
         The tenant of the job.
     priority
         From 0, the most urgent, to 9.
+    tag
+        A tag of the job, such as order:17. May be given up to eight times.
     """
     check_bounds("--priority", priority, 0, 9)
     if where.app is None and queue is None:
         raise ConfigurationError("name the queue, --queue NAME, or the app that has the task, --app module:name")
     values = _decoded(arguments)
-    options = EnqueueOptions(delay=delay or 0.0, tenant=tenant, priority=priority)
+    options = EnqueueOptions(delay=delay or 0.0, tenant=tenant, priority=priority, tags=tag or ())
+    try:
+        Options(**options)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
     with where.open(creates=True) as inspector:
         if where.app is not None:
             job = inspector.jobs.enqueue(task, values, queue=queue, **options)

@@ -15,7 +15,7 @@ from penstock.core.arguments import is_text, shown, utf8_size
 from penstock.core.ids import mint_id
 from penstock.core.operations import Operation, RoundTrip, verb
 from penstock.errors import BadCall, CancelTimeout, ConfigurationError, JobNotFound, PenstockError
-from penstock.jobs.constants import CALL
+from penstock.jobs.constants import CALL, UNIQUE
 from penstock.jobs.counts import Counts
 from penstock.jobs.dead_letters import DeadLetter, dead_letter
 from penstock.jobs.editing import requeue_edited
@@ -25,8 +25,8 @@ from penstock.jobs.job import Job, JobInfo
 from penstock.jobs.job_list import JobPage, Jobs, JobSummary, Wanted, job_filter
 from penstock.jobs.listing import FoundJob
 from penstock.jobs.moving import move_jobs
-from penstock.jobs.options import EnqueueOptions, Options, job_start, options_of
-from penstock.jobs.record import StoredJob
+from penstock.jobs.options import EnqueueOptions, Options, job_start, options_of, value_sections
+from penstock.jobs.record import StoredJob, pack_sections
 from penstock.jobs.shard import Shard
 from penstock.jobs.shard_table import whole_name
 from penstock.jobs.status import Status, status_of
@@ -214,7 +214,10 @@ class JobQuestioner(Questioner):
         chosen = options_of(f"{task}()", options)
         opened = yield from self._open_any(queue)
         payload = codec.encode(dict(arguments), limit=opened.settings.max_payload, what=f"{task}()", untyped=True)
-        key, record = chosen.id or mint_id(), job_start(opened.settings, chosen, CALL, task) + payload
+        sections = value_sections(chosen, in_shards=opened.shards.named is not None)
+        flags = CALL | UNIQUE * (chosen.unique is not None)
+        start = job_start(opened.settings, chosen, flags, task, powers=sum(sections)) + pack_sections(sections)
+        key, record = chosen.id or mint_id(), start + payload
         job: Job[Any] = Job(opened.shard_for(chosen.tenant), key, ttl=chosen.result_ttl)
         sent = opened.enqueue_job(key, record, job, chosen)
         return (yield sent) if isinstance(sent, RoundTrip) else (yield from sent)
