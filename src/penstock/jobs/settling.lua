@@ -89,10 +89,10 @@ function job.settle(s, incarnation, verb, token, ms, text)
   local r, id = s.row, token.id(token)
   local body = record.get(id)
   if not body then verb, text = "drop", "its record was damaged" end
-  local kind, since, other = job.outcome(verb), 0, ""
+  local kind, unknown_since, other = job.outcome(verb), 0, ""
   local cannot, limit = string.match(verb, "^(%a+):(%d+)$")
   if cannot then
-    verb, ms, since, other = failures.hand_back(id, cannot, ms, tonumber(limit), incarnation, s.now)
+    verb, ms, unknown_since, other = failures.hand_back(id, cannot, ms, tonumber(limit), incarnation, s.now)
   end
   if verb == "until" then verb, ms = "later", math.max(0, ms - s.now) end
   local suspends = verb == "suspend" and body
@@ -119,7 +119,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
   local its = record.fields(body)
   local flags = bit.bor(its.flags, suspends and flag.NOTES or bit.band(claim.flags(held), flag.NOTES))
   if text ~= "" then
-    failures.add(id, since, other, kind, math.min(its.attempts + 1, _most.SHORT), began, s.now, text)
+    failures.add(id, unknown_since, other, kind, math.min(its.attempts + 1, _most.SHORT), began, s.now, text)
     flags = bit.bor(flags, flag.REASON)
   end
   if verb ~= "release" then its.deliveries = its.deliveries + 1 end

@@ -10,7 +10,6 @@ _why = { WORKERS = 100, TENANTS = 64, EXACT = 10000, ROWS = 31 }
 -- How many entries of a list have a lower generation. The generations of a list rise. In a long list this is an
 -- estimate, because the server walks to an entry in its middle.
 --- (key: str, n: int, generation: int) -> int
---- uses: base
 --- seldom
 function why.before(key, n, generation)
   if n <= _why.EXACT then return listing.find_entry(key, n, generation - 1) end
