@@ -1,5 +1,6 @@
 """Rows of jobs that have ended: written by the step that ends them, bounded, read newest first."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -115,7 +116,8 @@ async def test_rows_are_dropped_by_number_in_whole_blocks(app: Penstock, do: Do)
     assert 200 <= len(rows) < 500
     assert {row.id for row in rows} == {job.id for job in jobs[-len(rows) :]}
     times = [row.since for row in rows]
-    assert times == sorted(times, reverse=True)
+    # Jobs are in the order in which the server heard of their ends, a few milliseconds after these.
+    assert all(later >= earlier - 1 for later, earlier in pairwise(times))
 
 
 async def test_pages_find_each_row_once_while_others_arrive(app: Penstock, do: Do):

@@ -642,6 +642,7 @@ class QueueModel:
         for name in ("finished", "failed"):
             blocks = [block[BLOCK_HEAD:] for block in dump.get(f"{name}:blocks", [])] + [dump.get(name, b"")]
             for row in (row for block in blocks for row in read_block("q", block)):
+                assert row is not None
                 found[row.outcome] += row.jobs
         assert found == +Counter({outcome: self.totals[outcome] for outcome in OUTCOMES.values()})
 

@@ -42,6 +42,7 @@ BLOCK_HEAD: Final = _BLOCK.size
 
 _JOB: Final = struct.Struct(">cBHH6s6s6s")
 _RUNNING_NOT: Final = -1
+_TAGS_AT: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +138,12 @@ class _Turn(msgspec.Struct, array_like=True):
 _DECODE: Final = msgspec.msgpack.Decoder(_Turn)
 
 
-def read_block(queue: str, segments: bytes, since: float = 0.0) -> list[FinishedJob]:
-    """The rows of a block, the earliest first. Rows that another program has damaged are left out."""
-    found: list[FinishedJob] = []
+def read_block(queue: str, segments: bytes, tag: str | None = None) -> list[FinishedJob | None]:
+    """The rows of a block, the earliest first. Rows that another program has damaged are left out.
+
+    `tag`: completed jobs without it are None. To make objects of them takes most of the time of a search.
+    """
+    found: list[FinishedJob | None] = []
     at = 0
     while at + SEGMENT <= len(segments):
         kind, size, ms = _HEAD.unpack_from(segments, at)
@@ -148,7 +152,7 @@ def read_block(queue: str, segments: bytes, since: float = 0.0) -> list[Finished
         body, ended = segments[start:at], int.from_bytes(ms)
         try:
             if kind == TURN:
-                found += _turn(queue, body, ended)
+                found += _turn(queue, body, ended, tag)
             elif kind == ROW:
                 found.append(_row(queue, body, ended))
             elif kind == PURGE:
@@ -158,12 +162,15 @@ def read_block(queue: str, segments: bytes, since: float = 0.0) -> list[Finished
     return found
 
 
-def _turn(queue: str, body: bytes, at: int) -> Iterator[FinishedJob]:
+def _turn(queue: str, body: bytes, at: int, tag: str | None) -> Iterator[FinishedJob | None]:
     refused_number = int.from_bytes(body[2:4])
     refused = {int.from_bytes(body[n : n + 2]) for n in range(4, 4 + 2 * refused_number, 2)}
     turn = _DECODE.decode(body[4 + 2 * refused_number :])
     for place, row in enumerate(turn.rows):
         if row is None or place in refused:
+            continue
+        if tag is not None and tag not in row[_TAGS_AT:]:
+            yield None
             continue
         key, task, tenant, priority, enqueued, due, started, took, attempts, deliveries, *tags = row
         began = enqueued + started

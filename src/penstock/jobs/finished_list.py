@@ -84,20 +84,23 @@ class _Source:
     block: int = 0
     left: int | None = None
     is_done: bool = False
+    passed: int = 0
     rows: deque[tuple[int, int, FinishedJob]] = field(default_factory=deque)
 
-    def read(self, since: float | None) -> Operation[float]:
+    def read(self, since: float | None, tag: str | None = None) -> Operation[float]:
         """Read some blocks. Returns the server's time."""
         before = self.block + 1 if self.left is not None else self.block
         found: BlockSlice = yield read_blocks(self.shard.bindings, self.list, before, _BLOCKS)
         earliest = None if since is None else found.now - since
         self.is_done = found.is_last
         for number, segments in found.blocks:
-            rows = read_block(self.shard.name, segments)
+            rows = read_block(self.shard.name, segments, tag)
             if self.left is not None and number == self.block:
                 rows = rows[: self.left]
-            self.rows += [(number, at, rows[at]) for at in reversed(range(len(rows)))]
-            if earliest is not None and rows and max(row.ended for row in rows) < earliest:
+            kept = [(number, at, row) for at, row in enumerate(rows) if row is not None]
+            self.passed += len(rows) - len(kept)
+            self.rows += reversed(kept)
+            if earliest is not None and kept and max(row.ended for _, _, row in kept) < earliest:
                 self.is_done = True  # and so are all blocks before it
                 break
         self.block, self.left = (found.blocks[-1][0] if found.blocks else 0), None
@@ -128,8 +131,9 @@ def finished_page(
     now = 0.0
     while len(found) < limit and examined - before < EXAMINED:
         for source in sources:
-            while not source.rows and not source.is_done:
-                now = yield from source.read(wanted.since)
+            while not source.rows and not source.is_done and examined - before < EXAMINED:
+                now = yield from source.read(wanted.since, wanted.tag)
+                examined, source.passed = examined + source.passed, 0
         newest = max((one for one in sources if one.rows), key=lambda one: one.rows[0][2].ended, default=None)
         if newest is None:
             break
