@@ -12,7 +12,7 @@ import msgspec
 from penstock.core.clock import Clock, milliseconds
 from penstock.core.operations import RoundTrip
 from penstock.jobs import constants
-from penstock.jobs.bindings import QueueBindings
+from penstock.jobs.bindings import QueueBindings, scripts
 from penstock.jobs.claims import Claim, Ending, Settlement, TurnReply
 from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, LIMITED, LIMITS, OWN_ID, UNIQUE, UNIQUE_KEY
 from penstock.jobs.durable_bindings import StepBindings
@@ -352,6 +352,10 @@ class FakeWorker:
         return self.stand.run(self.stand.bindings.heartbeat(self.incarnation, self.lease)) is not None
 
 
+OF_QUEUE = sorted(set(scripts().scripts) - {"beat"})
+"""The scripts that work on a queue. The key of `beat` belongs to no queue."""
+
+
 def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
     """A call of each script of the queue, with valid arguments."""
     schedules = ScheduleBindings(bindings)
@@ -414,6 +418,8 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "set_retention": Retention(dead_letters=1).store(bindings),
         "show_retention": Retention.of(bindings),
         "set_weight": bindings.set_weight("ada", 3),
+        "accept": bindings._call("accept", (bindings.clock.now_ms, bytes(8), 0, "kept", record("ada")), bytes),
+        "forget_receipts": bindings._call("forget_receipts", (bindings.clock.now_ms, bytes(8)), str),
         "scan_workers": bindings.workers(10),
         "read_finished": read_blocks(bindings, "finished", 0),
         "counts": bindings.counts(),
