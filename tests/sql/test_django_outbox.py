@@ -179,7 +179,8 @@ def test_an_effect_happens_once(project: Django):
         return once.result
 
     job = pay.enqueue(7)
-    run_jobs(app)
+    while queue.count().waiting:
+        run_jobs(app)
     assert job.result(timeout=5) == "paid"
     assert seen == [(True, None), (True, None), (False, "paid")]
     with connection.cursor() as cursor:
