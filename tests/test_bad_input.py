@@ -97,7 +97,7 @@ async def test_a_payload_changed_by_hand_in_the_server(shop: Shop, do: Do, raw: 
     body = raw.hget(jobs, job.key)
     raw.hset(jobs, job.key, body.removesuffix(b"}"))
     async with running_worker(shop.app):
-        assert await failure(do, job) == "add(): Input data was truncated"
+        assert (await failure(do, job)).startswith("add(): Input data was truncated (release ")
         await shop.is_working()
 
 

@@ -12,6 +12,7 @@ _ALLOWED = """
     core.arguments core.cached core.clock core.idempotency core.ids core.keys core.layouts core.operations core.scripts
     core.sections core.server_release core.slots
     driver.address driver.connector driver.green driver.library driver.route driver.server_driver
+    jobs.failures jobs.finished jobs.key_template jobs.release jobs.tags
     jobs.bindings jobs.claims jobs.constants jobs.counts jobs.dead_letters jobs.decorator jobs.definition
     jobs.dependencies jobs.editing jobs.item jobs.job jobs.keys jobs.middleware jobs.notes
     jobs.options jobs.outputs jobs.status jobs.waits jobs.queue jobs.record jobs.registry jobs.retry

@@ -41,6 +41,8 @@ class Job:
     signals: dict[str, list[bytes]] = field(default_factory=dict)
     waits_for: str = ""
     sleeps_until: float | None = None
+    is_delayed: bool = False
+    """Whether it waits for a further attempt, and no signal wakes it."""
     token: bytes | None = None
     holder: str = ""
     dead: bool = False
@@ -182,7 +184,7 @@ class StepHistory:
         known = job.steps.get(step)
         until = int(known.value) if known else (self.now + round(seconds * 1000) if seconds else 0)
         job.steps[step] = Recorded("waits", self.now, name, b"%d" % until)
-        job.token = None
+        job.token, job.is_delayed = None, False
         if name in job.signals:
             job.waits_for, job.sleeps_until = "", None
         else:
@@ -241,7 +243,7 @@ class StepHistory:
         if ending is None:
             self.end(job)
         elif delay and ending in ("retry", "later"):
-            job.sleeps_until = self.now + delay * 1000
+            job.sleeps_until, job.is_delayed = self.now + delay * 1000, True
 
     def end(self, job: Job) -> None:
         del self.jobs[job.id]
@@ -283,7 +285,7 @@ class StepHistory:
         assert self.send(self.bindings.signal(job.id, name, payload)) == "sent"
         job.signals.setdefault(name, []).append(payload)
         is_held = job.id.encode() in self.dump.get("owners", {})
-        if job.waits_for == name and not is_held and state == constants.DELAYED:
+        if job.waits_for == name and not is_held and state == constants.SLEEPING:
             job.waits_for, job.sleeps_until = "", None
             assert self.records[job.id].state == constants.READY, f"{job.id} sleeps on after its signal"
 
@@ -328,7 +330,8 @@ class StepHistory:
             assert fields.get(b"", b"")[4:].decode() == job.waits_for, f"{job.id} waits for another signal"
             job.dead = record.state == constants.DEAD
             if job.token is None and job.sleeps_until is not None and job.sleeps_until > self.now and not job.dead:
-                assert record.state == constants.DELAYED, f"{job.id} does not sleep"
+                state = constants.DELAYED if job.is_delayed else constants.SLEEPING
+                assert record.state == state, f"{job.id} does not wait"
         problems = problems_in(self.dump)
         assert not problems, problems
 

@@ -36,15 +36,24 @@ function history.packed(s, at)
   )
 end
 
--- Writes a row, and sets when the next one is due.
+-- Takes down what the counters say, and sets when the next row is due. `row.store` writes both, or neither.
 --- (s: table)
---- uses: base meta
+--- uses: base
 function history.add(s)
-  local now, row = s.now, history.packed(s, s.now)
-  history.push(base .. "history:10", row, history.ROWS_OF_10_S, 3600)
-  local begun = now - now % _history.MINUTE
-  if s.next_history <= begun then history.push(base .. "history:60", row, history.ROWS_OF_A_MINUTE, 86400) end
+  local now = s.now
+  s.counted, s.counted_before = history.packed(s, now), s.next_history
   s.next_history = now - now % _history.INTERVAL + _history.INTERVAL
+end
+
+-- Writes the rows of what `add` has taken down.
+--- (s: table)
+--- uses: base
+function history.write(s)
+  history.push(base .. "history:10", s.counted, history.ROWS_OF_10_S, 3600)
+  if s.counted_before <= s.now - s.now % _history.MINUTE then
+    history.push(base .. "history:60", s.counted, history.ROWS_OF_A_MINUTE, 86400)
+  end
+  s.counted = nil
 end
 
 -- Appends a row to a list of at most `most` rows.

@@ -90,11 +90,12 @@ function frame.format()
   -- …
 end
 
--- Writes the row if it changed.
+-- Writes the row if it changed, and the rows of the history that are due.
 --- (s: table)
---- uses: meta
+--- uses: base meta
 function row.store(s)
   local packed = cmsgpack.pack(record.FORMAT, s.row[_row.IDLE_UNTIL], s.row, s.next_history, s.entered)
+  if s.counted then history.write(s) end
   if packed ~= s.packed then
     redis.call("HSET", meta, "row", packed)
     s.packed = packed

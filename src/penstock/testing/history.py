@@ -132,7 +132,9 @@ class FinalState(_Event, frozen=True, kw_only=True):
     """
 
     job: str
-    state: Literal["delayed", "ready", "running", "completed", "dead", "cancelled", "expired", "dropped", "unknown"]
+    state: Literal[
+        "delayed", "sleeping", "ready", "running", "completed", "dead", "cancelled", "expired", "dropped", "unknown"
+    ]
     claim: int = 0
     reason: str = ""
 

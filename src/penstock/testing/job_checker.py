@@ -22,7 +22,7 @@ from penstock.testing.history import (
 )
 
 _FINISHED = {"completed", "dead", "cancelled", "expired", "dropped"}
-_UNFINISHED = {"delayed", "ready", "running"}
+_UNFINISHED = {"delayed", "sleeping", "ready", "running"}
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from penstock import codec
 from penstock.app import Penstock
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import BadCall
-from penstock.jobs.constants import DELAYED, PARKED, READY, WAITING
+from penstock.jobs.constants import DELAYED, PARKED, READY, SLEEPING, WAITING
 from penstock.jobs.job import Job
 from penstock.jobs.options import Options
 from penstock.jobs.queue import Queue
@@ -24,6 +24,8 @@ from penstock.jobs.task import Task
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_WAITS = {READY, DELAYED, SLEEPING, PARKED, WAITING}
 
 _DUE_TOLERANCE = 1.0
 """Seconds by which a due time may differ from the expected one, because the test checks a little later."""
@@ -99,8 +101,8 @@ def _read(shard: Shard) -> Iterator[tuple[int, int, WaitingCall]]:
     running = set(client.hkeys(f"{base}owners"))
     for key, body in client.hgetall(f"{base}jobs").items():
         record = Record.read(body)
-        if record is not None and key not in running and record.state in {READY, DELAYED, PARKED, WAITING}:
-            due = record.since / 1000 if record.state == DELAYED else None
+        if record is not None and key not in running and record.state in _WAITS:
+            due = record.since / 1000 if record.state in {DELAYED, SLEEPING} else None
             call = WaitingCall(f"{shard.name}:{key.decode()}", *_decoded(record), record.priority, record.tenant, due)
             yield record.enqueued, record.generation, call
 
