@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from cyclopts import Parameter
 
 from penstock.cli.ages import Age
 from penstock.cli.where import HERE, Where, check_bounds
@@ -22,7 +23,7 @@ def enqueue(
     delay: Age | None = None,
     tenant: str = "",
     priority: int = 5,
-    tag: list[str] | None = None,
+    tag: Annotated[list[str] | None, Parameter(negative=())] = None,
     where: Where = HERE,
 ) -> None:
     """Enqueue a call of a task.
