@@ -141,7 +141,7 @@ _DECODE: Final = msgspec.msgpack.Decoder(_Turn)
 def read_block(queue: str, segments: bytes, tag: str | None = None) -> list[FinishedJob | None]:
     """The rows of a block, the earliest first. Rows that another program has damaged are left out.
 
-    `tag`: completed jobs without it are None. To make objects of them takes most of the time of a search.
+    `tag`: a completed job without it is read as None. To make objects of them takes most of the time of a search.
     """
     found: list[FinishedJob | None] = []
     at = 0
