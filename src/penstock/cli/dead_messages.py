@@ -27,7 +27,7 @@ def _of(inspector: Inspector, name: str) -> DeadMessages:
 def _split(id: str) -> tuple[str, str]:
     """The name of the mailbox, and the id of the dead letter."""
     name, _, position = id.rpartition(":")
-    if not name.removeprefix(PREFIX):
+    if not name.startswith(PREFIX) or name == PREFIX:
         raise ConfigurationError(f"{id}: name a dead letter of a mailbox as it was printed, mailbox:NAME:ID")
     return name, position
 
