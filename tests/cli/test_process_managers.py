@@ -27,6 +27,7 @@ from penstock.cli.exits import Exit
 from tests.cli.worker_shop import gone, opened_shop
 from tests.command_line import SOURCE
 from tests.embedded.users import in_own_mounts
+from tests.leftovers import tree
 from tests.servers import Server, eventually
 from tests.speed import scaled
 
@@ -42,15 +43,6 @@ def lease() -> float:
 def shop(server: Server, tmp_path: Path, lease: float):
     with opened_shop(server, tmp_path, lease) as shop:
         yield shop
-
-
-def tree(pid: int) -> list[int]:
-    """A process and all that it has started, itself first: what systemd finds in the control group of a service."""
-    found = [pid]
-    for one in found:
-        with contextlib.suppress(OSError):
-            found += map(int, Path(f"/proc/{one}/task/{one}/children").read_text().split())
-    return found
 
 
 def send(number: signal.Signals, pids: list[int]) -> None:

@@ -46,10 +46,17 @@ def produce(folder: Path, first: int, last: int) -> None:
     history, mark = History(folder), folder / f"producer-{first}"
     begin = int(mark.read_text()) + 1 if mark.exists() else first
     for number in range(begin, last):
-        mark.write_text(str(number))
+        _replace(mark, str(number))
         _order(history, number)
     outbox.close()
     (folder / f"done-{first}").touch()
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write a file so that a kill leaves the old text or the new one: no producer could begin from half of it."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
 
 
 def _order(history: History, number: int) -> None:

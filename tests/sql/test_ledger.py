@@ -20,6 +20,7 @@ from penstock import Penstock
 from penstock.sql import create_tables
 from penstock.testing import History, outbox_violations
 from penstock.testing.history import CallStored, CallWritten, EffectFound, FinalState, read
+from tests.leftovers import tree
 from tests.servers import Server
 from tests.speed import Deadline
 from tests.sql import ledger_app
@@ -31,7 +32,7 @@ SEED = int(os.environ.get("PENSTOCK_STORM_SEED") or 7)
 
 
 class Programs:
-    """Processes that are started again when they were killed. Each has a process group of its own."""
+    """Programs that are started again when they were killed."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._environment = environment
@@ -49,9 +50,11 @@ class Programs:
         self.running[name] = [*command], process
 
     def kill(self, name: str) -> None:
+        """Kill a program with the processes that it has started: those of a worker would finish their jobs first."""
         _, process = self.running[name]
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        for pid in tree(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.wait()
 
     def shock(self, name: str) -> None:
@@ -107,7 +110,7 @@ def test_every_committed_order_has_one_job_and_one_effect_whatever_is_killed(tmp
                 programs.start(f"worker-{n}", "penstock", "worker", "tests.sql.ledger_app:app", "-c", "5")
             shocks, deadline = storm(draw, programs, server, postgres, folder), Deadline(120 + ORDERS / 10)
             while not is_done(engine, folder):
-                assert not deadline.passed(), f"not done after {shocks} shocks: {left(engine, app)}"
+                assert not deadline.passed(), f"not done after {shocks} shocks: {left(engine, app, folder)}"
                 programs.tend()
                 time.sleep(0.3)
             judge(engine, app, folder)
@@ -152,12 +155,13 @@ def is_done(engine: Any, folder: Path) -> bool:
     return False
 
 
-def left(engine: Any, app: Penstock) -> str:
+def left(engine: Any, app: Penstock, folder: Path) -> str:
+    ended = sorted(one.name for one in folder.glob("done-*"))
     with engine.connect() as connection:
         states = connection.exec_driver_sql("select state, count(*) from penstock_outbox group by state").all()
         n = connection.exec_driver_sql("select count(*) from effects").scalar()
         reasons = connection.exec_driver_sql("select distinct reason from penstock_outbox").all()
-    return f"outbox {states} {reasons}, {n} effects, {app.queue('orders').count()}"
+    return f"producers {ended}, outbox {states} {reasons}, {n} effects, {app.queue('orders').count()}"
 
 
 def judge(engine: Any, app: Penstock, folder: Path) -> None:
