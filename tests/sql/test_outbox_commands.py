@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from typing import Any
 
@@ -30,7 +31,8 @@ def test_outbox_ls_shows_the_backlog_and_its_age(penstock: Command, away: Shop, 
     held(away, 2)
     code, out, _ = penstock("outbox", "ls", "--database", database[0])
     assert code == 0
-    assert "1 call waits, the oldest for 3" in out
+    (age,) = re.findall(r"^1 call waits, the oldest for ([0-9.]+) s;", out)
+    assert 3 <= float(age) < 60
     assert "1 held" in out
     assert "ship" in out
     assert "acme" in out
@@ -133,7 +135,8 @@ def test_metrics_show_what_waits(away: Shop):
     assert "penstock_outbox_up 1.0" in found
     assert 'penstock_outbox_calls{state="waiting"} 1.0' in found
     assert 'penstock_outbox_calls{state="held"} 1.0' in found
-    assert "penstock_outbox_oldest_seconds 3." in found
+    (age,) = re.findall(r"^penstock_outbox_oldest_seconds ([0-9.]+)$", found, re.MULTILINE)
+    assert 3 <= float(age) < 60
     with away.engine.begin() as connection:
         schema.tables.drop_all(connection)
     assert "penstock_outbox_up 0.0" in generate_latest(registry).decode()
