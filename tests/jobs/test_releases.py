@@ -74,7 +74,7 @@ class Other(msgspec.Struct):
 def code(function: Any, name: str | None = None) -> str:
     app = Penstock("valkey://unused:1")
     app.task(name="task")(function)
-    return Release.of(app.registry, name).code
+    return Release.of([(one.name, one.signature.described) for one in app.registry], name).code
 
 
 def test_two_programs_with_the_same_parameters_have_the_same_code():

@@ -10,7 +10,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -29,22 +29,6 @@ _CODE_BYTES: Final = 6
 _SECONDS: Final = re.compile(r"\d{10,11}(\.\d+)?$")
 
 
-class ReadsCalls(Protocol):
-    """The signature of a task."""
-
-    @property
-    def described(self) -> tuple[Any, ...]: ...
-
-
-class KnownTask(Protocol):
-    """The definition of a task."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def signature(self) -> ReadsCalls: ...
-
-
 class Release(msgspec.Struct, frozen=True):
     """What a worker reports about its code.
 
@@ -59,8 +43,10 @@ class Release(msgspec.Struct, frozen=True):
     tasks: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, tasks: Iterable[KnownTask], name: str | None = None) -> Release:
-        """The release that has these tasks. `name` None: that of the settings.
+    def of(cls, tasks: Iterable[tuple[str, tuple[Any, ...]]], name: str | None = None) -> Release:
+        """The release that has these tasks: the name of each, and what describes its parameters.
+
+        `name` None: that of the settings.
 
         Raises ConfigurationError for a name that is too long.
         """
@@ -68,7 +54,7 @@ class Release(msgspec.Struct, frozen=True):
             name = Configuration().text("release")
         if name is not None and not is_text(name, 1, _LONGEST):
             raise ConfigurationError(f"release={shown(name)}: a name has 1 to {_LONGEST} bytes of UTF-8")
-        described = sorted((one.name, one.signature.described) for one in tasks)
+        described = sorted(tasks)
         digest = hashlib.blake2b(repr((name, described)).encode(errors="backslashreplace"), digest_size=_CODE_BYTES)
         code = digest.hexdigest()
         names = tuple(task.encode(errors="backslashreplace").decode() for task, _ in described)

@@ -45,6 +45,7 @@ def remove_queue(shards: ShardMap) -> Operation[None]:
 
 
 def _remove_shard(queue: str, shard: Shard, known: Sequence[Shard]) -> Operation[None]:
+    left = dict[str, int]()
     for _ in range(_TRIES):
         counts: Sequence[dict[str, int]] = yield Parallel(tuple(_remove(one.bindings, ()) for one in known))
         total: dict[str, int] = {}
@@ -52,16 +53,19 @@ def _remove_shard(queue: str, shard: Shard, known: Sequence[Shard]) -> Operation
             total[name] = total.get(name, 0) + number
         total.pop("leftovers", None)
         if total:
-            there = ", ".join(f"{number:,} {name}" for name, number in total.items())
-            raise PenstockError(f"queue {queue} is not empty: {there}; nothing was removed")
-        left: dict[str, int] = yield _remove(shard.bindings, _NAMES)
+            raise PenstockError(f"queue {queue} is not empty: {_counted(total)}; nothing was removed")
+        left = yield _remove(shard.bindings, _NAMES)
         if not left:
             return
         is_done, offset = False, 0
         while not is_done:
             _, offset, is_done, _ = yield shard.bindings.purge_parked(None, offset, SLICE)
         yield shard.bindings.purge(None, 0, SLICE)
-    raise PenstockError(f"queue {queue}: {left} are left of its jobs; start a worker, which removes them")
+    raise PenstockError(f"queue {queue} has {_counted(left)}: start a worker, which removes them")
+
+
+def _counted(numbers: dict[str, int]) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in numbers.items())
 
 
 def _remove(bindings: QueueBindings, names: Sequence[str]) -> RoundTrip[dict[str, int]]:

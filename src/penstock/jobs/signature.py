@@ -276,7 +276,8 @@ class Signature:
 
     def _refuse_unknown_fields(self, sent: bytes, decoded: msgspec.Struct) -> None:
         for name, value in msgspec.json.decode(sent).items():
-            read = getattr(decoded, self._variable.get(name, name), msgspec.UNSET)
+            field = self._variable.get(name, name)
+            read = getattr(decoded, field, msgspec.UNSET)
             unknown = unread_field(value, read)
             if unknown is not None:
                 raise BadCall(

@@ -88,7 +88,7 @@ def visible(connection: Connection, rows: Sequence[OutboxRow]) -> tuple[set[int]
 
     One query, which must run outside of the transaction that wrote the rows.
     """
-    answer = connection.execute(_VISIBLE, {"numbers": [row.number for row in rows]}).all()
+    answer: Sequence[Any] = connection.execute(_VISIBLE, {"numbers": [row.number for row in rows]}).all()
     return {nonce for nonce, _, _ in answer}, {lane for _, lane, is_behind in answer if is_behind}
 
 

@@ -100,8 +100,9 @@ class Worker:
         isolated = self.settings.concurrency if self.settings.isolated is None else self.settings.isolated
         for definition in app.registry:
             definition.signature.check()
+        tasks = [(one.name, one.signature.described) for one in app.registry]
         self.name = f"{socket.gethostname()}:{os.getpid()}"
-        self.release = Release.of(app.registry, self.settings.release)
+        self.release = Release.of(tasks, self.settings.release)
         self._driver = app._driver
         self._lease, self._registry = app.settings.lease, app.registry
         self._shared_status: SharedStatus | None = None
