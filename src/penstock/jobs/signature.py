@@ -275,9 +275,9 @@ class Signature:
         return decoded
 
     def _refuse_unknown_fields(self, sent: bytes, decoded: msgspec.Struct) -> None:
-        for name, value in msgspec.json.decode(sent).items():
-            field = self._variable.get(name, name)
-            read = getattr(decoded, field, msgspec.UNSET)
+        given: dict[str, Any] = msgspec.json.decode(sent)
+        for name, value in given.items():
+            read = getattr(decoded, self._variable.get(name, name), msgspec.UNSET)
             unknown = unread_field(value, read)
             if unknown is not None:
                 raise BadCall(
