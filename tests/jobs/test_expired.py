@@ -156,8 +156,8 @@ async def test_a_job_that_runs_is_not_over(queue: Queue, do: Do, clock: Time):
 
 
 async def test_a_result_without_a_limit_ends_when_the_job_expires(queue: Queue, do: Do):
-    job = await do(queue.put, "x", expires=0.4)
     began = time.monotonic()
+    job = await do(queue.put, "x", expires=0.4)
     with pytest.raises(JobExpired):
         await asyncio.wait_for(do(job.result), scaled(5))
     assert time.monotonic() - began >= 0.35

@@ -12,6 +12,8 @@ from tests.jobs.stand import FakeWorker, Stand, every_script, ids, record, settl
 from tests.servers import Server
 
 ADDS_WORK = {
+    "accept",
+    "requeue_edited",
     "take_in",
     "enqueue",
     "take_in_shard",
