@@ -26,6 +26,7 @@ In Python:
     constants.py          the constants that the Lua files define
     arguments.py          checks of numbers and durations that users pass
     wording.py            durations and numbers for people
+    cursors.py            where a list continues, as text
     keys.py               the grammar of keys
     cached.py             a property that is computed once for each object, without a lock
     slots.py              cluster slots

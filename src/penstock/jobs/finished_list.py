@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.core.cursors import cursor_text, read_cursor, refused_cursor
 from penstock.core.operations import Operation
 from penstock.jobs.finished import ENDED, BlockSlice, FinishedJob, RowList, read_block, read_blocks
 from penstock.jobs.shard import Shard
@@ -122,7 +122,9 @@ def finished_page(
     sources = [_Source(shard, rows) for shard in shards for rows in wanted.lists]
     examined = before = 0
     if cursor is not None:
-        left, by_name = _decoded(cursor), {shard.name: shard for shard in shards}
+        left, by_name = read_cursor(cursor, _Left), {shard.name: shard for shard in shards}
+        if left is None:
+            raise refused_cursor(cursor)
         if any(name not in by_name for name, *_ in left.sources):
             raise ValueError("page(cursor=…): it is one of another queue")
         sources = [_Source(by_name[name], rows, block, n) for name, rows, block, n in left.sources]
@@ -142,7 +144,7 @@ def finished_page(
         if wanted.matches(row, now):
             found.append(row)
     rest = [one for source in sources if (one := source.rest()) is not None]
-    following = _encoded(_Left(rest, examined)) if rest else None
+    following = cursor_text(_Left(rest, examined)) if rest else None
     return FinishedPage(found, following, examined)
 
 
@@ -160,14 +162,3 @@ def find_row(shard: Shard, key: str) -> Operation[FinishedJob | None]:
                 found.append(match)
                 break
     return max(found, key=lambda row: row.ended, default=None)
-
-
-def _encoded(left: _Left) -> str:
-    return urlsafe_b64encode(msgspec.msgpack.encode(left)).decode().rstrip("=")
-
-
-def _decoded(text: str) -> _Left:
-    try:
-        return msgspec.msgpack.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Left)
-    except (ValueError, msgspec.MsgspecError):
-        raise ValueError(f"page(cursor={text[:60]!r}): give the cursor of an earlier page") from None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias, TypedDict
@@ -16,17 +15,18 @@ from typing import Final, Literal, TypeAlias, TypedDict
 import msgspec
 
 from penstock.core.arguments import check_callback, check_number, check_whole, shown, utf8_size
+from penstock.core.cursors import cursor_text, read_cursor, refused_cursor
 from penstock.core.operations import Driver, Operation, RoundTrip, Sleep, verb
 from penstock.errors import ConfigurationError
 from penstock.jobs.counts import Counts, TenantCounts
-from penstock.jobs.finished import ENDED, OUTCOMES, FinishedJob
+from penstock.jobs.finished import ENDED, ENDED_STATES, OUTCOMES, FinishedJob
 from penstock.jobs.finished_list import EXAMINED, FinishedFilter, finished_page
 from penstock.jobs.listing import FoundJob, FoundJobs, JobFilter, ListingBindings
 from penstock.jobs.moving import TargetQueue, move_jobs
 from penstock.jobs.record import Seen, claimed_at
 from penstock.jobs.shard import Shard
 from penstock.jobs.status import STATES, Status
-from penstock.jobs.tags import LONGEST_TAG, is_tag
+from penstock.jobs.tags import TAG_RULE, is_tag
 
 CHANGED_TOGETHER: Final = 100
 """Jobs that one round trip changes."""
@@ -129,9 +129,9 @@ def job_filter(
 ) -> JobFilter:
     """Raises ConfigurationError, a ValueError, for an unknown state, and for conditions that contradict each other."""
     known = {str(status): status for status in STATES.values()} | {"running": Status.RUNNING}
-    has_ended = str(state) in (*OUTCOMES.values(), ENDED)
+    has_ended = str(state) in ENDED_STATES
     if state is not None and str(state) not in known and not has_ended:
-        raise ConfigurationError(f"jobs(state={str(state)!r}): one of {', '.join((*known, *OUTCOMES.values(), ENDED))}")
+        raise ConfigurationError(f"jobs(state={str(state)!r}): one of {', '.join((*known, *ENDED_STATES))}")
     if not has_ended and (since is not None or longer_than != 0):
         raise ConfigurationError(
             f"jobs(since=…, longer_than=…) choose among jobs that have ended: state={ENDED!r}, or one of "
@@ -151,7 +151,7 @@ def job_filter(
         utf8_size(f"jobs: {name}", text)
     check_number("jobs", "older_than", older_than, 0, _LONGEST_AGE, "seconds from 0")
     if tag is not None and not is_tag(tag):
-        raise ConfigurationError(f"jobs(tag={shown(tag)}): a tag has 1 to {LONGEST_TAG} bytes of printable text")
+        raise ConfigurationError(f"jobs(tag={shown(tag)}): {TAG_RULE}")
     if not has_ended:
         return JobFilter(None if state is None else known[str(state)], task, tenant, worker, id_prefix, older_than, tag)
     if older_than:
@@ -174,16 +174,6 @@ class Cursor(msgspec.Struct, array_like=True, frozen=True):
     begun: bytes = b""
     of: int | None = None
 
-    def encoded(self) -> str:
-        return urlsafe_b64encode(msgspec.msgpack.encode(self)).decode().rstrip("=")
-
-    @classmethod
-    def decoded(cls, text: str) -> Cursor:
-        try:
-            return msgspec.msgpack.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=cls)
-        except (ValueError, msgspec.MsgspecError):
-            raise ValueError(f"page(cursor={text[:60]!r}): give the cursor of an earlier page") from None
-
 
 def _summary(queue: str, row: FoundJob) -> JobSummary:
     is_running = bool(row.owner)
@@ -195,9 +185,8 @@ def _summary(queue: str, row: FoundJob) -> JobSummary:
 
 
 def _ended(row: FinishedJob) -> JobSummary:
-    status = Status.DEAD if row.outcome == "failed" else Status(row.outcome)
     return JobSummary(
-        row.id, status, row.task, row.tenant, row.priority, row.enqueued, row.ended, row.attempts, row.deliveries,
+        row.id, row.status, row.task, row.tenant, row.priority, row.enqueued, row.ended, row.attempts, row.deliveries,
         row.worker, row.tags, row.started, row.ended, row.release, row.reason, row.jobs,
     )  # fmt: skip
 
@@ -245,10 +234,12 @@ class Jobs:
         if self.filter.ended is not None:
             page = yield from finished_page([*self._shards.values()], self.filter.ended, limit, cursor)
             return JobPage([*map(_ended, page.rows)], page.cursor, page.examined, page.examined)
-        at = None if cursor is None else Cursor.decoded(cursor)
+        at = None
+        if cursor is not None and (at := read_cursor(cursor, Cursor)) is None:
+            raise refused_cursor(cursor)
         found, following = yield from self.next_rows(limit, at)
         jobs = [_summary(found.queue, row) for row in found.rows]
-        return JobPage(jobs, None if following is None else following.encoded(), found.examined, found.of)
+        return JobPage(jobs, None if following is None else cursor_text(following), found.examined, found.of)
 
     @verb
     def count(self, *, on_progress: OnProgress | None = None) -> Operation[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -12,6 +11,7 @@ import msgspec
 
 from penstock import codec
 from penstock.core.arguments import is_text, shown, utf8_size
+from penstock.core.cursors import cursor_text, read_cursor
 from penstock.core.ids import mint_id
 from penstock.core.operations import Operation, RoundTrip, verb
 from penstock.errors import BadCall, CancelTimeout, ConfigurationError, JobNotFound, PenstockError
@@ -19,7 +19,7 @@ from penstock.jobs.constants import CALL, UNIQUE
 from penstock.jobs.counts import Counts
 from penstock.jobs.dead_letters import DeadLetter, dead_letter
 from penstock.jobs.editing import requeue_edited
-from penstock.jobs.finished import ENDED, OUTCOMES
+from penstock.jobs.finished import ENDED_STATES
 from penstock.jobs.finished_list import find_row
 from penstock.jobs.job import Job, JobInfo
 from penstock.jobs.job_list import JobPage, Jobs, JobSummary, Wanted, job_filter
@@ -56,18 +56,6 @@ class _Place(msgspec.Struct, array_like=True, frozen=True):
     examined: int = 0
     of: int = 0
 
-    def encoded(self) -> str:
-        return urlsafe_b64encode(msgspec.msgpack.encode(self)).decode().rstrip("=")
-
-    @classmethod
-    def decoded(cls, text: str) -> _Place:
-        try:
-            return msgspec.msgpack.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=cls)
-        except (ValueError, msgspec.MsgspecError):
-            raise ConfigurationError(
-                f"cursor {text[:60]!r}: give the cursor that an earlier search has returned"
-            ) from None
-
 
 class JobQuestioner(Questioner):
     """Asks about jobs in any queue, and acts on them. An action reports for each job whether it was done."""
@@ -95,10 +83,9 @@ class JobQuestioner(Questioner):
         """With what the row of a job says that has ended. One round trip for each 2000 rows of its queue."""
         if info.enqueued is not None or (row := (yield from find_row(shard, key))) is None:
             return info
-        status = Status.DEAD if row.outcome == "failed" else Status(row.outcome)
         return replace(
             info,
-            status=status if info.status is Status.UNKNOWN else info.status,
+            status=row.status if info.status is Status.UNKNOWN else info.status,
             task=row.task,
             tenant=row.tenant,
             priority=row.priority,
@@ -145,7 +132,9 @@ class JobQuestioner(Questioner):
         and one for each queue that is left and for each of its shards. Raises PenstockError for a queue that was never
         used.
         """
-        place = _Place() if cursor is None else _Place.decoded(cursor)
+        place = _Place() if cursor is None else read_cursor(cursor, _Place)
+        if place is None:
+            raise ConfigurationError(f"cursor {shown(cursor)}: give the cursor that an earlier search has returned")
         if queue is None:
             names = yield from queue_names(self._prefix)
         else:
@@ -166,7 +155,7 @@ class JobQuestioner(Questioner):
                 if (at is not None or later) and (len(found) >= limit or examined - place.examined >= most):
                     following = _Place(name, at, examined, of) if at else _Place(later[0], None, examined, of + page.of)
                     left = yield from self._count_jobs(later, wanted.get("state"))
-                    return JobPage(found, following.encoded(), examined, max(examined, of + page.of + left))
+                    return JobPage(found, cursor_text(following), examined, max(examined, of + page.of + left))
                 if at is None:
                     of += page.of
                     break
@@ -175,7 +164,7 @@ class JobQuestioner(Questioner):
     def _count_jobs(self, names: list[str], state: Status | str | None) -> Operation[int]:
         """How many jobs these queues have, in one state or in all."""
         total = 0
-        for name in names if str(state) not in (*OUTCOMES.values(), ENDED) else ():
+        for name in names if str(state) not in ENDED_STATES else ():
             counts: Counts = yield self._shard(name).bindings.counts()
             every = counts.waiting + counts.running + counts.dead
             total += every if state is None else int(getattr(counts, str(state), every))
