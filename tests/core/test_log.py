@@ -8,7 +8,6 @@ import pytest
 
 from penstock.core.constants import ENTRY_OVERHEAD
 from penstock.core.scripts import Script, cut, read
-from tests.servers import Server
 
 NOTES = """
 _notes = { NUMBERS = "top first start at freed begun ended" }
@@ -65,12 +64,6 @@ function script.read(stream, numbers, ends, after, limit, room)
   return { l.is_lost and 1 or 0, log.position(l, last), found }
 end
 """
-
-
-@pytest.fixture
-def client(script_server: Server) -> Any:
-    script_server.client.flushall()
-    return script_server.client
 
 
 @pytest.fixture(scope="module")

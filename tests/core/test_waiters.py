@@ -9,7 +9,6 @@ import pytest
 
 from penstock.core.scripts import Script, cut, read
 from tests.faces import Faces
-from tests.servers import Server
 
 FILES = ("core/clock.lua", "core/notify.lua", "core/deputy.lua", "core/waiters.lua")
 SEATS = """
@@ -52,12 +51,6 @@ function script.want(base, seat, request, join)
   return tonumber(redis.call("GET", base .. "units") or 0)
 end
 """
-
-
-@pytest.fixture
-def client(script_server: Server) -> Any:
-    script_server.client.flushall()
-    return script_server.client
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import pytest
 
 from penstock.core.scripts import Script, cut, read
 from tests.faces import Faces
-from tests.servers import Server
 
 _SCRIPTS = """
 --- keys: base
@@ -27,12 +26,6 @@ function script.wake(base)
   return waiting.wake("waiting")
 end
 """
-
-
-@pytest.fixture
-def client(script_server: Server) -> Any:
-    script_server.client.flushall()
-    return script_server.client
 
 
 @pytest.fixture(scope="module")

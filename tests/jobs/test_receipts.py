@@ -7,19 +7,8 @@ import pytest
 from penstock import ConfigurationError, Penstock
 from penstock.jobs.receipts import ACCEPTED, KNOWN, TOO_OLD, KeptCall, Receipts
 from tests.conftest import Do, MakeApp, Time
-from tests.everywhere import FACES, PLACES
 
 WEEK = 7 * 86400
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def kept(app: Penstock, number: int, *, age: float = 0, id: str | None = None) -> KeptCall:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 Shell: TypeAlias = Literal["bash", "zsh", "fish"]
 SHELLS: Final[tuple[str, ...]] = get_args(Shell)
 
-INSTALL: Final = "--install-completion"
 SHOW: Final = "--show-completion"
 
 

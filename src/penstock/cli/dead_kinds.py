@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from penstock.cli.exits import Exit
 from penstock.cli.where import Where, confirm
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import many
-from penstock.terminal.tables import show
+from penstock.terminal.tables import note, show
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class DeadKind:
                     show(f"{id} {words.done}")
                 else:
                     failed = True
-                    print(f"penstock: {id} is not {words.refused}", file=sys.stderr)
+                    note(f"{id} is not {words.refused}")
             return Exit.FAILED if failed else Exit.OK
 
     def _confirm(self, inspector: Inspector, words: Words, n: int, of: str = "", *, yes: bool) -> None:

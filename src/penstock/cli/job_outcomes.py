@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from penstock.cli.exits import Exit
 from penstock.errors import ConfigurationError
 from penstock.jobs.status import Status
 from penstock.ops.answers import ActionOutcome
-from penstock.terminal.tables import show
+from penstock.terminal.tables import note, show
 
 
 def report_outcomes(outcomes: Sequence[ActionOutcome], done: str, rule: str) -> Exit:
@@ -20,7 +19,7 @@ def report_outcomes(outcomes: Sequence[ActionOutcome], done: str, rule: str) -> 
         if outcome.done:
             show(f"{outcome.id} {done}")
         elif outcome.status is Status.UNKNOWN:
-            print(f"penstock: no job {outcome.id}: never enqueued here, or its result is gone", file=sys.stderr)
+            note(f"no job {outcome.id}: never enqueued here, or its result is gone")
         else:
-            print(f"penstock: job {outcome.id} is {outcome.status}: {rule}", file=sys.stderr)
+            note(f"job {outcome.id} is {outcome.status}: {rule}")
     return Exit.OK if all(outcome.done for outcome in outcomes) else Exit.FAILED

@@ -12,6 +12,8 @@ from penstock.app import Penstock
 from penstock.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
     from penstock.sql import Outbox
 
 FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
@@ -58,7 +60,7 @@ def queue_text(app: Penstock) -> str:
 def served(app: Penstock, port: int, host: str) -> Iterator[None]:
     """Serve the metrics of this process, or of the processes that it starts, and of the app's queues."""
     _check_installed()
-    from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
+    from prometheus_client import REGISTRY, CollectorRegistry
     from prometheus_client.multiprocess import MultiProcessCollector
 
     from penstock.integrations.prometheus import Joined, QueueMetrics
@@ -68,27 +70,28 @@ def served(app: Penstock, port: int, host: str) -> Iterator[None]:
     if FOLDER in os.environ:
         MultiProcessCollector(state)  # type: ignore[no-untyped-call]
     registries = (state,) if FOLDER in os.environ else (REGISTRY, state)
-    try:
-        server, _ = start_http_server(port, host, Joined(registries))
-    except (OSError, OverflowError) as error:
-        raise ConfigurationError(f"--metrics-port {port}: cannot listen on {host}: {error}") from None
-    try:
+    with _listening(Joined(registries), port, host):
         yield
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @contextlib.contextmanager
 def served_outbox(outbox: Outbox, port: int, host: str = "127.0.0.1") -> Iterator[None]:
     """Serve the metrics of an outbox."""
     _check_installed()
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry
 
     from penstock.integrations.prometheus import OutboxMetrics
 
     registry = CollectorRegistry()
     registry.register(OutboxMetrics(outbox))
+    with _listening(registry, port, host):
+        yield
+
+
+@contextlib.contextmanager
+def _listening(registry: Collector, port: int, host: str) -> Iterator[None]:
+    from prometheus_client import start_http_server
+
     try:
         server, _ = start_http_server(port, host, registry)
     except (OSError, OverflowError) as error:

@@ -72,8 +72,8 @@ class DeadGroups:
 def error_shape(reason: str) -> str:
     """A reason without what differs from job to job, so that jobs that failed alike have the same one.
 
-    What stands in quotes becomes '…', and a word with a digit or an @ becomes #: ids, numbers, dates, addresses.
-    Several of them in a row count as one. At most 200 characters of the first line.
+    A quoted text becomes '…'. A word that contains a digit or an @, such as an id, a number, a date or an address,
+    becomes #, and several such words in a row become one #. At most 200 characters of the first line.
 
         "KeyError: 'user-17'"                       KeyError: '…'
         "ValueError: order 4711 of ada@example.com" ValueError: order # of #

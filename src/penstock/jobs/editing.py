@@ -33,8 +33,7 @@ class Edited(EncodedCall, Protocol):
 
 def requeue_edited(bindings: QueueBindings, key: str, call: Edited) -> Operation[bool]:
     """See `DeadLetters.requeue` with a call."""
-    if not isinstance(getattr(call, "payload", None), bytes):
-        raise BadCall(f"requeue(call={call!r}): give a call, as in task.call(…)")
+    _check_call("requeue", call)
     stored: StoredJob = yield bindings.show(key)
     _, draft = call.draft()
     if stored.record is not None:
@@ -52,7 +51,7 @@ def requeue_edited(bindings: QueueBindings, key: str, call: Edited) -> Operation
             "remove the dead letter"
         )
     if answer == "task":
-        raise BadCall(f"job {job} is not of task {call.task.name!r}: its arguments are others")
+        raise _other_task(job, call)
     return bool(answer == "requeued")
 
 
@@ -78,8 +77,8 @@ def edit_job(
     if delay is not None and at is not None:
         raise ValueError("delay and at: give one of them")
     Options(delay=0.0 if delay is None else delay, at=at, priority=5 if priority is None else priority)  # checks them
-    if call is not None and not isinstance(getattr(call, "payload", None), bytes):
-        raise BadCall(f"edit(call={call!r}): give a call, as in task.call(…)")
+    if call is not None:
+        _check_call("edit", call)
     word = yield bindings.edit(
         key,
         due=delay if at is None else at,
@@ -97,5 +96,14 @@ def edit_job(
         raise BadCall(f"job {bindings.keys.queue}:{key} waits for other jobs: it has no date that could change")
     if word == "task":
         assert call is not None
-        raise BadCall(f"job {bindings.keys.queue}:{key} is not of task {call.task.name!r}: its arguments are others")
+        raise _other_task(f"{bindings.keys.queue}:{key}", call)
     return bool(word == "edited")
+
+
+def _check_call(verb: str, call: Any) -> None:
+    if not isinstance(getattr(call, "payload", None), bytes):
+        raise BadCall(f"{verb}(call={call!r}): give a call, as in task.call(…)")
+
+
+def _other_task(job: str, call: EncodedCall) -> BadCall:
+    return BadCall(f"job {job} is not of task {call.task.name!r}: its arguments are others")

@@ -4,8 +4,8 @@
 --   finished:blocks  LIST    closed blocks, the latest last, each behind its `_block`
 --   failed           STRING  the same for jobs that became dead letters, so that many successes do not push out
 --   failed:blocks    LIST    last night's errors
---   meta             HASH    finished, failed: how many rows the closed blocks have, and the number of the last block,
---                            in 4 bytes each, by which a reader continues; purged: see `finished.add_purged`
+--   meta             HASH    finished, failed: `_closed`, by whose number a reader continues; purged: see
+--                            `finished.add_purged`
 --
 -- A *segment* is what one script has ended:
 --
@@ -25,6 +25,8 @@ _segment = layout { kind = "c1", size = "I3", at = "I6", body = "*" } -- size: o
 _block = layout { number = "I4", rows = "I4", first = "I6", last = "I6", segments = "*" } -- server ms
 
 _turn_rows = layout { rows = "H", refused = "H", rest = "*" }
+
+_closed = layout { rows = "I4", number = "I4" } -- of the closed blocks: their rows, and the number of the last one
 
 _purged = layout { jobs = "I4", tenant = "*" }
 
@@ -96,7 +98,7 @@ end
 --- seldom
 function finished.close(s, list, most, age)
   local text, blocks = redis.call("GET", base .. list), base .. list .. ":blocks"
-  local at, rows, first, last = 1, 0, s.now, s.now
+  local at, rows, first = 1, 0, s.now
   while at + finished.SEGMENT - 1 <= #text do
     local kind, size, when = struct.unpack(">c1I3I6", text, at)
     rows = rows + finished.count(kind, string.sub(text, at + finished.SEGMENT, at + finished.SEGMENT + 3))
@@ -104,11 +106,10 @@ function finished.close(s, list, most, age)
     at = at + finished.SEGMENT + size
   end
   local known = redis.call("HGET", meta, list)
-  local kept, number = 0, 0
-  if known then kept, number = struct.unpack(">I4I4", known) end
-  number = number + 1
+  local kept = known and _closed.rows(known) or 0
+  local number = (known and _closed.number(known) or 0) + 1
   local length = redis.pcall("RPUSH", blocks, _block.pack({
-    number = number, rows = rows, first = first, last = last, segments = text,
+    number = number, rows = rows, first = first, last = s.now, segments = text,
   }))
   redis.call("UNLINK", base .. list)
   if type(length) ~= "number" then
@@ -125,7 +126,7 @@ function finished.close(s, list, most, age)
     redis.call("LPOP", blocks)
     kept = kept - its.rows
   end
-  redis.call("HSET", meta, list, struct.pack(">I4I4", math.max(0, kept), number))
+  redis.call("HSET", meta, list, _closed.pack({ rows = math.max(0, kept), number = number }))
 end
 
 -- Collects what a turn has completed. `rows`: as the worker sent them; `refused`: positions of those that do not count.
@@ -207,7 +208,7 @@ end
 --- frame: read
 function script.read_finished(base, meta, given, list, before, limit)
   local known = redis.call("HGET", meta, list)
-  local last = known and select(2, struct.unpack(">I4I4", known)) or 0
+  local last = known and _closed.number(known) or 0
   local reply = { s.now, last + 1 }
   if before == 0 or before > last + 1 then
     reply[3] = redis.call("GET", base .. list) or ""

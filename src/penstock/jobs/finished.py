@@ -7,7 +7,7 @@ whole blocks, the latest first, and chooses from them here.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -18,6 +18,7 @@ from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Claim, Failure, Settlement
 from penstock.jobs.constants import BLOCKS, PURGE, ROW, SEGMENT, TURN
+from penstock.jobs.status import Status
 from penstock.jobs.tags import read_tags
 
 RowList: TypeAlias = Literal["finished", "failed"]
@@ -34,6 +35,9 @@ OUTCOMES: Final = {
 
 ENDED: Final = "ended"
 """Stands for all outcomes in a filter."""
+
+ENDED_STATES: Final = (*OUTCOMES.values(), ENDED)
+"""The states of a filter that choose among rows."""
 
 _HEAD: Final = struct.Struct(">c3s6s")
 _BLOCK: Final = struct.Struct(">II6s6s")
@@ -73,6 +77,11 @@ class FinishedJob:
     release: str
     reason: str = ""
     jobs: int = 1
+
+    @property
+    def status(self) -> Status:
+        """The status of a job that has ended so."""
+        return Status.DEAD if self.outcome == OUTCOMES[constants.DEAD] else Status(self.outcome)
 
     @property
     def duration(self) -> float | None:
@@ -255,6 +264,3 @@ def read_blocks(bindings: QueueBindings, rows: RowList, before: int, limit: int 
         return BlockSlice(now / 1000, found, len(texts) < asked)
 
     return bindings._call("read_finished", (bindings.clock.now_ms, rows, before, limit), read)
-
-
-Matches: TypeAlias = Callable[[FinishedJob], bool]

@@ -13,6 +13,8 @@ MOST_TAGS: Final = 8
 LONGEST_TAG: Final = 64
 """Bytes of UTF-8."""
 
+TAG_RULE: Final = f"a tag has 1 to {LONGEST_TAG} bytes of printable text"
+
 
 def is_tag(tag: Any) -> bool:
     return is_text(tag, 1, LONGEST_TAG) and tag.isprintable()
@@ -24,7 +26,7 @@ def check_tags(what: str, tags: Any) -> tuple[str, ...]:
         raise ValueError(f'{what}={shown(tags)}: a list of texts, such as ["order:17"]')
     for tag in tags:
         if not is_tag(tag):
-            raise ValueError(f"{what}: {shown(tag)}: a tag has 1 to {LONGEST_TAG} bytes of printable text")
+            raise ValueError(f"{what}: {shown(tag)}: {TAG_RULE}")
     if len(set(tags)) > MOST_TAGS:
         raise ValueError(f"{what}: {len(set(tags))} tags; a job has at most {MOST_TAGS}")
     return tuple(dict.fromkeys(tags))
@@ -45,9 +47,7 @@ class TaskTags:
         self._templates = [KeyTemplate(f"task {task}: tags", text, parameters) for text in given]
         for template in self._templates:
             if not template.fields and not is_tag(template.text):
-                raise ConfigurationError(
-                    f"task {task}: tags: {shown(template.text)}: a tag has 1 to {LONGEST_TAG} bytes of printable text"
-                )
+                raise ConfigurationError(f"task {task}: tags: {shown(template.text)}: {TAG_RULE}")
 
     def __len__(self) -> int:
         return len(self._templates)
@@ -57,10 +57,7 @@ class TaskTags:
         tags = [template.fill(value_of, tenant) for template in self._templates]
         for tag in tags:
             if not is_tag(tag):
-                raise BadCall(
-                    f"task {self._task}: tags: {shown(tag)}: a tag has 1 to {LONGEST_TAG} bytes of printable text; use "
-                    "a digest of a long value"
-                )
+                raise BadCall(f"task {self._task}: tags: {shown(tag)}: {TAG_RULE}; use a digest of a long value")
         return tags
 
 

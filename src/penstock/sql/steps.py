@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from penstock.core.operations import BoundVerb
+from penstock.driver.blocking import run_to_completion
 
 T = TypeVar("T")
 
@@ -47,12 +48,6 @@ class Pause:
 
 Step: TypeAlias = Transact | Look | Ask | Pause
 Steps: TypeAlias = Generator[Step, Any, T]
-
-
-class Bell(Protocol):
-    """Ends a pause, or the next one."""
-
-    def ring(self) -> None: ...
 
 
 class ThreadBell:
@@ -91,11 +86,10 @@ def run_in_thread(steps: Steps[T], engine: Engine, bell: ThreadBell) -> T:
     """Run steps in the calling thread, to their end."""
     looking = engine.execution_options(isolation_level="AUTOCOMMIT")
 
-    def take(step: Step) -> Any:
+    async def take(step: Step) -> Any:
         match step:
             case Transact(work):
-                with engine.begin() as connection:
-                    return work(connection)
+                return transact(engine, work)
             case Look(work):
                 with looking.connect() as connection:
                     return work(connection)
@@ -104,19 +98,7 @@ def run_in_thread(steps: Steps[T], engine: Engine, bell: ThreadBell) -> T:
             case Pause(seconds):
                 return bell.wait(seconds)
 
-    result, error = None, None
-    try:
-        while True:
-            step = steps.send(result) if error is None else steps.throw(error)
-            try:
-                result, error = take(step), None
-            except Exception as failure:
-                error = failure
-    except StopIteration as end:
-        value: T = end.value
-        return value
-    finally:
-        steps.close()
+    return run_to_completion(_run(steps, take))
 
 
 async def run_on_loop(steps: Steps[T], engine: Engine | AsyncEngine, bell: LoopBell) -> T:
@@ -140,6 +122,11 @@ async def run_on_loop(steps: Steps[T], engine: Engine | AsyncEngine, bell: LoopB
             case Pause(seconds):
                 return await bell.wait(seconds)
 
+    return await _run(steps, take)
+
+
+async def _run(steps: Steps[T], take: Callable[[Step], Coroutine[Any, Any, Any]]) -> T:
+    """Take each step, and return its result, or raise its error, where the steps have yielded it."""
     result, error = None, None
     try:
         while True:
