@@ -59,7 +59,7 @@ constants: setup  ## write what Lua and Python share, from the .lua files into c
 	$(BIN)/python -m tests.lua.constants
 
 test: check  ## check, then the other tests, eight at a time, because they mostly wait (failures are retried serially)
-	$(BIN)/pytest -q -n $(JOBS) --dist worksteal --pairs half $(RULES:%=--ignore=%) $(PROCESSES:%=--ignore=%) || \
+	$(BIN)/pytest -q -n $(JOBS) --dist worksteal --pairs one $(RULES:%=--ignore=%) $(PROCESSES:%=--ignore=%) || \
 		$(BIN)/pytest $(RETRY)
 
 test-processes: setup  ## worker processes, and the short form of the storms: kills, freezes, fail-overs

@@ -1,7 +1,8 @@
 """Fixtures that run a test on both faces, and on a server, on a cluster, and with a client handed in.
 
-`--pairs half` runs a test with half of the six pairs of a face and a place: each place once, and each face at least
-once. `--pairs rest` runs the other three. Tests take turns, so that no pair is left to either half alone.
+There are six pairs of a face and a place. `--pairs one` runs a test with one of them, and `--pairs rest` with the other
+five. `--pairs half` runs it with three: each place once, and each face at least once. Tests take turns, so that no pair
+is left to one of these runs alone.
 """
 
 import zlib
@@ -26,7 +27,7 @@ def place(request: pytest.FixtureRequest) -> str:
 def add_pairs_option(parser: pytest.Parser) -> None:
     parser.addoption(
         "--pairs",
-        choices=("all", "half", "rest"),
+        choices=("all", "half", "one", "rest"),
         default="all",
         help="with which pairs of a face and a place the tests run that have both (tests/everywhere.py)",
     )
@@ -37,15 +38,21 @@ def keep_pairs(config: pytest.Config, items: list[pytest.Item]) -> None:
     wanted = config.getoption("pairs")
     if wanted == "all":
         return
-    kept = [item for item in items if _in_half(item) == (wanted == "half")]
-    left_out = [item for item in items if _in_half(item) != (wanted == "half")]
+    kept = [item for item in items if wanted in _runs_of(item)]
+    left_out = [item for item in items if wanted not in _runs_of(item)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
 
-def _in_half(item: pytest.Item) -> bool:
+def _runs_of(item: pytest.Item) -> list[str]:
+    """The values of `--pairs`, besides `all`, with which a test runs."""
     parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    if parameters.get("face") not in FACES or parameters.get("place") not in PLACES:
-        return True
+    face, place = parameters.get("face"), parameters.get("place")
+    if face not in FACES or place not in PLACES:
+        return ["one", "half"]
+    at_face, at_place = FACES.index(face), PLACES.index(place)
     turn = zlib.crc32(item.nodeid.partition("[")[0].encode())
-    return (turn + FACES.index(parameters["face"]) + PLACES.index(parameters["place"])) % 2 == 0
+    runs = ["one" if turn % 6 == 3 * at_face + at_place else "rest"]
+    if (turn + at_face + at_place) % 2 == 0:
+        runs.append("half")
+    return runs

@@ -20,7 +20,7 @@ PUBLIC = [one for one in everything() if one.module != "penstock.errors"]
 WORDS = 1800
 
 # A ledger of promises with their tests, and a walk through the source for those who change it.
-LONG = {"docs/guarantees.md", "docs/tour.md", "docs/reference/benchmarks-laboratory.md"}
+LONG = {"docs/tour.md", "docs/reference/benchmarks-laboratory.md"}
 
 
 @pytest.mark.parametrize("one", PUBLIC, ids=lambda one: f"{one.module}.{one.name}")
