@@ -251,7 +251,9 @@ class Stand:
         """Overwrite numbers of the row."""
         meta = self.base + "meta"
         row = msgspec.structs.replace(read_row(self.client.hget(meta, "row")), **fields)
-        self.client.hset(meta, "row", b"".join(map(msgspec.msgpack.encode, (constants.FORMAT, row.idle_until, row))))
+        self.client.hset(
+            meta, "row", b"".join(map(msgspec.msgpack.encode, (constants.FORMAT, row.idle_until, row, 0, 0)))
+        )
 
     def entries(self) -> int:
         """How many entries all lanes and front lists have."""

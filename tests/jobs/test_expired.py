@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from penstock import Concurrency, Penstock, Queue, Status, Unique, current
-from penstock.errors import JobExpired
+from penstock.errors import JobCancelled, JobExpired
 from tests.conftest import Do, Time, until
 from tests.speed import scaled
-from tests.worker.in_process import run_burst
+from tests.worker.in_process import run_burst, running_worker
 
 
 @pytest.fixture
@@ -199,3 +199,98 @@ async def test_a_dead_letter_takes_its_key_from_a_job_that_is_over(queue: Queue,
     (item,) = await do(queue.claim, 5)
     assert item.body == 1
     await do(item.complete)
+
+
+# --- counts, lists and dependents, without a worker ---
+
+
+@pytest.mark.parametrize("where", ["ready", "delayed", "parked", "dependent"])
+@pytest.mark.parametrize("asks", ["count", "list", "tenant", "show", "why", "result", "turn"])
+async def test_what_is_over_counts_no_longer(
+    app: Penstock, queue: Queue, do: Do, clock: Time, raw: Any, where: str, asks: str
+):
+    @app.task(queue="q", limit=Concurrency(1, key="all"))
+    async def limited() -> None: ...
+
+    @app.task(queue="q")
+    async def plain() -> None: ...
+
+    if where == "parked":
+        await do(limited.enqueue)
+    first = await do(plain.enqueue) if where == "dependent" else None
+    task = limited if where == "parked" else plain
+    options: Any = {"delay": 3000} if where == "delayed" else {"after": [first]} if first else {}
+    job = await do(task.using(expires=5, tenant="t", **options).enqueue)
+    clock.advance(4.999)
+    of_tenant = await do(queue.tenant("t").count)
+    assert of_tenant.waiting + of_tenant.dependent == 1
+    clock.advance(0.001)
+    if asks == "count":
+        counts = await do(queue.count)
+        assert (counts.expired, counts.waiting + counts.dependent) == (1, int(where in ("parked", "dependent")))
+    elif asks == "list":
+        assert [row.id for row in (await do(queue.jobs(tenant="t").page)).jobs] == []
+    elif asks == "tenant":
+        of_tenant = await do(queue.tenant("t").count)
+        assert of_tenant.waiting + of_tenant.dependent == 0
+    elif asks == "show":
+        assert (await do(job.info)).status is Status.EXPIRED
+    elif asks == "why":
+        assert (await do(job.why)).kind == "ended"
+    elif asks == "result":
+        with pytest.raises(JobExpired):
+            await do(job.result, 0)
+    else:
+        await do(queue.claim, wait=0)
+    base = queue.first.bindings.keys.base
+    assert raw.zcard(f"{base}expiring") == 0
+    assert not raw.hexists(f"{base}jobs", job.id.partition(":")[2])
+    assert await do(job.status) is Status.EXPIRED
+
+
+async def test_a_started_job_is_not_noted_as_one_that_expires(queue: Queue, do: Do, clock: Time, raw: Any):
+    jobs = [await do(queue.put, n, expires=5) for n in range(3)]
+    expiring = f"{queue.first.bindings.keys.base}expiring"
+    assert raw.zcard(expiring) == 3
+    await do(jobs[2].cancel)
+    items = await do(queue.claim, 2, lease=60)
+    assert raw.zcard(expiring) == 0
+    clock.advance(6)
+    assert (await do(queue.count)).running == 2
+    await do(items[0].retry, 10)
+    await do(items[1].complete)
+    assert (await do(queue.count)).delayed == 1
+
+
+async def test_many_jobs_that_are_over_leave_in_slices(queue: Queue, do: Do, clock: Time):
+    for n in range(3):
+        await do(queue.put_many, [(n, i) for i in range(100)], expires=5)
+    clock.advance(5)
+    waiting = [(await do(queue.count)).waiting for _ in range(4)]
+    assert waiting == [200, 100, 0, 0]
+    assert (await do(queue.count)).expired == 300
+
+
+async def test_dependents_hear_of_an_expiry_when_anybody_asks(app: Penstock, queue: Queue, do: Do, clock: Time):
+    @app.task(queue="q")
+    async def part() -> None: ...
+
+    first = await do(part.using(expires=5).enqueue)
+    last = await do(part.using(after=[first]).enqueue)
+    clock.advance(5)
+    assert (await do(queue.count)).waiting == 0
+    assert await do(last.status) is Status.CANCELLED
+
+
+async def test_an_idle_worker_ends_a_parked_job_at_its_time(app: Penstock, queue: Queue, do: Do):
+    """No other turn is due: the timekeeper acts at the expiry."""
+
+    @app.task(queue="q")
+    async def part() -> None: ...
+
+    async with running_worker(app):
+        await do(queue.pause)
+        first = await do(part.using(expires=0.5).enqueue)
+        last = await do(part.using(after=[first]).enqueue)
+        with pytest.raises(JobCancelled):
+            await do(last.result, scaled(4))

@@ -370,6 +370,8 @@ class QueueModel:
         mine.stale = tuple(s for s in _in_order(settlements) if not self._settle(mine, s))
         assert reply.stale == mine.stale
         promoted = self._promote()
+        for key in list(self.jobs):
+            self._expire(key)
         more_lost = self._take_back(after)
         looked = entries + self._pushes - _entries(after)
         most = max(4 * want, LOOK) if want else 0
@@ -391,7 +393,7 @@ class QueueModel:
         else:
             assert self.paused or all(job.suspect for job in self.in_state(READY)), "there was more"
         idle = bool(sleep and left and not reply.more and not (once and reply.claims))
-        assert idle or reply.due_in is None
+        assert idle or reply.due_in is None or b"next_expiry" in after["meta"]
         mine.number, mine.given = number, tuple(claim.token for claim in reply.claims)
         mine.alive_until = self.now + (max(sleep, lease) if idle and not mine.held else lease)
         if once and not mine.held and not idle:

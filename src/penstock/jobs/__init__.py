@@ -18,6 +18,7 @@ In the server:
     lease.lua             ownership, which worker holds a job and until when
     failures.lua, failures.py  the last failed attempts of a job
     recovery.lua          what happens to a job whose process died
+    expiry.lua            the end of waiting jobs whose `expires` has passed
     results.lua           how jobs ended, kept for the time that each job asked for
     finished.lua          rows of jobs that have ended
     retention.lua         how many results and dead letters are kept

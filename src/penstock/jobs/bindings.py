@@ -65,6 +65,7 @@ def scripts() -> Library:
         "jobs/unique.lua",
         "jobs/failures.lua",
         "jobs/recovery.lua",
+        "jobs/expiry.lua",
         "jobs/cancelling.lua",
         "jobs/wake.lua",
         "jobs/results.lua",

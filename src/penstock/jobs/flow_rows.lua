@@ -204,6 +204,7 @@ function flow.add(s, id, body, generation, verb, set)
     flags = flow.OPEN + (_open_verb.wants(verb) == "w" and flow.WANTS or 0),
     class = entry.class(record.entry(0, #body, "")), policy = _open_verb.policy(verb), failed = "",
   }
+  if expires > 0 then expiry.note(s, id, expires, false) end
   set[#set + 1], set[#set + 2] = id, record.from_draft(body, state.WAITING, generation, s.now, s.now, expires)
 end
 

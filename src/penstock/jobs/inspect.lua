@@ -35,7 +35,7 @@ end
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
---- frame: read
+--- frame: look
 function script.counts(base, meta, given)
   local r = s.row
   return {
@@ -53,7 +53,7 @@ end
 --- keys: base meta
 --- args: given: int, scan: int
 --- flags: allow-oom
---- frame: read
+--- frame: look
 function script.overview(base, meta, given, scan)
   local head = redis.call("ZRANGE", base .. "delayed", 0, scan - 1, "WITHSCORES")
   local first = tonumber(head[2] or _durable.FOREVER)
@@ -77,7 +77,7 @@ end
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
---- frame: read
+--- frame: look
 function script.entries_and_counters(base, meta, given)
   return {
     redis.call("HLEN", base .. "jobs"), redis.call("ZCARD", base .. "delayed"), redis.call("ZCARD", base .. "dead"),
@@ -90,7 +90,7 @@ end
 --- keys: base meta
 --- args: given: int, cursor: str, count: int
 --- flags: allow-oom
---- frame: read
+--- frame: look
 function script.scan_tenants(base, meta, given, cursor, count)
   return redis.call("HSCAN", base .. "tenants", cursor, "COUNT", count)
 end
@@ -101,7 +101,7 @@ end
 --- keys: base meta
 --- args: given: int, tenant: str
 --- flags: allow-oom
---- frame: read
+--- frame: look
 function script.tenant_counts(base, meta, given, tenant)
   local oldest = math.huge
   for level = 0, 9 do
@@ -126,8 +126,8 @@ function script.tenant_counts(base, meta, given, tenant)
 end
 
 -- All data about a job: { record, failures, how it ended, owner (incarnation that runs it, and since when), notes, what
--- it waits for, ms until it expires }; each may be false. A job that is over counts as ended, though it is removed only
--- by a claim, or when its id or its key is used again.
+-- it waits for, ms until it expires }; each may be false. A job that is over counts as ended, also if it was not
+-- removed yet.
 --- (id: str, now: int) -> table
 --- uses: base
 function inspect.job(id, now)

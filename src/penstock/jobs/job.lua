@@ -94,6 +94,7 @@ function job.commit(s)
   results.write(s)
   results.trim(s, math.max(_trim.LEAST, 2 * n))
   if s.segments or s.purged then finished.write(s) end
+  if s.expiring then expiry.write(s) end
   listeners.notify(s.row, s.finished, s.budget)
   if s.alarm then wake.set_alarm(s.row, s.now, s.alarm) end
 end
@@ -191,8 +192,9 @@ function job.add_draft(s, id, body, generation, set)
   if not record.has(drafted.how, draft.DUE_IS_DATE) then due = s.now + due end
   if expires > 0 and not record.has(drafted.how, draft.EXPIRES_IS_DATE) then expires = s.now + expires end
   if record.has(drafted.how, draft.OWN_ID) then redis.call("HDEL", base .. "results", id) end
-  set[#set + 1] = id
-  set[#set + 1] = job.enqueue(s, id, body, generation, s.now, due, expires)
+  local body = job.enqueue(s, id, body, generation, s.now, due, expires)
+  if expires > 0 then expiry.note(s, id, expires, record.state(body) == state.READY) end
+  set[#set + 1], set[#set + 2] = id, body
 end
 
 -- Gives a waiting job the arguments of another draft. With DEBOUNCE, a job that is not due is delayed again. If the job
@@ -222,7 +224,10 @@ function job.replace(s, id, drafted, generation, one)
     end
   end
   redis.call("HSET", base .. "jobs", id, new)
-  if expires ~= was.expires then listeners.report(s.row, id, "expires", s.budget) end
+  if expires ~= was.expires then
+    expiry.note(s, id, expires, record.state(new) == state.READY)
+    listeners.report(s.row, id, "expires", s.budget)
+  end
 end
 
 -- Whether a job waits that may not be started any more.
@@ -254,6 +259,7 @@ function job.remove(s, id, body, letter, text)
   local was = record.fields(body)
   if record.has(was.flags, flag.LIMITED) then limits.leave(s, id, body, was.state, was.flags, was.priority) end
   redis.call("HDEL", base .. "jobs", id)
+  if was.expires > 0 then redis.call("ZREM", base .. "expiring", id) end
   if was.flags >= flag.UNIQUE then unique.leave(s, id, body, was.state) end
   if was.state ~= state.DEAD and schedule.may_have(id) then schedule.note_end(s, id, letter, false) end
   if was.state ~= state.DEAD and not s.purged then
@@ -403,6 +409,7 @@ function job.claim(s, incarnation, want, trial)
   if r[_row.LIMITED] then limited_runs.start(s, room) end
   counters.begin_runs(s, room.tenants, room.sinces)
   if room.unique then unique.start(s, room) end
+  if room.timed then redis.call("ZREM", base .. "expiring", unpack(room.timed)) end
   local owners = room.owners
   if r[_row.RUNNING] == room.claimed then owners[#owners + 1], owners[#owners + 2] = "", _own.PADDING end
   redis.call("HSET", base .. "owners", unpack(owners))

@@ -37,6 +37,7 @@ QUEUE = {
     "parked_age": ("HASH", "second -> parked jobs that have waited since then", "the job"),
     "parked_ages": ("ZSET", "the seconds of `parked_age`", "the job"),
     "history:": ("LIST", "counts of the last hour and the last day; one key for each interval", "TTL"),
+    "expiring": ("ZSET", "id of a waiting job -> when it expires, server ms", "the job"),
     "delayed": ("ZSET", "entry -> due ms", "the job"),
     "schedules": ("HASH", "name -> a call that is enqueued again and again", "the operator, or the code"),
     "runs": ("HASH", "name -> how the last ten jobs of a schedule ended", "the schedule"),

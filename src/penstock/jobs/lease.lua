@@ -70,6 +70,10 @@ function lease.collect(room, id, body, tenant)
   room.owners[at - 1], room.owners[at] = id, room.owner
   room.tenants[n], room.sinces[n] = tenant, its.since
   if its.flags >= flag.UNIQUE then room.unique = true end
+  if its.expires > 0 then
+    room.timed = room.timed or {}
+    room.timed[#room.timed + 1] = id
+  end
 end
 
 -- The claim of a job that has notes, steps or signals (notes.lua, durable.lua).

@@ -27,7 +27,7 @@ _page = { LOOK = 1000, CHUNK = 100, FIRST = 4, CHUNK_BYTES = 131072, CHANGED = 1
 --- args: given: int, source: str, cursor: str, limit: int, state_: str, tenant: str, task: str, prefix: str, older: int
 --- args: tag: str
 --- flags: allow-oom
---- frame: read
+--- frame: look
 function script.list_jobs(base, meta, given, source, cursor, limit, state_, tenant, task, prefix, older, tag)
   local page = {
     budget = slice.of(_page.LOOK), limit = limit, examined = 0,

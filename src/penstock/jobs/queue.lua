@@ -201,6 +201,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
     end
   end
   local more_due, late = job.promote(s, _jobs_per_call.PROMOTED)
+  local more_over = expiry.is_due(s) and expiry.sweep(s)
   local more_lost = recovery.take_back(s, _jobs_per_call.TAKEN_BACK)
   if #s.suspects > 0 then wake.many(r, now, #s.suspects / 2) end
   local more_places = r[_row.LIMITED] and limits.mark_due(s)
@@ -222,8 +223,8 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   local more_listeners = listeners.notify_rest(r, s.budget)
   local ticks = r[_row.NEXT_TICK] > 0 and address ~= "" and once == 0 and trial ~= "only" and schedule.offer(s) or {}
 
-  local more = room.want > 0 and (room.full or more_due or more_lost or more_listeners or more_places or more_batches
-    or more_ready or r[_row.FLOWS] and r[_row.FLOWS] >= _flow.EVENTS)
+  local more = room.want > 0 and (room.full or more_due or more_over or more_lost or more_listeners or more_places
+    or more_batches or more_ready or r[_row.FLOWS] and r[_row.FLOWS] >= _flow.EVENTS)
   local idle = idle_ms > 0 and room.want > 0 and not more and (once == 0 or room.claimed == 0)
   local empty = redis.call("HLEN", base .. "held:" .. incarnation) == (own.until_ and 1 or 0)
   if once == 1 and empty and not idle then
@@ -395,7 +396,7 @@ end
 --- keys: base meta
 --- args: given: int, id: str
 --- flags: allow-oom
---- frame: read
+--- frame: look
 function script.show(base, meta, given, id)
   local found = inspect.job(id, s.now)
   found[8] = found[4] and redis.call("HGET", base .. "workers", lease.incarnation(found[4]))
@@ -409,6 +410,7 @@ end
 --- flags: allow-oom
 --- frame: row
 function script.result(base, meta, given, id, address)
+  if expiry.is_due(s) then expiry.look(s) end
   local found = inspect.job(id, s.now)
   if found[1] and record.state(found[1]) ~= state.DEAD and address ~= "" then listeners.add(s.row, id, address) end
   listeners.notify_rest(s.row, s.budget)

@@ -51,6 +51,7 @@ _row = {
   FLOWS = 34,
   DEPENDENT = 35, -- jobs that wait for other jobs
   SLEEPING = 36, -- durable jobs that sleep or wait for a signal; absent until the first one
+  NEXT_EXPIRY = 37, -- server ms: the earliest entry in `expiring` (expiry.lua); absent until the first one
 }
 
 -- The error for a queue that another version has written.

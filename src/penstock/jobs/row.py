@@ -37,7 +37,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     levels: list[float] | dict[str, int]
     """Level, entries and virtual time for each level. An empty array of Lua arrives as an empty map."""
     next_tick: float = 0
-    # If a later field exists, because the queue has batches, flows or sleeping jobs, a field before it may be False.
+    # If a later field exists, because the queue has batches or flows, say, a field before it may be False.
     parked: int | bool = 0
     next_admission: float | bool = 0
     limited: int | bool = 0
@@ -45,7 +45,8 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     batch: list[float] | bool = False
     flows: int | bool = 0
     dependent: int | bool = 0
-    sleeping: int = 0
+    sleeping: int | bool = 0
+    next_expiry: float = 0
 
     def entries(self) -> dict[int, int]:
         """Level -> entries in all of its lists."""
@@ -59,16 +60,13 @@ class _Packed(msgspec.Struct, array_like=True):
     format: int
     idle_until: float
     row: Row
-    next_history: float = 0
-    entered: int = 0
+    next_history: float
+    entered: int
 
 
 _FIVE_VALUES = msgspec.msgpack.Decoder(_Packed)
 
 
 def read_row(packed: bytes) -> Row:
-    """Reads what `row.store` writes: five values that follow each other, or three in a row of an older release."""
-    try:
-        return _FIVE_VALUES.decode(b"\x95" + packed).row
-    except msgspec.DecodeError:
-        return _FIVE_VALUES.decode(b"\x93" + packed).row
+    """Reads what `row.store` writes: five values that follow each other."""
+    return _FIVE_VALUES.decode(b"\x95" + packed).row

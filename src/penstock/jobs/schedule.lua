@@ -189,12 +189,13 @@ function schedule.offer(s)
   return #offers > 1 and offers or {}
 end
 
--- Milliseconds after which a worker with no free runner takes a turn because of a tick; -1: no tick is planned. It
--- waits a little longer than the idle workers.
+-- Milliseconds after which a worker with no free runner takes a turn because of a tick, or of a job that is over; -1:
+-- neither is planned. It waits a little longer than the idle workers.
 --- (r: table, now: int) -> int
---- inline
 function schedule.busy_wait(r, now)
-  return r[_row.NEXT_TICK] > 0 and math.max(0, r[_row.NEXT_TICK] - now) + _offer.BUSY or -1
+  local tick, over = r[_row.NEXT_TICK], r[_row.NEXT_EXPIRY] or 0
+  local at = math.min(tick > 0 and tick or math.huge, over > 0 and over or math.huge)
+  return at < math.huge and math.max(0, at - now) + _offer.BUSY or -1
 end
 
 -- Enqueues the jobs of ticks, and sets the next ticks of their schedules. `ticks` has for each schedule: its name; the

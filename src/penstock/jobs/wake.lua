@@ -86,6 +86,9 @@ function wake.next_event(r, now)
   local admission = r[_row.NEXT_ADMISSION]
   if admission and admission > 0 then at = math.min(at, admission) end
   if r[_row.BATCH] then at = math.min(at, linger.due(r, now)) end
+  if (r[_row.NEXT_EXPIRY] or 0) > 0 then
+    at = math.min(at, tonumber(redis.call("ZRANGE", base .. "expiring", 0, 0, "WITHSCORES")[2]) or math.huge)
+  end
   local result = r[_row.NEXT_RESULT]
   if result > 0 then at = math.min(at, math.max(result, now + (result > now and _trim.PAUSE or _trim.BUSY_PAUSE))) end
   return at < math.huge and math.max(0, at - now) or -1

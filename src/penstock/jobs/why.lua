@@ -128,7 +128,7 @@ end
 --- keys: base meta
 --- args: given: int, id: str
 --- flags: allow-oom
---- frame: read
+--- frame: look
 function script.why(base, meta, given, id)
   local found, facts = inspect.job(id, s.now), { false, s.now }
   local body, owner = record.intact(found[1]), found[4]

@@ -213,6 +213,12 @@ class QueueAudit:
         expected = {id: (self.jobs[id].generation, self.jobs[id].since) for id in delayed}
         if found != expected:
             yield f"delayed: {found}, expected {expected}"
+        waiting = {id: one for id, one in self.jobs.items() if self._state(id) not in (RUNNING, DEAD)}
+        expiring = {id: int(at) for id, at in self.keys.get("expiring", {}).items()}
+        if expiring != {id: one.expires for id, one in waiting.items() if one.expires}:
+            yield f"expiring: {expiring}, expected {[(id, one.expires) for id, one in waiting.items() if one.expires]}"
+        if expiring and not 0 < self._row.next_expiry <= min(expiring.values()):
+            yield f"row: the next expiry is {self._row.next_expiry}, but expiring has {sorted(expiring.values())[:3]}"
         dead = {id: int(at) for id, at in self.keys.get("dead", {}).items()}
         if dead != {id: self.jobs[id].since for id in self._in_state(DEAD)}:
             yield f"dead: {self.keys.get('dead')}, expected {self._in_state(DEAD)}"
