@@ -74,6 +74,7 @@ def commands(shop: Penstock, tmp_path: Path) -> Iterator[dict[str, list[str]]]:
         yield {
             "worker ls": [],
             "worker show": ["host:7"],
+            "task ls": [],
             "queue ls": [],
             "queue show": ["mail"],
             "top": ["--once"],

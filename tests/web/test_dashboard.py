@@ -127,6 +127,8 @@ def test_every_question_is_answered(app: Penstock):
     assert [one["id"] for one in ask(dashboard(app), "/api/complete/guild:9?q=ma").json()["entries"]] == ["u2"]
     assert ask(dashboard(app), "/api/files").json()["channels"] == []
     assert ask(dashboard(app), "/api/workers").json()["workers"] == []
+    assert ask(dashboard(app), "/api/tasks?since=60").json()["tasks"] == []
+    assert ask(dashboard(app), "/api/tasks?since=x").status_code == 400
     quick = ask(dashboard(app), "/api/doctor?without=keys").json()["checks"]
     slow = ask(dashboard(app), "/api/doctor?topic=keys").json()["checks"]
     assert {check["topic"] for check in slow} == {"keys"}

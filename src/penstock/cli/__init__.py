@@ -16,6 +16,7 @@ The modules of this folder, in reading order:
     top.py, top_screen.py
                           queues, tenants and workers, live in a terminal
     history.py            what a queue did in the last hour or day
+    tasks.py              what each task did lately
     queue.py, job.py, job_tree.py, dead.py
                           queues, jobs and dead letters
     job_enqueue.py        enqueues a call of a task
@@ -74,6 +75,7 @@ COMMANDS = (
     Command("worker", "penstock.cli.worker:worker", "run the jobs of an app's queues"),
     Command("worker ls", "penstock.cli.workers:ls", "list the workers of each queue"),
     Command("worker show", "penstock.cli.job_list:show_worker", "show one worker and the jobs that it runs"),
+    Command("task ls", "penstock.cli.tasks:ls", "list tasks: how many jobs ended, how long they waited and ran"),
     Command("queue ls", "penstock.cli.queue:ls", "list the queues and their jobs by state"),
     Command("queue show", "penstock.cli.queue:show_one", "show one queue: counts, totals, tenants"),
     Command("top", "penstock.cli.top:top", "show queues, tenants and workers live"),

@@ -7,6 +7,7 @@ The modules of this folder, in reading order:
     queues.py             queues as a whole, and their dead letters
     jobs.py               jobs by their ids or by a filter
     history.py            the past and the use of a queue
+    tasks.py              what the tasks did lately
     health.py             what an operator should look at
     workers.py            workers, and `penstock worker --check`
     schedules.py          schedules

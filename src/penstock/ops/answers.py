@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -172,3 +173,58 @@ class ActionOutcome:
     id: str
     done: bool
     status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Seconds within which half, 95 % and 99 % of the jobs stayed. None: no job was measured."""
+
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Percentiles:
+        if not seconds:
+            return cls()
+        ordered = sorted(seconds)
+        return cls(*(ordered[min(len(ordered) - 1, int(part * len(ordered)))] for part in (0.5, 0.95, 0.99)))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStats:
+    """The jobs of one task of one queue that have ended lately.
+
+    task       its name; "" for bare values
+    completed  jobs
+    failed     jobs that became dead letters
+    other      jobs that were cancelled, expired or dropped
+    retries    runs that failed and were followed by another one
+    duration   seconds of the last run of each completed or failed job
+    waiting    seconds from when such a job was ready, or due, until its last run began
+    since      when the earliest of these jobs ended; seconds since 1970 by the server's clock
+    last       when the latest ended
+    """
+
+    task: str
+    queue: str
+    completed: int
+    failed: int
+    other: int
+    retries: int
+    duration: Percentiles
+    waiting: Percentiles
+    since: float
+    last: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """What the tasks of some queues did lately, the busiest first. `examined`: the jobs that it is made from.
+
+    now  server seconds
+    """
+
+    tasks: list[TaskStats]
+    examined: int
+    now: float

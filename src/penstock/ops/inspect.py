@@ -21,6 +21,7 @@ from penstock.ops.messages import MessageQuestioner
 from penstock.ops.probe import ServerFacts, primaries, read_facts, server_time
 from penstock.ops.queues import QueueQuestioner
 from penstock.ops.schedules import ScheduleQuestioner
+from penstock.ops.tasks import TaskQuestioner
 from penstock.ops.workers import WorkerQuestioner
 
 
@@ -39,6 +40,7 @@ class Inspector:
         self.history = HistoryQuestioner(app)
         self.health = HealthQuestioner(app)
         self.workers = WorkerQuestioner(app)
+        self.tasks = TaskQuestioner(app)
         self.schedules = ScheduleQuestioner(app)
         self.coordination = CoordinationQuestioner(app)
         self.messages = MessageQuestioner(app)

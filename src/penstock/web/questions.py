@@ -30,6 +30,9 @@ MOST_DEAD_FILES = 200
 MOST_SEARCHED = 5000
 """Jobs that one search examines, so that the page is there within 200 ms."""
 
+MOST_ROWS = 10_000
+"""Rows of ended jobs that the page of tasks is made from, so that it is there within 200 ms."""
+
 COMPLETIONS = 20
 
 MOST_OF_FLOW = 60
@@ -62,6 +65,7 @@ class Questions:
             "/dead/{queue:path}": self.dead,
             "/dead-groups/{queue:path}": self.dead_groups,
             "/jobs/{id:path}": self.job,
+            "/tasks": self.tasks,
             "/workers": self.workers,
             "/locks": self.locks,
             "/messages": self.messages,
@@ -209,6 +213,14 @@ class Questions:
     async def limits(self, request: Request) -> Response:
         queue = await self._ask.queues.open.aio(request.path_params["queue"])
         return Json({"limits": await queue.limits.aio()})
+
+    async def tasks(self, request: Request) -> Response:
+        """What the tasks did lately: all that is kept, or the last `since` seconds."""
+        text = request.query_params.get("since")
+        if text is not None and not text.isdecimal():
+            raise ValueError(f"since={text}: seconds")
+        report = await self._ask.tasks.all.aio(since=None if text is None else float(text), most=MOST_ROWS)
+        return Json(report)
 
     async def workers(self, request: Request) -> Response:
         return Json({"workers": await self._ask.workers.all.aio(), "now": await self._ask.now.aio()})

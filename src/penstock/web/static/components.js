@@ -1,7 +1,7 @@
 // What several pages need: asking the server, acting on it, tables, tags, charts.
 
 import { html, useEffect, useRef, useState } from "./ui.js";
-import { language, locale, number, t } from "./text.js";
+import { age, language, locale, number, t, time } from "./text.js";
 
 export async function ask(path) {
   const answer = await fetch(`api/${path}`);
@@ -116,15 +116,15 @@ export function Fact({ name, value, more, state }) {
 }
 
 /**
- * A table. `columns`: [heading, cell(row), class]. `by`: what tells a row from others, so that an opened part of a row
+ * A table. `columns`: [heading, cell(row), class, the heading in words if it is no text]. `by`: what tells a row from others, so that an opened part of a row
  * stays with it when rows come and go. On a phone each row is a card, whose cells have their headings beside them.
  */
 export function Table({ columns, rows, none, label, by = (row) => row.id ?? row.name }) {
   if (!rows?.length) return html`<div class="none">${none}</div>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table>
     <thead><tr>${columns.map(([heading, , kind]) => html`<th scope="col" class=${kind}>${heading}</th>`)}</tr></thead>
-    <tbody>${rows.map((row) => html`<tr key=${by(row)}>${columns.map(([heading, cell, kind]) => html`
-      <td class=${kind} data-heading=${typeof heading === "string" ? heading : undefined}>${cell(row)}</td>`)}</tr>`)}</tbody>
+    <tbody>${rows.map((row) => html`<tr key=${by(row)}>${columns.map(([heading, cell, kind, words]) => html`
+      <td class=${kind} data-heading=${words ?? (typeof heading === "string" ? heading : undefined)}>${cell(row)}</td>`)}</tr>`)}</tbody>
   </table></div>`;
 }
 
@@ -133,6 +133,11 @@ export const teach = (what, code) => html`${what}${code && html`<pre class="teac
 
 /** A link to another page about something. */
 export const link = (page, name, text) => html`<a href=${`#/${page}/${encodeURIComponent(name)}`}>${text ?? name}</a>`;
+
+export const mono = (text) => html`<span class="mono">${text}</span>`;
+
+/** How long before `now` something happened. */
+export const seen = (now, at) => (at ? html`<span title=${time(at)}>${t("seen-ago", { age: age(Math.max(0, now - at)) })}</span>` : html`<span class="quiet">${t("never")}</span>`);
 
 export function Problem({ error }) {
   return error ? html`<div class="card alarm" role="alert"><h2>${t("problem")}</h2>${error}</div>` : null;

@@ -34,6 +34,9 @@ export function age(seconds) {
   return t("age.s", { n: seconds >= 10 ? Math.round(seconds) : short.format(Math.max(0, seconds)) });
 }
 
+/** A duration that may be short: in ms below a second. */
+export const duration = (seconds) => (seconds < 1 ? t("age.ms", { n: whole.format(Math.round(1000 * seconds)) }) : age(seconds));
+
 export function size(bytes) {
   for (const unit of ["B", "KiB", "MiB", "GiB"]) {
     if (bytes < 1000 || unit === "GiB") return `${short.format(bytes)} ${unit}`;

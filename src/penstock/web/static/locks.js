@@ -1,0 +1,31 @@
+// Locks and the other means of coordination: who holds them, and who waits.
+
+import { html } from "./ui.js";
+import { Careful, Loading, Problem, Table, mono, teach, useAnswer } from "./components.js";
+import { age, number, t } from "./text.js";
+
+const owner = (one) => (one ? html`<span class="mono">${one.host ? `${one.host}:${one.pid}` : t("another-library")}</span>${one.age !== null && one.age !== undefined ? html` <span class="quiet">${age(one.age)}</span>` : ""}` : html`<span class="quiet">${t("nobody")}</span>`);
+const owners = (some) => html`${some.slice(0, 5).map((one) => html`<div>${owner(one)}${one.permits > 1 ? ` × ${one.permits}` : ""}</div>`)}${some.length > 5 ? html`<span class="quiet">${t("and-more", { n: some.length - 5 })}</span>` : ""}`;
+const waiters = (row) => (row.waiting ? html`<details><summary>${number(row.waiting)}</summary>${owners(row.waiters || row.candidates || [])}</details>` : "0");
+
+export function Locks({ mayAct }) {
+  const [answer, error, again] = useAnswer("locks");
+  const named = [t("name"), (row) => mono(row.name)];
+  const waiting = [t("waiting"), waiters, "n"];
+  const lockColumns = [named, [t("owner"), (row) => owner(row.holder)], [t("lease"), (row) => (row.holder?.left ? age(row.holder.left) : ""), "n"], [t("fence"), (row) => mono(row.fence ?? ""), "n"], waiting];
+  if (mayAct) {
+    lockColumns.push([t("actions"), (row) => html`<${Careful} label=${t("break")} disabled=${!row.holder} then=${again} order=${{ action: "break", names: [row.name] }}
+      question=${t("break.lock", { name: row.name, owner: row.holder ? `${row.holder.host}:${row.holder.pid}` : "" })} />`, "n"]);
+  }
+  const parts = answer && [
+    ["locks", lockColumns],
+    ["semaphores", [named, [t("held"), (row) => html`${number(row.held)}${row.limit ? ` / ${row.limit}` : ""}`, "n"], [t("holders"), (row) => owners(row.holders)], waiting]],
+    ["rwlocks", [named, [t("writer"), (row) => owner(row.writer)], [t("readers"), (row) => html`${number(row.reading)} ${owners(row.readers)}`], waiting]],
+    ["elections", [named, [t("leader"), (row) => owner(row.leader)], [t("announced"), (row) => mono(row.leader?.value ?? "")], [t("term"), (row) => mono(row.term ?? ""), "n"], waiting]],
+    ["latches", [named, [t("left"), (row) => `${number(row.left)} / ${number(row.count)}`, "n"], [t("waiting"), (row) => number(row.waiting), "n"]]],
+    ["barriers", [named, [t("arrived"), (row) => `${number(row.waiting)} / ${number(row.parties)}`, "n"], [t("generation"), (row) => number(row.generation), "n"]]],
+  ];
+  return html`<h1>${t("page.locks")}</h1><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
+    ${parts && parts.filter(([kind]) => answer[kind].length || kind === "locks").map(([kind, columns]) => html`
+      <div class="card"><h2>${t(kind)}</h2><${Table} label=${t(kind)} columns=${columns} rows=${answer[kind]} none=${teach(t("none.locks"), "with app.lock(\"invoice:7\") as held: ...")} /></div>`)}`;
+}

@@ -1,0 +1,48 @@
+// Workers: the processes of all queues, and those of one queue.
+
+import { html } from "./ui.js";
+import { Loading, Problem, Table, Tag, teach, useAnswer } from "./components.js";
+import { age, number, t, time } from "./text.js";
+
+const lease = (worker) => (worker.lease > 0 ? age(worker.lease) : html`<${Tag} state="bad">${t("lease-over")}<//>`);
+const running = (worker) => html`${number(worker.held)}${worker.concurrency ? ` / ${number(worker.concurrency)}` : ""}
+  ${worker.concurrency > 0 && html`<div class="bar" aria-hidden="true"><i style=${{ width: `${Math.min(100, (100 * worker.held) / worker.concurrency)}%` }}></i></div>`}`;
+const jobsOf = (worker, queue) => html`<a href=${`#/jobs/${encodeURIComponent(queue)}?state=running&worker=${encodeURIComponent(worker)}`}>${queue}</a>`;
+
+/** The workers of one queue. */
+export function WorkerTable({ workers, now }) {
+  return html`<${Table} label=${t("workers")} none=${t("none.workers")} rows=${workers} by=${(worker) => worker.name + worker.since} columns=${[
+    [t("worker"), (worker) => html`<span class="mono">${worker.name || t("program")}</span>`],
+    [t("runs"), running],
+    [t("release"), (worker) => html`<span class="mono">${worker.release}</span>`],
+    [t("up"), (worker) => (worker.since ? age(Math.max(0, (now || Date.now() / 1000) - worker.since)) : ""), "n"],
+    [t("lease"), lease, "n"],
+  ]} />`;
+}
+
+/** One row for each process, whichever queues it serves. */
+function byProcess(workers) {
+  const found = new Map();
+  for (const one of workers) {
+    const key = one.name || `(${one.queue})`, old = found.get(key);
+    found.set(key, old ? { ...old, held: old.held + one.held, lease: Math.max(old.lease, one.lease), since: Math.min(old.since ?? one.since, one.since ?? old.since), queues: [...old.queues, one.queue] }
+      : { ...one, key, queues: [one.queue] });
+  }
+  return [...found.values()].sort((one, other) => other.held - one.held || one.key.localeCompare(other.key));
+}
+
+export function Workers() {
+  const [answer, error] = useAnswer("workers");
+  const rows = answer && byProcess(answer.workers), hosts = rows && new Set(rows.filter((one) => one.name).map((one) => one.name.replace(/:\d+$/, "")));
+  const none = teach(t("none.workers"), "penstock worker shop:app --processes 2");
+  return html`<div class="head"><h1>${t("page.workers")}</h1>${rows?.length > 0 && html`<span class="quiet">${t("processes.n", { n: number(rows.length), hosts: number(hosts.size) })}</span>`}</div>
+    <${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
+    ${answer && html`<div class="card"><${Table} label=${t("workers")} none=${none} rows=${rows} by=${(one) => one.key} columns=${[
+      [t("worker"), (one) => html`<span class="mono">${one.name || t("program")}</span>`],
+      [t("runs"), running],
+      [t("queues"), (one) => html`${one.queues.map((queue, at) => html`${at > 0 && ", "}${jobsOf(one.name, queue)}`)}`],
+      [t("release"), (one) => html`<span class="mono">${one.release}</span>`],
+      [t("up"), (one) => (one.since ? html`<span title=${time(one.since)}>${age(Math.max(0, answer.now - one.since))}</span>` : ""), "n"],
+      [t("lease"), lease, "n"],
+    ]} /></div>`}`;
+}
