@@ -42,7 +42,7 @@ STAGED = "plain"
 PLAIN = "without a power"
 """Jobs that expire, which are stored as those with a power are."""
 
-LIMITS = ("a limit of 100 keys", "a rate of 100 keys")
+LIMITS = ("a limit of 100 keys", "a rate of 100 keys", "a rate of 100 keys, by weight")
 
 FLOW = "with a job that waits for it"
 
@@ -69,6 +69,7 @@ def kinds(rig: Rig, jobs: int) -> dict[str, list[Call[Any]]]:
     plain = rig.tasks.noop
     limited = limited_task(rig, "limited", Concurrency(10_000, key="{a}"))
     rated = limited_task(rig, "rated", Rate(100_000, per=1, key="{a}"))
+    weighed = limited_task(rig, "weighed", Rate(1_000_000, per=1, key="{a}", cost=7))
     expiring, unique = plain.using(expires=3600), plain.using(unique=Unique("{a}"))
     return {
         STAGED: [plain.call(n, 1, "x") for n in range(jobs)],
@@ -76,6 +77,7 @@ def kinds(rig: Rig, jobs: int) -> dict[str, list[Call[Any]]]:
         "unique key": [unique.call(n, 1, "x") for n in range(jobs)],
         LIMITS[0]: [limited.call(n % 100, 1, "x") for n in range(jobs)],
         LIMITS[1]: [rated.call(n % 100, 1, "x") for n in range(jobs)],
+        LIMITS[2]: [weighed.call(n % 100, 1, "x") for n in range(jobs)],
     }
 
 

@@ -37,8 +37,8 @@ from penstock.testing.audit.queues import QueueAudit
 
 R = TypeVar("R")
 Dump: TypeAlias = dict[str, Any]
-Limits: TypeAlias = tuple[str, str, int, int, int, int]
-"""Name, key, number, microseconds between two starts, burst, release."""
+Limits: TypeAlias = tuple[str, str, int, int, int, int, int]
+"""Name, key, number, microseconds in which a unit comes back, burst, release, cost."""
 
 START = 1_700_000_000_000
 
@@ -90,12 +90,12 @@ def record(
 
 def at_most(most: int, key: str = "k", name: str = "n", release: int = 1) -> Limits:
     """A limit of concurrency."""
-    return ("c:" + name, key, most, 0, 0, release)
+    return ("c:" + name, key, most, 0, 0, release, 1)
 
 
-def per_second(most: int, key: str = "k", name: str = "n", release: int = 1) -> Limits:
-    """A rate."""
-    return ("r:" + name, key, most, 1_000_000 // most, most, release)
+def per_second(most: int, key: str = "k", name: str = "n", release: int = 1, *, cost: int = 1) -> Limits:
+    """A rate, and what a job costs in it."""
+    return ("r:" + name, key, most, 1_000_000 // most, most, release, cost)
 
 
 class Stand:

@@ -55,8 +55,13 @@ class Bucket:
     def left(self, now: int, interval: int, burst: int) -> int:
         return int(max(0, (now * 1000 + burst * interval - max(self.full, now * 1000)) // interval))
 
-    def take(self, now: int, interval: int) -> None:
-        self.full = max(self.full, now * 1000) + interval
+    def take(self, now: int, interval: int, units: int) -> None:
+        self.full = max(self.full, now * 1000) + interval * units
+
+
+def needed(cost: int, burst: int) -> int:
+    """The units that must be free before a job with this cost is admitted."""
+    return max(1, min(cost, burst))
 
 
 @dataclass
@@ -107,7 +112,7 @@ class Judge:
                 self.windows[key] = self.now + ms, job.id
             else:
                 self.held[key] = job.id
-        for name, _, most, interval, burst, release in job.limits:
+        for name, _, most, interval, burst, release, _ in job.limits:
             self.sent[name].add((most, interval, burst, release))
         self.jobs[job.id] = job
         return None
@@ -148,19 +153,20 @@ class Judge:
             assert claim.record.payload == job.payload, f"{job.id} has old arguments"
             limits = claim.record.limits
             assert claim.record.limits_passed == len(limits), f"{job.id} was claimed without its places"
-            for name, key in limits:
+            for (name, key), cost in zip(limits, claim.record.costs, strict=True):
                 if name.startswith("r:"):
-                    self._judge_start(job, name, key)
+                    self._judge_start(job, name, key, cost)
             self._judge_strict_order(job, before)
             job.token, job.handed_back, job.may_start = claim.token, False, False
             if job.unique and job.unique[1] != ANY_TIME and job.unique[1] != "t":
                 self.give_up(job)
 
-    def _judge_start(self, job: Job, name: str, key: str) -> None:
+    def _judge_start(self, job: Job, name: str, key: str, cost: int) -> None:
         _, interval, burst, _ = self.definitions[name]
         bucket = self.buckets[f"{name}={key}"]
-        assert job.may_start or bucket.left(self.now, interval, burst) > 0, f"too many starts of {name}={key}"
-        bucket.take(self.now, interval)
+        fits = bucket.left(self.now, interval, burst) >= (cost and needed(cost, burst))
+        assert job.may_start or fits, f"too many starts of {name}={key}"
+        bucket.take(self.now, interval, cost)
 
     def _judge_strict_order(self, job: Job, before: dict[str, Record]) -> None:
         """The jobs of a key with one place start in the order in which they became ready, by tenant and level."""
@@ -286,8 +292,8 @@ class Judge:
                 for key in keys:
                     if not (running or job.handed_back):
                         admitted[key] = max(admitted.get(key, 0), record.priority)
-            for key in keys[: record.limits_passed]:
-                used[key] += not (running and key.startswith("r:"))
+            for key, cost in [*zip(keys, record.costs, strict=True)][: record.limits_passed]:
+                used[key] += 0 if running and key.startswith("r:") else cost
         for key, n in used.items():
             if key.startswith("c:"):
                 most = self.most[key.partition("=")[0]]
@@ -308,6 +314,11 @@ class Judge:
                 job.may_start = True
                 displaced[given] -= 1
 
+    def _needed_first(self, key: str, waiting: list[Record], burst: int) -> int:
+        """The most units that the first parked job may need: one of the most urgent ones, of any tenant."""
+        level = min(record.priority for record in waiting)
+        return max(needed(record.costs[record.limits_passed], burst) for record in waiting if record.priority == level)
+
     def _judge_parked(
         self, key: str, waiting: list[Record], used: int, admitted: int, pending: dict[str, float]
     ) -> None:
@@ -319,8 +330,9 @@ class Judge:
             assert used >= most, f"{key} has room, and {len(waiting)} parked jobs"
         else:
             left = self.buckets[key].left(self.now, interval, burst) - used
-            overlooked = key not in pending and used < burst
+            first = self._needed_first(key, waiting, burst)
+            overlooked = key not in pending and used + first <= burst
             assert not overlooked, f"{key} has parked jobs, and no time to look at them"
-            assert left <= 0, f"{key} has room, and {len(waiting)} parked jobs"
+            assert left < first, f"{key} has room, and {len(waiting)} parked jobs"
         urgent = [record.priority for record in waiting if not 0 < record.expires <= self.now]
         assert not urgent or min(urgent) >= admitted, f"{key}: an urgent job waits behind a less urgent one"

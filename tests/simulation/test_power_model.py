@@ -28,11 +28,12 @@ UNIT = 100.0
 
 LEASE = 10 * UNIT
 ENDINGS: list[Ending] = ["retry", "later", "release", "bury", "bury", "drop", "crash", "loss"]
-KINDS = ["plain", "one", "two", "rate", "both", "all"]
+KINDS = ["plain", "one", "two", "rate", "both", "all", "weights", "weights", "pooled"]
+COSTS = [0, 1, 2, 2, 5]
 
 
-def a_rate(most: int, key: str, release: int) -> Limits:
-    return ("r:rate", key, most, round(UNIT * 1_000_000) // most, most, release)
+def a_rate(most: int, key: str, release: int, cost: int = 1) -> Limits:
+    return ("r:rate", key, most, round(UNIT * 1_000_000) // most, most, release, cost)
 
 
 class PowerHistory:
@@ -90,7 +91,17 @@ class PowerHistory:
         one = at_most(1, key, "one")
         two = at_most(self.two, "", "two", self.release)
         rate = a_rate(self.rate, key, self.release)
-        return {"one": [one], "two": [two], "rate": [rate], "both": [one, two], "all": [two, rate]}.get(kind, [])
+        weighed = a_rate(self.rate, key, self.release, self.random.choice(COSTS))
+        of_kind = {
+            "one": [one],
+            "two": [two],
+            "rate": [rate],
+            "both": [one, two],
+            "all": [two, rate],
+            "weights": [weighed],
+            "pooled": [two, weighed],
+        }
+        return of_kind.get(kind, [])
 
     def enqueue(self) -> None:
         """Enqueue jobs. Sometimes the reply is lost, and the same call is sent again."""

@@ -5,6 +5,8 @@
 -- That one number is the whole state: taking units moves it (GCRA: the leaky bucket of Turner, ATM Forum 1994). If the
 -- server's clock is set back, the bucket fills later by the difference.
 
+_bucket = { LONGEST = 316224000000000 } -- ten years: a bucket that units were taken from is full again within that time
+
 -- Returns the first moment at which `n` units are allowed. With more than `burst` units, that is the moment at which
 -- the last unit is allowed, if each of the others is taken as soon as it is allowed.
 --- (key: str, n: int, now: int, interval: int, burst: int) -> int
@@ -18,6 +20,7 @@ end
 --- (key: str, n: int, now: int, interval: int, late: int) -> int
 function bucket.take(key, n, now, interval, late)
   local full = math.max(tonumber(redis.call("GET", key) or 0), now - late) + n * interval
+  full = math.min(full, now + _bucket.LONGEST)
   redis.call("SET", key, string.format("%.0f", full), "PX", math.max(1, math.ceil((full - now + interval) / 1000)))
   return full
 end

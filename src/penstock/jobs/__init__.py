@@ -73,6 +73,7 @@ In Python:
     registry.py           the tasks of an app, by name
     release.py            the release of an app, and when it was made
     limits.py             the limits of a task
+    cost.py               what a job costs in a rate
     finished.py           rows of jobs that have ended
     finished_list.py      lists of them
     tags.py               tags, by which people find jobs

@@ -27,14 +27,17 @@ function admission.admit_some(s, place, looks)
       return 0
     end
     if place.is_scope and pauses.holds(s, place) then return looks end
-    if place.parked > 0 and limits.room(s, place) <= 0 and not admission.displace(s, place) then
-      local at = limits.room_at(s, place)
-      if at then limits.look_again(s, place.key, at) end
-      return looks
-    end
+    local room = place.parked > 0 and limits.room(s, place) or 1
+    local needed = room > 0 and limits.needed_first(s, place) or 1
     looks = looks - 1
-    local entry = limits.pop(place)
-    if entry then admission.admit_entry(s, place, entry) end
+    if room >= needed then
+      local entry = limits.pop(place)
+      if entry then admission.admit_entry(s, place, entry) end
+    elseif not admission.displace(s, place) then
+      local at = limits.room_at(s, place, needed)
+      if at then limits.look_again(s, place.key, at) end
+      return looks + 1
+    end
   end
   if place.is_scope then pauses.forget(s, place.key) end
   return looks
@@ -45,11 +48,9 @@ end
 --- (s: table, place: table, parked: str)
 --- uses: base
 function admission.admit_entry(s, place, parked)
-  local id = entry.id(parked)
-  local body = record.get(id)
+  local id, body = entry.id(parked), limits.parked_job(parked)
   if not body then return end
   local was = record.fields(body)
-  if was.state ~= state.PARKED or was.generation ~= entry.generation(parked) then return end
   if was.expires > 0 and was.expires <= s.now then
     job.remove(s, id, body, ending.EXPIRED, "")
     s.row[_row.EXPIRED] = s.row[_row.EXPIRED] + 1
@@ -60,7 +61,7 @@ function admission.admit_entry(s, place, parked)
   if place.is_scope then
     flags = limits.with_passed(flags, 0)
   else
-    place.parked, place.used = math.max(0, place.parked - 1), place.used + 1
+    place.parked, place.used = math.max(0, place.parked - 1), place.used + limits.cost(place, body)
     flags = limits.with_passed(flags, limits.passed(flags) + 1)
   end
   new_state, flags = job.make_ready(

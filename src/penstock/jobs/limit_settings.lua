@@ -19,7 +19,7 @@ function script.set_limit(base, meta, given, name, most, interval, burst)
 end
 
 -- Name, numbers (MessagePack) and some of the keys with parked jobs of each limit: { name, numbers, { key, places, jobs
--- that it has room for, ms until a rate has room for one more or -1, … }, … }.
+-- that it has room for, ms until a rate has room for the first one or -1, … }, … }.
 --- keys: base meta
 --- args: given: int, keys: int
 --- flags: allow-oom
@@ -33,7 +33,7 @@ function script.show_limits(base, meta, given, keys)
     if #found > 0 then limits.read_places(s, found) end
     for j = 1, #found do
       local place = s.places[found[j]]
-      local at, n = limits.room_at(s, place), #page
+      local at, n = limits.room_at(s, place, limits.needed_first(s, place)), #page
       page[n + 1], page[n + 2] = string.sub(found[j], #name + 2), place.is_stored
       page[n + 3], page[n + 4] = math.max(0, limits.room(s, place)), at and at - s.now or -1
     end

@@ -25,7 +25,7 @@ function limited_runs.start(s, room)
           keys, packed = keys + 1, packed .. struct.pack(">I4Hc0", 1, #key, key)
         else
           if not starts[key] then rates[#rates + 1] = key end
-          starts[key] = (starts[key] or 0) + 1
+          starts[key] = (starts[key] or 0) + list[j][_limit.COST]
           if in_shards then spread[#spread + 1], spread[#spread + 2] = key, record.tenant(body) end
         end
       end
@@ -39,7 +39,7 @@ function limited_runs.start(s, room)
   for i = 1, #spread, 2 do shards.keep(spread[i + 1], s.now, full[spread[i]]) end
 end
 
--- Counts that `n` admitted jobs of a rate start. Returns when all of its units are free again, ms.
+-- Counts that admitted jobs of a rate start, which cost `n` units. Returns when all of its units are free again, ms.
 --- (s: table, place: table, n: int) -> int
 --- uses: base
 function limited_runs.take(s, place, n)

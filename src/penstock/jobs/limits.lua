@@ -11,18 +11,20 @@
 -- it keeps its places in the limits before. Because all jobs have the same order, no two jobs wait for each other.
 --
 --   limits      HASH  name -> its numbers. A name begins with c: or r:, for concurrency and rate
---   places      HASH  name=key -> places in use, jobs parked, entries in the front lists of its lanes, levels (as in
---                     the row)
+--   places      HASH  name=key -> places in use (of a rate, units), jobs parked, entries in the front lists of its
+--                     lanes, levels (as in the row)
 --   parked:<name=key>:rotation:, heads:, lane:, front:   the lanes of the jobs parked there, as in lane.lua
 --   parking     ZSET  name=key of each that has such lanes; all scores are 0
 --   admitted    ZSET  jobs in a lane that have a place and were never claimed (admitted.lua)
 --   admissions  ZSET  name=key -> when to look for a free place again, server ms; =name after a change of the limit
---   rate:<name=key>   STRING  a bucket (core/bucket.lua) that counts starts; TTL until it is full
+--   rate:<name=key>   STRING  a bucket (core/bucket.lua) from which starts take units; TTL until it is full
 --   row         (row.lua)  LIMITED is absent until the queue has its first limit or pause; until then nothing here is
 --                          called
 --
--- In a rate only jobs that were admitted and have not started use a place; the claim takes a unit from the bucket. What
--- happens to the places of a job when its run ends:
+-- In a rate only jobs that were admitted and have not started use places; the claim takes units from the bucket. A job
+-- uses as many as it costs. The first of the parked jobs waits until so many units are free, and no other one overtakes
+-- it. If it costs more than the rate can have at a time, it waits for a full bucket and still takes its whole cost, so
+-- that it does not block its key for ever. What happens to the places of a job when its run ends:
 --
 --                             concurrency                                      rate
 --   taken back, handed back   kept                                             passed again, at the front
@@ -186,7 +188,7 @@ function limits.look_again(s, key, at)
   s.alarm = math.min(s.alarm or at, at)
 end
 
--- How many more jobs may be admitted to this key.
+-- How many more places of this key may be taken.
 --- (s: table, place: table) -> int
 --- uses: base
 function limits.room(s, place)
@@ -199,18 +201,27 @@ function limits.room(s, place)
   return place.left - place.used
 end
 
--- When a rate has room for one more job, ms; nil if it has none before admitted jobs have started.
---- (s: table, place: table) -> int | nil
+-- How many places must be free before a job that takes `cost` of them is admitted. A job that costs nothing waits like
+-- one that costs 1.
+--- (s: table, place: table, cost: int) -> int
 --- uses: base
-function limits.room_at(s, place)
+function limits.needed(s, place, cost)
+  if cost <= 1 then return 1 end
+  return math.min(cost, limits.definition(s, place.name).burst)
+end
+
+-- When a rate has room for `needed` more units, ms; nil if it has none before admitted jobs have started.
+--- (s: table, place: table, needed: int) -> int | nil
+--- uses: base
+function limits.room_at(s, place, needed)
   local definition = limits.definition(s, place.name)
-  if not place.is_rate or place.used >= definition.burst then return nil end
-  local at = bucket.allowed_at(base .. "rate:" .. place.key, place.used + 1, s.now * _park.MICROS,
+  if not place.is_rate or place.used + needed > definition.burst then return nil end
+  local at = bucket.allowed_at(base .. "rate:" .. place.key, place.used + needed, s.now * _park.MICROS,
     definition.interval, definition.burst)
   return math.max(s.now + 1, math.ceil(at / _park.MICROS))
 end
 
--- Takes a place in each limit after the first `passed` ones, up to a limit that has no free place or has parked jobs.
+-- Takes places in each limit after the first `passed` ones, up to a limit with too few free places or with parked jobs.
 -- Returns how many limits the job has passed then, and the key at which it has to be parked, or nil.
 --- (s: table, list: table, passed: int) -> int, table | nil
 --- uses: base
@@ -220,8 +231,9 @@ function limits.pass(s, list, passed)
   for i = passed + 1, #list do
     local place = limits.place(s, list[i][_limit.KEY])
     limits.learn(s, place.name, list[i])
-    if place.parked > 0 or limits.room(s, place) <= 0 then return i - 1, place end
-    place.used = place.used + 1
+    local cost = list[i][_limit.COST]
+    if place.parked > 0 or limits.room(s, place) < limits.needed(s, place, cost) then return i - 1, place end
+    place.used = place.used + cost
   end
   return #list, nil
 end
@@ -245,26 +257,65 @@ function limits.push(place)
   place.r.weights, base = base .. "weights", base .. "parked:" .. place.key .. ":"
   lane.push(place.r, place.lists)
   base = queue
-  place.lists, place.lanes_changed = false, true
+  place.lists, place.lanes_changed, place.first = false, true, nil
 end
 
--- Takes the first entry: that of the tenant that is served next, at the most urgent level. Returns nil if no entry is
--- left.
+-- A cursor whose only entry is the first one: that of the tenant that is served next, at the most urgent level. Returns
+-- nil if no entry is left.
+--- (place: table) -> table | nil
+--- uses: base
+function limits.first(place)
+  if place.first then return place.first end
+  local level, queue = place.r[_row.LEVELS][1], base
+  place.r.weights, base = base .. "weights", base .. "parked:" .. place.key .. ":"
+  place.first = lane.open(place.r, level, 1)[1]
+  if place.first then lane.read(place.first, lane.names(level), 1) end
+  base = queue
+  return place.first
+end
+
+-- Takes the first entry. Returns nil if no entry is left.
 --- (place: table) -> str | nil
 --- uses: base
 function limits.pop(place)
-  local level, queue = place.r[_row.LEVELS][1], base
-  place.r.weights, base = base .. "weights", base .. "parked:" .. place.key .. ":"
-  local cursor = lane.open(place.r, level, 1)[1]
+  local cursor, level, queue = limits.first(place), place.r[_row.LEVELS][1], base
   if cursor then
-    lane.read(cursor, lane.names(level), 1)
+    base = base .. "parked:" .. place.key .. ":"
     cursor.taken, cursor.time = #cursor.entries, cursor.time + cursor.cost
     lane.close(place.r, level, { cursor }, cursor.time - cursor.cost)
+    base = queue
   else
     place.r[_row.LEVELS] = {}
   end
-  base, place.lanes_changed = queue, true
+  place.lanes_changed, place.first = true, nil
   return cursor and cursor.entries[1]
+end
+
+-- The record of the job of an entry from the parked lanes, if it is still parked there; else nil.
+--- (parked: str) -> str | nil
+--- uses: base
+function limits.parked_job(parked)
+  local body = record.get(entry.id(parked))
+  if body and record.state(body) == state.PARKED and record.generation(body) == entry.generation(parked) then
+    return body
+  end
+end
+
+-- How many places the first parked job takes at its admission.
+--- (place: table, body: str) -> int
+function limits.cost(place, body)
+  return place.is_rate and record.limits(body)[limits.passed(record.flags(body)) + 1][_limit.COST] or 1
+end
+
+-- How many places must be free before the first parked job is admitted; 1 if it was cancelled or has expired.
+--- (s: table, place: table) -> int
+--- uses: base
+function limits.needed_first(s, place)
+  if not place.is_rate or #place.r[_row.LEVELS] == 0 then return 1 end
+  local cursor = limits.first(place)
+  local body = cursor and cursor.entries[1] and limits.parked_job(cursor.entries[1])
+  if not body or record.expires(body) > 0 and record.expires(body) <= s.now then return 1 end
+  return limits.needed(s, place, limits.cost(place, body))
 end
 
 -- Takes parked entries of one tenant, or of `all`, as many as fit into the slice `budget`.
@@ -310,7 +361,7 @@ function limits.give_up(s, list, keep, passed, started)
   for i = keep + 1, passed do
     local place = limits.place(s, list[i][_limit.KEY])
     if not (started and place.is_rate) then
-      place.used = math.max(0, place.used - 1)
+      place.used = math.max(0, place.used - list[i][_limit.COST])
       limits.mark(s, place)
     end
   end

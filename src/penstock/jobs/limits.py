@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from penstock.core.arguments import check_number, check_whole, is_text
 from penstock.errors import ConfigurationError
+from penstock.jobs.cost import MOST_UNITS, Cost, TaskCost, check_cost
 from penstock.jobs.key_template import KeyTemplate
 
 MOST_LIMITS: Final = 3
@@ -53,14 +54,21 @@ class Concurrency:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most `most` jobs with the same key start in `per` seconds, on all hosts together.
+    """At most `most` jobs with the same key start in `per` seconds, on all hosts together; or jobs of `most` units.
 
         @app.task(limit=Rate(100, per=60, key="{customer}"))
+        @app.task(limit=Rate(90_000, per=60, key="{account}", cost="{tokens}"))
 
     burst  how many may start at once after a pause; None: `most`. In any time t at most `burst + most * t / per` start
+    cost   the units that a job takes each time a worker claims it: a number; the name of a parameter of the task in
+           braces; or a function of some parameters, which has the same names: `lambda prompt: len(prompt) / 4`. It is
+           evaluated where the job is enqueued, and a part of a unit counts as one. An enqueue raises BadCall if it is
+           negative or no number
     key, name   as in `Concurrency`
 
-    A job uses one unit each time a worker claims it.
+    The first waiting job of a key waits until its whole cost is free, and no other one of its priority and tenant
+    overtakes it. A job that costs more than `burst` waits until `burst` units are free and takes its whole cost, so the
+    next one waits longer. A job can book what it really took with `current().used`.
 
     Raises ValueError for numbers out of range.
     """
@@ -70,20 +78,22 @@ class Rate:
     key: str = ""
     name: str = ""
     burst: int | None = None
+    cost: Cost = 1
 
     def __post_init__(self) -> None:
-        _check_count("Rate", self.most)
+        _check_units("Rate", self.most)
         _check_name("Rate", self.name)
         check_number("Rate", "per", self.per, 0.001, LONGEST_PERIOD, "seconds from 0.001 to a year")
         if self.most > self.per * 1_000_000:
-            raise ValueError(f"Rate({self.most}, per={self.per}): at most one job in a microsecond")
+            raise ValueError(f"Rate({self.most}, per={self.per}): at most one unit in a microsecond")
         if self.burst is not None:
-            _check_count("Rate", self.burst, "burst")
+            _check_units("Rate", self.burst, "burst")
+        check_cost("Rate", self.cost)
 
     @property
     def interval(self) -> int:
-        """Microseconds between two starts at this rate."""
-        return max(1, round(self.per * 1_000_000 / self.most))
+        """Microseconds in which one unit comes back, rounded up so that the rate is never exceeded."""
+        return -(-round(self.per * 1_000_000) // self.most)
 
 
 Limit: TypeAlias = Concurrency | Rate
@@ -92,6 +102,11 @@ Limit: TypeAlias = Concurrency | Rate
 def _check_count(kind: str, number: Any, what: str = "most") -> None:
     advice = "; to stop the jobs, pause the queue" if number == 0 else ""
     check_whole(kind, what, number, 1, MOST_JOBS, f"a number of jobs from 1 to {MOST_JOBS:,}{advice}")
+
+
+def _check_units(kind: str, number: Any, what: str = "most") -> None:
+    advice = "; to stop the jobs, pause the queue" if number == 0 else ""
+    check_whole(kind, what, number, 1, MOST_UNITS, f"a number of units from 1 to {MOST_UNITS:,}{advice}")
 
 
 def _check_name(kind: str, name: str) -> None:
@@ -105,17 +120,26 @@ def stored_name(limit: Limit, name: str) -> str:
 
 
 def numbers(limit: Limit) -> tuple[int, int, int]:
-    """As the server stores them: how many, and for a rate the microseconds between two starts and the burst."""
+    """As the server stores them: how many, and for a rate the microseconds of one unit and the burst."""
     if isinstance(limit, Concurrency):
         return limit.most, 0, 0
     return limit.most, limit.interval, limit.most if limit.burst is None else limit.burst
+
+
+class TaskLimit(NamedTuple):
+    """One limit of a task. `name`: as the server knows it."""
+
+    name: str
+    limit: Limit
+    key: KeyTemplate
+    cost: TaskCost
 
 
 @dataclass(frozen=True)
 class TaskLimits:
     """The limits of one task in the order in which its jobs pass them: concurrency by name, then rates by name."""
 
-    limits: tuple[tuple[str, Limit, KeyTemplate], ...] = ()
+    limits: tuple[TaskLimit, ...] = ()
     release: int = 0
     """Milliseconds since 1970. Of two releases, the numbers of the newer one hold."""
 
@@ -127,7 +151,7 @@ class TaskLimits:
         chosen = [given] if isinstance(given, Concurrency | Rate) else _listed(task, given)
         if len(chosen) > MOST_LIMITS:
             raise ConfigurationError(f"task {task}: {len(chosen)} limits; a task has at most {MOST_LIMITS}")
-        named: dict[str, tuple[Limit, KeyTemplate]] = {}
+        named: dict[str, TaskLimit] = {}
         for limit in chosen:
             name = stored_name(limit, limit.name or task)
             if "=" in name:
@@ -138,29 +162,34 @@ class TaskLimits:
                 raise ConfigurationError(
                     f"task {task}: two {type(limit).__name__} limits have the name {name[2:]!r}: give one another name="
                 )
-            named[name] = limit, KeyTemplate(f"task {task}: limit {name[2:]}", limit.key, parameters)
-        ordered = tuple((name, *named[name]) for name in sorted(named))
-        return cls(ordered, round(release * 1000))
+            what, cost = f"task {task}: limit {name[2:]}", limit.cost if isinstance(limit, Rate) else 1
+            named[name] = TaskLimit(
+                name, limit, KeyTemplate(what, limit.key, parameters), TaskCost(what, cost, parameters)
+            )
+        return cls(tuple(named[name] for name in sorted(named)), round(release * 1000))
 
     def __bool__(self) -> bool:
         return bool(self.limits)
 
     def section(self, value_of: Callable[[str], Any], tenant: str) -> bytes:
-        """The section of a record that has the limits of one job. Raises BadCall for a key that is too long."""
+        """The section of a record that has the limits of one job. Raises BadCall for a key or a cost out of range."""
         return b"".join(
-            limit_bytes(name, template.fill(value_of, tenant), *numbers(limit), self.release)
-            for name, limit, template in self.limits
+            limit_bytes(
+                one.name, one.key.fill(value_of, tenant), *numbers(one.limit), self.release, one.cost.of_call(value_of)
+            )
+            for one in self.limits
         )
 
 
-def limit_bytes(name: str, key: str, most: int, interval: int, burst: int, release: int) -> bytes:
+def limit_bytes(name: str, key: str, most: int, interval: int, burst: int, release: int, cost: int = 1) -> bytes:
     """One limit in the section of a record (`record.limits` in `record.lua`).
 
-    interval  microseconds between two starts of a rate
+    interval  microseconds in which a unit of a rate comes back
     release   of the task that has these numbers, milliseconds since 1970
+    cost      of a rate: the units that the job takes
     """
     named = f"{name}={key}".encode()
-    return _LIMIT.pack(most, interval.to_bytes(6), burst, release.to_bytes(6), 1, len(named)) + named
+    return _LIMIT.pack(most, interval.to_bytes(6), burst, release.to_bytes(6), cost, len(named)) + named
 
 
 def _listed(task: str, given: Any) -> list[Limit]:
@@ -175,11 +204,11 @@ def _listed(task: str, given: Any) -> list[Limit]:
 class KeyUsage:
     """One key of a limit that has parked jobs.
 
-    used     concurrency: jobs that run or may be claimed; a rate: jobs that may be claimed and have not started
+    used     concurrency: jobs that run or may be claimed; a rate: units of jobs that may be claimed and did not start
     parked   jobs that wait for a place
-    left     how many more jobs could get a place now; of a rate, its units less those of the jobs in `used`
-    next_in  of a rate: seconds until it has room for one more job. None for concurrency, and for a rate that has no
-             room before jobs in `used` start
+    left     how many more jobs could get a place now; of a rate, its units less those in `used`
+    next_in  of a rate: seconds until it has room for the first parked job. None for concurrency, and for a rate that
+             has no room before jobs in `used` start
     """
 
     key: str
@@ -194,7 +223,7 @@ class LimitInfo:
     """A limit as the server has it.
 
     kind   concurrency or rate
-    most   jobs of one key that run at a time; for a rate, jobs that start in `per` seconds
+    most   jobs of one key that run at a time; for a rate, units of the jobs that start in `per` seconds
     burst  of a rate: how many may start at once after a pause
     keys   some of the keys that have parked jobs, in the order of their names
     """

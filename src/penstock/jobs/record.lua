@@ -80,7 +80,7 @@ flag = {
 power = { UNIQUE_KEY = 1, LIMITS = 2, AFTER_OTHERS = 4, TAGS = 8, IN_SHARDS = 128, OPAQUE = 8, READABLE = 143 }
 
 -- One limit of a job.
-_limit = { KEY = 1, MOST = 2, INTERVAL = 3, BURST = 4, RELEASE = 5 } -- KEY: name=key
+_limit = { KEY = 1, MOST = 2, INTERVAL = 3, BURST = 4, RELEASE = 5, COST = 6 } -- KEY: name=key
 
 -- OF_KEYS: LIMITED and UNIQUE; OF_RUNS: the flags that do not follow from the call; READ: the powers without OPAQUE
 _mask = { NO_SUSPECT = 253, OF_KEYS = 144, OF_RUNS = 15, READ = 247 }
@@ -144,15 +144,15 @@ function record.unique(body)
   return { string.sub(body, at + 8, at + 1 + size), mode, ms }
 end
 
--- The limits of a job, each as a `_limit`: for a rate, INTERVAL is the number of microseconds between two starts. The
--- record also says what a start costs, which is 1.
+-- The limits of a job, each as a `_limit`: for a rate, INTERVAL is the number of microseconds in which it gains a unit.
+-- COST: the places that the job takes; in a limit of concurrency it is 1.
 --- (body: str) -> table
 function record.limits(body)
   local at, last = record.section(body, power.LIMITS)
   local list = {}
   while at < last do
-    local most, interval, burst, release, _, key, next_ = struct.unpack(">I4I6I4I6I4Hc0", body, at)
-    list[#list + 1], at = { key, most, interval, burst, release }, next_
+    local most, interval, burst, release, cost, key, next_ = struct.unpack(">I4I6I4I6I4Hc0", body, at)
+    list[#list + 1], at = { key, most, interval, burst, release, cost }, next_
   end
   return list
 end

@@ -302,6 +302,15 @@ class Record(msgspec.Struct, eq=False, gc=False):
         return found
 
     @property
+    def costs(self) -> list[int]:
+        """What the job costs in each of its limits; 1 in a limit of concurrency."""
+        packed, at, found = self.sections[LIMITS] if self.body[POWERS_AT] & LIMITS else b"", 0, []
+        while at < len(packed):
+            found.append(int.from_bytes(packed[at + 20 : at + 24]))
+            at += 26 + int.from_bytes(packed[at + 24 : at + 26])
+        return found
+
+    @property
     def places_of_results(self) -> dict[str, int | list[int]]:
         """Which arguments get which results of the jobs that this one waited for (see `outputs.py`)."""
         return msgspec.msgpack.decode(self.sections[AFTER_OTHERS]).get("i", {}) if self.waits_for_others else {}

@@ -236,7 +236,7 @@ class Signature:
 
         def value_of(name: str) -> Any:
             if name in without:
-                raise BadCall(f"{self._name}(): the key of a limit needs the argument {name}, which is not known yet")
+                raise BadCall(f"{self._name}(): a limit needs the argument {name}, which is not known yet")
             return getattr(found, name) if name in kinds else self._default(name)
 
         return value_of

@@ -105,8 +105,8 @@ class Task(Generic[P, R]):
         if self.unique is not None and self._task_key is not None:
             uses_tenant = self._task_key.uses_tenant
             check_unique_key(f"task {self.name}", self.unique, self.options.tenant, uses_tenant=uses_tenant)
-        for name, limit, template in self.definition.limits.limits if self.definition.limits else ():
-            check_limit_key(f"task {self.name}: limit {name[2:]}", limit.key, uses_tenant=template.uses_tenant)
+        for one in self.definition.limits.limits if self.definition.limits else ():
+            check_limit_key(f"task {self.name}: limit {one.name[2:]}", one.key.text, uses_tenant=one.key.uses_tenant)
 
     @cached_property
     def result_ttl(self) -> float | None:

@@ -118,7 +118,8 @@ function why.of_parked(s, facts, body)
   local definition = limits.definition(s, place.name)
   if not definition then return end
   why.add(facts, "limit", {
-    one[_limit.KEY], definition.most, definition.interval, place.used, place.parked, limits.room_at(s, place) or -1,
+    one[_limit.KEY], definition.most, definition.interval, place.used, place.parked,
+    limits.room_at(s, place, limits.needed(s, place, one[_limit.COST])) or -1, one[_limit.COST],
     why.parked_ahead(place, its.priority, its.tenant, its.generation),
   })
 end

@@ -60,7 +60,7 @@ class Explanation:
                no_worker     no live worker serves the queue
                unknown_task  no live worker knows its task, or the last one that met it did not
                paused        `paused`: queue, task or tenant; `by`, `since`
-               limit         parked: `limit`, `limit_key`, `used` of `most`, `next_in`
+               limit         parked: `limit`, `limit_key`, `used` of `most`, `next_in`; at a rate, the `cost` of the job
                suspect       it waits for a trial, because processes died while it ran; `position`
                batch         its batch waits for more jobs, at most until `until`
                behind        others go first: `position`, `eta`
@@ -99,6 +99,7 @@ class Explanation:
     limit_key: str = ""
     used: int | None = None
     most: int | None = None
+    cost: int | None = None
     next_in: float | None = None
     position: int | None = None
     eta: float | None = None
@@ -252,9 +253,10 @@ class _Explainer:
         key = f", key {at.key}" if at.key else ""
         if at.is_rate:
             next_in = at.room_in
-            eta = None if next_in is None else next_in + position * at.interval
-            use = f"{many(at.used, 'admitted job has', 'admitted jobs have')} not started" if at.used else "used up"
-            rule = f"rate {at.name}{key}: {at.most:,} start in {age(at.most * at.interval)}, {use}"
+            eta = None if next_in is None else next_in + position * at.interval * max(1, at.cost)
+            use = f"{at.used:,} taken by jobs that have not started" if at.used else "used up"
+            need = f", and the job takes {at.cost:,}" if at.cost != 1 else ""
+            rule = f"rate {at.name}{key}: {at.most:,} in {age(at.most * at.interval)}, {use}{need}"
             rest = "when those start" if next_in is None else f"in about {age(next_in)}"
         else:
             mean = mean_run(self._facts.history)
@@ -270,6 +272,7 @@ class _Explainer:
             limit_key=at.key,
             used=at.used,
             most=at.most,
+            cost=at.cost if at.is_rate else None,
             next_in=next_in,
             position=position,
             eta=eta,

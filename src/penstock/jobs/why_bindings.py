@@ -18,11 +18,12 @@ class ParkedAt:
     """A limit at which a job is parked.
 
     name, key     of the limit
-    most          jobs of the key that run at a time; of a rate, jobs that start in an interval
+    most          jobs of the key that run at a time; of a rate, units of the jobs that start in an interval
     is_rate       whether it is a rate
-    interval      of a rate: seconds between two starts
-    used, parked  jobs of the key with a place, and without one
-    room_in       of a rate: seconds until it has room for one more; None: not before jobs with a place have started
+    interval      of a rate: seconds in which one unit comes back
+    used, parked  places of the key that jobs have (of a rate, units), and jobs without one
+    room_in       of a rate: seconds until it has room for the job; None: not before jobs with a place have started
+    cost          of a rate: the units that the job takes
     """
 
     name: str
@@ -33,6 +34,7 @@ class ParkedAt:
     used: int
     parked: int
     room_in: float | None
+    cost: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def _read(reply: Sequence[Any]) -> Facts:
     workers, programs = given.get("workers", (0, 0))
     parked, ahead = None, given.get("ahead")
     if limit := given.get("limit"):
-        parked, ahead = _parked_at(now, limit[:6]), limit[6:]
+        parked, ahead = _parked_at(now, limit[:7]), limit[7:]
     batch, suspects, knows = given.get("batch"), given.get("suspects"), given.get("knows")
     return Facts(
         read_stored(found),
@@ -111,8 +113,8 @@ def _read(reply: Sequence[Any]) -> Facts:
 
 
 def _parked_at(now: int, limit: Sequence[Any]) -> ParkedAt:
-    named, most, interval, used, parked, room_at = limit
+    named, most, interval, used, parked, room_at, cost = limit
     name, _, key = named.decode(errors="replace").partition("=")
     kind, _, label = name.partition(":")
     room_in = None if room_at < 0 else max(0, room_at - now) / 1000
-    return ParkedAt(label, key, most, kind == "r", interval / 1_000_000, used, parked, room_in)
+    return ParkedAt(label, key, most, kind == "r", interval / 1_000_000, used, parked, room_in, cost)

@@ -65,8 +65,8 @@ class LimitsAudit:
                 parked[key_of_parked] += 1
             if record.state == PARKED and not key_of_parked:
                 continue  # a job that a pause has parked holds no place
-            for key in limits[: record.limits_passed]:
-                used[key] += not (id in self.running and key.startswith("r:"))
+            for key, cost in [*zip(limits, record.costs, strict=True)][: record.limits_passed]:
+                used[key] += 0 if id in self.running and key.startswith("r:") else cost
         return used, parked
 
     def _entries(self, key: str) -> list[tuple[int, bytes]]:
