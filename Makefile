@@ -9,7 +9,8 @@ RULES := tests/test_layers.py tests/test_surface.py tests/test_docs.py tests/tes
 STORMS := tests/chaos tests/cli/test_recovery.py
 # With them, what takes minutes because it starts many processes.
 PROCESSES := $(STORMS) tests/cli/test_supervision.py tests/cli/test_processes.py tests/cli/test_worker_command.py \
-	tests/cli/test_process_managers.py tests/worker/test_many_idle_workers.py tests/demo
+	tests/cli/test_process_managers.py tests/worker/test_many_idle_workers.py tests/demo tests/test_examples.py \
+	tests/pages/test_blocks.py tests/pages/test_quickstart.py tests/release/test_two_releases.py
 # What each further server must pass: the components, and the driver under them.
 COMPONENTS := tests/core tests/jobs tests/locks tests/messages tests/completion tests/files tests/driver
 # The tests that test-pythons, test-servers and test-clients run: TESTS='tests/core' runs a part, ARGS='--only 3.13' on some.
@@ -62,7 +63,7 @@ test: check  ## check, then the other tests, eight at a time, because they mostl
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal --pairs one $(RULES:%=--ignore=%) $(PROCESSES:%=--ignore=%) || \
 		$(BIN)/pytest $(RETRY)
 
-test-processes: setup  ## worker processes, and the short form of the storms: kills, freezes, fail-overs
+test-processes: setup  ## worker processes, the programs of the documents, and the short form of the storms: kills, freezes, fail-overs
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(PROCESSES) || $(BIN)/pytest $(RETRY)
 
 test-pairs: setup  ## the tests of components with those pairs of a face and a server that make test leaves out
