@@ -25,6 +25,7 @@ The modules of this folder, in reading order:
     settings.py           every setting, its unit, its default and the reason for it
     models.py             writes objects with fields, such as pydantic's models, as JSON, and finds what would be
                           lost
+    sealing.py            bodies that a codec of the program has sealed
     codec.py              values to JSON and back
     config.py             settings from environment and `pyproject.toml`
     app.py                the app, one server and one registry, with a factory for every component

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from penstock import models
+from penstock import models, sealing
 from penstock.errors import BadCall, PayloadTooLarge
+from penstock.settings import Seal
 
 
 def _encode_other(value: Any) -> Any:
@@ -78,11 +79,12 @@ def _text_of(key: Any) -> str:
     return str(msgspec.to_builtins(key, str_keys=True, enc_hook=_encode_other))
 
 
-def encode(value: Any, *, limit: int, what: str, untyped: bool = False) -> bytes:
+def encode(value: Any, *, limit: int, what: str, untyped: bool = False, seal: Seal | None = None) -> bytes:
     """`value` as JSON. Raises BadCall for a value that JSON cannot hold, PayloadTooLarge above `limit` bytes.
 
     what     names the value in the error message
     untyped  the value is read without an annotation: refuse bytes, and keys that are not strings
+    seal     seals the JSON; `limit` is for the sealed bytes then. Raises SealError
     """
     data = _encoded(_encoder, value, what)
     if untyped or b'":' in data:
@@ -90,11 +92,27 @@ def encode(value: Any, *, limit: int, what: str, untyped: bool = False) -> bytes
             _refuse_other_keys(value, untyped=untyped)
         except ValueError as error:
             raise BadCall(f"{what}: {error}") from None
+    if sealing.key_of(data) is not None:
+        raise BadCall(f"{what}: {sealing.NAME!r} as its first name is reserved for sealed values: rename it")
+    if seal is not None:
+        return sealed(data, seal, limit=limit, what=what)[1]
+    check_size(data, limit, what)
+    return data
+
+
+def sealed(data: bytes, seal: Seal, *, limit: int, what: str) -> tuple[str, bytes]:
+    """The id of the key, and the sealed bytes. Raises SealError, and PayloadTooLarge above `limit` bytes."""
+    key, found = sealing.seal_body(data, seal, what)
+    check_size(found, limit, what, when=f" when it is sealed, {len(data):,} before")
+    return key, found
+
+
+def check_size(data: bytes, limit: int, what: str, *, when: str = "") -> None:
     if len(data) > limit:
         raise PayloadTooLarge(
-            f"{what} is {len(data):,} bytes, the limit is {limit:,}: store the data elsewhere and pass its address"
+            f"{what} is {len(data):,} bytes{when}, the limit is {limit:,}: store the data elsewhere and pass its "
+            "address"
         )
-    return data
 
 
 def canonical(value: Any, *, what: str) -> bytes:
@@ -114,12 +132,26 @@ def _encoded(encoder: msgspec.json.Encoder, value: Any, what: str) -> bytes:
     return data
 
 
-def decode(data: bytes, *, what: str) -> Any:
-    """The value of JSON bytes. Raises BadCall for damaged bytes; `what` names them in the error message."""
+def decode(data: bytes, *, what: str, seal: Seal | None = None) -> Any:
+    """The value of JSON bytes. `what` names them in the error message.
+
+    Raises BadCall for damaged bytes, and SealError for sealed ones that `seal` cannot open.
+    """
     try:
-        return _decoder.decode(data)
+        return _decoder.decode(sealing.open_body(data, seal, what))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadCall(f"{what} is damaged: {error}") from error
+
+
+def readable(data: bytes, seal: Seal | None = None) -> Any:
+    """JSON for people to read. Damaged bytes are shown as text, and what `seal` cannot open as `Sealed`."""
+    opened = sealing.opened_or_sealed(data, seal)
+    if isinstance(opened, sealing.Sealed):
+        return opened
+    try:
+        return _decoder.decode(opened)
+    except (ValueError, RecursionError):
+        return opened.decode(errors="backslashreplace")
 
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:

@@ -16,6 +16,7 @@
     │   ├── StateDamaged              a key of a component holds what Penstock did not write
     │   ├── DurabilityUnavailable     the server cannot confirm a durable write; nothing was enqueued
     │   └── NotDurable                enqueued, but not confirmed in time
+    ├── SealError                 a body cannot be sealed or opened                     (check the keys)
     ├── LeaseLost                 a claim, lock or permit has ended                     (drop the work)
     ├── SelfDeadlock              a thread or task would wait for what it holds itself  (fix the program)
     ├── LockTimeout               others held the lock for all of `wait`; also a TimeoutError
@@ -195,6 +196,19 @@ class NotDurable(ServerError):
 
     The job will run, unless the server loses its memory first. Catch this error to keep its data until it has run.
     """
+
+
+class SealError(PenstockError):
+    """A body cannot be opened, because this program has no codec or lacks the key; or its codec could not seal it.
+
+    Nothing that was to be sealed was sent. What cannot be opened stays as it is: give the program the key that the text
+    names, and repeat. A worker that lacks a key hands the job back, which costs no attempt. `key`: the id of the key
+    with which the body is sealed; "" if it was to be sealed.
+    """
+
+    def __init__(self, message: str, *, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class LeaseLost(PenstockError):

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.messages.chat import ChatInfo, Member
     from penstock.messages.mailbox import MailboxInfo
     from penstock.messages.message import DeadMessage, Gap
+    from penstock.sealing import Sealed
 
 __all__: list[str] = []
 _names = LazyNames(__name__, __all__)
@@ -105,6 +106,8 @@ __all__ += ["Progress", "Sent"]
 _names.are_in("penstock.files.sender")
 __all__ += ["SentFile"]
 _names.are_in("penstock.files.upload")
+__all__ += ["Sealed"]
+_names.are_in("penstock.sealing")
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = _names.load, _names.listed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
@@ -19,6 +19,24 @@ SLEEPER_TTL_FACTOR = 2.5
 registration the server forgets it.
 
 So one late or lost registration does no harm, and a process that died is soon forgotten."""
+
+
+class Seal(Protocol):
+    """A codec that seals the bodies of an app: it encrypts or compresses them. Any object with these two methods.
+
+    Several threads call them at the same time. They must not wait for the network: fetch keys when the program starts.
+    """
+
+    def seal(self, body: bytes, /) -> tuple[str, bytes]:
+        """The id of the key that was used, and the sealed body.
+
+        The id is 1 to 64 characters of ASCII, without spaces and quotation marks. Everybody can read it.
+        """
+        ...
+
+    def open(self, sealed: bytes, key: str, /) -> bytes:
+        """The body again. Raises KeyError for an id of a key that it does not have."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +80,10 @@ class Settings:
     shards: Mapping[str, int] = field(default_factory=dict, hash=False)
     """The number of shards with which each of these queues begins, as `Penstock.queue` takes it. If the app gets no
     `settings`: $PENSTOCK_SHARDS, as in `mail=8,raw=2`, else `shards` in [tool.penstock]."""
+
+    seal: Seal | None = field(default=None, hash=False, repr=False)
+    """A codec that seals the bodies of this app: arguments, results, notes, steps, signals, reasons and messages. None:
+    the server can read them."""
 
     durable_timeout: float = 2.0
     """How long `durable=True` waits for the disk or a replica before it raises `NotDurable`."""

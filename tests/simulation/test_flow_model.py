@@ -23,8 +23,8 @@ from penstock.jobs.bindings import scripts
 from penstock.jobs.claims import Claim, Ending, OutboxOffer, TurnReply
 from penstock.jobs.flow_bindings import FlowBindings, FlowRow
 from penstock.jobs.flow_plan import FlowJob, Plan
-from penstock.jobs.outputs import with_results
 from penstock.jobs.row import read_row
+from penstock.jobs.sealed import open_call
 from tests.jobs.stand import START, Stand, settlement, without_history
 from tests.simulation.flow_judge import OPEN_FOR, Before, Id, Job, Judge
 from tests.simulation.histories import run_histories
@@ -378,10 +378,7 @@ class FlowHistory:
 
 
 def arguments(claim: Claim) -> dict[str, object]:
-    _, packed = claim.record.call
-    if claim.record.waits_for_others:
-        packed = with_results(claim.record.places_of_results, packed)
-    decoded: dict[str, object] = msgspec.json.decode(packed)
+    decoded: dict[str, object] = msgspec.json.decode(open_call(claim.record, claim.record.payload, None)[1])
     return decoded
 
 

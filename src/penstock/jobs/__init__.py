@@ -56,6 +56,7 @@ In Python:
     keys.py               the keys of a queue
     constants.py          constants that the Lua files define, written by `make constants`
     record.py             the header of a record, as Python reads and writes it
+    sealed.py             records whose payload is sealed
     row.py                the packed numbers of a queue, as an audit reads them
     claims.py             claims that a worker receives, and settlements that it returns
     bindings.py           the scripts of a queue as round trips

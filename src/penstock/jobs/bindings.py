@@ -298,9 +298,10 @@ class QueueBindings:
         task: str = "",
         payload: bytes | None = None,
         tags: bytes = b"",
+        key: str = "",
     ) -> RoundTrip[str]:
         """Change a waiting job. `due`: seconds from now, or a date. `task`: whose call `payload` is; "": a bare value.
-        `tags`: the section that replaces that of the job; empty: it keeps its tags.
+        `tags`: the section that replaces that of the job; empty: it keeps its tags. `key`: what has sealed `payload`.
 
         Returns a word: edited, fixed or waits (unchanged), task (the job is of another), running, dead, done or none.
         """
@@ -308,7 +309,7 @@ class QueueBindings:
         when = -1 if due is None else milliseconds(due.timestamp() if isinstance(due, datetime) else due)
         args = (
             *UNNUMBERED, self.clock.now_ms, job_id, when, int(is_date), -1 if priority is None else priority,
-            int(payload is not None), task, tags, payload or b"",
+            int(payload is not None), task, tags, key, payload or b"",
         )  # fmt: skip
         return self._call("edit", args, lambda reply: str(reply.decode()))
 

@@ -6,15 +6,19 @@ returns the next claims.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
+from msgspec import structs
 
+from penstock import sealing
 from penstock.jobs.constants import LONGEST, NUMBER_BYTES, OFFER, OVERDUE
 from penstock.jobs.record import Record
 from penstock.jobs.release import Release
+from penstock.settings import Seal
 
 Ending: TypeAlias = Literal[
     "retry",
@@ -57,6 +61,12 @@ def _job_id(token: bytes) -> str:
     return token[NUMBER_BYTES:].decode(errors="replace")
 
 
+_ERROR: Final = re.compile(r"([A-Za-z_][\w.]*)(?:: |$)")
+"""The class of an error at the beginning of a reason."""
+
+_TEXTS: Final = tuple[str, str]
+
+
 class Failure(msgspec.Struct, omit_defaults=True):
     """Why a run failed, as the worker reports it (JSON).
 
@@ -71,21 +81,42 @@ class Failure(msgspec.Struct, omit_defaults=True):
     worker: str = ""
     release: str = ""
 
-    def encode(self) -> bytes:
-        """As JSON, without the beginning of a traceback that the server would cut off."""
-        data, text = msgspec.json.encode(self), self.traceback
+    def encode(self, seal: Seal | None = None) -> bytes:
+        """As JSON, without the beginning of a traceback that the server would cut off.
+
+        With `seal` only the class of the error stays readable: reason and traceback are sealed together.
+        """
+        data, text = msgspec.json.encode(self._sealed(seal)), self.traceback
         while len(data) > LONGEST and text:
             text = text[len(text) // 2 + 1 :]
-            data = msgspec.json.encode(Failure(self.reason, text, self.worker, self.release))
+            data = msgspec.json.encode(structs.replace(self, traceback=text)._sealed(seal))
         return data
 
+    def _sealed(self, seal: Seal | None) -> Failure:
+        if seal is None or not self.reason:
+            return self
+        text = sealing.seal_text(msgspec.json.encode((self.reason, self.traceback)).decode(), seal)
+        kind = _ERROR.match(self.reason)
+        key = sealing.key_of(text.encode())
+        shown = f"{kind[1] if kind else ''} {f'(sealed with key {key})' if key else text}".lstrip()
+        return structs.replace(self, reason=shown, traceback=text if key else "")
+
     @classmethod
-    def read(cls, data: bytes | None) -> Failure:
+    def read(cls, data: bytes | None, seal: Seal | None = None) -> Failure:
         """Never raises: bytes that are not JSON, written by another program, become the reason."""
         try:
-            return msgspec.json.decode(data or b"", type=cls)
+            found = msgspec.json.decode(data or b"", type=cls)
         except (ValueError, RecursionError):
             return cls((data or b"").decode(errors="replace"))
+        return found._opened(seal) if sealing.key_of(found.traceback.encode()[:100]) else found
+
+    def _opened(self, seal: Seal | None) -> Failure:
+        opened = sealing.opened_or_sealed(self.traceback.encode(errors="replace"), seal)
+        try:
+            reason, text = msgspec.json.decode(b"" if isinstance(opened, sealing.Sealed) else opened, type=_TEXTS)
+        except ValueError:
+            return structs.replace(self, traceback="")
+        return structs.replace(self, reason=reason, traceback=text)
 
 
 class Claim(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -142,6 +173,18 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     def id(self) -> str:
         """The job's id in its queue."""
         return _job_id(self.token)
+
+    def sealed(self, seal: Seal) -> Settlement:
+        """As it is sent: with the words of the task sealed. The result is sealed already."""
+        if self.ending in _WITH_FAILURE and self.data:
+            return structs.replace(self, data=Failure.read(self.data).encode(seal))
+        if self.ending == "drop":
+            return structs.replace(self, data=sealing.seal_text(self.data.decode(errors="replace"), seal).encode())
+        return self
+
+
+_WITH_FAILURE: Final = frozenset({"retry", "later", "until", "unread", "bury"})
+"""The endings whose data is a `Failure` that may quote arguments, because the task or its data was the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,9 +117,10 @@ UNIQUE_KEY: Final = 1
 LIMITS: Final = 2
 AFTER_OTHERS: Final = 4
 TAGS: Final = 8
+SEALED: Final = 16
 IN_SHARDS: Final = 128
-OPAQUE: Final = 8
-READABLE: Final = 143
+OPAQUE: Final = 24
+READABLE: Final = 159
 
 # record, in record.lua
 RECORD: Final = {

@@ -130,6 +130,7 @@ class _Walk:
         self.progress = BulkProgress()
         self.rows: Sequence[FoundJob] = ()
         self.bindings = shards.first.bindings
+        self._seal = shards.first.settings.seal
 
     def step(self, limit: int) -> Operation[list[DeadGroup]]:
         """The next dead letters, in the order of `rows`. Two round trips, or more if their failures are large."""
@@ -148,7 +149,7 @@ class _Walk:
 
     def _each(self, queue: str, failures: Sequence[bytes | None]) -> Iterator[DeadGroup]:
         for row, failure in zip(self.rows, failures, strict=True):
-            reason = Failures.read(failure).reason
+            reason = Failures.read(failure, self._seal).reason
             task, error, died = row.record.task, error_shape(reason), row.record.since / 1000
             yield DeadGroup(group_key(task, error), task, error, 1, died, died, f"{queue}:{row.key}", reason)
 

@@ -158,7 +158,7 @@ class DeadLetters:
 
 def dead_letter(shard: Shard, key: str, died: float, record: Record, failures: bytes | None) -> DeadLetter:
     """A dead letter from what the server has stored about it."""
-    info = info_of(f"{shard.name}:{key}", StoredJob(record, failures, None))
+    info = info_of(f"{shard.name}:{key}", StoredJob(record, failures, None), shard.settings.seal)
     return DeadLetter(
         id=info.id,
         died=died,

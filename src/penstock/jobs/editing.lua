@@ -6,16 +6,17 @@
 
 -- Changes a waiting job. `due`: ms from now, or a date if `due_is_date` is 1; -1 leaves the due time. `priority`: -1
 -- leaves it. If `replace` is 1, `task` and `payload` replace the arguments; the job must belong to that task (empty:
--- to no task). `tags` is the section that replaces its tags; empty: it keeps them. Returns `edited`, or why nothing
+-- to no task). `tags` is the section that replaces its tags; empty: it keeps them. `key`: the id of the key with which
+-- `payload` is sealed; empty: it is not. Returns `edited`, or why nothing
 -- changed: `fixed` (the arguments of this job cannot change), `waits` (a job that waits for others has no due time),
 -- `task` (it belongs to another task), `running`, `dead`, `done` or `none`.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, id: str, due: int, due_is_date: int, priority: int, replace: int
---- args: task: str, tags: str, payload: str
+--- args: task: str, tags: str, key: str, payload: str
 --- flags: allow-oom
 --- frame: once
 function script.edit(base, meta, caller, number, given, id, due, due_is_date, priority, replace, task, tags,
-  payload)
+  key, payload)
   local body = record.get(id)
   if not body then return results.get(id, s.now) and "done" or "none" end
   if record.state(body) == state.DEAD then return "dead" end
@@ -33,12 +34,12 @@ function script.edit(base, meta, caller, number, given, id, due, due_is_date, pr
   local head = record.head(body)
   if replace == 0 then
     payload = string.sub(body, #head + 1)
-  elseif tags ~= "" then
-    head = record.with(head, { powers = power.TAGS })
-    payload = struct.pack(">Hc0", #tags, tags) .. payload
-  elseif record.powers(body) > 0 then
-    local _, last = record.section(body, power.TAGS)
-    payload = string.sub(body, #head + 1, last) .. payload
+  else
+    local powers = 0
+    if tags == "" then tags = record.tags(body) end
+    if key ~= "" then powers, payload = power.SEALED, struct.pack(">Hc0", #key, key) .. payload end
+    if tags ~= "" then powers, payload = powers + power.TAGS, struct.pack(">Hc0", #tags, tags) .. payload end
+    head = record.with(head, { powers = powers })
   end
   if priority < 0 then priority = record.priority(body) end
   local changed = record.with(head, { priority = priority }) .. payload

@@ -12,6 +12,7 @@ from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.constants import TAGS
 from penstock.jobs.options import Options
 from penstock.jobs.record import POWERS_AT, StoredJob, read_sections, with_tags_of
+from penstock.jobs.sealed import seal_payload
 
 
 class EncodedCall(Protocol):
@@ -79,14 +80,15 @@ def edit_job(
     Options(delay=0.0 if delay is None else delay, at=at, priority=5 if priority is None else priority)  # checks them
     if call is not None:
         _check_call("edit", call)
-    word = yield bindings.edit(
-        key,
-        due=delay if at is None else at,
-        priority=priority,
-        task="" if call is None else call.task.name,
-        payload=None if call is None else call.payload,
-        tags=b"" if call is None else read_sections(call.task.record_start[POWERS_AT], call.powers)[0].get(TAGS, b""),
-    )
+    due = delay if at is None else at
+    if call is None:
+        word = yield bindings.edit(key, due=due, priority=priority)
+    else:
+        tags = read_sections(call.task.record_start[POWERS_AT], call.powers)[0].get(TAGS, b"")
+        sealed_by, payload = seal_payload(call.payload, call.task.queue.settings, f"{call.task.name}()")
+        word = yield bindings.edit(
+            key, due=due, priority=priority, task=call.task.name, payload=payload, tags=tags, key=sealed_by
+        )
     if word == "fixed":
         raise BadCall(
             f"job {bindings.keys.queue}:{key} has a limit or a unique key, or waits for others, which follows from its "

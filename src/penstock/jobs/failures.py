@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from penstock import codec
 from penstock.jobs.claims import Failure
 from penstock.jobs.constants import EDITED, FAILED, LOST, POSTPONED, UNREAD
-from penstock.jobs.record import readable_json
+from penstock.settings import Seal
 
 AttemptOutcome: TypeAlias = Literal["failed", "postponed", "handed back", "lost", "edited"]
 
@@ -72,14 +73,14 @@ class Failures:
     attempts: tuple[Attempt, ...] = field(default=())
 
     @classmethod
-    def read(cls, packed: bytes | None) -> Failures:
+    def read(cls, packed: bytes | None, seal: Seal | None = None) -> Failures:
         """Never raises: what another program has written gives no attempts."""
         if not packed or len(packed) < _HEAD or len(packed) < _HEAD + packed[_HEAD - 1]:
             return cls()
         at = _HEAD + packed[_HEAD - 1]
         since = int.from_bytes(packed[: _HEAD - 1])
         other = packed[_HEAD:at].decode(errors="replace")
-        return cls(since / 1000 if since else None, other, tuple(_attempts(packed[at:])))
+        return cls(since / 1000 if since else None, other, tuple(_attempts(packed[at:], seal)))
 
     @property
     def _last(self) -> Attempt | None:
@@ -105,7 +106,7 @@ class Failures:
         return self._last.worker if self._last else ""
 
 
-def _attempts(packed: bytes) -> Iterator[Attempt]:
+def _attempts(packed: bytes, seal: Seal | None) -> Iterator[Attempt]:
     while len(packed) >= 2:
         size = int.from_bytes(packed[:2])
         one, packed = packed[2 : 2 + size], packed[2 + size :]
@@ -117,7 +118,7 @@ def _attempts(packed: bytes) -> Iterator[Attempt]:
         outcome = _OUTCOMES.get(kind, "failed")
         if outcome == "edited":
             reason = "its arguments were changed"
-            yield Attempt(number, outcome, None, ended, reason=reason, arguments=readable_json(text))
+            yield Attempt(number, outcome, None, ended, reason=reason, arguments=codec.readable(text, seal))
         else:
-            why = Failure.read(text)
+            why = Failure.read(text, seal)
             yield Attempt(number, outcome, began or None, ended, why.worker, why.release, why.reason, why.traceback)

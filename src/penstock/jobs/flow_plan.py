@@ -20,6 +20,7 @@ from penstock.jobs.job import Job
 from penstock.jobs.middleware import EnqueueContext, JobDraft
 from penstock.jobs.outputs import RESULT, Output
 from penstock.jobs.record import POWERS_AT, Record, pack_sections, read_sections, with_power
+from penstock.jobs.sealed import new_record
 from penstock.jobs.shard import Shard
 from penstock.jobs.shard_bindings import Elsewhere
 from penstock.jobs.shards import ShardMap
@@ -255,7 +256,11 @@ class Plan:
                 rows, durable=durable, table=table, moving=moving
             )
             return answer
-        drafts = {at: JobDraft(shard.name, row.key, row.draft) for at, row in enumerate(rows) if row.is_new}
+        drafts = {
+            at: JobDraft(shard.name, row.key, row.draft, shard.settings.seal)
+            for at, row in enumerate(rows)
+            if row.is_new
+        }
         with shard.middleware.around_enqueue(EnqueueContext(shard.name, [*drafts.values()])):
             changed = [row._replace(draft=drafts[at].record) if at in drafts else row for at, row in enumerate(rows)]
             answer = yield bindings.enqueue(changed, durable=durable, table=table, moving=moving)
@@ -370,7 +375,9 @@ def _open(node: FlowJob, dependent: str) -> FlowRow:
         )
     sections = read_sections(start[POWERS_AT], call.powers)[0] | {AFTER_OTHERS: packed}
     verb = f"open{policy_of(waiting).decode()}{'w' if call.wanted else '-'}{node.number or ''}"
-    return FlowRow(verb, node.key, with_power(start, AFTER_OTHERS) + pack_sections(sections) + call.payload, dependent)
+    settings, what = call.task.queue.settings, f"{call.task.name}()"
+    record = new_record(with_power(start, AFTER_OTHERS), pack_sections(sections), call.payload, settings, what)
+    return FlowRow(verb, node.key, record, dependent)
 
 
 def _input(call: FlowCall[Any], node: FlowJob, value: Any) -> int | list[int]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from penstock import codec
 from penstock.core.arguments import check_number, check_wait, check_whole
 from penstock.core.operations import RoundTrip, verb
@@ -58,9 +56,12 @@ class Item(ShardHandle, RecordView):
 
     @property
     def body(self) -> Any:
-        """The value that was put; for the call of a task `[task, arguments]`. Raises BadCall for damaged bytes."""
+        """The value that was put; for the call of a task `[task, arguments]`. Raises BadCall for damaged bytes.
+
+        Raises SealError if it is sealed and this program cannot open it: `release()` the job then.
+        """
         record = self._claim.record
-        value = codec.decode(record.payload, what=f"the body of job {self.id}")
+        value = codec.decode(record.payload, what=f"the body of job {self.id}", seal=self.shard.settings.seal)
         return [record.task, value] if record.is_call else value
 
     @property
@@ -80,13 +81,13 @@ class Item(ShardHandle, RecordView):
 
         Raises LeaseLost, and BadCall for a result that JSON cannot hold. One round trip, which is safe to repeat.
         """
-        limit = self.shard.settings.max_payload
-        return self._settle(codec.encode(result, limit=limit, what=f"the result of job {self.id}"))
+        limit, seal = self.shard.settings.max_payload, None if result is None else self.shard.settings.seal
+        return self._settle(codec.encode(result, limit=limit, what=f"the result of job {self.id}", seal=seal))
 
     @verb
     def fail(self, reason: str) -> RoundTrip[None]:
         """Make the job a dead letter. Raises LeaseLost. One round trip."""
-        return self._settle(msgspec.json.encode(Failure(reason)), "bury")
+        return self._settle(Failure(reason).encode(self.shard.settings.seal), "bury")
 
     @verb
     def retry(self, delay: float = 0.0, reason: str = "") -> RoundTrip[None]:
@@ -95,7 +96,7 @@ class Item(ShardHandle, RecordView):
         Raises LeaseLost. One round trip.
         """
         check_number("retry", "delay", delay, 0, LONGEST_DELAY, "seconds from 0")
-        return self._settle(msgspec.json.encode(Failure(reason)) if reason else b"", "retry", delay)
+        return self._settle(Failure(reason).encode(self.shard.settings.seal) if reason else b"", "retry", delay)
 
     @verb
     def release(self) -> RoundTrip[None]:

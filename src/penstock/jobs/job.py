@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from penstock import codec
+from penstock import codec, sealing
 from penstock.core.arguments import check_callback, check_number, check_wait
 from penstock.core.operations import Driver, Listen, Operation, RoundTrip, Wait, verb
 from penstock.errors import (
@@ -31,10 +31,10 @@ from penstock.jobs.editing import EncodedCall, edit_job
 from penstock.jobs.failures import Attempt, Failures
 from penstock.jobs.notes import JobProgress, LogLine, read_notes, read_progress
 from penstock.jobs.outputs import Output
-from penstock.jobs.record import Seen, StoredJob, readable_json
+from penstock.jobs.record import Seen, StoredJob
 from penstock.jobs.stalls import warn_of_stall
 from penstock.jobs.status import Status, status_of
-from penstock.settings import MiB
+from penstock.settings import MiB, Seal
 
 if TYPE_CHECKING:
     from penstock.jobs.durable_bindings import StepInfo
@@ -67,7 +67,8 @@ class JobInfo:
     task               its name; "" for a value that was put
     started, ended, release  of a job that has ended: its last run, and the release of its worker
     tags               as `using(tags=…)` and its task have set them
-    body               the value that was put; for the call of a task `[task, arguments]`
+    body               the value that was put; for the call of a task `[task, arguments]`. What is sealed and cannot be
+                       opened here is a `Sealed`
     reason, traceback  of the last failure
     failures           the last five attempts that did not complete it, the latest first, as far as 16 KiB hold them
     result             of a completed job, as JSON types
@@ -168,7 +169,7 @@ class Job(ShardHandle, Generic[R_co]):
         """
         if self._ttl == 0:
             raise ResultNotKept(f"job {self.id} was enqueued with result_ttl=0: its result is not kept")
-        bindings = self.shard.bindings
+        bindings, seal = self.shard.bindings, self.shard.settings.seal
         check_callback("result", "on_progress", on_progress)
         if timeout is not None:
             check_number("result", "timeout", timeout, -math.inf, math.inf, "seconds, or None for ever")
@@ -176,7 +177,7 @@ class Job(ShardHandle, Generic[R_co]):
             return self._result_or_raise((yield bindings.result(self.key, "")), was_pending=False)
         deadline = None if timeout is None or timeout == math.inf else time.monotonic() + timeout
         listener = yield Listen(bindings.keys.base + self.key, shared=True)
-        was_pending, known_done, reports = False, False, _ProgressReports(on_progress)
+        was_pending, known_done, reports = False, False, _ProgressReports(on_progress, seal)
         try:
             while True:
                 stored: StoredJob = yield bindings.result(self.key, listener.address)
@@ -189,7 +190,7 @@ class Job(ShardHandle, Generic[R_co]):
                 if not was_pending and stored.owner is None:
                     warn_of_stall(self.id)
                 was_pending = True
-                if on_progress is not None and (progress := read_notes(stored.notes).progress) is not None:
+                if on_progress is not None and (progress := read_notes(stored.notes, seal).progress) is not None:
                     reports.show(progress)
                 ends = math.inf if stored.expires_in is None else time.monotonic() + stored.expires_in
                 until = ends if deadline is None else min(ends, deadline)
@@ -206,11 +207,12 @@ class Job(ShardHandle, Generic[R_co]):
 
         `was_pending`: the caller saw the job before it ended, so a job that is missing now has ended.
         """
-        status = status_of(stored)
+        status, seal = status_of(stored), self.shard.settings.seal
         text = (stored.done or b"")[1:]
         match status:
             case Status.COMPLETED:
                 try:
+                    text = sealing.open_body(text, seal, f"the result of job {self.id}")
                     answer: R_co = (
                         self._returns.decode(text) if self._returns else codec.decode(text, what="the result")
                     )
@@ -218,13 +220,13 @@ class Job(ShardHandle, Generic[R_co]):
                     raise PenstockError(f"the result of job {self.id} does not fit its annotation: {error}") from error
                 return answer
             case Status.DEAD:
-                why = Failures.read(stored.failures)
+                why = Failures.read(stored.failures, seal)
                 raise JobFailed(f"job {self.id} failed: {why.reason}", reason=why.reason, traceback=why.traceback)
             case Status.CANCELLED:
                 cause = f": {text.decode(errors='replace')}" if text else ""
                 raise JobCancelled(f"job {self.id} was cancelled{cause}")
             case Status.DROPPED:
-                raise JobCancelled(f"job {self.id} was dropped by its task: {text.decode(errors='replace')}")
+                raise JobCancelled(f"job {self.id} was dropped by its task: {_said(text, seal)}")
             case Status.EXPIRED:
                 raise JobExpired(f"job {self.id} expired before a worker was free")
             case Status.UNKNOWN:
@@ -246,7 +248,7 @@ class Job(ShardHandle, Generic[R_co]):
                     f"job {self.id} is ready, nobody has started it yet: does a worker serve queue {self.shard.name} "
                     "on this server (the same address, or the same folder's .penstock)?"
                 )
-            case Status.DELAYED if (failures := Failures.read(stored.failures)).unread_since is not None:
+            case Status.DELAYED if (failures := Failures.read(stored.failures, seal)).unread_since is not None:
                 raise ResultTimeout(
                     f"job {self.id} waits for a worker that can read it: the last one handed it back "
                     f"({failures.reason}). "
@@ -263,7 +265,9 @@ class Job(ShardHandle, Generic[R_co]):
     @verb
     def info(self) -> RoundTrip[JobInfo]:
         """Everything the server has stored about the job. One round trip; the body may be large."""
-        return self.shard.bindings.show(self.key).then(lambda stored: info_of(self.id, stored))
+        return self.shard.bindings.show(self.key).then(
+            lambda stored: info_of(self.id, stored, self.shard.settings.seal)
+        )
 
     @verb
     def why(self) -> Operation[Explanation]:
@@ -368,8 +372,8 @@ class Job(ShardHandle, Generic[R_co]):
 class _ProgressReports:
     """The messages about a job's progress, for one caller that waits for its result."""
 
-    def __init__(self, show: Callable[[JobProgress], object] | None) -> None:
-        self._show = show
+    def __init__(self, show: Callable[[JobProgress], object] | None, seal: Seal | None) -> None:
+        self._show, self._seal = show, seal
         self._shown: JobProgress | None = None
 
     def read(self, message: str) -> bool:
@@ -378,7 +382,7 @@ class _ProgressReports:
         if word != "progress":
             return False
         at, _, encoded = text.partition(" ")
-        if self._show is not None and (progress := read_progress(int(at), encoded)) is not None:
+        if self._show is not None and (progress := read_progress(int(at), encoded, self._seal)) is not None:
             self.show(progress)
         return True
 
@@ -462,15 +466,21 @@ def _in_progress(stored: StoredJob) -> bool:
     return stored.done is None and stored.record is not None and stored.record.state != constants.DEAD
 
 
-def info_of(job_id: str, stored: StoredJob) -> JobInfo:
+def _said(text: bytes, seal: Seal | None) -> str:
+    """The words with which a job was dropped or cancelled."""
+    return sealing.open_text(text.decode(errors="replace"), seal)
+
+
+def info_of(job_id: str, stored: StoredJob, seal: Seal | None = None) -> JobInfo:
+    """`seal`: opens what is sealed."""
     status, record = status_of(stored), stored.record
-    why = Failures.read(stored.failures)
-    done, notes = (stored.done or b"")[1:], read_notes(stored.notes)
+    why = Failures.read(stored.failures, seal)
+    done, notes = (stored.done or b"")[1:], read_notes(stored.notes, seal)
     if record is None:
-        result = readable_json(done) if status is Status.COMPLETED else None
-        reason = done.decode(errors="replace") if status in (Status.DROPPED, Status.CANCELLED) else ""
+        result = codec.readable(done, seal) if status is Status.COMPLETED else None
+        reason = _said(done, seal) if status in (Status.DROPPED, Status.CANCELLED) else ""
         return JobInfo(job_id, status, reason=reason, result=result, progress=notes.progress, log=notes.log)
-    body = readable_json(record.payload)
+    body = codec.readable(record.payload, seal)
     parked_at = record.parked_at if status is Status.PARKED else None
     limit, limit_key = parked_at or ("", "")
     return JobInfo(

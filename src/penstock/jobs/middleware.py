@@ -32,6 +32,8 @@ from penstock.jobs.claims import Claim, Failure, Settlement
 from penstock.jobs.dependencies import Lifecycle
 from penstock.jobs.record import Record, with_trace
 from penstock.jobs.retry import HeldSuspension
+from penstock.sealing import open_body
+from penstock.settings import Seal
 
 log = logging.getLogger("penstock.middleware")
 
@@ -50,10 +52,12 @@ _AsyncHook: TypeAlias = "Callable[[JobContext], AbstractAsyncContextManager[None
 class JobDraft:
     """A job that is about to be enqueued. `Middleware.enqueue` reads it and may set its `trace`."""
 
-    __slots__ = ("_queue", "_record", "key")
+    __slots__ = ("_queue", "_record", "_seal", "key")
 
-    def __init__(self, queue: str, key: str, record: bytes) -> None:
+    def __init__(self, queue: str, key: str, record: bytes, seal: Seal | None = None) -> None:
+        """`seal`: the codec that has sealed the payload."""
         self._queue = queue
+        self._seal = seal
         self.key = key
         self._record = Record(record)
 
@@ -80,8 +84,8 @@ class JobDraft:
 
     @property
     def payload(self) -> bytes:
-        """The value, or the arguments of the call by name, in JSON."""
-        return self._record.payload
+        """The value, or the arguments of the call by name, in JSON. If the app seals them, each access opens them."""
+        return open_body(self._record.payload, self._seal, f"the call of {self.task}" if self.task else "the value")
 
     @property
     def record(self) -> bytes:

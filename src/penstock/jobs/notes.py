@@ -9,8 +9,10 @@ from typing import Final
 
 import msgspec
 
+from penstock import sealing
 from penstock.core.arguments import check_number
 from penstock.jobs.constants import NOTED
+from penstock.settings import Seal
 
 MOST_TEXT: Final = 500
 """Characters of the text that is reported with a fraction."""
@@ -67,8 +69,16 @@ def encode_line(text: str) -> bytes:
     return _shortened(text, MOST_LINE).encode()
 
 
-def encode_notes(progress: bytes, lines: Iterable[bytes]) -> bytes:
-    """The text that `notes.lua` reads: progress and lines without times. An empty progress leaves the stored one."""
+def encode_notes(progress: bytes, lines: Iterable[bytes], seal: Seal | None = None) -> bytes:
+    """The text that `notes.lua` reads: progress and lines without times. An empty progress leaves the stored one.
+
+    With `seal` the lines and the text of the progress are sealed, and its fraction stays readable.
+    """
+    if seal is not None:
+        lines = [sealing.seal_text(line.decode(), seal).encode() for line in lines]
+        if progress:
+            found = msgspec.json.decode(progress, type=_Progress)
+            progress = msgspec.json.encode(_Progress(found.fraction, sealing.seal_text(found.text, seal)))
     return b"".join([_SIZE.pack(len(part)) + part for part in (progress, *lines)])
 
 
@@ -82,16 +92,16 @@ def decode_notes(encoded: bytes) -> list[bytes]:
     return parts
 
 
-def read_progress(at: int, encoded: bytes | str) -> JobProgress | None:
+def read_progress(at: int, encoded: bytes | str, seal: Seal | None = None) -> JobProgress | None:
     """`at`: server ms. None for bytes that another program wrote."""
     try:
         found = msgspec.json.decode(encoded, type=_Progress)
     except msgspec.MsgspecError:
         return None
-    return JobProgress(found.fraction, found.text, at / 1000)
+    return JobProgress(found.fraction, sealing.open_text(found.text, seal), at / 1000)
 
 
-def read_notes(stored: bytes | None) -> Notes:
+def read_notes(stored: bytes | None, seal: Seal | None = None) -> Notes:
     """The notes as the server stores them. Damaged bytes give what can be read of them."""
     if not stored or len(stored) < _SIZE.size:
         return Notes()
@@ -101,10 +111,10 @@ def read_notes(stored: bytes | None) -> Notes:
     while start + _TIME_SIZE + _SIZE.size <= len(stored):
         begin = start + _TIME_SIZE + _SIZE.size
         end = begin + _SIZE.unpack_from(stored, start + _TIME_SIZE)[0]
-        text = stored[begin:end].decode(errors="replace")
+        text = sealing.open_text(stored[begin:end].decode(errors="replace"), seal)
         lines.append(LogLine(int.from_bytes(stored[start : start + _TIME_SIZE]) / 1000, text))
         start = end
-    shown = read_progress(int.from_bytes(progress[:_TIME_SIZE]), progress[_TIME_SIZE:]) if progress else None
+    shown = read_progress(int.from_bytes(progress[:_TIME_SIZE]), progress[_TIME_SIZE:], seal) if progress else None
     return Notes(shown, tuple(lines))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -21,6 +21,9 @@ class Output:
         self.key = key
 
 
+RESULTS: Final = "*results"
+"""The name that scripts give to arrived results, beside the arguments of the call: pairs of a place and a result."""
+
 RESULT: Any = Output()
 """As an argument: the result of the job before; after a group or `after=[…]`, the list of their results."""
 
@@ -32,13 +35,11 @@ def is_output(value: Any) -> bool:
     return isinstance(value, Output)
 
 
-def with_results(places_of_results: Mapping[str, int | list[int]], payload: bytes) -> bytes:
+def with_results(
+    places_of_results: Mapping[str, int | list[int]], given: Mapping[str, msgspec.Raw], by_place: Mapping[int, Any]
+) -> bytes:
     """The arguments of a job that waited for others, with their results in place."""
-    arguments: dict[str, Any] = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
-    arrived = arguments.pop("*results", None)
-    if arrived is None:
-        return payload
-    by_place = dict(msgspec.json.decode(arrived, type=list[tuple[int, msgspec.Raw]]))
+    arguments: dict[str, Any] = dict(given)
     missing = msgspec.Raw(b"null")
     for name, places in places_of_results.items():
         if isinstance(places, int):

@@ -22,6 +22,7 @@ from penstock.jobs.keys import check_queue_name
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
 from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, job_start, options_of, value_sections
 from penstock.jobs.record import Record, has_powers, pack_sections
+from penstock.jobs.sealed import encode_limit, new_record
 from penstock.jobs.shard import Shard
 from penstock.jobs.shards import ShardMap, ask_all, set_all
 from penstock.settings import Settings
@@ -118,14 +119,13 @@ class Queue:
 
     def draft(self, payload: bytes, options: Options) -> tuple[str, bytes]:
         """The key and the record of a new job that is a bare value."""
-        if options.unique is None and not options.tags:
-            return options.id or mint_id(), job_start(self.settings, options) + payload
         sections = value_sections(options, in_shards=self.shards.named is not None)
         start = job_start(self.settings, options, UNIQUE * (options.unique is not None), powers=sum(sections))
-        return options.id or mint_id(), start + pack_sections(sections) + payload
+        record = new_record(start, pack_sections(sections), payload, self.settings, "the value")
+        return options.id or mint_id(), record
 
     def _draft_values(self, values: Iterable[Any], options: Options) -> list[tuple[str, bytes]]:
-        limit = self.settings.max_payload
+        limit = encode_limit(self.settings)
         return [self.draft(codec.encode(v, limit=limit, what="the value", untyped=True), options) for v in values]
 
     @verb
@@ -169,7 +169,9 @@ class Queue:
             some = jobs[start : start + CHUNK]
             start += CHUNK
             if self.middleware.enqueue_hooks:
-                given = [JobDraft(job.shard.name, *draft) for job, draft in zip(some, chunk, strict=True)]
+                given = [
+                    JobDraft(job.shard.name, *draft, self.settings.seal) for job, draft in zip(some, chunk, strict=True)
+                ]
                 with self.middleware.around_enqueue(EnqueueContext(some[0].shard.name, given)):
                     yield from self._enqueue_chunk([(one.key, one.record) for one in given], durable, some)
             else:
@@ -234,7 +236,7 @@ class Queue:
                 f"queue {self.name}: a unique job cannot be enqueued in a pipeline, whose reply would say which job it "
                 "is a double of: enqueue it by itself, or with enqueue_many"
             )
-        job = JobDraft(shard.name, key, record)
+        job = JobDraft(shard.name, key, record, self.settings.seal)
         with self.middleware.around_enqueue(EnqueueContext(shard.name, [job])):
             self._driver.add_to_pipeline(pipeline, shard.bindings.enqueue((job.key, job.record)))
 

@@ -40,6 +40,7 @@ record = layout {
 --   AFTER_OTHERS  in MessagePack: `f`, the draft of the call that takes its place; `i`, which arguments get which
 --                 results (flow.lua)
 --   TAGS          each tag after its length in 1 byte
+--   SEALED        the id of the key with which a client has sealed the payload
 --   IN_SHARDS     nothing
 --
 -- Then comes the payload.
@@ -75,15 +76,17 @@ flag = {
 }
 
 -- AFTER_OTHERS: waits for jobs (flow.lua). IN_SHARDS: its keys belong to its tenant, which may move to another shard;
--- the highest bit, so that powers with it are 128 or more. OPAQUE: those that no script reads. 16 and 32 are free for a
--- sealed payload and for the release of a durable job.
-power = { UNIQUE_KEY = 1, LIMITS = 2, AFTER_OTHERS = 4, TAGS = 8, IN_SHARDS = 128, OPAQUE = 8, READABLE = 143 }
+-- the highest bit, so that powers with it are 128 or more. OPAQUE: those that no script reads. 32 is free for the
+-- release of a durable job.
+power = {
+  UNIQUE_KEY = 1, LIMITS = 2, AFTER_OTHERS = 4, TAGS = 8, SEALED = 16, IN_SHARDS = 128, OPAQUE = 24, READABLE = 159,
+}
 
 -- One limit of a job.
 _limit = { KEY = 1, MOST = 2, INTERVAL = 3, BURST = 4, RELEASE = 5, COST = 6 } -- KEY: name=key
 
 -- OF_KEYS: LIMITED and UNIQUE; OF_RUNS: the flags that do not follow from the call; READ: the powers without OPAQUE
-_mask = { NO_SUSPECT = 253, OF_KEYS = 144, OF_RUNS = 15, READ = 247 }
+_mask = { NO_SUSPECT = 253, OF_KEYS = 144, OF_RUNS = 15, READ = 231 }
 
 -- The size class of an entry: up to 1 KiB, up to 2 KiB, … MORE is set in the first entry of a lane that has others.
 _size_class = { BYTES = 1024, MORE = 128 }

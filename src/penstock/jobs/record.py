@@ -29,6 +29,7 @@ from penstock.jobs.constants import (
     READABLE,
     REASON,
     RECORD,
+    SEALED,
     SUSPECT,
     TAGS,
     UNIQUE_KEY,
@@ -276,6 +277,16 @@ class Record(msgspec.Struct, eq=False, gc=False):
         return not self.body[POWERS_AT] & ~READABLE
 
     @property
+    def needs_opening(self) -> bool:
+        """Whether the payload is sealed, or waits for results of other jobs, which may be sealed."""
+        return bool(self.body[POWERS_AT] & (AFTER_OTHERS | SEALED))
+
+    @property
+    def sealed_by(self) -> str | None:
+        """The id of the key with which the payload is sealed; None if it is not sealed."""
+        return self.sections[SEALED].decode(errors="replace") if self.body[POWERS_AT] & SEALED else None
+
+    @property
     def waits_for_others(self) -> bool:
         """Whether the job waits, or waited, for other jobs (`flow.lua`)."""
         return bool(self.body[POWERS_AT] & AFTER_OTHERS)
@@ -470,11 +481,3 @@ class StoredJob:
     def claimed(self) -> float | None:
         """When the running job was claimed, in seconds since 1970; None if it does not run."""
         return claimed_at(self.owner)
-
-
-def readable_json(data: bytes) -> Any:
-    """JSON for people to read. Damaged bytes are shown as text, not raised as an error."""
-    try:
-        return msgspec.json.decode(data)
-    except (ValueError, RecursionError):
-        return data.decode(errors="backslashreplace")

@@ -10,12 +10,14 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from penstock import codec
 from penstock.core.arguments import is_text, shown
 from penstock.errors import ConfigurationError
 from penstock.jobs.constants import DEAD, SCHEDULED
-from penstock.jobs.record import Record, readable_json
+from penstock.jobs.record import Record
 from penstock.jobs.status import ENDS, Status
 from penstock.jobs.timing import Timing
+from penstock.settings import Seal
 
 ScheduleState: TypeAlias = Literal["active", "paused", "unserved", "orphaned"]
 
@@ -158,7 +160,7 @@ class ScheduleInfo:
     runs: tuple[ScheduleRun, ...] = ()
 
     @classmethod
-    def of(cls, queue: str, one: StoredSchedule, now: int) -> ScheduleInfo:
+    def of(cls, queue: str, one: StoredSchedule, now: int, seal: Seal | None = None) -> ScheduleInfo:
         state: ScheduleState = "paused"
         if one.state != b"p":
             is_orphaned = one.state == b"o" or (one.declared and now - one.declared > ORPHANED_AFTER * 1000)
@@ -177,7 +179,7 @@ class ScheduleInfo:
             one.next_tick / 1000 if state in ("active", "unserved") and one.next_tick else None,
             one.last / 1000 if one.last else None,
             one.count,
-            [record.task, readable_json(record.payload)],
+            [record.task, codec.readable(record.payload, seal)],
             ScheduleRun.read_all(queue, one.name, one.runs),
         )
 

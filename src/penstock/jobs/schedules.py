@@ -75,7 +75,7 @@ class Schedules:
     def get(self, name: str) -> Operation[ScheduleInfo]:
         """One schedule. One round trip."""
         shard, now, stored = yield from self._find(name)
-        return ScheduleInfo.of(shard.name, stored, now)
+        return ScheduleInfo.of(shard.name, stored, now, shard.settings.seal)
 
     @verb
     def pause(self, name: str) -> Operation[None]:
@@ -138,7 +138,7 @@ def add_schedule(name: str, call: Call[Any], timing: Timing) -> Operation[Schedu
     now, stored = yield bindings.show(name)
     if stored is None:
         raise ScheduleNotFound(f"schedule {shard.name}:{name} was removed at the same time")
-    return ScheduleInfo.of(shard.name, stored, now)
+    return ScheduleInfo.of(shard.name, stored, now, shard.settings.seal)
 
 
 def _settled_shard(name: str, call: Call[Any]) -> Operation[Shard]:
@@ -171,7 +171,7 @@ def schedules_of(shard: Shard) -> Operation[list[ScheduleInfo]]:
     cursor = "0"
     while True:
         now, cursor, page = yield bindings.scan(cursor)
-        found |= {one.name: ScheduleInfo.of(shard.name, one, now) for one in page}
+        found |= {one.name: ScheduleInfo.of(shard.name, one, now, shard.settings.seal) for one in page}
         if cursor == "0":
             return [found[name] for name in sorted(found)]
 

@@ -70,7 +70,7 @@ class Stage(Writes):
             raise BadCall(f"stage.enqueue takes a call, as in task.call(…), not {type(call).__name__}")
         key, record = call.draft()
         shard = call.task.shard
-        draft = JobDraft(shard.name, key, record)
+        draft = JobDraft(shard.name, key, record, shard.settings.seal)
         with shard.middleware.around_enqueue(EnqueueContext(shard.name, [draft])):
             self._count(f"enqueue({call.task.name})", len(draft.record) + _CALL_WEIGHT)
             if shard.name == self._shard.name:

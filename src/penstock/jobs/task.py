@@ -20,6 +20,7 @@ from penstock.jobs.job import Job
 from penstock.jobs.options import Options, job_start, options_of
 from penstock.jobs.queue import Queue
 from penstock.jobs.record import pack_sections
+from penstock.jobs.sealed import encode_limit, new_record
 from penstock.jobs.shard import Shard
 from penstock.jobs.tags import MOST_TAGS, pack_tags
 
@@ -44,13 +45,20 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True):
     """The parameters that get results of other jobs, each with the argument that stands for them (see `flow.py`)."""
 
     def draft(self) -> tuple[str, bytes]:
-        """The key and the record of a new job. Raises BadCall for a call that has to wait for others."""
+        """The key and the record of a new job.
+
+        Raises BadCall for a call that has to wait for others; if the app seals, SealError and PayloadTooLarge.
+        """
         if self.wanted or (self.task.waiting is not None and self.task.waiting.after):
             raise BadCall(
                 f"{self.task.name}() has to wait for other jobs: enqueue it with using(after=…).enqueue(…), or in a "
                 "chain behind them"
             )
-        return self.task.options.id or mint_id(), self.task.record_start + self.powers + self.payload
+        task = self.task
+        if task.queue.settings.seal is None:
+            return task.options.id or mint_id(), task.record_start + self.powers + self.payload
+        record = new_record(task.record_start, self.powers, self.payload, task.queue.settings, f"{task.name}()")
+        return task.options.id or mint_id(), record
 
     def job(self, key: str) -> Job[R_co]:
         task = self.task
@@ -193,10 +201,11 @@ class Task(Generic[P, R]):
         """Check and encode the arguments, for `app.enqueue_many`. Raises BadCall if they do not fit. No round trip."""
         signature, limits = self.definition.signature, self.definition.limits
         wanted: tuple[tuple[str, Any], ...] = ()
+        limit = encode_limit(self.queue.settings)
         try:
-            payload = signature.encode(args, kwargs, self.queue.settings.max_payload)
+            payload = signature.encode(args, kwargs, limit)
         except BadCall:
-            payload, wanted = signature.encode_without_outputs(args, kwargs, self.queue.settings.max_payload)
+            payload, wanted = signature.encode_without_outputs(args, kwargs, limit)
         tags = self.definition.task_tags
         if self._task_key is None and limits is None and tags is None:
             return Call(self, payload, self._tags_of_options, wanted)

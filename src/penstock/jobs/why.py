@@ -17,6 +17,8 @@ from penstock.jobs.shard import Shard
 from penstock.jobs.status import Status, status_of
 from penstock.jobs.waits import WaitState
 from penstock.jobs.why_bindings import Facts, ParkedAt, WhyBindings
+from penstock.sealing import open_text
+from penstock.settings import Seal
 
 Kind: TypeAlias = Literal[
     "running",
@@ -112,7 +114,7 @@ class Explanation:
 def explain(shard: Shard, key: str) -> Operation[Explanation]:
     """See `Job.why`."""
     facts: Facts = yield WhyBindings(shard.bindings).facts(key)
-    status, found = status_of(facts.stored), _Explainer(shard.name, key, facts)
+    status, found = status_of(facts.stored), _Explainer(shard.name, key, facts, shard.settings.seal)
     if status is Status.UNKNOWN:
         raise JobNotFound(f"no job {shard.name}:{key}: never enqueued here, or it ended and its result is gone")
     if status in (Status.WAITING, Status.BLOCKED):
@@ -135,9 +137,9 @@ def _unfinished(shard: Shard, key: str, status: Status) -> Operation[tuple[str, 
 class _Explainer:
     """Makes one answer of the facts about a job."""
 
-    def __init__(self, queue: str, key: str, facts: Facts) -> None:
+    def __init__(self, queue: str, key: str, facts: Facts, seal: Seal | None) -> None:
         self._queue = queue.partition("~")[0]
-        self._facts = facts
+        self._facts, self._seal = facts, seal
         self._base = Explanation(
             f"{queue}:{key}", status_of(facts.stored), "ended", "", at=facts.now, workers=facts.workers
         )
@@ -284,11 +286,13 @@ class _Explainer:
         assert record is not None
         due = record.since / 1000
         until = None if due > FOREVER else due
-        failures = Failures.read(stored.failures)
+        failures = Failures.read(stored.failures, self._seal)
         if failures.unread_since is not None:
             reason = failures.reason
             met = f"does not know its task {record.task!r}" if reason.startswith("no task") else "cannot read its call"
             now = "a live one does now" if facts.knows else "does each import the module that defines it?"
+            if record.sealed_by is not None and facts.knows:
+                now = "do all of them have that key?"
             sentence = f"the last worker that met it {met} ({reason}): {now}; it is offered again {self._in(due)}"
             return self._with_further(self._is("unknown_task", sentence, until=until, reason=reason))
         if facts.signal:
@@ -326,13 +330,17 @@ class _Explainer:
         stored, status = self._facts.stored, self._base.status
         if status is Status.DEAD and stored.record is not None:
             died = stored.record.since / 1000
-            reason = Failures.read(stored.failures).reason
+            reason = Failures.read(stored.failures, self._seal).reason
             sentence = (
                 f"it failed for good {self._ago(died)}, in run {max(1, stored.record.attempts)}: {reason}; requeue it "
                 f"with `penstock dead retry {self._base.id}`"
             )
             return self._is("ended", sentence, since=died, reason=reason)
-        reason = done[1:].decode(errors="replace") if status in (Status.DROPPED, Status.CANCELLED) else ""
+        reason = (
+            open_text(done[1:].decode(errors="replace"), self._seal)
+            if status in (Status.DROPPED, Status.CANCELLED)
+            else ""
+        )
         words = {
             Status.COMPLETED: "it ran and completed",
             Status.CANCELLED: "it was cancelled",

@@ -27,6 +27,7 @@ from penstock.jobs.listing import FoundJob
 from penstock.jobs.moving import move_jobs
 from penstock.jobs.options import EnqueueOptions, Options, job_start, options_of, value_sections
 from penstock.jobs.record import StoredJob, pack_sections
+from penstock.jobs.sealed import encode_limit, new_record
 from penstock.jobs.shard import Shard
 from penstock.jobs.shard_table import whole_name
 from penstock.jobs.status import Status, status_of
@@ -202,11 +203,12 @@ class JobQuestioner(Questioner):
             raise BadCall(f"task {task}: give the arguments by name: only the app knows the order of its parameters")
         chosen = options_of(f"{task}()", options)
         opened = yield from self._open_any(queue)
-        payload = codec.encode(dict(arguments), limit=opened.settings.max_payload, what=f"{task}()", untyped=True)
+        settings, what = opened.settings, f"{task}()"
+        payload = codec.encode(dict(arguments), limit=encode_limit(settings), what=what, untyped=True)
         sections = value_sections(chosen, in_shards=opened.shards.named is not None)
         flags = CALL | UNIQUE * (chosen.unique is not None)
-        start = job_start(opened.settings, chosen, flags, task, powers=sum(sections)) + pack_sections(sections)
-        key, record = chosen.id or mint_id(), start + payload
+        start = job_start(settings, chosen, flags, task, powers=sum(sections))
+        key, record = chosen.id or mint_id(), new_record(start, pack_sections(sections), payload, settings, what)
         job: Job[Any] = Job(opened.shard_for(chosen.tenant), key, ttl=chosen.result_ttl)
         sent = opened.enqueue_job(key, record, job, chosen)
         return (yield sent) if isinstance(sent, RoundTrip) else (yield from sent)

@@ -83,7 +83,7 @@ class QueueQuestioner(Questioner):
         counts = total_counts((yield Parallel(tuple(one.bindings.counts() for one in shards))))
         examined, largest = yield from self._largest_tenants(shards, tenants)
         unknown = [
-            UnknownTaskJob(f"{shard.name}:{key}", Failures.read(why).reason)
+            UnknownTaskJob(f"{shard.name}:{key}", Failures.read(why, shard.settings.seal).reason)
             for shard, overview in zip(shards, overviews, strict=True)
             for key, why in overview.unknown_tasks.items()
         ]

@@ -39,7 +39,7 @@ class ScheduleQuestioner(Questioner):
     def show(self, name: str) -> Operation[ScheduleInfo]:
         """One schedule, with its last runs."""
         shard, now, stored = yield from self._find(name)
-        return ScheduleInfo.of(shard.name, stored, now)
+        return ScheduleInfo.of(shard.name, stored, now, shard.settings.seal)
 
     @verb
     def add(
@@ -84,7 +84,7 @@ class ScheduleQuestioner(Questioner):
         bindings = ScheduleBindings(shard.bindings)
         yield change(bindings, stored, now)
         now, changed = yield bindings.show(stored.name)
-        return ScheduleInfo.of(shard.name, changed or stored, now)
+        return ScheduleInfo.of(shard.name, changed or stored, now, shard.settings.seal)
 
     def _find(self, name: str) -> Operation[tuple[Shard, int, StoredSchedule]]:
         queue, colon, _ = name.partition(":")

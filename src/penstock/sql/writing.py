@@ -44,7 +44,9 @@ def write_calls(
         key, record = call.draft()
         queue = call.task.queue.name
         jobs.append(call.job(key))
-        queues.setdefault(queue, []).append((JobDraft(queue, key, record), call.task.options.durable))
+        queues.setdefault(queue, []).append(
+            (JobDraft(queue, key, record, app.settings.seal), call.task.options.durable)
+        )
     rows: list[OutboxRow] = []
     for queue, drafts in queues.items():
         with app.middleware.around_enqueue(EnqueueContext(queue, [draft for draft, _ in drafts])):

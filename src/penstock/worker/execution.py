@@ -16,17 +16,17 @@ from typing import Any, Literal, TypeVar
 from msgspec import structs
 
 from penstock import codec
-from penstock.errors import BadCall, StepError
+from penstock.errors import BadCall, SealError, StepError
 from penstock.jobs.batching import wrong_outcomes
 from penstock.jobs.claims import Claim, Failure, Settlement
 from penstock.jobs.current import running
 from penstock.jobs.dependencies import ProcessScope
 from penstock.jobs.durable_bindings import suspension
-from penstock.jobs.outputs import with_results
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Drop, HeldSuspension, Retry, RetryLater
+from penstock.jobs.sealed import open_call
 from penstock.jobs.stage import Stage
-from penstock.settings import WorkerSettings
+from penstock.settings import Seal, WorkerSettings
 from penstock.worker.batches import BatchRun
 from penstock.worker.job_task import cancelled_by_others
 from penstock.worker.run import JobRun
@@ -57,8 +57,10 @@ class Execution:
         worker: str,
         scope: ProcessScope,
         release: str = "",
+        seal: Seal | None = None,
     ) -> None:
         """
+        seal             opens calls, and seals results; None: the app has no codec
         worker, release  the worker's name and its release, which are stored with each failure
         scope            the hooks and dependencies that live as long as the process
         """
@@ -67,6 +69,7 @@ class Execution:
         self._max_payload = max_payload
         self._worker, self._release = worker, release
         self._scope = scope
+        self._seal = seal
 
     def prepare(self, claim: Claim, queue: str) -> JobRun | Settlement:
         """Decode the call in a claimed job of `queue`. Returns a settlement if this worker cannot run the job."""
@@ -76,15 +79,18 @@ class Execution:
                 return self._unknown(claim, "a bare value, not a call of a task")
             if not record.is_understood:
                 return self._unknown(claim, "a newer Penstock enqueued it with an option that this one does not know")
-            name, arguments = record.call
-            if record.waits_for_others:
-                arguments = with_results(record.places_of_results, arguments)
+            name, sent = record.call
             definition = self._registry.get_encoded(name)
             if definition is None:
                 return self._unknown(
                     claim, f"no task {record.task!r} in this worker; {self._registry.hint(record.task)}"
                 )
-            return JobRun(claim, definition, definition.signature.read(arguments, record.call[1]), queue)
+            arguments = sent
+            if record.needs_opening:
+                sent, arguments = open_call(record, sent, self._seal)
+            return JobRun(claim, definition, definition.signature.read(arguments, sent), queue)
+        except SealError as error:
+            return self._unknown(claim, str(error))
         except BadCall as error:
             return self._unread(claim, error)
         except Exception as error:
@@ -109,7 +115,7 @@ class Execution:
         calls = [claim.record.call for claim in claims]
         names = {name for name, _ in calls}
         definition = self._registry.get_encoded(calls[0][0]) if len(names) == 1 else None
-        if definition is None or any(c.record.waits_for_others or not c.record.is_call for c in claims):
+        if definition is None or any(c.record.needs_opening or not c.record.is_call for c in claims):
             return None
         arguments = definition.signature.decode_all([payload for _, payload in calls])
         if arguments is None:
@@ -286,9 +292,14 @@ class Execution:
             return Settlement(run.claim.token)
         try:
             what = f"the result of {run.definition.name}"
-            return Settlement(run.claim.token, codec.encode(result, limit=self._max_payload, what=what))
+            data = codec.encode(result, limit=self._max_payload, what=what, seal=self._seal)
+            return Settlement(run.claim.token, data)
         except Exception as error:
-            reason = str(error) if isinstance(error, BadCall) else f"its result cannot be encoded: {_describe(error)}"
+            reason = (
+                str(error)
+                if isinstance(error, BadCall | SealError)
+                else f"its result cannot be encoded: {_describe(error)}"
+            )
             return self._dead_letter(run.claim, reason)
 
     def _batch_completed(self, run: BatchRun, outcomes: Any) -> Settlement:

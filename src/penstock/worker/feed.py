@@ -66,6 +66,7 @@ class Feed:
         round_due     an event that the feed sets when a turn becomes due, so that the worker begins a round
         """
         self.shard = shard
+        self.seal = shard.settings.seal
         self.slot = slot
         self.batch = batch
         self._waits = not (burst and batch)
@@ -88,7 +89,7 @@ class Feed:
         """`time.monotonic()` when the first suspect of the queue began to wait; None: the last turn saw no suspect."""
         self.to_settle: list[Settlement] = []
         """The settlements that no turn has carried yet."""
-        self.notes = PendingNotes()
+        self.notes = PendingNotes(self.seal)
         """The reports of the running jobs that no turn has carried yet."""
         self.awake = True
         """False while the worker is registered as idle in this queue, or waits for the next due time."""
@@ -203,7 +204,7 @@ class Feed:
                 self.turns,
                 lease=self.lease,
                 want=want,
-                settlements=self._sent,
+                settlements=self._sent if self.seal is None else [one.sealed(self.seal) for one in self._sent],
                 trial="only" if self.trial else "",
                 address=self.address,
                 sleep=self.sleep * SLEEPER_TTL_FACTOR if want and self._waits and not self.trial else 0.0,

@@ -362,12 +362,13 @@ def _run(request: RunRequest, loaded: LoadedModules, notes: ChannelNotes) -> Set
     registry = Registry()
     registry.add(definition)
     scope = ProcessScope(definition.middleware.lifecycle, definition.signature.dependencies.values())
-    execution = Execution(registry, WorkerSettings(), request.max_payload, request.worker, scope)
+    task = reduce(getattr, request.name.split("."), loaded.modules[request.module])
+    seal = task.queue.settings.seal
+    execution = Execution(registry, WorkerSettings(), request.max_payload, request.worker, scope, seal=seal)
     run = execution.prepare(Claim(request.token, Record(request.body)), request.queue)
     if isinstance(run, Settlement):
         return run
     run.own_notes, run.started_at = notes, time.monotonic()
-    task = reduce(getattr, request.name.split("."), loaded.modules[request.module])
     run.own_incarnation = request.incarnation
     run.own_shard = task.queue.first.beside(request.queue)  # not the task's queue if the job was moved
     if scope.is_empty and not definition.is_async:

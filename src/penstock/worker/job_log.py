@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.jobs.claims import Settlement
 from penstock.jobs.middleware import JobContext, JobOutcome, Middleware, MiddlewareStack
@@ -16,9 +16,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.worker")
 
+_MOST_SAID: Final = 1000
+"""Reasons to remember."""
+
 
 class JobLog(Middleware):
     """Logs that a run starts and that it has completed, both at `level`, and other endings at INFO, WARNING or ERROR.
+
+    Jobs that are handed back for one reason are a WARNING once, and after that at `level`.
 
     Each record has the attributes `job` (`queue:key`), `task`, `queue`, `tenant`, `attempt`, `duration` in seconds,
     `worker`, and `ending`. A record of a failure also has its traceback, which every `logging.Formatter` prints.
@@ -27,6 +32,8 @@ class JobLog(Middleware):
     def __init__(self, worker: str, level: int) -> None:
         self._worker = worker
         self._level = level
+        self._said: set[str] = set()
+        """The reasons for which jobs were handed back."""
 
     @property
     def wants_all(self) -> bool:
@@ -46,7 +53,7 @@ class JobLog(Middleware):
             case "postponed":
                 level, text = logging.INFO, f"runs again in {outcome.delay:g} s: {outcome.reason}"
             case "unknown":
-                level, text = logging.WARNING, f"handed back: {outcome.reason}"
+                level, text = self._first_or_again(outcome.reason), f"handed back: {outcome.reason}"
             case "retried":
                 again = f"attempt {job.attempt}, again in {outcome.delay:.1f} s"
                 level, text = logging.WARNING, f"failed, {again}: {outcome.reason}"
@@ -63,6 +70,14 @@ class JobLog(Middleware):
         if log.isEnabledFor(level):
             ended = {"duration": round(outcome.duration, 6), "ending": outcome.ending}
             self._log(level, f"job {name} {text}", job, ended, outcome.traceback)
+
+    def _first_or_again(self, reason: str) -> int:
+        """WARNING for a reason that no job was handed back for before. It holds for all jobs of a task, or of a key."""
+        if reason in self._said:
+            return self._level
+        if len(self._said) < _MOST_SAID:
+            self._said.add(reason)
+        return logging.WARNING
 
     def _log(
         self, level: int, text: str, job: JobContext, ended: Mapping[str, Any] | None = None, traceback: str = ""

@@ -10,6 +10,7 @@ from typing import Final
 
 from penstock.jobs.constants import LOG_BYTES
 from penstock.jobs.notes import encode_notes
+from penstock.settings import Seal
 
 MOST_NOTES: Final = 100
 """The most jobs whose reports one turn carries. A report costs the server about five commands."""
@@ -25,7 +26,9 @@ class PendingNotes:
     `add` is called in any thread, everything else on the worker's loop.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seal: Seal | None = None) -> None:
+        """`seal`: seals the texts when a turn takes them."""
+        self._seal = seal
         self._lock = threading.Lock()
         self._progress: dict[bytes, bytes] = {}
         self._lines: dict[bytes, list[bytes]] = {}
@@ -78,7 +81,7 @@ class PendingNotes:
             taken = []
             for token in [*tokens][:MOST_NOTES]:
                 self._sizes.pop(token, None)
-                taken.append((token, encode_notes(self._progress.pop(token), self._lines.pop(token, ()))))
+                taken.append((token, encode_notes(self._progress.pop(token), self._lines.pop(token, ()), self._seal)))
             self._time_is_up = bool(self._progress)
         return taken
 

@@ -93,7 +93,8 @@ class TickServer:
             try:
                 stored = StoredSchedule.read(name, packed)
                 ticks, following = stored.timing.due(stored.next_tick, now)
-                drafts = [JobDraft(shard.name, stored.job_id(tick), stored.draft) for tick in ticks]
+                seal = shard.settings.seal
+                drafts = [JobDraft(shard.name, stored.job_id(tick), stored.draft, seal) for tick in ticks]
                 with shard.middleware.around_enqueue(EnqueueContext(shard.name, drafts)):
                     jobs = [(draft.key, draft.record) for draft in drafts]
                     tick = ScheduleBindings(shard.bindings).tick([Tick(stored, ticks, jobs, following)])
@@ -124,7 +125,12 @@ class TickServer:
 
 
 def declared_by(definition: Definition, queue: Queue) -> ScheduleDefinition:
-    """The schedule of a task. Its jobs are calls without arguments, with the options that the task declares."""
+    """The schedule of a task. Its jobs are calls without arguments, with the options that the task declares.
+
+    They are not sealed, so that all workers of a release declare the same bytes.
+    """
     assert definition.timing is not None
-    _, draft = make_task(definition, queue).call().draft()
+    task = make_task(definition, queue)
+    call = task.call()
+    draft = task.record_start + call.powers + call.payload
     return ScheduleDefinition(definition.name, definition.timing, draft, release_time(definition.function))

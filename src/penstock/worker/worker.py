@@ -120,8 +120,9 @@ class Worker:
         )
         self._scope = ProcessScope(app.middleware.lifecycle, needed)
         self._execution = Execution(
-            app.registry, self.settings, app.settings.max_payload, self.name, self._scope, self.release.name
-        )
+            app.registry, self.settings, app.settings.max_payload, self.name, self._scope, self.release.name,
+            app.settings.seal,
+        )  # fmt: skip
         self._isolation = Isolation(
             isolated,
             self._execution,
