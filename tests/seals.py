@@ -7,6 +7,8 @@ import os
 import socket
 import threading
 from collections.abc import Iterable, Iterator
+from functools import partial
+from operator import contains
 from typing import Any
 
 from tests.servers import Server, eventually
@@ -70,12 +72,12 @@ def listening(nodes: Iterable[Server]) -> Iterator[Wire]:
             thread.start()
             opened.callback(thread.join)
             opened.callback(connection.shutdown, socket.SHUT_RDWR)
-            eventually(lambda heard=heard: heard.startswith(b"+OK"))
+            eventually(partial(heard.startswith, b"+OK"))
         yield wire
         for node, heard in zip(nodes, wire._texts, strict=True):
             end = f"end {next(_numbers)}"
             node.client.echo(end)
-            eventually(lambda end=end, heard=heard: end.encode() in heard)
+            eventually(partial(contains, heard, end.encode()))
 
 
 _numbers = itertools.count()
