@@ -7,7 +7,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```.*?^``` *$", re.MULTILINE | re.DOTALL)
-TRANSLATED = {"index.md": "README.md", "quickstart.md": "docs/quickstart.md", "deploy.md": "docs/howto/deploy.md"}
+TRANSLATED = {
+    "index.md": "README.md",
+    "quickstart.md": "docs/quickstart.md",
+    "recipes-jobs.md": "docs/howto/recipes-jobs.md",
+    "recipes.md": "docs/howto/recipes.md",
+    "deploy.md": "docs/howto/deploy.md",
+}
 
 
 def code(path: Path) -> list[str]:
