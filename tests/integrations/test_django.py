@@ -14,6 +14,7 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "tests.integrations.django_site.settings"
 import django
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection, transaction
+from django.test import TestCase
 
 django.setup()
 
@@ -141,6 +142,23 @@ def test_a_transaction_that_is_rolled_back_enqueues_nothing(jobs: AppUnderTest):
         tasks.rows.enqueue()
         transaction.set_rollback(True)
     assert jobs.enqueued() == []
+
+
+def test_a_test_case_that_never_commits_runs_what_waits_for_the_commit(jobs: AppUnderTest):
+    with transaction.atomic():
+        with TestCase.captureOnCommitCallbacks(execute=True):
+            tasks.greet.enqueue("ada")
+            assert jobs.enqueued() == []
+        assert [call.task for call in jobs.enqueued()] == ["tests.integrations.django_site.tasks.greet"]
+        transaction.set_rollback(True)
+    assert jobs.drain().completed == 1
+
+
+def test_a_scheduled_task_enqueues_tasks_of_django(jobs: AppUnderTest):
+    definition = jobs.app.registry.find(tasks.remind.name)
+    assert definition.timing is not None
+    tasks.remind.enqueue()
+    assert jobs.drain().completed == 2
 
 
 def test_without_on_commit_a_call_is_enqueued_inside_the_transaction():

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import connection
 
-from penstock.integrations.django import PenstockBackend
+from penstock.integrations.django import PenstockBackend, app_of
 
 task: Any = PenstockBackend._django.task
 
@@ -43,3 +43,8 @@ def rows() -> int:
     with connection.cursor() as cursor:
         cursor.execute("select count(*) from orders")
         return int(cursor.fetchone()[0])
+
+
+@app_of().task(queue="mail", schedule="0 7 * * mon-fri", timezone="Europe/Berlin")
+def remind() -> None:
+    greet.enqueue("ada")
