@@ -31,6 +31,20 @@ def leave_a_clone() -> int:
     return clone
 
 @app.task(queue="q")
+def run_beside_a_clone() -> str:
+    if os.path.exists("clone"):
+        return "ran again"
+    clone = os.fork()
+    if not clone:
+        time.sleep(60)
+        os._exit(0)
+    with open("clone.new", "w") as file:
+        file.write(str(clone))
+    os.rename("clone.new", "clone")
+    time.sleep(60)
+    return "ran in the killed worker"
+
+@app.task(queue="q")
 def return_twice() -> int:
     clone = os.fork()
     if clone:
@@ -82,6 +96,31 @@ def test_a_clone_holds_no_connection_of_a_worker_that_was_killed(
             os.kill(clone, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_clone_does_not_extend_the_lease_of_its_job(
+    start: Any, app: Penstock, server: Server, tmp_path: Path, processes: int
+):
+    """The worker and its supervisor are killed at once, so only the end of the lease hands the job back."""
+
+    def task() -> str:
+        return ""
+
+    job = app.task(queue="q", name="run_beside_a_clone")(task).enqueue()
+    command = start("worker", "tasks:app", "--processes", str(processes), PENSTOCK_URL=server.address)
+    eventually((tmp_path / "clone").exists)
+    clone = int((tmp_path / "clone").read_text())
+    try:
+        workers = {int(worker.name.rpartition(":")[2]) for worker in app.queue("q").workers()}
+        for pid in (command.pid, *workers - {command.pid}):
+            os.kill(pid, signal.SIGKILL)
+        start("worker", "tasks:app", "--processes", "0", PENSTOCK_URL=server.address)
+        assert job.result(timeout=scaled(20)) == "ran again"
+        assert not gone(clone)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(clone, signal.SIGKILL)
+
+
 def test_a_copy_that_returns_from_the_task_ends(start: Any, app: Penstock, server: Server):
     start("worker", "tasks:app", "--processes", "0", PENSTOCK_URL=server.address)
     clone = clone_of(app, "return_twice")
@@ -96,6 +135,7 @@ app = Penstock()
 app.queue("q").put(1)
 clone = os.fork()
 if not clone:
+    os.close(1)  # the test reads to its end
     time.sleep(60)
     os._exit(0)
 print(clone, flush=True)

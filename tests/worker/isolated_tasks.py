@@ -46,6 +46,16 @@ def steps_and_failure(address: str) -> list[int]:
     return [first, os.getpid()]
 
 
+@app.task(isolate=True, queue="q")
+def wait_for_another(address: str, prefix: str) -> str:
+    with Penstock(address, prefix=prefix) as there:
+        try:
+            there.queue("other").put(1).result(0.05)
+        except TimeoutError:
+            return "timed out"
+        return "there was a result"
+
+
 @app.task(isolate=True)
 async def name_of_loop() -> str:
     import asyncio

@@ -12,7 +12,7 @@ import pytest
 from penstock import Batch, JobFailed, Penstock, ResultTimeout, Retry, Status, Task, step, wait_for
 from penstock.jobs.claims import Registration
 from penstock.jobs.release import Release
-from tests.conftest import Do, MakeApp
+from tests.conftest import Do, MakeApp, Time
 from tests.speed import scaled
 from tests.worker.in_process import run_burst, running_worker
 
@@ -137,18 +137,50 @@ async def test_a_call_of_a_newer_release_waits_for_its_worker(app: Penstock, new
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_without_a_worker_of_another_release_it_is_a_dead_letter_at_once(
+async def test_a_producer_may_be_deployed_before_the_first_worker_of_its_release(
     app: Penstock, newer: Penstock, kind: str
 ):
     define, arguments, why = KINDS[kind]
     define(app, newer=False)
     job = await define(newer, newer=True).enqueue.aio(*arguments)
     await run_burst(app, **OLD)
+    info = await job.info.aio()
+    assert (info.status, info.attempts, why in info.reason) == (Status.DELAYED, 0, True)
+    assert info.reason.endswith("(release v1)")
+    async with running_worker(newer):
+        assert await job.result.aio(scaled(10)) == "USD"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_call_that_no_release_can_read_is_a_dead_letter_in_the_end(
+    app: Penstock, newer: Penstock, clock: Time, kind: str
+):
+    define, arguments, why = KINDS[kind]
+    define(app, newer=False)
+    job = await define(newer, newer=True).enqueue.aio(*arguments)
+    await run_burst(app, **OLD)
+    clock.advance(3601)
+    await run_burst(app, **OLD)
     with pytest.raises(JobFailed, match=r"\(release v1\)") as failed:
         await job.result.aio(0)
     assert why in failed.value.reason
     (attempt,) = (await job.info.aio()).failures
     assert (attempt.number, attempt.outcome, attempt.release) == (1, "handed back", "v1")
+
+
+async def test_without_a_worker_of_another_release_a_wrong_value_is_a_dead_letter_at_once(
+    app: Penstock, newer: Penstock
+):
+    """An older release may have sent it, and its workers are gone."""
+
+    @newer.task(queue="q", name="ship")
+    async def new(number: str) -> None: ...
+
+    _parameter(app, newer=False)
+    job = await new.enqueue.aio("one")
+    await run_burst(app, **OLD)
+    with pytest.raises(JobFailed, match=r"Expected `int`.*\(release v1\)"):
+        await job.result.aio(0)
 
 
 async def test_a_durable_job_continues_in_the_newer_release(app: Penstock, newer: Penstock):
@@ -171,9 +203,11 @@ async def test_a_durable_job_continues_in_the_newer_release(app: Penstock, newer
         assert await job.result.aio(scaled(10)) == ["USD", "on"]
 
 
-async def test_a_dead_letter_has_the_attempts_of_its_job(app: Penstock, newer: Penstock, do: Do):
+async def test_a_dead_letter_has_the_attempts_of_its_job(app: Penstock, newer: Penstock, do: Do, clock: Time):
     _parameter(app, newer=False)
     job = await _parameter(newer, newer=True).enqueue.aio(1, "USD")
+    await run_burst(app, **OLD)
+    clock.advance(3601)
     await run_burst(app, **OLD)
     (letter,) = await do(app.queue("q").dead.list)
     assert letter.failures == (await do(job.info)).failures

@@ -1,10 +1,17 @@
 """A job that waits for another one in a worker that runs one job at a time: the log has a warning, once per task."""
 
+import asyncio
+import logging
+from typing import Any
+
 import pytest
 
-from penstock import Penstock, Queue
+from penstock import Penstock, Queue, Worker, WorkerSettings
 from penstock.errors import ResultTimeout
 from penstock.jobs import stalls
+from tests.servers import Server
+from tests.speed import scaled
+from tests.worker import isolated_tasks
 from tests.worker.in_process import run_burst
 
 
@@ -42,6 +49,20 @@ async def test_a_wait_where_one_job_runs_is_warned_of_once(
         await app.enqueue_many.aio([wait.call(), wait.call()])
     await run_burst(app, concurrency=concurrency, queues=("q",))
     assert caplog.text.count("task wait waits for the result of job other:") == (1 if concurrency == 1 else 0)
+    await other.purge.aio()
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_a_wait_in_an_isolated_run_is_warned_of_by_its_process(
+    app: Penstock, server: Server, other: Queue, capfd: pytest.CaptureFixture[str], concurrency: int
+):
+    there: Any = isolated_tasks.wait_for_another
+    task = app.task(queue="q", isolate=True, name=there.name)(there.__wrapped__)
+    job = await task.enqueue.aio(server.address, app.settings.prefix)
+    settings = WorkerSettings(burst=True, concurrency=concurrency)
+    await asyncio.wait_for(Worker(app, settings, start_logging=logging.basicConfig).run(), scaled(60))
+    assert await job.result.aio(0) == "timed out"
+    assert capfd.readouterr().err.count("waits for the result of job other:") == (1 if concurrency == 1 else 0)
     await other.purge.aio()
 
 

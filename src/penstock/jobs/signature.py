@@ -25,7 +25,15 @@ from penstock.jobs.dependencies import check_annotation, dependencies_of
 from penstock.models import has_fields, lost_field, unread_field
 
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
+_UNKNOWN_FIELD = "Object contains unknown field"
 _Parameter = inspect.Parameter
+
+
+class UnknownName(BadCall):
+    """The call has a parameter, or a field of a class, that the task does not have here.
+
+    Calls are checked where they are made, so a program whose task has it, one of another release, has sent the call.
+    """
 
 
 class Signature:
@@ -280,7 +288,7 @@ class Signature:
             read = getattr(decoded, self._variable.get(name, name), msgspec.UNSET)
             unknown = unread_field(value, read)
             if unknown is not None:
-                raise BadCall(
+                raise UnknownName(
                     f"{self._name}(): {name}{unknown} is unknown: the annotation does not have it, and the task would "
                     "run without it"
                 )
@@ -306,7 +314,8 @@ class Signature:
             decoded: msgspec.Struct = decoder.decode(arguments)
         except msgspec.ValidationError as error:
             text = _WHERE.sub(lambda m: f" for {m[1] or 'the call'}", str(error))
-            raise BadCall(f"{self._name}(): {text}") from error
+            kind = UnknownName if text.startswith(_UNKNOWN_FIELD) else BadCall
+            raise kind(f"{self._name}(): {text}") from error
         except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
             raise BadCall(f"{self._name}(): {error}") from error
         return decoded

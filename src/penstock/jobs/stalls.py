@@ -22,11 +22,11 @@ running: ContextVar[SoleRun] = ContextVar("penstock_job")
 """See `current.running`, which is this variable."""
 
 _warned: Final[set[str]] = set()
-"""The tasks that were warned of in this process."""
+"""The tasks that were warned of in this process. A run that is isolated has a process of its own."""
 
 
 def warn_of_stall(job_id: str) -> None:
-    """Warn, once per task, if the calling code may stall: it is about to wait for this job, which does not run."""
+    """Warn, once per task and process, if the caller may stall: it is about to wait for a job that does not run."""
     run = running.get(None)
     task = "" if run is None else run.sole_task
     if not task or task in _warned:

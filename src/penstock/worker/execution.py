@@ -25,6 +25,7 @@ from penstock.jobs.durable_bindings import suspension
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Drop, HeldSuspension, Retry, RetryLater
 from penstock.jobs.sealed import open_call
+from penstock.jobs.signature import UnknownName
 from penstock.jobs.stage import Stage
 from penstock.settings import Seal, WorkerSettings
 from penstock.worker.batches import BatchRun
@@ -134,9 +135,13 @@ class Execution:
         return Settlement(claim.token, self._reason(reason), ending, delay, limit)
 
     def _unread(self, claim: Claim, error: BadCall) -> Settlement:
-        """Hand back a call that does not fit the task, for a worker of another release. Without one it is dead."""
+        """Hand back a call that does not fit the task, for a worker of another release.
+
+        Without such a worker it becomes a dead letter; unless it has a name that only a program of another release
+        can have sent, because then its workers are still to come.
+        """
         release = f" (release {self._release})" if self._release else ""
-        return self._hand_back(claim, f"{error}{release}", "unread")
+        return self._hand_back(claim, f"{error}{release}", "unknown" if isinstance(error, UnknownName) else "unread")
 
     # --- running ---
 

@@ -90,6 +90,8 @@ class RunRequest(msgspec.Struct, array_like=True, frozen=True):
     max_payload: int
     worker: str
     incarnation: str = ""
+    is_sole: bool = False
+    """Whether the worker runs no other job meanwhile."""
 
 
 def find_task(module: Any, name: str) -> Definition | None:
@@ -369,7 +371,7 @@ def _run(request: RunRequest, loaded: LoadedModules, notes: ChannelNotes) -> Set
     if isinstance(run, Settlement):
         return run
     run.own_notes, run.started_at = notes, time.monotonic()
-    run.own_incarnation = request.incarnation
+    run.own_incarnation, run.is_sole = request.incarnation, request.is_sole
     run.own_shard = task.queue.first.beside(request.queue)  # not the task's queue if the job was moved
     if scope.is_empty and not definition.is_async:
         return _run_blocking(execution, run)

@@ -241,7 +241,14 @@ class Isolation:
         where, claim = run.definition.import_path, run.claim
         assert where is not None
         request = RunRequest(
-            *where, claim.token, claim.record.body, run.queue, self._max_payload, self._worker, run.incarnation
+            *where,
+            claim.token,
+            claim.record.body,
+            run.queue,
+            self._max_payload,
+            self._worker,
+            run.incarnation,
+            run.sole_task != "",
         )
         return msgspec.msgpack.encode(request)
 

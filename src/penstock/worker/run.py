@@ -36,6 +36,7 @@ class JobRun(msgspec.Struct, eq=False):
     own_notes        receives the reports of the job
     own_shard        the shard of the job
     own_incarnation  the incarnation of the worker that holds the job
+    is_sole          whether the worker runs no other job meanwhile
     """
 
     claim: Claim
@@ -53,6 +54,7 @@ class JobRun(msgspec.Struct, eq=False):
     stage: Stage | None = None
     steps: Steps | None = None
     own_incarnation: str = ""
+    is_sole: bool = False
     members: tuple[JobRun, ...] = ()
 
     @property
@@ -79,7 +81,8 @@ class JobRun(msgspec.Struct, eq=False):
     @property
     def sole_task(self) -> str:
         """The name of the task if the worker runs no other job meanwhile; else empty."""
-        return self.definition.name if self.feed is not None and self.feed.runs_one_job else ""
+        is_sole = self.is_sole if self.feed is None else self.feed.runs_one_job
+        return self.definition.name if is_sole else ""
 
     @property
     def deadline(self) -> float | None:
