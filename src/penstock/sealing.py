@@ -83,7 +83,9 @@ def open_body(body: bytes, seal: Seal | None, what: str) -> bytes:
         return body
     if seal is None:
         raise SealError(
-            f"{what} is sealed with key {key!r}, and this program has no codec: give its app Settings(seal=…)", key=key
+            f"{what} is sealed with key {key!r}, and this program has no codec with that key: give its app "
+            "Settings(seal=…)",
+            key=key,
         )
     try:
         opened = seal.open(binascii.a2b_base64(body[len(_BEGIN) + len(key) + 3 : -len(_END)], strict_mode=True), key)
@@ -106,6 +108,13 @@ def opened_or_sealed(body: bytes, seal: Seal | None) -> bytes | Sealed:
         return open_body(body, seal, "the body")
     except SealError as error:
         return Sealed(error.key)
+
+
+def opened_or_kept(body: bytes, seal: Seal | None) -> bytes:
+    """The body as it was before it was sealed, or as it is if this program cannot open it: an error comes to whoever
+    decodes it. Never raises."""
+    opened = opened_or_sealed(body, seal)
+    return body if isinstance(opened, Sealed) else opened
 
 
 def seal_text(text: str, seal: Seal | None) -> str:

@@ -199,7 +199,7 @@ class Unreadable(Exception):
     ],
 )
 def test_an_error_is_raised_again_by_its_class_and_its_plain_arguments(error: Exception, again: Any):
-    found = error_again("step(pay)", StepFailure("pay", error, None).packed())
+    found = error_again("step(f)", StepFailure("f", error, None).packed(None), None)
     if isinstance(again, Exception):
         assert (type(found), found.args) == (type(again), again.args)
         assert not isinstance(found, OSError) or found.errno == 111

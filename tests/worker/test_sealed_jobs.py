@@ -27,6 +27,8 @@ from penstock import (
     chain,
     current,
     group,
+    step,
+    wait_for,
 )
 from penstock.errors import JobCancelled, PayloadTooLarge, SealError
 from penstock.sealing import Sealed
@@ -231,11 +233,40 @@ async def other_queue(app: Penstock, tasks: Tasks, text: str) -> None:
     assert await app.job(job.id.replace("q:", "r:")).result.aio(0) == text
 
 
+async def durable_steps(app: Penstock, tasks: Tasks, text: str) -> None:
+    async def passes() -> dict[str, str]:
+        return {"text": text}
+
+    async def fails() -> None:
+        raise ValueError(text)
+
+    runs: list[list[Any]] = []
+
+    @app.task(queue="q")
+    async def durable() -> list[Any]:
+        seen: list[Any] = [await step(passes)]
+        try:
+            await step(fails)
+        except ValueError as error:
+            seen.append(str(error))
+        runs.append(seen)
+        return [*seen, await wait_for("go")]
+
+    job = await durable.enqueue.aio()
+    await run_burst(app)
+    assert await job.status.aio() is Status.SLEEPING
+    await job.signal.aio("go", [text])
+    await job.signal.aio("go", [text])
+    await run_burst(app)
+    assert runs == [[{"text": text}, text]] * 2
+    assert await job.result.aio(0) == [{"text": text}, text, [text]]
+
+
 USES: dict[str, Use] = {
     use.__name__: use
     for use in (
         *(one, many, values, flow, substitute, failure, other_ends, notes_and_stage, batches, edits, schedules),
-        *(doubles, shards, other_queue),
+        *(doubles, shards, other_queue, durable_steps),
     )
 }
 
@@ -337,7 +368,7 @@ async def test_a_program_that_claims_gets_an_error_and_can_release_the_job(make_
     other = make_app(prefix=producer.settings.prefix)
     job = await producer.queue("q").put.aio(MARKER)
     (item,) = await do(other.claim, ["q"])
-    with pytest.raises(SealError, match=r"sealed with key 'k1', and this program has no codec: give its app Settings"):
+    with pytest.raises(SealError, match=r"sealed with key 'k1', and this program has no codec with that key"):
         _ = item.body
     await do(item.release)
     (item,) = await do(producer.claim, ["q"])
@@ -389,6 +420,33 @@ async def test_a_dependent_is_handed_back_if_a_result_cannot_be_opened(make_app:
     await joined.promote.aio()
     await run_burst(sealing)
     assert await sealing.job(joined.id).result.aio(0) == [MARKER, "c"]
+
+
+async def test_a_step_that_another_key_has_sealed_costs_no_attempt(make_app: MakeApp):
+    newer = make_app(seal=TestSeal("k1", "k2"))
+    older = make_app(prefix=newer.settings.prefix, seal=TestSeal("k1"))
+    plain = make_app(prefix=newer.settings.prefix)
+
+    def define_durable(app: Penstock) -> Task[[], str]:
+        @app.task(queue="q", retry=0)
+        async def durable() -> str:
+            secret: str = await step(str, MARKER)
+            return secret if await wait_for("go") else ""
+
+        return durable
+
+    job = await define_durable(plain).enqueue.aio()
+    define_durable(newer)
+    await run_burst(newer)
+    await plain.job(job.id).signal.aio("go", True)
+    define_durable(older)
+    await run_burst(older)
+    info = await job.info.aio()
+    assert (info.status, info.attempts) == (Status.DELAYED, 0)
+    assert "the result of step 1 (str) is sealed with key 'k2'" in info.reason
+    await job.promote.aio()
+    await run_burst(newer)
+    assert await newer.job(job.id).result.aio(0) == MARKER
 
 
 # --- bad codecs and sizes ---

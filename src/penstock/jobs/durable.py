@@ -28,7 +28,8 @@ from penstock.jobs.current import in_step
 from penstock.jobs.durable_bindings import LONGEST_NAME, Recorded, check_name
 from penstock.jobs.retry import LONGEST_DELAY
 from penstock.jobs.steps import Steps, error_again, steps_of_run
-from penstock.settings import MiB
+from penstock.sealing import open_body
+from penstock.settings import MiB, Seal
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,8 +76,8 @@ def _decoder(function: Any) -> Any:
 class _Results:
     """Encodes and decodes the results of one function."""
 
-    def __init__(self, function: Any, key: str) -> None:
-        self.name = _name_of(function)
+    def __init__(self, function: Any, key: str, seal: Seal | None) -> None:
+        self.name, self._seal = _name_of(function), seal
         self._what = f"the result of step {key.removeprefix('@')} ({self.name})"
         try:
             self._decoder = _decoder(function)
@@ -86,13 +87,14 @@ class _Results:
     def replay(self, one: Recorded) -> Any:
         """What the step returned in an earlier run, or raise what it raised there."""
         if one.kind == "failed":
-            raise error_again(f"step({self.name})", one.value)
+            raise error_again(f"step({self.name})", one.value, self._seal)
         return self.decode(one.value)
 
     def encode(self, result: Any) -> bytes:
-        return codec.encode(result, limit=MiB, what=self._what)
+        return codec.encode(result, limit=MiB, what=self._what, seal=self._seal)
 
     def decode(self, value: bytes) -> Any:
+        value = open_body(value, self._seal, self._what)
         if self._decoder is None:
             return codec.decode(value, what=self._what)
         try:
@@ -146,7 +148,7 @@ class Step:
     async def _awaited(self, steps: Steps, key: str, what: str, function: Any, args: Any, kwargs: Any) -> Any:
         run = steps.driver.aio.run
         with steps.running(key, what):
-            results = _Results(function, key)
+            results = _Results(function, key, steps.seal)
             one = await run(steps.find(key, results.name, ("result", "failed"), what))
             if one is not None:
                 return results.replay(one)
@@ -173,7 +175,7 @@ class Step:
         steps = steps_of_run(what)
         key, run = steps.begin(self._name), steps.driver.blocking.run
         with steps.running(key, what):
-            results = _Results(function, key)
+            results = _Results(function, key, steps.seal)
             one = run(steps.find(key, results.name, ("result", "failed"), what))
             if one is None:
                 token = in_step.set(key.removeprefix("@"))
@@ -245,7 +247,7 @@ class WaitFor:
 
     async def _awaited(self, steps: Steps, key: str, signal: str, seconds: float) -> Any:
         with steps.running(key, f"wait_for({signal!r})", waits=True):
-            return self._received(await steps.driver.aio.run(steps.receive(key, signal, seconds)), signal)
+            return _received(await steps.driver.aio.run(steps.receive(key, signal, seconds)), signal, steps.seal)
 
     def run(self, signal: str, *, timeout: float | None = None, name: str | None = None) -> Any:
         """For a `def` task, in its thread. Raises RuntimeError on an event loop."""
@@ -253,12 +255,13 @@ class WaitFor:
         steps, seconds = steps_of_run(f"wait_for({signal!r})"), _limit(signal, timeout)
         key = steps.begin(None if name is None else check_name("step", name))
         with steps.running(key, f"wait_for({signal!r})", waits=True):
-            return self._received(steps.driver.blocking.run(steps.receive(key, signal, seconds)), signal)
+            return _received(steps.driver.blocking.run(steps.receive(key, signal, seconds)), signal, steps.seal)
 
-    def _received(self, payload: bytes | None, signal: str) -> Any:
-        if payload is None:
-            raise SignalTimeout(f"wait_for({signal!r}): no such signal arrived in time")
-        return codec.decode(payload, what=f"the payload of signal {signal!r}")
+
+def _received(payload: bytes | None, signal: str, seal: Seal | None) -> Any:
+    if payload is None:
+        raise SignalTimeout(f"wait_for({signal!r}): no such signal arrived in time")
+    return codec.decode(payload, what=f"the payload of signal {signal!r}", seal=seal)
 
 
 def _limit(signal: str, timeout: float | None) -> float:

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from penstock import codec
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.keys import check_text
 from penstock.core.operations import RoundTrip
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, JobNotFound, PayloadTooLarge
 from penstock.jobs.constants import FAILED, RESULT, SIGNAL, TIMEOUT, WAITS
+from penstock.settings import MiB
 
 if TYPE_CHECKING:
     from penstock.jobs.bindings import QueueBindings
+    from penstock.jobs.shard import Shard
 
 _HEADER: Final = struct.Struct(">cHIB")
 _STEP: Final = b"="
@@ -29,6 +32,8 @@ _KINDS: Final[dict[bytes, Literal["result", "failed", "waits", "signal", "timeou
     TIMEOUT: "timeout",
 }
 
+
+_NOT_SIGNALLED: Final = {"done": "it has ended", "none": "never enqueued here, or it has ended"}
 
 LONGEST_NAME: Final = 200
 """Bytes of the name of a step or a signal."""
@@ -176,3 +181,20 @@ def suspension(step: str, name: str) -> bytes:
     """The text of a settlement with the verb `suspend`: the step, and the signal that it waits for."""
     encoded, signal = step.encode(), name.encode()
     return len(encoded).to_bytes(2) + encoded + bytes([len(signal)]) + signal
+
+
+def signal_job(shard: Shard, key: str, name: str, payload: Any) -> RoundTrip[None]:
+    """See `Job.signal`."""
+
+    def check(word: str) -> None:
+        if word == "full":
+            raise PayloadTooLarge(
+                f"job {shard.name}:{key}: with this signal its steps and signals take more than 1 MiB: send "
+                "the address of the data"
+            )
+        if word != "sent":
+            raise JobNotFound(f"no job {shard.name}:{key} waits or runs: {_NOT_SIGNALLED[word]}")
+
+    what = f"the payload of signal {name!r}"
+    encoded = codec.encode(payload, limit=MiB, what=what, seal=shard.settings.seal)
+    return StepBindings(shard.bindings).signal(key, check_name("signal", name), encoded).then(check)

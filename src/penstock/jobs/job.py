@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -20,13 +20,12 @@ from penstock.errors import (
     JobExpired,
     JobFailed,
     JobNotFound,
-    PayloadTooLarge,
     PenstockError,
     ResultNotKept,
     ResultTimeout,
 )
 from penstock.jobs import constants
-from penstock.jobs.bindings import OnDouble, QueueBindings
+from penstock.jobs.bindings import OnDouble
 from penstock.jobs.editing import EncodedCall, edit_job
 from penstock.jobs.failures import Attempt, Failures
 from penstock.jobs.notes import JobProgress, LogLine, read_notes, read_progress
@@ -34,7 +33,7 @@ from penstock.jobs.outputs import Output
 from penstock.jobs.record import Seen, StoredJob
 from penstock.jobs.stalls import warn_of_stall
 from penstock.jobs.status import Status, status_of
-from penstock.settings import MiB, Seal
+from penstock.settings import Seal
 
 if TYPE_CHECKING:
     from penstock.jobs.durable_bindings import StepInfo
@@ -307,7 +306,9 @@ class Job(ShardHandle, Generic[R_co]):
         Raises JobNotFound if the job does not exist, or has ended, and PayloadTooLarge if its steps and signals would
         take more than 1 MiB. One round trip.
         """
-        return signal_job(self.shard.bindings, self.key, name, payload)
+        from penstock.jobs.durable_bindings import signal_job
+
+        return signal_job(self.shard, self.key, name, payload)
 
     @verb
     def steps(self) -> RoundTrip[list[StepInfo]]:
@@ -400,25 +401,6 @@ def becomes_double_of(jobs: Sequence[Job[Any]]) -> OnDouble:
 
     return change
 
-
-def signal_job(bindings: QueueBindings, key: str, name: str, payload: Any) -> RoundTrip[None]:
-    """See `Job.signal`."""
-    from penstock.jobs.durable_bindings import StepBindings, check_name
-
-    def check(word: str) -> None:
-        if word == "full":
-            raise PayloadTooLarge(
-                f"job {bindings.keys.queue}:{key}: with this signal its steps and signals take more than 1 MiB: send "
-                "the address of the data"
-            )
-        if word != "sent":
-            raise JobNotFound(f"no job {bindings.keys.queue}:{key} waits or runs: {_NOT_SIGNALLED[word]}")
-
-    encoded = codec.encode(payload, limit=MiB, what=f"the payload of signal {name!r}")
-    return StepBindings(bindings).signal(key, check_name("signal", name), encoded).then(check)
-
-
-_NOT_SIGNALLED: Final = {"done": "it has ended", "none": "never enqueued here, or it has ended"}
 
 _ASK_AGAIN = 1.0
 """Seconds after which a caller that waits for the end of a cancelled job asks again: it may have been retried."""

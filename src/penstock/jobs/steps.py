@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from penstock import sealing
 from penstock.core.operations import Operation
 from penstock.errors import LeaseLost, NoCurrentJob, PayloadTooLarge, ProgramChanged, StepError
 from penstock.jobs.current import in_step, running
 from penstock.jobs.durable_bindings import Recorded, StepBindings
 from penstock.jobs.retry import Suspended
+from penstock.settings import Seal
 
 if TYPE_CHECKING:
     from penstock.jobs.current import Run
@@ -39,22 +41,23 @@ class StepFailure(NamedTuple):
         """Whether that asyncio task is over, so that only another one can have caught the error."""
         return isinstance(self.execution, asyncio.Task) and self.execution.done()
 
-    def packed(self) -> bytes:
-        """The error as JSON: its class, its text, and its arguments, if they are plain values and short."""
+    def packed(self, seal: Seal | None) -> bytes:
+        """The error as JSON, which `seal` seals: its class, its text, and its arguments, if plain values and short."""
         kind, args = type(self.error), self.error.args
         if not all(isinstance(one, str | int | float | None) for one in args) or len(repr(args)) > _LONGEST_ERROR:
             args = (_text_of(self.error)[:_LONGEST_ERROR],)
         sendable = [one.encode(errors="replace").decode() if isinstance(one, str) else one for one in args]
-        return msgspec.json.encode([kind.__module__, kind.__qualname__, sendable])
+        packed = msgspec.json.encode([kind.__module__, kind.__qualname__, sendable])
+        return packed if seal is None else sealing.seal_body(packed, seal, f"the error of step {self.name}")[1]
 
 
-def error_again(what: str, value: bytes) -> Exception:
+def error_again(what: str, value: bytes, seal: Seal | None) -> Exception:
     """The error of a step that an earlier run has recorded, for the task to catch it again.
 
     It has the class and the arguments that it had; other attributes are gone. If this process has not imported the
     class, it is a StepError with the text.
     """
-    module, name, args = msgspec.json.decode(value)
+    module, name, args = msgspec.json.decode(sealing.open_body(value, seal, f"the error of {what}"))
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -105,6 +108,11 @@ class Steps:
     @property
     def driver(self) -> Any:
         return self._run.shard._driver
+
+    @property
+    def seal(self) -> Seal | None:
+        """The codec that seals what the steps record."""
+        return self._run.shard.settings.seal
 
     @property
     def _claim(self) -> tuple[str, bytes]:
@@ -196,7 +204,7 @@ class Steps:
         for key, failure in [*self._failures.items()]:
             if failure.execution is here or (here is main and failure.has_ended):
                 del self._failures[key]
-                yield from self.record(key, failure.name, failure.packed(), failed=True)
+                yield from self.record(key, failure.name, failure.packed(self.seal), failed=True)
 
     def record(self, key: str, name: str, value: bytes, *, failed: bool = False) -> Operation[bytes]:
         """Record the result of a function, or its error. Returns the value that counts. One round trip."""

@@ -34,6 +34,7 @@ from penstock.messages.constants import KEPT_MS, MAX_DEVICES, MOST_EVENTS, OVERD
 from penstock.messages.keys import LogKeys
 from penstock.messages.message import DeadMessage, Gap, History, Keep, Mail, Message, number_of
 from penstock.messages.replies import ClaimReply, LogStatus, PostReply, PullReply, WakeReply
+from penstock.sealing import opened_or_kept
 from penstock.settings import Settings
 
 R = TypeVar("R")
@@ -153,7 +154,8 @@ class LogBindings:
         return NotAMember(f"{who!r} is no member of {self.label}: never joined, left, or was kicked")
 
     def encode(self, value: Any) -> bytes:
-        return codec.encode(value, limit=self.settings.max_payload, what=f"the message to {self.label}", untyped=True)
+        limit, what = self.settings.max_payload, f"the message to {self.label}"
+        return codec.encode(value, limit=limit, what=what, untyped=True, seal=self.settings.seal)
 
     # --- send ---
 
@@ -236,15 +238,15 @@ class LogBindings:
     def _messages(self, rows: Sequence[Any], before: int, *, new_beginning: bool = False) -> list[Message]:
         """Make messages of rows of number, ms, sender, body, note. `before`: the number before the first requested one.
         `new_beginning` marks the first message."""
-        messages = []
+        messages, seal = [], self.settings.seal
         for number, at, sender, body, note in zip(*(iter(rows),) * ROW, strict=True):
             missed, before = number - 1 - before, number
             if note == OVERDUE:
                 continue
             messages.append(
                 Message(
-                    f"{number}-{at}", sender.decode(), at / 1000, body, self.keys.name, missed, new_beginning,
-                    note.decode(),
+                    f"{number}-{at}", sender.decode(), at / 1000, opened_or_kept(body, seal), self.keys.name, missed,
+                    new_beginning, note.decode(),
                 )
             )  # fmt: skip
             new_beginning = False
@@ -342,12 +344,8 @@ class LogBindings:
 
         def read(reply: Sequence[Any]) -> tuple[int, list[DeadMessage]]:
             _, total, *rows = reply
-            return total, [
-                DeadMessage(
-                    id.decode(), sender.decode(), died / 1000, int(deliveries), reason.decode(), body, self.keys.name
-                )
-                for id, died, sender, body, deliveries, reason in zip(*(iter(rows),) * 6, strict=True)
-            ]
+            one_each, seal = zip(*(iter(rows),) * 6, strict=True), self.settings.seal
+            return total, [DeadMessage.read(self.keys.name, seal, *row) for row in one_each]
 
         return self._call("list_dead_letters", (offset, limit), read)
 

@@ -28,6 +28,7 @@ from penstock.messages.log import (
 from penstock.messages.message import History, Keep, Message
 from penstock.messages.reader import LogReader
 from penstock.messages.replies import ClaimReply, LogStatus
+from penstock.sealing import seal_text
 from penstock.settings import Settings
 
 MAX_DELIVERIES = 20
@@ -137,7 +138,8 @@ class Claimed:
         if not isinstance(reason, str):
             raise BadCall(f"{verb}(reason={reason!r:.100}): give a text")
         shown = reason.encode(errors="replace")[:MAX_REASON].decode(errors="ignore")
-        return self._mailbox._settle("bury", [self], reason=shown)
+        sealed = seal_text(shown, self._mailbox._log.settings.seal)
+        return self._mailbox._settle("bury", [self], reason=sealed)
 
     @verb
     def extend(self, lease: float) -> Operation[None]:

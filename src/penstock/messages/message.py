@@ -10,6 +10,8 @@ from typing import Any, Final, Literal
 from penstock import codec
 from penstock.core.arguments import check_number, check_whole
 from penstock.errors import BadCall
+from penstock.sealing import open_text, opened_or_kept
+from penstock.settings import Seal
 
 _POSITION = re.compile(r"([1-9][0-9]{0,15})-(0|[1-9][0-9]{0,15})\Z")
 MAX_NUMBER: Final = 2**53 - 1
@@ -131,7 +133,7 @@ class Message:
 
     @property
     def body(self) -> Any:
-        """The value that was sent. Raises BadCall for damaged bytes."""
+        """The value that was sent. Raises BadCall for damaged bytes, SealError for what this program cannot open."""
         if not self.data and self.note:
             return None
         return codec.decode(self.data, what=f"message {self.number} of {self.place!r}")
@@ -154,13 +156,22 @@ class DeadMessage:
     data: bytes = field(repr=False)
     place: str = ""
 
+    @classmethod
+    def read(
+        cls, place: str, seal: Seal | None, id: bytes, died: int, sender: bytes, body: bytes, deliveries: int,
+        reason: bytes,
+    ) -> DeadMessage:  # fmt: skip
+        """A row of a page of dead letters; `died`: server ms."""
+        why, data = open_text(reason.decode(), seal), opened_or_kept(body, seal)
+        return cls(id.decode(), sender.decode(), died / 1000, int(deliveries), why, data, place)
+
     @property
     def number(self) -> int:
         return number_of(self.id)
 
     @property
     def body(self) -> Any:
-        """The value that was posted. Raises BadCall for damaged bytes."""
+        """The value that was posted. Raises BadCall for damaged bytes, SealError for what this program cannot open."""
         return codec.decode(self.data, what=f"dead letter {self.number} of {self.place!r}")
 
 

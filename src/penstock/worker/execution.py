@@ -396,6 +396,8 @@ class Execution:
             return Settlement(claim.token, self._reason(str(error)), "later", error.seconds or 0.0)
         if isinstance(error, StepError):
             return self._dead_letter(claim, _describe(error), _traceback(error))
+        if isinstance(error, SealError) and error.key:  # a step that another worker recorded, or a message
+            return self._unknown(claim, str(error))
         policy = run.definition.retry
         cause: BaseException = error
         attempt = claim.record.attempts + 1
