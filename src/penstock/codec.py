@@ -37,6 +37,10 @@ _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 _canonical_encoder = msgspec.json.Encoder(enc_hook=_encode_other, order="deterministic")
 _decoder = msgspec.json.Decoder()
 
+_TEXTS = frozenset({str})
+_SIMPLE = frozenset({str, int, float, bool, type(None)})
+"""Types whose values contain no others. Most values, and most arguments of calls, have these."""
+
 
 def _refuse_non_finite(value: Any) -> None:
     """Raise ValueError if a number in a value is NaN or infinite: msgspec would write `null` for it."""
@@ -55,6 +59,11 @@ def _refuse_non_finite(value: Any) -> None:
 def _refuse_other_keys(value: Any, *, untyped: bool) -> None:
     """Raise ValueError for a dict with two keys that JSON writes as one text. `untyped`: the value is read without an
     annotation, so refuse also keys and bytes that would be read as text."""
+    kind = type(value)
+    if kind in _SIMPLE or (
+        kind is dict and _SIMPLE.issuperset(map(type, value.values())) and _TEXTS.issuperset(map(type, value))
+    ):
+        return
     pending = [value]
     while pending:
         one = pending.pop()

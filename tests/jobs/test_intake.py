@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +19,10 @@ from tests.worker.in_process import run_burst
 
 def staged(raw: Any, queue: Queue) -> int:
     return int(raw.llen(queue.first.bindings.keys.base + "intake")) // 5
+
+
+async def on_aio(verb: Any, *args: Any, **options: Any) -> Any:
+    return await verb.aio(*args, **options)
 
 
 async def begin_staging(do: Do, queue: Queue) -> None:
@@ -150,3 +155,74 @@ async def lose_the_reply(server: Server, proxy: Proxy, do: Do, worker: bool) -> 
         assert proxy.lost == 1
         left = [item.body for item in await taken.claim.aio(9)]
         assert left == ([] if worker else ["once"])
+
+
+async def put_together(queue: Queue, values: Sequence[Any], **options: Any) -> None:
+    """Enqueue each value in a task of its own: the first call goes alone, the others as a group."""
+    await asyncio.gather(*(queue.put.aio(value, **options) for value in values))
+
+
+async def test_calls_of_the_same_moment_are_staged_together_in_their_order(app: Penstock, raw: Any):
+    queue = app.queue("raw")
+    await begin_staging(on_aio, queue)
+    await queue.put.aio("alone")
+    await put_together(queue, range(9))
+    assert staged(raw, queue) == 10
+    numbers = raw.lrange(queue.first.bindings.keys.base + "intake", 0, -1)[1::5]
+    group = [int(number) for number in numbers[2:]]
+    assert group == list(range(group[0], group[0] + 8)), "a shared number would drop all but the first"
+    assert [item.body for item in await queue.claim.aio(99)] == ["alone", *range(9)]
+    assert leaks(app) == []
+
+
+async def test_a_group_that_does_not_fit_into_the_intake_is_enqueued_whole(app: Penstock, raw: Any):
+    queue = app.queue("raw")
+    await begin_staging(on_aio, queue)
+    for n in range(123):
+        await queue.put.aio(n)
+    await put_together(queue, range(123, 133))
+    assert staged(raw, queue) == 0
+    assert [item.body for item in await queue.claim.aio(500)] == list(range(133))
+
+
+async def test_a_group_with_a_large_job_is_not_staged(app: Penstock, raw: Any):
+    queue = app.queue("raw")
+    await begin_staging(on_aio, queue)
+    await put_together(queue, [1, 2, "x" * 3000, 3])
+    assert staged(raw, queue) == 0
+    assert [item.body for item in await queue.claim.aio(9)] == [1, 2, "x" * 3000, 3]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_many_tasks_enqueue_in_few_calls_and_every_job_once(start: Callable[..., Server], shards: int):
+    server = start()
+    async with Penstock(server.address) as app:
+        queue = app.queue("raw", shards=shards) if shards > 1 else app.queue("raw")
+        await queue.put.aio("first")
+        await queue.put.aio("second")
+        tenants = [f"t{n % 5}" for n in range(400)]
+        await asyncio.gather(*(queue.put.aio(n, tenant=tenant) for n, tenant in enumerate(tenants)))
+        before = calls_of_scripts(server)
+        await asyncio.gather(*(queue.put.aio(n, tenant=tenant) for n, tenant in enumerate(tenants)))
+        assert calls_of_scripts(server) - before <= 10 * shards
+        bodies = [item.body for item in await queue.claim.aio(1000)]
+        assert sorted(map(str, bodies)) == sorted(["first", "second", *map(str, range(400)), *map(str, range(400))])
+
+
+def calls_of_scripts(server: Server) -> int:
+    commands = server.client.info("commandstats")
+    return sum(commands.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
+
+
+async def test_a_group_whose_reply_is_lost_runs_once():
+    with Server() as server, contextlib.closing(Proxy(server)) as proxy:
+        async with Penstock(proxy.address) as app:
+            queue = app.queue("raw")
+            await begin_staging(on_aio, queue)
+            await queue.put.aio("one")
+            await put_together(queue, range(3))
+            proxy.lose_replies(3)
+            await put_together(queue, range(3, 40))
+            assert proxy.lost == 3
+            bodies = [item.body for item in await queue.claim.aio(99)]
+            assert sorted(map(str, bodies)) == sorted(["one", *map(str, range(40))])

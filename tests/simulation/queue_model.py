@@ -139,13 +139,14 @@ class QueueModel:
 
     # --- every script but the turn ---
 
-    def stage(self, job: Job, call: tuple[str, int], accepted: bool, before: Dump) -> None:
-        """A plain call, which is accepted unless a worker is idle or the intake is full."""
+    def stage(self, jobs: Sequence[Job], last: tuple[str, int], accepted: bool, before: Dump) -> None:
+        """Plain calls with consecutive numbers: all are accepted, unless a worker is idle or the intake is full."""
         idle = any(till > self.now for _, till in before.get("sleepers", []))
         assert not (accepted and idle), "accepted beside an idle worker"
-        assert not accepted or len(self.staged) < INTAKE
+        assert not accepted or len(self.staged) + len(jobs) <= INTAKE
         if accepted:
-            self.staged.append((job, self.now, call))
+            numbers = range(last[1] - len(jobs) + 1, last[1] + 1)
+            self.staged += [(job, self.now, (last[0], number)) for job, number in zip(jobs, numbers, strict=True)]
 
     def empty_intake(self) -> None:
         """Every script that reads or moves jobs does so first."""

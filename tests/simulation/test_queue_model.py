@@ -300,19 +300,25 @@ class Histories(RuleBasedStateMachine):
         ttl=st.sampled_from([0, 600]),
         caller=st.sampled_from("pqr"),
         number=st.integers(1, 9),
+        calls=st.integers(1, 4),
     )
-    def stage(self, tenant: str, level: int, ttl: int, caller: str, number: int) -> None:
-        """A plain call; some are repeated calls. What is not accepted goes the general way, with the same number."""
-        (key,) = self.fresh(1)
-        drafted = record(tenant, level, ttl=ttl, payload=f'"{key}"'.encode())
-        call = self.bindings.take_in(key, drafted)
+    def stage(self, tenant: str, level: int, ttl: int, caller: str, number: int, calls: int) -> None:
+        """Plain calls that travel together; some are repeated calls. What is not accepted goes the general way."""
+        keys = self.fresh(calls)
+        texts = [f'"{key}"'.encode() for key in keys]
+        drafted = [
+            part
+            for key, text in zip(keys, texts, strict=True)
+            for part in (key, record(tenant, level, ttl=ttl, payload=text))
+        ]
+        call = self.bindings.take_in(*drafted)
         accepted = self.send(RoundTrip(call.script, call.keys, (caller, number, *call.args[2:]), call.read))
-        job = Job(key, tenant, level, False, ttl * 1000, 0, f'"{key}"'.encode())
-        self.model.stage(job, (caller, number), accepted, self.before)
+        jobs = [Job(key, tenant, level, False, ttl * 1000, 0, text) for key, text in zip(keys, texts, strict=True)]
+        self.model.stage(jobs, (caller, number), accepted, self.before)
         if accepted:
-            self.ids.append(key)
+            self.ids += keys
         else:
-            self.enqueue([(tenant, level, 0, 0, False, None, ttl)], (caller, number))
+            self.enqueue([(tenant, level, 0, 0, False, None, ttl)] * calls, (caller, number))
 
     # --- workers ---
 

@@ -77,6 +77,10 @@ class RoundTrip(msgspec.Struct, Generic[R], frozen=True):
     shortcut            a shorter script with the same keys and arguments, which the driver tries first if it can send
                         the call at once. If the shortcut does not apply, it changes nothing and replies 0. The driver
                         then calls `script`, with the same idempotency key.
+    group_from      above 0: the asyncio face may send this call in a group with others of the same script, keys, and
+                    arguments before this position. The group's arguments are these, with the last of as many
+                    consecutive numbers as there are calls, and then the further arguments of each call, which are
+                    texts. `read` is given the reply to the group. See `driver/grouping.py`
     """
 
     script: Script
@@ -87,6 +91,7 @@ class RoundTrip(msgspec.Struct, Generic[R], frozen=True):
     read_after_retry: Callable[[Any], R] | None = None
     followed_by: tuple[Arg, ...] = ()
     shortcut: Script | None = None
+    group_from: int = 0
 
     def then(self, convert: Callable[[R], T]) -> RoundTrip[T]:
         """Return the call with its result passed through `convert`."""
@@ -100,6 +105,7 @@ class RoundTrip(msgspec.Struct, Generic[R], frozen=True):
             None if again is None else lambda reply: convert(again(reply)),
             self.followed_by,
             self.shortcut,
+            self.group_from,
         )
 
 

@@ -6,6 +6,7 @@ The modules of this folder, in reading order:
     first_attempt.py      the first attempt at a call, which needs no coroutine
     blocking.py           the blocking face, with a pool of connections
     aio.py                the asyncio face, with one connection per node
+    grouping.py           group commit: calls that tasks of one loop make at the same moment travel as one call
     aio_connection.py     such a connection, and the task that reads its replies
     retrying.py           which errors are retried, for how long, and which errors replace the others
     faults.py             explains to people why a connection failed or which data is damaged, and what to do

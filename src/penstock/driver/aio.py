@@ -13,11 +13,15 @@ import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from penstock.core.idempotency import IdempotencyKey
 from penstock.core.operations import Operation, RoundTrip, Wait
 from penstock.core.slots import Node
 from penstock.driver.aio_connection import AioConnection
 from penstock.driver.connector import Command, Connector
 from penstock.driver.engine import Engine
+from penstock.driver.faults import read_reply
+from penstock.driver.first_attempt import FirstAttempt
+from penstock.driver.grouping import Groups, NoReply
 from penstock.driver.interruption import Interruption, raise_if_interrupted
 from penstock.driver.listening import AioListener
 from penstock.driver.lookup import Outcome
@@ -73,26 +77,46 @@ class AioEngine(Engine[AioConnection, AioListener]):
         self._open: dict[Node, weakref.WeakSet[AioConnection]] = {}
         self._running: dict[object, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
-        self._loop = weakref.ref(asyncio.get_running_loop())
+        self.loop = weakref.ref(asyncio.get_running_loop())
+        self._groups = Groups(self)
 
     async def run(self, work: RoundTrip[R] | Operation[R]) -> R:
         """Run one script call or an operation, and return its result."""
         try:
-            return await self._run(work)
+            if not isinstance(work, RoundTrip):
+                return await self.drive(work)
+            if work.group_from and (joined := self._groups.join(work)) is not None:
+                reply = await joined
+                if type(reply) is NoReply:
+                    return await self._groups.result(work, reply)
+                return read_reply(work, work.read, reply)
+            return await self.call(work, self.settings.give_up_after)
         except Interruption as stop:
             raise stop.error  # noqa: B904 - what the signal handler raised, as if nothing had been between
 
-    async def _run(self, work: RoundTrip[R] | Operation[R]) -> R:
-        if not isinstance(work, RoundTrip):
-            return await self.drive(work)
-        first = self.first_attempt(work)
-        if first is not None and (connection := self._shared.get(first.node)) is not None:
-            future = connection.send_now(first.command)
-            if future is not None:
-                reply = await future
-                if first.answered(work, reply):
-                    return self.succeeded(work, first, reply)
-        return await self.send(work, self.settings.give_up_after, first)
+    async def call(self, round_trip: RoundTrip[R], give_up_after: float) -> R:
+        if round_trip.group_from:
+            return await self._groups.call(round_trip, give_up_after)
+        first = self.first_attempt(round_trip)
+        if first is not None and (future := self.send_now(first)) is not None:
+            reply = await future
+            if first.answered(round_trip, reply):
+                return self.succeeded(round_trip, first, reply)
+        return await self.send(round_trip, give_up_after, first)
+
+    def send_now(self, first: FirstAttempt, *, may_wait: bool = False) -> asyncio.Future[Any] | None:
+        """Send a first attempt, if the connection is open. See `AioConnection.send_now`."""
+        connection = self._shared.get(first.node)
+        return None if connection is None else connection.send_now(first.command, may_wait=may_wait)
+
+    def take_key(self, calls: int) -> IdempotencyKey:
+        """A key with the last of as many consecutive numbers as there are calls. Release it when they are answered."""
+        key = self._idempotency_keys.take()
+        key.number += calls - 1
+        return key
+
+    def release_key(self, key: IdempotencyKey) -> None:
+        self._idempotency_keys.release(key)
 
     async def aclose(self) -> None:
         """Stop the subscribers and close the connections. The next use opens new ones."""
@@ -189,7 +213,7 @@ class AioEngine(Engine[AioConnection, AioListener]):
                 connection.close()
 
     def hang_up(self, node: Node) -> None:
-        loop = self._loop()
+        loop = self.loop()
         if loop is asyncio._get_running_loop():
             self.close_connections(node)
             for connection in self._open.pop(node, ()):

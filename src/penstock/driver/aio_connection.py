@@ -36,7 +36,7 @@ class AioConnection:
         # Replies that no command waits for: those to `push`, and messages. `_received` is set when some arrive.
         self._pushed: list[Any] = []
         self._received = asyncio.Event()
-        self._push_task: asyncio.Task[None] | None = None
+        self._send_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -92,22 +92,31 @@ class AioConnection:
             await self._send()
         return [_raise_if_lost(await reply) for reply in replies]
 
-    def send_now(self, command: Command) -> asyncio.Future[Any] | None:
-        """Send a command without waiting for the socket. Returns the future of its reply; an error is its result.
+    def send_now(self, command: Command, *, may_wait: bool = False) -> asyncio.Future[Any] | None:
+        """Send a command, and return the future of its reply; an error is its result. None if the connection is lost.
 
-        None if the command would have to wait: other commands are unsent, or it is large.
+        If the command has to wait for the socket, because others are unsent or it is large, it follows them with
+        `may_wait`, and otherwise None is returned and nothing is sent.
         """
-        if self.closed or self._sending or self._unsent:
+        waits = self._sending or bool(self._unsent)
+        if self.closed or (waits and not may_wait):
             return None
         packed = self._pack(command)
         writer = self._open_writer()
-        if writer is None or len(packed) > _SENT_AT_ONCE or writer.transport.get_write_buffer_size():
+        if writer is None:
+            return None
+        waits = waits or len(packed) > _SENT_AT_ONCE or writer.transport.get_write_buffer_size() > 0
+        if waits and not may_wait:
             return None
         until = self._loop.time() + self._timeout
         reply = self._loop.create_future()
         self._pending.append((reply, until))
         if self._timer is None:
             self._timer = self._loop.call_at(until, self._check_overdue)
+        if waits:
+            self._unsent.append(packed)
+            self._send_in_task()
+            return reply
         try:
             writer.write(packed)
         except Exception as error:
@@ -126,12 +135,16 @@ class AioConnection:
     def push(self, *commands: Command) -> None:
         """Send commands whose replies are returned by `receive`."""
         self._unsent += [self._pack(command) for command in commands]
-        if not self._sending and (self._push_task is None or self._push_task.done()):
-            self._push_task = asyncio.create_task(self._send_pushed())
+        self._send_in_task()
 
-    async def _send_pushed(self) -> None:
-        with contextlib.suppress(Exception):  # if the connection has failed, `receive` raises
-            await self._send()
+    def _send_in_task(self) -> None:
+        if not self._sending and (self._send_task is None or self._send_task.done()):
+            self._send_task = asyncio.create_task(self._send_quietly())
+
+    async def _send_quietly(self) -> None:
+        with contextlib.suppress(Exception):  # if the connection has failed, the replies and `receive` say so
+            if not self._sending:
+                await self._send()
 
     async def receive(self, timeout: float) -> list[Any]:
         """The replies to `push` and the messages that have arrived; waits for the first one. [] after `timeout`."""

@@ -103,6 +103,8 @@ class Engine(Generic[C, L]):
             self._idempotency_keys.release(first.key)
         return read_reply(round_trip, round_trip.read, reply)
 
+    call = send_in_operation
+
     async def send(self, round_trip: RoundTrip[R], give_up_after: float, first: FirstAttempt | None = None) -> R:
         """Call a script. Retry transient errors until `give_up_after` seconds after the first one.
 
@@ -345,7 +347,7 @@ class Engine(Generic[C, L]):
 
     async def _perform(self, effect: Effect, opened: list[Listener | Unanswered], give_up_after: float) -> Any:
         if isinstance(effect, RoundTrip):
-            return await send_in_operation(self, effect, give_up_after)
+            return await self.call(effect, give_up_after)
         if isinstance(effect, Send):
             opened.append(await self.send_ahead(effect.round_trip, give_up_after))
             return opened[-1]

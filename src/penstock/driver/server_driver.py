@@ -37,6 +37,8 @@ class ServerDriver:
         self._pid = 0
         self._lock = threading.Lock()
         self._aio: MutableMapping[asyncio.AbstractEventLoop, AioEngine] = WeakKeyDictionary()
+        self._last_aio: AioEngine | None = None
+        """The face that was used last. Most programs have one."""
         self._watch: SentinelWatch | None = None
         self.connector.follow_sentinels = partial(_follow_sentinels, weakref.ref(self))
 
@@ -64,6 +66,9 @@ class ServerDriver:
                 "`.aio` needs a running event loop of asyncio. Under trio, call the blocking form in a thread, as in "
                 "`await trio.to_thread.run_sync(queue.put, 1)`; in code without a loop, leave `.aio` out"
             ) from None
+        engine = self._last_aio
+        if engine is not None and engine.loop() is loop:
+            return engine
         engine = self._aio.get(loop)
         if engine is None:
             from penstock.driver.aio import AioEngine
@@ -72,6 +77,7 @@ class ServerDriver:
                 for closed in [known for known in self._aio if known.is_closed()]:
                     del self._aio[closed]
                 engine = self._aio[loop] = AioEngine(self.connector)
+        self._last_aio = engine
         return engine
 
     def on_takeover(self, notify: weakref.WeakMethod[Callable[[], None]]) -> None:
@@ -108,7 +114,7 @@ class ServerDriver:
         """Close only the face of the running event loop: call it before a loop ends while others still use the app."""
         import asyncio
 
-        engine = self._aio.pop(asyncio.get_running_loop(), None)
+        engine, self._last_aio = self._aio.pop(asyncio.get_running_loop(), None), None
         if engine is not None:
             await engine.aclose()
         await self.connector.aclose()

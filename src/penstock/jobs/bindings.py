@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from penstock.core.clock import Clock, milliseconds
 from penstock.core.idempotency import UNNUMBERED
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from penstock.jobs.history import Moment
     from penstock.jobs.limits import LimitInfo
     from penstock.jobs.pauses import PausedScope
+
+T = TypeVar("T")
 
 OnDouble: TypeAlias = Callable[[int, str], None]
 
@@ -134,15 +136,26 @@ class QueueBindings:
         read = self._read_positions if on_double is None else partial(self._read_positions, on_double=on_double)
         return RoundTrip(self._enqueue, self._declared, args, read, durable)
 
-    def enqueue_plain(self, job_id: str, record: bytes) -> RoundTrip[list[int]]:
-        """Enqueue one job that is due now, under an id that the library chose. It may go into the intake."""
-        args = (*UNNUMBERED, self.clock.now_ms, job_id, record)
-        shortcut = self._take_in if self._may_take_in and len(record) <= MOST_BYTES else None
-        return RoundTrip(self._enqueue, self._declared, args, self._read_positions, shortcut=shortcut)
+    def enqueue_plain(self, job_id: str, record: bytes, job: T) -> RoundTrip[T]:
+        """Enqueue one job that is due now, under an id that the library chose, and return `job`.
 
-    def take_in(self, job_id: str, record: bytes) -> RoundTrip[bool]:
-        """Accept one plain job (see `queue.lua`). False: nothing was written; send `enqueue` with the same number."""
-        return self._call("take_in", (*UNNUMBERED, self.clock.now_ms, job_id, record), bool)
+        It may go into the intake. Concurrent calls may travel together."""
+        args = (*UNNUMBERED, self.clock.now_ms, job_id, record)
+
+        def read(reply: int | list[Any]) -> T:
+            if type(reply) is int:
+                self._may_take_in = reply != 0
+            return job
+
+        shortcut = self._take_in if self._may_take_in and len(record) <= MOST_BYTES else None
+        return RoundTrip(self._enqueue, self._declared, args, read, shortcut=shortcut, group_from=len(args) - 2)
+
+    def take_in(self, *jobs: str | bytes) -> RoundTrip[bool]:
+        """Accept plain jobs: id, record, … (see `queue.lua`).
+
+        False: nothing was written; send `enqueue` with the same number.
+        """
+        return self._call("take_in", (*UNNUMBERED, self.clock.now_ms, *jobs), bool)
 
     def _read_positions(self, reply: int | list[Any], on_double: OnDouble | None = None) -> list[int]:
         if isinstance(reply, int):

@@ -11,6 +11,26 @@ intake = { MOST_BYTES = 2048 } -- of a record that may be taken in
 
 _intake = { FIELDS = 5, VALUES = 640 } -- values of one call; of 128 calls
 
+-- Appends the calls from ARGV[first] on (id, draft, …), or nothing if one is large or the intake has no room for all.
+-- They have consecutive numbers, of which `number` is the last. Returns the reply of `take_in`.
+--- (caller: str, number: int, now: int, first: int) -> int
+--- uses: base
+function intake.take(caller, number, now, first)
+  local values, at, since = {}, 0, string.format("%d", now)
+  number = number - (#ARGV - first - 1) / 2
+  for i = first, #ARGV, 2 do
+    if #ARGV[i + 1] > intake.MOST_BYTES then return _taken.NO end
+    values[at + 1], values[at + 2], values[at + 3] = caller, string.format("%d", number), ARGV[i]
+    values[at + 4], values[at + 5] = ARGV[i + 1], since
+    at, number = at + _intake.FIELDS, number + 1
+  end
+  if redis.call("RPUSH", base .. "intake", unpack(values)) > _intake.VALUES then
+    redis.call("RPOP", base .. "intake", at)
+    return _taken.NO
+  end
+  return _taken.YES
+end
+
 -- Moves the calls of the intake into their lanes, and stores the row. A call that its caller had sent before is dropped
 -- (core/idempotency.lua).
 --- (s: table)

@@ -42,13 +42,13 @@ _late = { TIMEKEEPER = 250 } -- ms: a due job that is later than this shows that
 
 _taken = { NO = 0, YES = 1 }
 
--- Accepts one plain call: it is due now, and the library chose its id. Returns 1; or 0 if a worker is idle, the intake
--- is full, the record is large or the queue is new. Then nothing was written, and the caller sends `enqueue` with the
--- same number. This is the shortest way into the queue, so it calls no function, and reads only the first two values of
--- the row.
+-- Accepts plain calls: they are due now, and the library chose their ids. Returns 1; or 0 if a worker is idle, the
+-- intake is full, a record is large or the queue is new. Then nothing was written, and the caller sends `enqueue` with
+-- the same number. This is the shortest way into the queue, so it calls one function, and reads only the first two
+-- values of the row. The calls have consecutive numbers, and `number` is the last of them.
 --- keys: base meta
---- args: caller: str, number: str, given: int, id: str, body: str
-function script.take_in(base, meta, caller, number, given, id, body)
+--- args: caller: str, number: int, given: int, jobs: *
+function script.take_in(base, meta, caller, number, given, jobs, ...)
   local packed = redis.call("HGET", meta, "row")
   if not packed then
     local first = redis.call("HGET", meta, "format")
@@ -61,12 +61,8 @@ function script.take_in(base, meta, caller, number, given, id, body)
     now = math.floor(time[1] * 1000 + time[2] / 1000)
   end
   if format ~= record.FORMAT then return row.wrong_format(format) end
-  if idle_until > now or #body > intake.MOST_BYTES then return _taken.NO end
-  if redis.call("RPUSH", base .. "intake", caller, number, id, body, string.format("%d", now)) > _intake.VALUES then
-    redis.call("RPOP", base .. "intake", _intake.FIELDS)
-    return _taken.NO
-  end
-  return _taken.YES
+  if idle_until > now then return _taken.NO end
+  return intake.take(caller, number, now, jobs)
 end
 
 -- Enqueues the jobs from jobs[first] on (id, draft, …), and writes everything. Returns the reply of `enqueue`.

@@ -200,7 +200,7 @@ class Queue:
             return self._enqueue_or_route(key, record, job, options)
         bindings = self.first.bindings
         if options.is_plain and not has_powers(record):
-            return bindings.enqueue_plain(key, record).then(lambda _: job)
+            return bindings.enqueue_plain(key, record, job)
         sent = bindings.enqueue((key, record), durable=options.durable, on_double=becomes_double_of([job]))
         return sent.then(lambda _: job)
 

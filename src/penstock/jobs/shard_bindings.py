@@ -58,7 +58,13 @@ class ShardBindings:
             return read(reply)
 
         return RoundTrip(
-            queue._scripts["enqueue_in_shard"], queue._declared, args, read_shard, durable, shortcut=shortcut
+            queue._scripts["enqueue_in_shard"],
+            queue._declared,
+            args,
+            read_shard,
+            durable,
+            shortcut=shortcut,
+            group_from=len(args) - len(jobs) if plain and not durable else 0,
         )
 
     def take_in(self, job_id: str, record: bytes, table: str) -> RoundTrip[bool]:

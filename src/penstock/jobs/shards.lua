@@ -72,8 +72,8 @@ end
 
 -- As `take_in`, for a shard. It also replies 0 if the table of the caller is not the shard's.
 --- keys: base meta
---- args: caller: str, number: str, given: int, shards_table: str, moving: int, id: str, body: str
-function script.take_in_shard(base, meta, caller, number, given, shards_table, moving, id, body)
+--- args: caller: str, number: int, given: int, shards_table: str, moving: int, jobs: *
+function script.take_in_shard(base, meta, caller, number, given, shards_table, moving, jobs, ...)
   local known = redis.call("HMGET", meta, "row", "shards")
   if not known[1] then
     local first = redis.call("HGET", meta, "format")
@@ -86,12 +86,8 @@ function script.take_in_shard(base, meta, caller, number, given, shards_table, m
     now = math.floor(time[1] * 1000 + time[2] / 1000)
   end
   if format ~= record.FORMAT then return row.wrong_format(format) end
-  if known[2] ~= shards_table or moving == 1 or idle_until > now or #body > intake.MOST_BYTES then return _taken.NO end
-  if redis.call("RPUSH", base .. "intake", caller, number, id, body, string.format("%d", now)) > _intake.VALUES then
-    redis.call("RPOP", base .. "intake", _intake.FIELDS)
-    return _taken.NO
-  end
-  return _taken.YES
+  if known[2] ~= shards_table or moving == 1 or idle_until > now then return _taken.NO end
+  return intake.take(caller, number, now, jobs)
 end
 
 -- As `enqueue`, for a shard. Returns { "TABLE", table } if the shard knows a newer table. If `moving` is 1, all tenants
