@@ -26,6 +26,7 @@ from penstock.jobs.retry import Retry
 from penstock.jobs.shard_table import whole_name
 from penstock.jobs.task import Call, Task
 from penstock.locks.factory import LockFactory
+from penstock.sealing import check_seal
 from penstock.settings import Settings
 
 if TYPE_CHECKING:  # each component is imported when it is first used, so that a program does not wait for the others
@@ -73,12 +74,13 @@ class Penstock(LockFactory):
         settings: Settings | None = None,
         middleware: Iterable[Middleware] = (),
     ) -> None:
-        if prefix is None and settings is None:
-            prefix = Configuration().text("prefix")
         chosen = settings or Settings()
+        if settings is None:
+            found = Configuration()
+            prefix = prefix if prefix is not None else found.text("prefix")
+            chosen = replace(chosen, shards=found.numbers("shards"), seal=found.loaded("seal"))
         self.settings = replace(chosen, prefix=prefix) if prefix is not None else chosen
-        if settings is None and (shards := Configuration().numbers("shards")):
-            self.settings = replace(self.settings, shards=shards)
+        check_seal(self.settings.seal)
         if not is_text(self.settings.prefix, 1, MAX_NAME_BYTES) or any(c in self.settings.prefix for c in "{}: \n"):
             raise ConfigurationError(f"prefix {self.settings.prefix!r}: use a word without braces, colons and spaces")
         self.registry = Registry()

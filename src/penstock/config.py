@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ KNOWN = {
     "max_memory": "A worker process that uses more MiB is replaced. Default: never.",
     "release": "What a worker runs; a date, or seconds since 1970, also says which of two releases is newer. "
     "Default: a digest of the tasks, and the age of their files.",
+    "seal": "The codec of an app without `settings`, and of the command line: `module:name`, see `Settings.seal`.",
     "database": "The database whose outbox `penstock outbox` and `penstock doctor` use: an address of SQLAlchemy.",
     "log_format": "How `penstock worker` writes its log: `plain` or `json`. Default: `plain`.",
 }
@@ -134,6 +136,21 @@ class Configuration:
             return {key.strip(): int(str(number)) for key, number in (value or {}).items()}
         except (AttributeError, ValueError):
             raise ConfigurationError(f"{place}: {value!r} does not give numbers by name, as in mail=8,raw=2") from None
+
+    def loaded(self, name: str) -> Any:
+        """The object that a string such as `module:name` names."""
+        place, value = self._find(name, None)
+        if value is None:
+            return None
+        module, colon, target = value.partition(":") if isinstance(value, str) else ("", "", "")
+        if not (colon and module and target):
+            raise ConfigurationError(f"{place}: {value!r} does not name an object, as module:name does")
+        try:
+            return reduce(getattr, target.split("."), import_module(module))
+        except Exception as error:
+            raise ConfigurationError(
+                f"{place}: {value!r} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
 
     def export(self, name: str, given: str | None = None) -> None:
         """Put the setting into the environment, for an app that is imported later and for child processes.

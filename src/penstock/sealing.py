@@ -13,7 +13,7 @@ import binascii
 import re
 from typing import Final
 
-from penstock.errors import SealError
+from penstock.errors import ConfigurationError, SealError
 from penstock.settings import Seal
 
 NAME: Final = "*sealed"
@@ -47,6 +47,16 @@ class Sealed:
 
     def __hash__(self) -> int:
         return hash(self.key)
+
+
+def check_seal(seal: object) -> None:
+    """Raise ConfigurationError for an object that is no codec."""
+    if seal is not None and not (callable(getattr(seal, "seal", None)) and callable(getattr(seal, "open", None))):
+        raise ConfigurationError(
+            f"seal={seal!r:.100}: give an object with the methods seal(body) and open(sealed, key), as `Seal` says"
+        )
+    if isinstance(seal, type):
+        raise ConfigurationError(f"seal={seal.__qualname__}: give an object of this class, not the class")
 
 
 def key_of(body: bytes) -> str | None:

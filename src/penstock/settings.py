@@ -83,7 +83,8 @@ class Settings:
 
     seal: Seal | None = field(default=None, hash=False, repr=False)
     """A codec that seals the bodies of this app: arguments, results, notes, steps, signals, reasons and messages. None:
-    the server can read them."""
+    the server can read them. If the app gets no `settings`: $PENSTOCK_SEAL, as in `shop.keys:seal`, else `seal` in
+    [tool.penstock]."""
 
     durable_timeout: float = 2.0
     """How long `durable=True` waits for the disk or a replica before it raises `NotDurable`."""

@@ -7,14 +7,15 @@ import threading
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text, update
+from sqlalchemy import Engine, create_engine, select, text, update
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from penstock import BadCall, ConfigurationError, EnqueueContext, JobDraft, Middleware, Penstock, Unique
 from penstock.sql import Outbox, schema
-from tests.conftest import until
+from tests.conftest import Apps, until
+from tests.seals import MARKER, TestSeal
 from tests.servers import eventually
 from tests.sql.conftest import Shop
 
@@ -125,6 +126,24 @@ def test_many_calls_are_one_insert_and_keep_their_order(shop: Shop):
     assert len({job.id for job in jobs}) == 700
     eventually(lambda: shop.queue.count().ready == 700)
     assert shop.orders() == list(range(700))
+
+
+def test_a_sealed_call_is_sealed_in_the_database_too(apps: Apps, engine: Engine):
+    shop = Shop(apps.make(seal=TestSeal("k1")), engine)
+
+    @shop.app.task(queue="orders")
+    def mail(text: str) -> None: ...
+
+    with shop.session() as session, session.begin():
+        shop.outbox.enqueue(session, mail.call(MARKER))
+        record = session.execute(select(schema.outbox.c.record)).scalar_one()
+        assert MARKER.encode() not in record
+    eventually(lambda: shop.queue.count().ready)
+    (item,) = shop.queue.claim()
+    assert item.body == ["mail", {"text": MARKER}]
+    item.complete()
+    shop.outbox.close()
+    shop.app.close()
 
 
 def test_the_options_of_a_call_travel_with_it(shop: Shop):

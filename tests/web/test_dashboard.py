@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 import penstock.web
-from penstock import Concurrency, Penstock, Worker, current, step
+from penstock import Concurrency, Penstock, Settings, Worker, current, step
 from penstock.files.dead_files import FileFailure
 from penstock.ops.inspect import Inspector
 from penstock.testing import TemporaryServer, run_jobs
@@ -27,6 +27,7 @@ from penstock.web import dashboard
 from penstock.web.access import COOKIE, HEADERS, Password
 from penstock.web.dashboard import pages
 from penstock.web.sampler import Sampler
+from tests.seals import TestSeal
 from tests.speed import scaled
 
 FOLDER = Path(penstock.web.__file__).parent
@@ -91,6 +92,25 @@ def test_a_job_is_shown_masked_and_cut(app: Penstock):
     masked = ask(dashboard(app, mask=lambda body: {**body, "card": "…"}), f"/api/jobs/{job.id}").json()
     assert "4111" not in masked["body"]
     assert ask(dashboard(app), "/api/jobs/mail:nothing").status_code == 404
+
+
+def test_a_job_that_cannot_be_opened_shows_the_id_of_its_key(app: Penstock, server: TemporaryServer):
+    settings = Settings(prefix=app.settings.prefix, seal=TestSeal("k1"))
+    with Penstock(server.address, settings=settings) as sealing:
+
+        @sealing.task(queue="mail")
+        def send(to: str) -> str:
+            return to
+
+        done = send.enqueue("ada@example.com")
+        run_jobs(sealing)
+        waits = send.using(delay=60).enqueue("ada@example.com")
+        sealing.schedules.add("each", send.call("ada@example.com"), every=3600)
+        for asked, shown in ((sealing, "ada@example.com"), (app, "sealed with key k1")):
+            asgi = pages(Inspector(asked))
+            assert shown in ask(asgi, f"/api/jobs/{waits.id}").json()["body"]
+            assert ask(asgi, f"/api/jobs/{done.id}").json()["result"] == f'"{shown}"'
+            assert shown in ask(asgi, "/api/schedules").json()["schedules"][0]["body"]
 
 
 def test_a_job_shows_the_flow_that_it_waits_for(app: Penstock):

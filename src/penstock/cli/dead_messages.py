@@ -9,11 +9,12 @@ from penstock.cli.dead_kinds import DeadKind, Words
 from penstock.cli.exits import Exit
 from penstock.cli.job import value_text
 from penstock.cli.where import Where
-from penstock.errors import ConfigurationError, PenstockError
+from penstock.errors import ConfigurationError, PenstockError, SealError
 from penstock.messages.dead_messages import DeadMessages
 from penstock.messages.message import DeadMessage
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import ago
+from penstock.sealing import Sealed
 from penstock.terminal.tables import headings, show, show_facts, show_json, show_table
 
 PREFIX = "mailbox:"
@@ -58,8 +59,15 @@ def _as_json(letter: DeadMessage) -> dict[str, object]:
         "sender": letter.sender,
         "deliveries": letter.deliveries,
         "reason": letter.reason,
-        "body": letter.body,
+        "body": _body(letter),
     }
+
+
+def _body(letter: DeadMessage) -> object:
+    try:
+        return letter.body
+    except SealError as error:
+        return Sealed(error.key)
 
 
 def show_one(id: str, where: Where, *, as_json: bool) -> None:
@@ -77,7 +85,7 @@ def show_one(id: str, where: Where, *, as_json: bool) -> None:
             "died": ago(letter.died, now),
             "sender": letter.sender or "(none)",
             "deliveries": f"{letter.deliveries}",
-            "body": value_text(letter.body),
+            "body": value_text(_body(letter)),
             "reason": letter.reason,
         }
     )

@@ -19,6 +19,7 @@ from penstock.jobs.failures import Attempt
 from penstock.jobs.job import JobInfo
 from penstock.jobs.why import FOREVER
 from penstock.ops.wording import age, ago, many
+from penstock.sealing import Sealed
 from penstock.terminal.tables import headings, show, show_facts, show_json, show_table
 
 
@@ -36,7 +37,7 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
         job, steps, now = inspector.jobs.show(id), inspector.jobs.open(id).steps(), inspector.now()
         answer = inspector.jobs.why(id) if job.status in _WAITS and not as_json else None
     if as_json:
-        return show_json(msgspec.to_builtins(job) | {"steps": steps} if steps else job)
+        return show_json(msgspec.to_builtins(job, enc_hook=str) | {"steps": steps} if steps else job)
     show_facts(facts(job, now) | ({"why": answer.sentence} if answer else {}))
     if steps:
         show("")
@@ -152,7 +153,7 @@ def _when(at: float, now: float) -> str:
 
 def value_text(value: Any) -> str:
     """A body or a result: a string unchanged, anything else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return str(value) if isinstance(value, str | Sealed) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def signal(id: str, name: str, payload: str = "null", /, *, where: Where = HERE) -> None:

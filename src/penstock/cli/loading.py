@@ -22,7 +22,7 @@ def load_app(spec: str) -> Penstock:
     target, _, name = spec.rpartition(":")
     if not target or not all(part.isidentifier() for part in name.split(".")):
         target, name = spec.removesuffix(":"), "app"
-    _search_first(Path.cwd())
+    search_first(Path.cwd())
     module = _load_file(Path(target)) if target.endswith(".py") or os.sep in target else _load_module(target)
     return _app_in(module, target, name)
 
@@ -63,7 +63,7 @@ def _load_file(path: Path) -> ModuleType:
     while (folder / "__init__.py").is_file():
         parts, folder = [folder.name, *parts], folder.parent
     name = ".".join(parts).removesuffix(".__init__")
-    _search_first(folder)
+    search_first(folder)
     try:
         module = import_module(name)
     except (Exception, SystemExit) as error:
@@ -73,7 +73,7 @@ def _load_file(path: Path) -> ModuleType:
     return module
 
 
-def _search_first(folder: Path) -> None:
+def search_first(folder: Path) -> None:
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from cyclopts import Group, Parameter
@@ -73,7 +74,7 @@ class Where:
 
     def _find(self, configuration: Configuration, *, creates: bool, patient: bool) -> Penstock:
         from penstock.app import Penstock
-        from penstock.cli.loading import load_app
+        from penstock.cli.loading import load_app, search_first
         from penstock.embedded.client import find_home
 
         own = load_app(self.app) if self.app else None
@@ -88,7 +89,11 @@ class Where:
             print(f"penstock: no --url and no PENSTOCK_URL: using this folder's own server in {home}", file=sys.stderr)
         if own is not None:
             return own
-        settings = Settings() if patient else Settings(reply_timeout=REPLY_TIMEOUT, give_up_after=REPLY_TIMEOUT)
+        if configuration.text("seal"):
+            search_first(Path.cwd())
+        settings = Settings(seal=configuration.loaded("seal"))
+        if not patient:
+            settings = replace(settings, reply_timeout=REPLY_TIMEOUT, give_up_after=REPLY_TIMEOUT)
         return Penstock(prefix=configuration.text("prefix"), settings=settings)
 
 

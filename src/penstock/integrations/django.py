@@ -24,7 +24,7 @@ import msgspec
 
 from penstock.app import Penstock
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
-from penstock.errors import BadCall, ConfigurationError
+from penstock.errors import BadCall, ConfigurationError, SealError
 from penstock.integrations.requirements import needs
 from penstock.jobs.current import current
 from penstock.jobs.definition import Definition
@@ -34,6 +34,7 @@ from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Retry, RetryLater
 from penstock.jobs.status import Status
 from penstock.jobs.task import Call, Task
+from penstock.sealing import Sealed
 
 with needs("django", "django"):
     from django.conf import settings
@@ -314,6 +315,10 @@ class _Backend:
         statuses = self._django.TaskResultStatus
         status = {Status.RUNNING: statuses.RUNNING, Status.DEAD: statuses.FAILED}.get(info.status, statuses.READY)
         name, arguments = info.body if isinstance(info.body, list) else ("", {})
+        if isinstance(arguments, Sealed):
+            raise SealError(
+                f"task result {info.id} is {arguments}, which this program does not have", key=arguments.key
+            )
         task = self._task(name, info.id.partition(":")[0], info)
         result = self._result(task, info.id, arguments.get("*args", []), arguments.get("**kwargs", {}), status)
         runs = info.attempts + (info.status is Status.RUNNING)

@@ -38,8 +38,9 @@ def headings(*texts: str) -> dict[str, Kind]:
 
 def show_json(answer: Any) -> None:
     """Print the answer, which may consist of dataclasses, as one JSON document."""
-    text = json.dumps(msgspec.to_builtins(answer), indent=2, ensure_ascii=False)
-    print(text if can_print(text) else json.dumps(msgspec.to_builtins(answer), indent=2), flush=True)
+    shown = msgspec.to_builtins(answer, enc_hook=str)  # only what is sealed and cannot be opened is no JSON
+    text = json.dumps(shown, indent=2, ensure_ascii=False)
+    print(text if can_print(text) else json.dumps(shown, indent=2), flush=True)
 
 
 def can_print(text: str) -> bool:

@@ -21,6 +21,8 @@ from penstock.jobs.queue import Queue
 from penstock.jobs.record import Record
 from penstock.jobs.shard import Shard
 from penstock.jobs.task import Task
+from penstock.sealing import opened_or_kept
+from penstock.settings import Seal
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -103,13 +105,14 @@ def _read(shard: Shard) -> Iterator[tuple[int, int, WaitingCall]]:
         record = Record.read(body)
         if record is not None and key not in running and record.state in _WAITS:
             due = record.since / 1000 if record.state in {DELAYED, SLEEPING} else None
-            call = WaitingCall(f"{shard.name}:{key.decode()}", *_decoded(record), record.priority, record.tenant, due)
+            task, arguments = _decoded(record, shard.settings.seal)
+            call = WaitingCall(f"{shard.name}:{key.decode()}", task, arguments, record.priority, record.tenant, due)
             yield record.enqueued, record.generation, call
 
 
-def _decoded(record: Record) -> tuple[str, dict[str, Any]]:
+def _decoded(record: Record, seal: Seal | None) -> tuple[str, dict[str, Any]]:
     try:
-        value = msgspec.json.decode(record.payload)
+        value = msgspec.json.decode(opened_or_kept(record.payload, seal))
         return (record.task, value) if record.is_call else ("", {"value": value})
     except ValueError:
         return "", {"damaged": record.payload}
