@@ -21,6 +21,7 @@ FOLDERS = ("docs", "examples", "benchmarks", "src", "tests")
 DOCUMENTS = [*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))]
 EXAMPLES = [path for path in DOCUMENTS if path == ROOT / "README.md" or path.is_relative_to(ROOT / "docs")]
 PROGRAMS = sorted((ROOT / "examples").glob("*.py"))
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.integrations.django_site.settings")  # to import its backend
 GUARANTEES = [path for path in sorted((ROOT / "docs" / "guarantees").glob("*.md")) if path.name != "index.md"]
 TOUR = ROOT / "docs" / "tour.md"
 SOURCE = ROOT / "src" / "penstock"

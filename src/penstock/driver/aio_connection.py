@@ -142,7 +142,7 @@ class AioConnection:
             self._send_task = asyncio.create_task(self._send_quietly())
 
     async def _send_quietly(self) -> None:
-        with contextlib.suppress(Exception):  # if the connection has failed, the replies and `receive` say so
+        with contextlib.suppress(Exception):  # if the connection has failed, the replies and `receive` report it
             if not self._sending:
                 await self._send()
 

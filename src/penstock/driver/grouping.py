@@ -198,7 +198,7 @@ class _Group:
         self._first: FirstAttempt | None = None
 
     def send(self) -> None:
-        """Send the group on the open connection, behind what is unsent there; in a task if there is none."""
+        """Send the group on the open connection, behind what is unsent there; in a task if no connection is open."""
         reply = None
         try:
             self._first = self._engine.first_attempt(self._call)
