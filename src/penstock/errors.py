@@ -26,6 +26,7 @@
     ├── BarrierTimeout            not all parties arrived within the time-out; also a TimeoutError
     ├── BarrierBroken             a party of a barrier died or left, or it was aborted  (begin a new meeting)
     ├── RateLimited               no room within `wait`; also a TimeoutError
+    ├── QueueFull                 a queue, or a tenant of it, is at its bound           (slow down, repeat it later)
     ├── TransactionRefused        a condition was false; nothing was written            (read again, retry)
     ├── MessageError              a mailbox or a chat refused an operation
     │   ├── ChatGone                  it does not exist (any longer)
@@ -67,6 +68,7 @@ The exceptions with which a task decides how its run ends (`Retry`, `Drop`, `Ret
 from __future__ import annotations
 
 import re
+from typing import Any
 
 _LONG = 600
 """A message of at most this many characters is printed whole."""
@@ -279,6 +281,29 @@ class RateLimited(PenstockError, TimeoutError):
     def __init__(self, message: str, *, retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class QueueFull(PenstockError):
+    """A queue has as many unfinished jobs as its bound allows, and refused jobs; see `Queue.bound`.
+
+    Nothing of a refused job was stored. A bulk raises it after its last call, and takes every job for which there is
+    room. Repeat the refused ones later, slow the producer down, or answer HTTP 429 or 503.
+
+    queue    the queue that refused, or its shard
+    count    its unfinished jobs, or those of `tenant`
+    bound    how many there may be
+    tenant   whose bound it is; None: the bound of the queue
+    taken    of a bulk: the jobs that were enqueued, in order
+    refused  of a bulk: the positions, from 0, of the others
+    """
+
+    def __init__(
+        self, message: str, *, queue: str = "", count: int = 0, bound: int = 0, tenant: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.queue, self.count, self.bound, self.tenant = queue, count, bound, tenant
+        self.taken: list[Any] = []
+        self.refused: list[int] = [0]
 
 
 class TransactionRefused(PenstockError):

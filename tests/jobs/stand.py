@@ -269,8 +269,9 @@ def readable(dump: Dump) -> Dump:
     if packed := dump.get("meta", {}).pop(b"row", None):
         fields = msgspec.structs.asdict(read_row(packed))
         levels = fields.pop("levels") or []
-        batch = fields.pop("batch") or []
+        batch, bound = fields.pop("batch") or [], fields.pop("bound") or []
         fields |= {f"batch{place}": n for place, n in enumerate(batch) if n}
+        fields |= dict(zip(("bound", "tenant_bound", "refused"), bound, strict=False))
         fields |= {f"entries{int(level)}": n for level, n in zip(levels[::3], levels[1::3], strict=True)}
         fields |= {f"v{int(level)}": v for level, v in zip(levels[::3], levels[2::3], strict=True) if v}
         dump["meta"] |= {name.encode(): b"%d" % number for name, number in fields.items() if number}
@@ -427,6 +428,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "purge_parked": bindings.purge_parked(None, 0, 100),
         "set_retention": Retention(dead_letters=1).store(bindings),
         "show_retention": Retention.of(bindings),
+        "set_bound": bindings._call("set_bound", (bindings.clock.now_ms, 5, 5), int),
         "set_weight": bindings.set_weight("ada", 3),
         "accept": bindings._call("accept", (bindings.clock.now_ms, bytes(8), 0, "kept", record("ada")), bytes),
         "forget_receipts": bindings._call("forget_receipts", (bindings.clock.now_ms, bytes(8)), str),

@@ -88,6 +88,7 @@ COMMANDS = (
     Command("queue spread", "penstock.cli.queue:spread", "spread one tenant over several shards"),
     Command("queue split", "penstock.cli.queue:split", "give a queue more shards, each in a cluster slot of its own"),
     Command("queue keep", "penstock.cli.queue:keep", "limit what is kept of jobs that have ended"),
+    Command("queue bound", "penstock.cli.queue:bound", "refuse jobs beyond a number of unfinished ones"),
     Command("queue order", "penstock.cli.queue:order", "choose in which order jobs are handed out"),
     Command("queue purge", "penstock.cli.queue:purge", "cancel all waiting jobs"),
     Command("queue rm", "penstock.cli.queue:rm", "remove an empty queue"),

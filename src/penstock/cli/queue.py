@@ -54,7 +54,8 @@ def _dead(counts: Counts) -> Text:
 
 def _state(counts: Counts) -> Text:
     scopes = many(counts.paused_scopes, "scope paused", "scopes paused") if counts.paused_scopes else ""
-    return cell("paused" if counts.paused else scopes, "yellow")
+    full = "full" if counts.is_full else ""
+    return cell(", ".join(filter(None, ("paused" if counts.paused else scopes, full))), "yellow")
 
 
 def show_one(name: str, /, *, tenants: int = 10, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -100,6 +101,7 @@ def _describe(queue: QueueDetail, now: float) -> None:
             "parked": f"{counts.parked:,}{parked}",
             "running": f"{counts.running:,}",
             "dead": _dead(counts),
+            **({"bound": _bound(counts)} if counts.bound or counts.tenant_bound else {}),
             **_outbox(queue),
             "keeps": _kept(queue.kept),
             "so far": _totals(counts),
@@ -209,6 +211,36 @@ def keep(
             dead_letters=dead_letters, dead_age=dead_age, results=results, finished=finished, finished_age=finished_age
         )
     show(f"{name} keeps {_kept(kept)}.")
+
+
+def bound(name: str, /, *, jobs: int | None = None, per_tenant: int | None = None, where: Where = HERE) -> None:
+    """Refuse new jobs beyond a number of unfinished ones. Without an option there is no such bound.
+
+    Programs that enqueue more get the error QueueFull. Jobs that are there stay, also beyond a new bound.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    jobs
+        How many jobs of the queue may wait or run.
+    per_tenant
+        How many jobs of each tenant may wait or run.
+    """
+    with where.open() as inspector:
+        queue = inspector.queues.open(name)
+        queue.bound(jobs=jobs, per_tenant=per_tenant)
+        counts = queue.count()
+    show(f"{name} takes {_bound(counts)}.")
+
+
+def _bound(counts: Counts) -> str:
+    bounds = [
+        f"up to {counts.bound:,} jobs, and has {counts.unfinished:,}" if counts.bound else "",
+        f"up to {counts.tenant_bound:,} of each tenant" if counts.tenant_bound else "",
+        f"has refused {counts.refused:,}" if counts.refused else "",
+    ]
+    return "; ".join(filter(None, bounds)) or "any number of jobs"
 
 
 def order(name: str, /, *, by_time: bool | None = None, due_first: bool | None = None, where: Where = HERE) -> None:

@@ -97,6 +97,8 @@ class QueueMetrics:
     penstock_queue_entered_jobs_total    queue           jobs that ever entered the queue
     penstock_queue_ended_runs_total      queue, ending   completed, retried, failed, dropped, cancelled, expired, lost
     penstock_queue_paused                queue           1: no worker gets a job from it
+    penstock_queue_bound_jobs            queue           how many unfinished jobs it may have; only with a bound
+    penstock_queue_refused_jobs_total    queue           jobs that a bound has refused
     penstock_queue_workers               queue           registered worker processes
     penstock_queue_workers_busy          queue           jobs of the queue that they hold
     penstock_queue_workers_capacity      queue           jobs that they run at a time, together with their other queues
@@ -148,6 +150,7 @@ class QueueMetrics:
         oldest = gauge("oldest_seconds", "For how long the oldest ready job has waited")
         oldest_parked = gauge("oldest_parked_seconds", "For how long the oldest parked job has waited")
         paused = gauge("paused", "Whether no job is handed out")
+        bounds = gauge("bound_jobs", "How many unfinished jobs the queue may have")
         workers = gauge("workers", "Registered worker processes")
         busy = gauge("workers_busy", "Jobs that worker processes hold")
         capacity = gauge("workers_capacity", "Jobs that worker processes run at a time, of all their queues")
@@ -155,6 +158,7 @@ class QueueMetrics:
         largest = gauge("largest_tenant_jobs", "Jobs of the tenant that waits most", "state")
         entered = CounterMetricFamily("penstock_queue_entered_jobs", "Jobs that entered the queue", labels=("queue",))
         ended = CounterMetricFamily("penstock_queue_ended_runs", "Ended runs", labels=("queue", "ending"))
+        refused = CounterMetricFamily("penstock_queue_refused_jobs", "Jobs that a bound refused", labels=("queue",))
         for view in self._inspector.queues.all(self._queues()):
             name, counts = view.name, view.counts
             for state in ("ready", "delayed", "sleeping", "running", "dead", "parked"):
@@ -166,6 +170,9 @@ class QueueMetrics:
             oldest_parked.add_metric((name,), counts.oldest_parked)
             paused.add_metric((name,), counts.paused)
             entered.add_metric((name,), counts.entered)
+            if counts.bound is not None:
+                bounds.add_metric((name,), counts.bound)
+            refused.add_metric((name,), counts.refused)
             usage = self._inspector.history.usage(name)
             workers.add_metric((name,), usage.workers)
             busy.add_metric((name,), usage.busy)
@@ -173,7 +180,10 @@ class QueueMetrics:
             tenants.add_metric((name,), usage.tenants)
             largest.add_metric((name, "waiting"), usage.largest.waiting)
             largest.add_metric((name, "running"), usage.largest.running)
-        return [jobs, oldest, oldest_parked, paused, workers, busy, capacity, tenants, largest, entered, ended]
+        return [
+            *(jobs, oldest, oldest_parked, paused, bounds, workers, busy, capacity, tenants, largest, entered, ended),
+            refused,
+        ]
 
 
 class OutboxMetrics:

@@ -21,6 +21,7 @@ In the server:
     expiry.lua            the end of waiting jobs whose `expires` has passed
     results.lua           how jobs ended, kept for the time that each job asked for
     finished.lua          rows of jobs that have ended
+    bounds.lua            how many unfinished jobs a queue has at most, and which calls it refuses
     retention.lua         how many results and dead letters are kept
     notes.lua             the progress and the log that a running job reports
     settling.lua          how the run of a job ends
@@ -78,6 +79,7 @@ In Python:
     finished.py           rows of jobs that have ended
     finished_list.py      lists of them
     tags.py               tags, by which people find jobs
+    bounds.py             how many unfinished jobs a queue takes, and what a bulk was refused
     retention.py          how many dead letters and results a queue keeps
     batching.py           tasks that take many jobs in one call
     pauses.py             pauses of a task or tenant
@@ -85,6 +87,7 @@ In Python:
     middleware.py         the application's code around enqueues and runs
     reporting.py          errors of jobs for a service, and the fields of the running job for logs
     task.py               tasks and calls, which users enqueue
+    enqueue_reply.py      the reply to an enqueue: doubles, and refused jobs
     bulk.py               enqueueing many jobs
     shard_bindings.py     the scripts of shards as round trips
     shard_table.py        the table of shards, and the number of a tenant's shard
@@ -95,6 +98,7 @@ In Python:
     receipts.py           enqueueing from such a store
     claiming.py           claims in a program without a worker
     tenant.py             one tenant of a queue
+    queue_settings.py     the settings of a queue
     queue.py              a queue, which works with or without tasks
     notes.py              progress and log lines, as bytes and as users read them
     durable.py            `step`, `sleep` and `wait_for`

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from penstock.core.clock import Clock, milliseconds
 from penstock.core.idempotency import UNNUMBERED
@@ -26,6 +26,7 @@ from penstock.jobs.counts import (
     tenant_counts,
     tenant_page,
 )
+from penstock.jobs.enqueue_reply import OnDouble, OnRefusal, raise_refusal, read_positions
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.notes import split_result
 from penstock.jobs.record import Record, StoredJob
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from penstock.jobs.pauses import PausedScope
 
 T = TypeVar("T")
-
-OnDouble: TypeAlias = Callable[[int, str], None]
 
 SLICE: Final = 250
 """The most jobs that one round trip cancels or hands back. It bounds the time that the server spends on one script."""
@@ -79,6 +78,7 @@ def scripts() -> Library:
         "jobs/limited_runs.lua",
         "jobs/pauses.lua",
         "jobs/intake.lua",
+        "jobs/bounds.lua",
         "jobs/listeners.lua",
         "jobs/outbox.lua",
         "jobs/effects.lua",
@@ -126,14 +126,20 @@ class QueueBindings:
     # --- enqueue ---
 
     def enqueue(
-        self, jobs: Iterable[Arg], *, durable: bool = False, on_double: OnDouble | None = None
+        self,
+        jobs: Iterable[Arg],
+        *,
+        durable: bool = False,
+        on_double: OnDouble | None = None,
+        on_refusal: OnRefusal | None = None,
     ) -> RoundTrip[list[int]]:
         """Enqueue `jobs`: id, record, id, record, … Returns the positions of ids that the queue has already.
 
         `on_double` is called for each job whose unique key another job holds: with its position and the other id.
+        `on_refusal` is called for each job that a bound refuses; without it, the first refusal is raised.
         """
         args = (*UNNUMBERED, self.clock.now_ms, *jobs)
-        read = self._read_positions if on_double is None else partial(self._read_positions, on_double=on_double)
+        read = partial(self._read_positions, on_double=on_double, on_refusal=on_refusal)
         return RoundTrip(self._enqueue, self._declared, args, read, durable)
 
     def enqueue_plain(self, job_id: str, record: bytes, job: T) -> RoundTrip[T]:
@@ -145,6 +151,8 @@ class QueueBindings:
         def read(reply: int | list[Any]) -> T:
             if type(reply) is int:
                 self._may_take_in = reply != 0
+            elif reply:
+                raise_refusal(self.keys.queue, reply, job_id)
             return job
 
         shortcut = self._take_in if self._may_take_in and len(record) <= MOST_BYTES else None
@@ -157,15 +165,13 @@ class QueueBindings:
         """
         return self._call("take_in", (*UNNUMBERED, self.clock.now_ms, *jobs), bool)
 
-    def _read_positions(self, reply: int | list[Any], on_double: OnDouble | None = None) -> list[int]:
+    def _read_positions(
+        self, reply: int | list[Any], on_double: OnDouble | None = None, on_refusal: OnRefusal | None = None
+    ) -> list[int]:
         if isinstance(reply, int):
             self._may_take_in = bool(reply)
             return []
-        if on_double is not None:
-            for one in reply:
-                if not isinstance(one, int):
-                    on_double(one[0], one[1].decode())
-        return [one for one in reply if isinstance(one, int)]
+        return read_positions(self.keys.queue, reply, on_double, on_refusal)
 
     # --- workers and claims ---
 

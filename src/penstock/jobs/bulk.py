@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from penstock.core.arguments import check_many
 from penstock.core.operations import Operation, Receive, RoundTrip, Send, Unanswered
 from penstock.errors import BadCall
+from penstock.jobs.bounds import Refusals
 from penstock.jobs.job import Job, becomes_double_of
 from penstock.jobs.queue import CHUNK, Queue
 from penstock.jobs.shard import Shard
@@ -23,13 +24,17 @@ CHUNK_TENANTS: Final = 250
 class _Chunk:
     """Drafts for one shard of a queue, with their jobs, until there are enough for a round trip.
 
-    used  the snapshot by which the shard was chosen; None: the queue has no shards
+    used      the snapshot by which the shard was chosen; None: the queue has no shards
+    refusals  notes the jobs that a bound refuses
     """
 
-    __slots__ = ("drafts", "durable", "jobs", "queue", "shard", "tenants", "used")
+    __slots__ = ("drafts", "durable", "jobs", "queue", "refusals", "shard", "tenants", "used")
 
-    def __init__(self, queue: Queue, shard: Shard, used: ShardSnapshot | None, durable: bool) -> None:
+    def __init__(
+        self, queue: Queue, shard: Shard, used: ShardSnapshot | None, durable: bool, refusals: Refusals
+    ) -> None:
         self.queue, self.shard, self.used, self.durable = queue, shard, used, durable
+        self.refusals = refusals
         self.drafts: list[tuple[str, bytes]] = []
         self.jobs: list[Job[Any]] = []
         self.tenants: set[str] = set()
@@ -48,16 +53,21 @@ class _Chunk:
         if sent is not None:
             yield from sent.receive()
         if not self.may_be_sent_ahead:
-            yield from self.queue.enqueue_drafts(self.drafts, durable=self.durable, jobs=self.jobs)
+            yield from self.queue.enqueue_drafts(
+                self.drafts, durable=self.durable, jobs=self.jobs, refusals=self.refusals
+            )
             return None
         call: RoundTrip[Any]
         if self.used is None:
             texts = [text for draft in self.drafts for text in draft]
-            call = self.shard.bindings.enqueue(texts, on_double=becomes_double_of(self.jobs))
+            call = self.shard.bindings.enqueue(
+                texts, on_double=becomes_double_of(self.jobs), on_refusal=self.refusals.of(self.jobs)
+            )
         else:
             from penstock.jobs.sharded_enqueue import ShardChunk
 
-            call = ShardChunk(self.shard, self.drafts, self.jobs).call(self.used.table.text)
+            chunk = ShardChunk(self.shard, self.drafts, self.jobs, refusals=self.refusals)
+            call = chunk.call(self.used.table.text)
         return _SentChunk((yield Send(call)), self)
 
 
@@ -78,13 +88,14 @@ class _SentChunk:
 
             shards = chunk.queue.new_jobs_in
             shards.learn(answer, chunk.used)
-            yield from enqueue_in_shards(shards, chunk.drafts, chunk.jobs, durable=False)
+            yield from enqueue_in_shards(shards, chunk.drafts, chunk.jobs, durable=False, refusals=chunk.refusals)
 
 
 def enqueue_all(calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
     """Enqueue calls of any tasks, 500 of at most 250 tenants per round trip, as the iterable yields them."""
     check_many("enqueue_many", "calls", calls)
     jobs: list[Job[R]] = []
+    refusals = Refusals()
     chunks: dict[tuple[Shard, bool], _Chunk] = {}
     snapshots: dict[ShardMap, ShardSnapshot] = {}
     """The same snapshot is used for all calls: a newer one would let a tenant's jobs pass each other."""
@@ -104,7 +115,7 @@ def enqueue_all(calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
             jobs.append(job)
             group = (job.shard, options.durable)
             if (chunk := chunks.get(group)) is None:
-                chunk = chunks[group] = _Chunk(queue, job.shard, used, options.durable)
+                chunk = chunks[group] = _Chunk(queue, job.shard, used, options.durable, refusals)
             chunk.drafts.append((key, record))
             chunk.jobs.append(job)
             chunk.tenants.add(options.tenant)
@@ -116,6 +127,7 @@ def enqueue_all(calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
             yield from sent.receive()
         raise
     yield from _send_rest(chunks.values(), sent)
+    refusals.raise_first(jobs)
     return jobs
 
 
@@ -134,5 +146,5 @@ def _send_rest(chunks: Iterable[_Chunk], sent: _SentChunk | None) -> Operation[N
 
         used = several[0].used
         assert used is not None
-        parts = [ShardChunk(one.shard, one.drafts, one.jobs) for one in several]
+        parts = [ShardChunk(one.shard, one.drafts, one.jobs, refusals=one.refusals) for one in several]
         yield from enqueue_chunks(queue.new_jobs_in, parts, used)

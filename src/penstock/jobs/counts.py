@@ -15,13 +15,16 @@ class Counts:
 
     Now: `ready`, `delayed`, `running` and `dead` jobs, and `parked` ones, which wait for a place in a limit
     or belong to a paused task or tenant; `dependent` ones, which wait for other jobs; and `sleeping` ones, durable jobs
-    that sleep or wait for a signal.
+    that sleep or wait for a signal. `unfinished`: those that count for a bound.
     `oldest`: seconds since the oldest ready job became ready. `oldest_parked`: seconds for which the oldest parked
     job has waited, since it would have been ready.
 
     Totals: jobs that `entered` the queue; runs that `completed`, were `retried`, `failed` (the job became a dead
     letter), were `dropped`, or `lost` (their worker died); and jobs that were `cancelled` or `expired` while they
     waited.
+
+    Bounds (see `Queue.bound`): `bound` and `tenant_bound`, or None, and how many jobs they have `refused`, since the
+    first of them was set.
 
     Switches: `paused`, `due_first` (see `Queue.due_first`) and `by_time` (see `Queue.fair_by_time`). `paused_scopes`:
     how many tasks and tenants are paused, or still have parked jobs after their pause (see `Queue.pauses`).
@@ -48,17 +51,32 @@ class Counts:
     dependent: int = field(default=0, kw_only=True)
     by_time: bool = field(default=False, kw_only=True)
     sleeping: int = field(default=0, kw_only=True)
+    bound: int | None = field(default=None, kw_only=True)
+    tenant_bound: int | None = field(default=None, kw_only=True)
+    refused: int = field(default=0, kw_only=True)
 
     @property
     def waiting(self) -> int:
         """Ready, delayed, sleeping and parked jobs."""
         return self.ready + self.delayed + self.sleeping + self.parked
 
+    @property
+    def unfinished(self) -> int:
+        """The jobs that count for a bound: ready, delayed, running, parked and dependent ones."""
+        return self.ready + self.delayed + self.running + self.parked + self.dependent
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the queue refuses every new job. With shards, some of them may refuse jobs before."""
+        return self.bound is not None and self.unfinished >= self.bound
+
 
 def read_counts(reply: Sequence[Any]) -> Counts:
     """The counts of a shard, from the reply of its script."""
     now, oldest, *rest, oldest_parked = reply
-    *sums, paused, due_first, parked, scopes, entered, dependent, by_time, sleeping = (int(n or 0) for n in rest)
+    *sums, paused, due_first, parked, scopes, entered, dependent, by_time, sleeping, bound, of_tenant, refused = (
+        int(n or 0) for n in rest
+    )
 
     def age(second: Any) -> float:
         return 0.0 if second is None else max(0.0, now / 1000 - int(second))
@@ -66,7 +84,7 @@ def read_counts(reply: Sequence[Any]) -> Counts:
     return Counts(
         *sums, oldest=age(oldest), oldest_parked=age(oldest_parked), paused=bool(paused), due_first=bool(due_first),
         parked=parked, paused_scopes=scopes, entered=entered, dependent=dependent, by_time=bool(by_time),
-        sleeping=sleeping,
+        sleeping=sleeping, bound=bound or None, tenant_bound=of_tenant or None, refused=refused,
     )  # fmt: skip
 
 
@@ -87,6 +105,9 @@ def total_counts(shards: Sequence[Counts]) -> Counts:
         dependent=sum(shard.dependent for shard in shards),
         by_time=all(shard.by_time for shard in shards),
         sleeping=sum(shard.sleeping for shard in shards),
+        bound=sum(shard.bound or 0 for shard in shards) or None,
+        tenant_bound=max(shard.tenant_bound or 0 for shard in shards) or None,
+        refused=sum(shard.refused for shard in shards),
     )
 
 

@@ -31,18 +31,21 @@ end
 
 -- { now, second in which the oldest ready job became ready (false: none is), ready, delayed, running, dead, completed,
 -- retried, failed, dropped, cancelled, expired, lost, paused, due first, parked, paused scopes, entered, dependent,
--- fair by time, sleeping, second since which the oldest parked job has waited (false: none is parked) }
+-- fair by time, sleeping, the most jobs and the most of a tenant (0: no bound), refused calls, second since which the
+-- oldest parked job has waited (false: none is parked) }
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
 --- frame: look
 function script.counts(base, meta, given)
   local r = s.row
+  local most, of_tenant, refused = unpack(r[_row.BOUND] or { 0, 0, 0 })
   return {
     s.now, counters.oldest_second(r), r[_row.READY], r[_row.DELAYED], r[_row.RUNNING], r[_row.DEAD], r[_row.COMPLETED],
     r[_row.RETRIED], r[_row.FAILED], r[_row.DROPPED], r[_row.CANCELLED], r[_row.EXPIRED], r[_row.LOST], r[_row.PAUSED],
     r[_row.DUE_FIRST], r[_row.PARKED] or 0, r[_row.PAUSES] or 0, s.entered, r[_row.DEPENDENT] or 0,
-    r[_row.WEIGHTED] >= _charge.BY_TIME and 1 or 0, r[_row.SLEEPING] or 0, counters.oldest_parked_second(r),
+    r[_row.WEIGHTED] >= _charge.BY_TIME and 1 or 0, r[_row.SLEEPING] or 0, most, of_tenant, refused,
+    counters.oldest_parked_second(r),
   }
 end
 

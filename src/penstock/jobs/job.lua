@@ -170,12 +170,12 @@ function job.enqueue_now(s, id, body)
 end
 
 -- Enqueues a draft whose id is new, and appends id and record to `set`. If another job holds its unique key, returns
--- the id of that job instead.
---- (s: table, id: str, body: str, generation: int, set: table) -> str | nil
+-- the id of that job instead; if a bound refuses it, nil and what `bounds.refuse` returns.
+--- (s: table, id: str, body: str, generation: int, set: table) -> str | nil, table | nil
 --- uses: base
 function job.add_draft(s, id, body, generation, set)
-  if record.flags(body) >= flag.UNIQUE then
-    local one = unique.field(s, body)
+  local one = record.flags(body) >= flag.UNIQUE and unique.field(s, body)
+  if one then
     local holder = unique.holder(s, one)
     if holder and not job.expire(s, holder) then
       if one[2] == keeping.REPLACE or one[2] == keeping.DEBOUNCE then
@@ -185,8 +185,10 @@ function job.add_draft(s, id, body, generation, set)
       end
       return holder
     end
-    unique.hold(s, one, id, body)
   end
+  local refused = s.bounded and bounds.refuse(s, record.tenant(body))
+  if refused then return nil, refused end
+  if one then unique.hold(s, one, id, body) end
   local drafted = draft.fields(body)
   local due, expires = drafted.due, drafted.expires
   if not record.has(drafted.how, draft.DUE_IS_DATE) then due = s.now + due end

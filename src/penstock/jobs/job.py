@@ -25,8 +25,8 @@ from penstock.errors import (
     ResultTimeout,
 )
 from penstock.jobs import constants
-from penstock.jobs.bindings import OnDouble
 from penstock.jobs.editing import EncodedCall, edit_job
+from penstock.jobs.enqueue_reply import OnDouble
 from penstock.jobs.failures import Attempt, Failures
 from penstock.jobs.notes import JobProgress, LogLine, read_notes, read_progress
 from penstock.jobs.outputs import Output

@@ -42,10 +42,10 @@ _late = { TIMEKEEPER = 250 } -- ms: a due job that is later than this shows that
 
 _taken = { NO = 0, YES = 1 }
 
--- Accepts plain calls: they are due now, and the library chose their ids. Returns 1; or 0 if a worker is idle, the
--- intake is full, a record is large or the queue is new. Then nothing was written, and the caller sends `enqueue` with
--- the same number. This is the shortest way into the queue, so it calls one function, and reads only the first two
--- values of the row. The calls have consecutive numbers, and `number` is the last of them.
+-- Accepts plain calls: they are due now, and the library chose their ids. Returns 1; or 0 if a worker is idle, a bound
+-- may be near, the intake is full, a record is large or the queue is new. Then nothing was written, and the caller
+-- sends `enqueue` with the same number. This is the shortest way into the queue, so it calls one function, and reads
+-- only the first two values of the row. The calls have consecutive numbers, and `number` is the last of them.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, jobs: *
 function script.take_in(base, meta, caller, number, given, jobs, ...)
@@ -54,14 +54,14 @@ function script.take_in(base, meta, caller, number, given, jobs, ...)
     local first = redis.call("HGET", meta, "format")
     return first and row.wrong_format(first) or _taken.NO
   end
-  local _, format, idle_until = cmsgpack.unpack_limit(packed, 2, 0)
+  local _, format, closed_until = cmsgpack.unpack_limit(packed, 2, 0)
   local now = given
   if now == 0 then
     local time = redis.call("TIME")
     now = math.floor(time[1] * 1000 + time[2] / 1000)
   end
   if format ~= record.FORMAT then return row.wrong_format(format) end
-  if idle_until > now then return _taken.NO end
+  if closed_until > now then return _taken.NO end
   return intake.take(caller, number, now, jobs)
 end
 
@@ -71,7 +71,7 @@ end
 function queue.add_jobs(s, caller, number, jobs, first)
   if s.now >= s.next_history then history.add(s) end
   local known, r, ids, seen, set = {}, s.row, {}, {}, {}
-  local unique_ones, limited_ones
+  local unique_ones, limited_ones, first_refused
   for i = first, #jobs, 2 do
     ids[#ids + 1] = jobs[i]
     local flags = string.byte(jobs[i + 1], 27)
@@ -98,29 +98,40 @@ function queue.add_jobs(s, caller, number, jobs, first)
     if old[i] or seen[id] then
       known[#known + 1] = i - 1
     else
-      local holder = job.add_draft(s, id, body, generation + i, set)
-      if holder then known[#known + 1] = { i - 1, holder } else seen[id] = true end
+      local holder, refused = job.add_draft(s, id, body, generation + i, set)
+      if refused then
+        first_refused = first_refused or refused
+        known[#known + 1] = { i - 1, id, unpack(refused) }
+      elseif holder then
+        known[#known + 1] = { i - 1, holder }
+      else
+        seen[id] = true
+      end
     end
   end
   batch.write("HSET", base .. "jobs", set)
   job.commit(s)
   if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
   row.store(s)
+  if caller == "" and first_refused then return bounds.error(first_refused) end
   idempotency.keep(caller, number, known)
   if #known > 0 then return known end
-  return r[_row.IDLE_UNTIL] > s.now and _taken.NO or _taken.YES
+  local closed_until = r[_row.BOUND] and bounds.closed_until(r) or r[_row.IDLE_UNTIL]
+  return closed_until > s.now and _taken.NO or _taken.YES
 end
 
 -- Enqueues `jobs`: id, draft (see record.lua), id, draft, … Send at most a few hundred per call. Returns the positions,
 -- from 0, of ids that are already in the queue; those jobs are not changed. For a double of a unique job (unique.lua)
--- it returns the position and the id of that job, in an array. If all ids are new, it may return a number instead: 1 if
--- the caller should try `take_in` for its next call, because no worker is idle, else 0.
+-- it returns the position and the id of that job, in an array. For a job that a bound refuses (bounds.lua), the array
+-- has the position, the id and what `bounds.refuse` returns. If all ids are new, it may return a number instead: 1 if the caller
+-- should try `take_in` for its next call, because the intake is open, else 0.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, jobs: *
 --- frame: read
 function script.enqueue(base, meta, caller, number, given, jobs, ...)
   local known = idempotency.replay(caller, number)
   if known then return known end
+  bounds.open(s, ARGV, jobs)
   return queue.add_jobs(s, caller, number, ARGV, jobs)
 end
 

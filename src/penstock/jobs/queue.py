@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from penstock import codec
 from penstock.core.arguments import check_whole, utf8_size
@@ -21,6 +21,7 @@ from penstock.jobs.job import Job, becomes_double_of
 from penstock.jobs.keys import check_queue_name
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
 from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, job_start, options_of, value_sections
+from penstock.jobs.queue_settings import QueueSettings
 from penstock.jobs.record import Record, has_powers, pack_sections
 from penstock.jobs.sealed import encode_limit, new_record
 from penstock.jobs.shard import Shard
@@ -28,10 +29,10 @@ from penstock.jobs.shards import ShardMap, ask_all, set_all
 from penstock.settings import Settings
 
 if TYPE_CHECKING:
+    from penstock.jobs.bounds import Refusals
     from penstock.jobs.job_list import Jobs, Wanted
     from penstock.jobs.limits import Limit, LimitInfo
     from penstock.jobs.pauses import Named, PausedScope
-    from penstock.jobs.retention import Retention
     from penstock.jobs.tenant import Tenant
 
 R = TypeVar("R")
@@ -40,7 +41,7 @@ CHUNK: Final = 500
 """Jobs that one round trip of a bulk enqueue sends. They take the server a millisecond or two."""
 
 
-class Queue:
+class Queue(QueueSettings):
     """A named queue of the app. It works with or without tasks and workers."""
 
     def __init__(
@@ -133,8 +134,9 @@ class Queue:
         """Enqueue one value (anything JSON can hold). `options`: see `Options`.
 
         When it returns, the job is accepted, and a worker will get it at least once. Raises BadCall for a value that
-        JSON cannot hold, PayloadTooLarge, and ServerFull when the server is out of memory; then nothing was enqueued.
-        With `durable` it also raises DurabilityUnavailable and NotDurable. One round trip.
+        JSON cannot hold, PayloadTooLarge, QueueFull when the queue is at its bound, and ServerFull when the server is
+        out of memory; then nothing was enqueued. With `durable` it also raises DurabilityUnavailable and NotDurable.
+        One round trip.
         """
         chosen = options_of(f"put() to queue {self.name}", options)
         ((key, record),) = self._draft_values([value], chosen)
@@ -149,21 +151,34 @@ class Queue:
         """Enqueue many values with the same options (see `Options`; an `id` of your own is not among them).
 
         All values are encoded before the first is sent. Raises what `put` raises. After an error of the
-        server, the jobs that were sent before it stay enqueued. One round trip for each 500.
+        server, the jobs that were sent before it stay enqueued. QueueFull says which jobs a bound has refused, after
+        all were sent. One round trip for each 500.
         """
         if "id" in options or "unique" in options:
             raise TypeError("put_many() takes no id, and no unique key: its jobs would all have the same one")
+        from penstock.jobs.bounds import Refusals
+
         chosen = options_of(f"put() to queue {self.name}", options)
         drafts = self._draft_values(values, chosen)
         shard = self.shard_for(chosen.tenant)
         jobs: list[Job[Any]] = [Job(shard, key, ttl=chosen.result_ttl) for key, _ in drafts]
-        yield from self.enqueue_drafts(drafts, durable=chosen.durable, jobs=jobs)
+        refusals = Refusals()
+        yield from self.enqueue_drafts(drafts, durable=chosen.durable, jobs=jobs, refusals=refusals)
+        refusals.raise_first(jobs)
         return jobs
 
     def enqueue_drafts(
-        self, drafts: Iterable[tuple[str, bytes]], *, durable: bool, jobs: Sequence[Job[Any]]
+        self,
+        drafts: Iterable[tuple[str, bytes]],
+        *,
+        durable: bool,
+        jobs: Sequence[Job[Any]],
+        refusals: Refusals | None = None,
     ) -> Operation[None]:
-        """Enqueue drafts, 500 in a round trip. Each of `jobs` that is a double becomes a handle on the first job."""
+        """Enqueue drafts, 500 in a round trip. Each of `jobs` that is a double becomes a handle on the first job.
+
+        Notes in `refusals` the jobs that a bound refuses; without it, raises the first refusal.
+        """
         rest, start = iter(drafts), 0
         while chunk := list(islice(rest, CHUNK)):
             some = jobs[start : start + CHUNK]
@@ -173,19 +188,24 @@ class Queue:
                     JobDraft(job.shard.name, *draft, self.settings.seal) for job, draft in zip(some, chunk, strict=True)
                 ]
                 with self.middleware.around_enqueue(EnqueueContext(some[0].shard.name, given)):
-                    yield from self._enqueue_chunk([(one.key, one.record) for one in given], durable, some)
+                    chunk = [(one.key, one.record) for one in given]
+                    yield from self._enqueue_chunk(chunk, durable, some, refusals)
+                    if refusals is not None:  # middleware counts what was enqueued
+                        given[:] = [one for one, job in zip(given, some, strict=True) if job not in refusals]
             else:
-                yield from self._enqueue_chunk(chunk, durable, some)
+                yield from self._enqueue_chunk(chunk, durable, some, refusals)
 
     def _enqueue_chunk(
-        self, chunk: Sequence[tuple[str, bytes]], durable: bool, jobs: Sequence[Job[Any]]
+        self, chunk: Sequence[tuple[str, bytes]], durable: bool, jobs: Sequence[Job[Any]], refusals: Refusals | None
     ) -> Operation[None]:
         if self.new_jobs_in.named is not None:
             from penstock.jobs.sharded_enqueue import enqueue_in_shards
 
-            return (yield from enqueue_in_shards(self.new_jobs_in, chunk, jobs, durable=durable))
-        texts = [text for draft in chunk for text in draft]
-        yield self.first.bindings.enqueue(texts, durable=durable, on_double=becomes_double_of(jobs))
+            return (yield from enqueue_in_shards(self.new_jobs_in, chunk, jobs, durable=durable, refusals=refusals))
+        texts, on_refusal = [text for draft in chunk for text in draft], None if refusals is None else refusals.of(jobs)
+        yield self.first.bindings.enqueue(
+            texts, durable=durable, on_double=becomes_double_of(jobs), on_refusal=on_refusal
+        )
 
     def shard_for(self, tenant: str) -> Shard:
         """The shard of a tenant's next job, as far as this program knows. Enqueueing it may find another one."""
@@ -408,57 +428,6 @@ class Queue:
         from penstock.jobs.pauses import joined_pauses
 
         return ask_all(self.shards, lambda shard: shard.bindings.pauses(), joined_pauses)
-
-    @verb
-    def keep(
-        self,
-        *,
-        dead_letters: int | None = None,
-        dead_age: float | None = None,
-        results: int | None = None,
-        finished: int | None = None,
-        finished_age: float | None = None,
-    ) -> Operation[None]:
-        """Limit what the queue keeps of jobs that have ended; see `Retention`. None: no limit, or as usual.
-
-        The server keeps these settings. The next turns of workers, and other scripts that settle jobs, remove what is
-        beyond the limits, some hundred at a time. Raises BadCall for numbers out of range. One round trip; with shards,
-        for each, and the numbers hold for each shard.
-        """
-        from penstock.jobs.retention import Retention
-
-        kept = Retention(
-            dead_letters=dead_letters, dead_age=dead_age, results=results, finished=finished, finished_age=finished_age
-        )
-        yield from set_all(self.shards, lambda shard: kept.store(shard.bindings))
-
-    @verb
-    def kept(self) -> RoundTrip[Retention]:
-        """The limits that `keep` has set. One round trip."""
-        from penstock.jobs.retention import Retention
-
-        return Retention.of(self.first.bindings)
-
-    @verb
-    def due_first(self, on: bool = True) -> Operation[None]:
-        """Let delayed jobs that are due go before the other jobs of their tenant and priority.
-
-        The server keeps this setting. One round trip; with shards, for each.
-        """
-        return self._switch("due_first", on)
-
-    @verb
-    def fair_by_time(self, on: bool = True) -> Operation[None]:
-        """Let the tenants share the time of the workers equally, instead of the number of jobs.
-
-        A claim costs a tenant one service, which pays for 10 ms; the end of the run charges the rest of the time since
-        the claim. So a tenant with long jobs is served less often. Weights hold as before. The server keeps this
-        setting. One round trip; with shards, for each.
-        """
-        return self._switch("by_time", on)
-
-    def _switch(self, name: Literal["due_first", "by_time"], on: bool) -> Operation[None]:
-        yield from set_all(self.shards, lambda shard: shard.bindings.set_switch(name, on))
 
     # --- shards ---
 

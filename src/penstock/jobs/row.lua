@@ -1,11 +1,12 @@
 -- The numbers that nearly every script of a queue needs, packed into one value: one command reads all of them, another
 -- writes them. `_row` below lists them in order.
 --
---   meta   HASH   row: format, the end of the last sleep, an array of numbers, when the next row of the history is due
---                      (server ms), and how many jobs have entered the queue, in MessagePack
+--   meta   HASH   row: format, until when the intake is closed (server ms), an array of numbers, when the next row of
+--                      the history is due (server ms), and how many jobs have entered the queue, in MessagePack
 --
--- The script `take_in` reads only the first two; the last two may be missing. No worker is registered as idle after the
--- end of the last sleep (server ms; 0: none is idle).
+-- The script `take_in` reads only the first two; the last two may be missing. The intake is closed until the end of the
+-- last sleep (server ms; 0: none is idle), after which no worker is registered as idle, or because of a bound
+-- (bounds.lua).
 --
 -- Scripts count the jobs in each state; the lengths of lists would include entries of cancelled jobs. The times NEXT_…
 -- are lower bounds: no entry is due earlier, and 0 means that there is no entry. A mark is 1 if its key may hold
@@ -52,6 +53,7 @@ _row = {
   DEPENDENT = 35, -- jobs that wait for other jobs
   SLEEPING = 36, -- durable jobs that sleep or wait for a signal; absent until the first one
   NEXT_EXPIRY = 37, -- server ms: the earliest entry in `expiring` (expiry.lua); absent until the first one
+  BOUND = 38, -- the most jobs (bounds.lua); absent until the first bound
 }
 
 -- The error for a queue that another version has written.
@@ -77,9 +79,8 @@ function row.load(s)
     local first = redis.call("HGET", meta, "format") -- where the first format stored its number
     return first and row.wrong_format(first) or nil
   end
-  local format, idle_until, r, next_history, entered = cmsgpack.unpack(packed)
+  local format, _, r, next_history, entered = cmsgpack.unpack(packed)
   if format ~= record.FORMAT then return row.wrong_format(format) end
-  r[_row.IDLE_UNTIL] = idle_until
   s.row, s.packed, s.next_history, s.entered = r, packed, next_history or 0, entered or 0
 end
 
@@ -95,7 +96,8 @@ end
 --- (s: table)
 --- uses: base meta
 function row.store(s)
-  local packed = cmsgpack.pack(record.FORMAT, s.row[_row.IDLE_UNTIL], s.row, s.next_history, s.entered)
+  local closed_until = s.row[_row.BOUND] and bounds.closed_until(s.row) or s.row[_row.IDLE_UNTIL]
+  local packed = cmsgpack.pack(record.FORMAT, closed_until, s.row, s.next_history, s.entered)
   if s.counted then history.write(s) end
   if packed ~= s.packed then
     redis.call("HSET", meta, "row", packed)

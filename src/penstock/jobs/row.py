@@ -46,7 +46,8 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     flows: int | bool = 0
     dependent: int | bool = 0
     sleeping: int | bool = 0
-    next_expiry: float = 0
+    next_expiry: float | bool = 0
+    bound: list[int] | bool = False
 
     def entries(self) -> dict[int, int]:
         """Level -> entries in all of its lists."""
@@ -58,7 +59,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
 
 class _Packed(msgspec.Struct, array_like=True):
     format: int
-    idle_until: float
+    closed_until: float
     row: Row
     next_history: float
     entered: int

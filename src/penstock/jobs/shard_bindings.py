@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
-from penstock.jobs.bindings import OnDouble, QueueBindings
+from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.constants import MOST_BYTES
+from penstock.jobs.enqueue_reply import OnDouble, OnRefusal
 
 
 class Elsewhere(NamedTuple):
@@ -39,6 +40,7 @@ class ShardBindings:
         plain: bool = False,
         durable: bool = False,
         on_double: OnDouble | None = None,
+        on_refusal: OnRefusal | None = None,
     ) -> RoundTrip[list[int] | Elsewhere]:
         """As `QueueBindings.enqueue`, by this table (see `shards.lua`); `plain`: as `enqueue_plain`.
 
@@ -46,7 +48,7 @@ class ShardBindings:
         """
         queue = self._queue
         args = (*UNNUMBERED, queue.clock.now_ms, table, int(moving), *jobs)
-        read = partial(queue._read_positions, on_double=on_double)
+        read = partial(queue._read_positions, on_double=on_double, on_refusal=on_refusal)
         if plain and queue._may_take_in and len(jobs[1]) <= MOST_BYTES:  # type: ignore[arg-type]
             shortcut = queue._scripts["take_in_shard"]
         else:

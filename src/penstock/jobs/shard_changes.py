@@ -7,6 +7,8 @@ from typing import Final, Literal
 
 from penstock.core.operations import Operation, Parallel
 from penstock.errors import ConfigurationError
+from penstock.jobs.bounds import parts_of, shrink_parts
+from penstock.jobs.bounds import store as store_bound
 from penstock.jobs.keys import MOST_SHARDS
 from penstock.jobs.pauses import scope_name
 from penstock.jobs.record import Record
@@ -43,6 +45,7 @@ def add_shards(shards: ShardMap, number: int) -> Operation[bool]:
                 "shard has jobs of tenants that move; `penstock queue show` says so"
             )
         yield from _refuse_moving_schedules(shards.current.known, number)
+        yield from _divide_bound(shards, number)
         yield from _replace(shards, table, Table(table.version + 1, number, table.number, table.spread))
         yield from _copy_settings(shards, table.number)
     return (yield from finish_change(shards))
@@ -67,6 +70,11 @@ def spread_tenant(shards: ShardMap, tenant: str, number: int) -> Operation[None]
     spread = dict(table.spread)
     if spread.get(tenant, 1) == number:
         return
+    if number > 1 and (yield shards.first.bindings.counts()).tenant_bound:
+        raise ConfigurationError(
+            f"queue {name} has a bound for each tenant, and no shard would know how many jobs {tenant!r} has in the "
+            "others: remove that bound first, with bound(jobs=…) alone"
+        )
     if len(spread) >= MOST_SPREAD and tenant not in spread:
         raise ConfigurationError(
             f"queue {name} has {MOST_SPREAD} tenants that are or were spread over several shards, and each enqueue "
@@ -121,6 +129,16 @@ def _publish(shards: ShardMap) -> Operation[None]:
     """Store the table in all shards."""
     text, (_, *further) = shards.current.table.text, shards.current.known
     yield Parallel(tuple(ShardBindings(one.bindings).adopt(text) for one in further))
+
+
+def _divide_bound(shards: ShardMap, number: int) -> Operation[None]:
+    """Give all of `number` shards their part of the bound, before the table says that there are so many."""
+    its = yield from shrink_parts(shards, number)
+    if its is not None:
+        jobs, per_tenant = its
+        parts = parts_of(jobs, number)
+        for at in range(shards.current.table.number, number):
+            yield store_bound(shards.numbered(at), parts[at], per_tenant)
 
 
 def _copy_settings(shards: ShardMap, before: int) -> Operation[None]:

@@ -14,6 +14,7 @@ from penstock.jobs.shard_bindings import Elsewhere, ShardBindings
 from penstock.jobs.shards import ShardMap, ShardSnapshot
 
 if TYPE_CHECKING:
+    from penstock.jobs.bounds import Refusals
     from penstock.jobs.unique import Unique
 
 _SENT_TOGETHER: Final = 250
@@ -25,12 +26,17 @@ _PIPELINED_TENANTS: Final = 250
 
 
 class ShardChunk(NamedTuple):
-    """Jobs that one call brings to a shard. `moving`: all of their tenants are to move, or have moved."""
+    """Jobs that one call brings to a shard.
+
+    moving    all of their tenants are to move, or have moved
+    refusals  notes the jobs that a bound refuses; None: the first refusal is raised
+    """
 
     shard: Shard
     drafts: Sequence[tuple[str, bytes]]
     jobs: Sequence[Job[Any]]
     moving: bool = False
+    refusals: Refusals | None = None
 
     def call(self, table: str, *, durable: bool = False) -> RoundTrip[list[int] | Elsewhere]:
         return ShardBindings(self.shard.bindings).enqueue(
@@ -39,11 +45,17 @@ class ShardChunk(NamedTuple):
             moving=self.moving,
             durable=durable,
             on_double=becomes_double_of(self.jobs),
+            on_refusal=None if self.refusals is None else self.refusals.of(self.jobs),
         )
 
 
 def enqueue_in_shards(
-    shards: ShardMap, drafts: Sequence[tuple[str, bytes]], jobs: Sequence[Job[Any]], *, durable: bool
+    shards: ShardMap,
+    drafts: Sequence[tuple[str, bytes]],
+    jobs: Sequence[Job[Any]],
+    *,
+    durable: bool,
+    refusals: Refusals | None = None,
 ) -> Operation[None]:
     """Enqueue each draft in the shard of its tenant. Each of `jobs` gets its shard and, if it is a double, its id.
 
@@ -65,7 +77,8 @@ def enqueue_in_shards(
             chunks = []
             for (shard, moving), members in groups.items():
                 some = members[:_SENT_TOGETHER]
-                chunks.append(ShardChunk(shard, [drafts[at] for at in some], [jobs[at] for at in some], moving))
+                group_drafts, group_jobs = [drafts[at] for at in some], [jobs[at] for at in some]
+                chunks.append(ShardChunk(shard, group_drafts, group_jobs, moving, refusals))
             accepted = yield from _send_chunks(shards, chunks, used, durable=durable)
             for (group, members), is_accepted in zip(list(groups.items()), accepted, strict=True):
                 if not is_accepted:  # nothing more is sent there now: a tenant's jobs keep their order
@@ -96,7 +109,7 @@ def enqueue_chunks(shards: ShardMap, chunks: Iterable[ShardChunk], used: ShardSn
         accepted = yield from _send_chunks(shards, group, used, durable=False)
         for chunk, is_accepted in zip(group, accepted, strict=True):
             if not is_accepted:
-                yield from enqueue_in_shards(shards, chunk.drafts, chunk.jobs, durable=False)
+                yield from enqueue_in_shards(shards, chunk.drafts, chunk.jobs, durable=False, refusals=chunk.refusals)
 
 
 def _send_chunks(

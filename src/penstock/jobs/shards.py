@@ -155,15 +155,16 @@ class ShardMap:
     @property
     def possible(self) -> tuple[Shard, ...]:
         """All shards that the queue may ever have, and a worker may have to serve."""
-        return tuple(map(self._numbered, range(1 if self.named is None else MOST_SHARDS)))
+        return tuple(map(self.numbered, range(1 if self.named is None else MOST_SHARDS)))
 
-    def _numbered(self, number: int) -> Shard:
+    def numbered(self, number: int) -> Shard:
+        """The shard with this number, which the queue may not have yet."""
         if number not in self._shards:
             self._shards.setdefault(number, self._make(shard_name(self.first.name, number)))
         return self._shards[number]
 
     def _snapshot(self, table: Table) -> ShardSnapshot:
-        return ShardSnapshot([self._numbered(number) for number in range(table.number)], table)
+        return ShardSnapshot([self.numbered(number) for number in range(table.number)], table)
 
     @property
     def is_checked(self) -> bool:
@@ -178,7 +179,7 @@ class ShardMap:
         queue, tilde, _ = name.partition("~")
         if colon and queue == self.first.name:
             with suppress(ConfigurationError):
-                return self._numbered(int(check_queue_name(name).partition("~")[2]) if tilde else 0)
+                return self.numbered(int(check_queue_name(name).partition("~")[2]) if tilde else 0)
         raise ConfigurationError(
             f"job id {job_id!r}: queue {self.first.name} has shards, so write the whole id, as in job.id"
         )

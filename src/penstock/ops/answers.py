@@ -78,7 +78,7 @@ class QueueDetail:
     """The tenants that are spread over several shards, and over how many."""
 
 
-Kind: TypeAlias = Literal["no_worker", "lost", "late", "paused", "unknown_task", "failing", "parked", "dead"]
+Kind: TypeAlias = Literal["no_worker", "lost", "full", "late", "paused", "unknown_task", "failing", "parked", "dead"]
 """What was found, the most urgent first."""
 
 

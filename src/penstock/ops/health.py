@@ -98,6 +98,10 @@ def _of_counts(name: str, counts: Counts, workers: Sequence[WorkerInfo]) -> list
     elif counts.ready and counts.oldest > LATE_AFTER:
         message, advice = f"{name}: its oldest ready job has waited {waits}", f"penstock queue show {name}"
         found.append(Finding("late", name, counts.ready, counts.oldest, message, advice))
+    if counts.is_full:
+        jobs, refused = many(counts.unfinished, "unfinished job"), many(counts.refused, "job")
+        message = f"{name} is full: it has {jobs}, its bound is {counts.bound:,}, and it has refused {refused} so far"
+        found.append(Finding("full", name, counts.unfinished, 0.0, message, f"penstock queue show {name}"))
     if counts.oldest_parked >= PARKED_AFTER:
         waits = f"has waited for {age(counts.oldest_parked)}"
         message = f"{name}: the oldest of its {many(counts.parked, 'parked job')} {waits}"

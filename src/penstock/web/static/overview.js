@@ -45,7 +45,7 @@ function FindJob() {
     <input id="find" name="id" type="search" placeholder=${t("find")} aria-label=${t("find")} /></form>`;
 }
 
-const KINDS = { no_worker: "bad", lost: "bad", late: "warn", paused: "warn", unknown_task: "warn", failing: "warn", parked: "warn", dead: "bad" };
+const KINDS = { no_worker: "bad", lost: "bad", full: "bad", late: "warn", paused: "warn", unknown_task: "warn", failing: "warn", parked: "warn", dead: "bad" };
 
 /** The most urgent finding about a queue; without one, whether something happens in it. */
 export function State({ queue }) {
