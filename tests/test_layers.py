@@ -20,6 +20,7 @@ Rule = Callable[[Sources], list[str]]
 # From the ground up. A package imports only from itself and from floors below its own. Deferred imports, imports for
 # the type checker and .lua files that a module cuts into scripts count too.
 FLOORS = [
+    {"short_names"},
     {"errors", "settings", "lazy"},
     {"models", "sealing"},
     {"codec", "config"},

@@ -67,15 +67,9 @@ The exceptions with which a task decides how its run ends (`Retry`, `Drop`, `Ret
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-_LONG = 600
-"""A message of at most this many characters is printed whole."""
-
-_QUOTED = re.compile(r"""(['"])((?:(?!\1)[^\\]|\\.){250})(?:(?!\1)[^\\]|\\.){60,}\1""", re.DOTALL)
-_UNBROKEN = re.compile(r"(\S{250})\S{60,}")
-"""A word too long to print whole. The path of a file is usually shorter."""
+from penstock.short_names import with_short_names
 
 
 class PenstockError(Exception):
@@ -86,13 +80,6 @@ class PenstockError(Exception):
 
     def __str__(self) -> str:
         return with_short_names(super().__str__())
-
-
-def with_short_names(message: str) -> str:
-    """The message. If it is long, its long quoted texts and long words are cut."""
-    if len(message) <= _LONG:
-        return message
-    return _UNBROKEN.sub(r"\1…", _QUOTED.sub(r"\1\2…\1", message))
 
 
 class ConfigurationError(PenstockError, ValueError):

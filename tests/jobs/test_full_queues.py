@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -306,6 +307,17 @@ async def test_a_full_queue_takes_plain_jobs_again_when_some_have_ended(queue: Q
         assert taken == 150
         for item in await do(queue.claim, 150):
             await do(item.complete)
+
+
+async def test_of_calls_that_travel_together_each_gets_its_own_answer(queue: Queue):
+    await queue.bound.aio(jobs=300)
+    answers = await asyncio.gather(*(queue.put.aio(n) for n in range(500)), return_exceptions=True)
+    jobs = [one for one in answers if not isinstance(one, BaseException)]
+    assert len(jobs) == 300
+    assert all(isinstance(one, QueueFull) for one in answers if one not in jobs)
+    assert {await job.status.aio() for job in jobs[::25]} == {Status.READY}
+    counts = await queue.count.aio()
+    assert (counts.ready, counts.refused) == (300, 200)
 
 
 # --- shards ---

@@ -56,7 +56,8 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cli.exits import Exit, exit_for
-from penstock.errors import PenstockError, with_short_names
+from penstock.errors import PenstockError
+from penstock.short_names import with_short_names
 from penstock.worker.standard_streams import open_closed_streams, print_any_text
 
 if TYPE_CHECKING:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.errors import QueueFull
+
+if TYPE_CHECKING:
+    from penstock.jobs.job import Job
 
 OnDouble: TypeAlias = Callable[[int, str], None]
 OnRefusal: TypeAlias = Callable[[int, QueueFull], None]
@@ -33,6 +36,15 @@ def raise_refusal(queue: str, reply: int | Sequence[Any], job_id: str) -> None:
     for one in () if isinstance(reply, int) else reply:
         if not isinstance(one, int) and len(one) > 2 and one[1] == job_id.encode():
             raise _queue_full(queue, *one[2:])
+
+
+def becomes_double_of(jobs: Sequence[Job[Any]]) -> OnDouble:
+    """Returns a callback that turns the handle of a double into a handle on the job that holds the key."""
+
+    def change(position: int, key: str) -> None:
+        jobs[position].key = key
+
+    return change
 
 
 def _queue_full(queue: str, count: int, bound: int, tenant: bytes | None = None) -> QueueFull:

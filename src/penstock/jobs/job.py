@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -26,7 +26,6 @@ from penstock.errors import (
 )
 from penstock.jobs import constants
 from penstock.jobs.editing import EncodedCall, edit_job
-from penstock.jobs.enqueue_reply import OnDouble
 from penstock.jobs.failures import Attempt, Failures
 from penstock.jobs.notes import JobProgress, LogLine, read_notes, read_progress
 from penstock.jobs.outputs import Output
@@ -391,15 +390,6 @@ class _ProgressReports:
         if self._show is not None and progress != self._shown:
             self._shown = progress
             self._show(progress)
-
-
-def becomes_double_of(jobs: Sequence[Job[Any]]) -> OnDouble:
-    """Returns a callback that turns the handle of a double into a handle on the job that holds the key."""
-
-    def change(position: int, key: str) -> None:
-        jobs[position].key = key
-
-    return change
 
 
 _ASK_AGAIN = 1.0

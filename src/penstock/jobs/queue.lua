@@ -123,8 +123,8 @@ end
 -- Enqueues `jobs`: id, draft (see record.lua), id, draft, … Send at most a few hundred per call. Returns the positions,
 -- from 0, of ids that are already in the queue; those jobs are not changed. For a double of a unique job (unique.lua)
 -- it returns the position and the id of that job, in an array. For a job that a bound refuses (bounds.lua), the array
--- has the position, the id and what `bounds.refuse` returns. If all ids are new, it may return a number instead: 1 if the caller
--- should try `take_in` for its next call, because the intake is open, else 0.
+-- has the position, the id and what `bounds.refuse` returns. If all ids are new, it may return a number instead: 1 if
+-- the caller should try `take_in` for its next call, because the intake is open, else 0.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, jobs: *
 --- frame: read

@@ -16,8 +16,9 @@ from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.constants import UNIQUE
 from penstock.jobs.counts import Counts, WorkerInfo, total_counts
 from penstock.jobs.dead_letters import DeadLetters
+from penstock.jobs.enqueue_reply import becomes_double_of
 from penstock.jobs.item import Item, check_claim, checked_lease
-from penstock.jobs.job import Job, becomes_double_of
+from penstock.jobs.job import Job
 from penstock.jobs.keys import check_queue_name
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
 from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, job_start, options_of, value_sections
