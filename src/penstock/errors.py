@@ -271,10 +271,9 @@ class RateLimited(PenstockError, TimeoutError):
 
 
 class QueueFull(PenstockError):
-    """A queue has as many unfinished jobs as its bound allows, and refused jobs; see `Queue.bound`.
+    """A queue has as many unfinished jobs as its bound allows, and refused jobs, of which nothing was stored.
 
-    Nothing of a refused job was stored. A bulk raises it after its last call, and takes every job for which there is
-    room. Repeat the refused ones later, slow the producer down, or answer HTTP 429 or 503.
+    Repeat them later, slow the producer down, or answer HTTP 429 or 503. A bulk raises it after its last call.
 
     queue    the queue that refused, or its shard
     count    its unfinished jobs, or those of `tenant`

@@ -26,7 +26,7 @@ from penstock.jobs.counts import (
     tenant_counts,
     tenant_page,
 )
-from penstock.jobs.enqueue_reply import OnDouble, OnRefusal, raise_refusal, read_positions
+from penstock.jobs.enqueue_reply import EnqueueReplies, OnDouble, OnRefusal
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.notes import split_result
 from penstock.jobs.record import Record, StoredJob
@@ -117,8 +117,7 @@ class QueueBindings:
         self._enqueue = self._scripts["enqueue"]
         self._turn = self._scripts["turn"]
         self._take_in = self._scripts["take_in"]
-        self._may_take_in = False
-        """Whether the server said that no worker is idle, so that it will probably take a job into the intake."""
+        self.replies = EnqueueReplies(keys.queue)
 
     def _call(self, name: str, args: tuple[Arg, ...], read: Any) -> RoundTrip[Any]:
         return RoundTrip(self._scripts[name], self._declared, args, read)
@@ -139,7 +138,7 @@ class QueueBindings:
         `on_refusal` is called for each job that a bound refuses; without it, the first refusal is raised.
         """
         args = (*UNNUMBERED, self.clock.now_ms, *jobs)
-        read = partial(self._read_positions, on_double=on_double, on_refusal=on_refusal)
+        read = partial(self.replies.positions, on_double=on_double, on_refusal=on_refusal)
         return RoundTrip(self._enqueue, self._declared, args, read, durable)
 
     def enqueue_plain(self, job_id: str, record: bytes, job: T) -> RoundTrip[T]:
@@ -150,12 +149,12 @@ class QueueBindings:
 
         def read(reply: int | list[Any]) -> T:
             if type(reply) is int:
-                self._may_take_in = reply != 0
+                self.replies.may_take_in = reply != 0
             elif reply:
-                raise_refusal(self.keys.queue, reply, job_id)
+                self.replies.raise_refusal(reply, job_id)
             return job
 
-        shortcut = self._take_in if self._may_take_in and len(record) <= MOST_BYTES else None
+        shortcut = self._take_in if self.replies.may_take_in and len(record) <= MOST_BYTES else None
         return RoundTrip(self._enqueue, self._declared, args, read, shortcut=shortcut, group_from=len(args) - 2)
 
     def take_in(self, *jobs: str | bytes) -> RoundTrip[bool]:
@@ -164,14 +163,6 @@ class QueueBindings:
         False: nothing was written; send `enqueue` with the same number.
         """
         return self._call("take_in", (*UNNUMBERED, self.clock.now_ms, *jobs), bool)
-
-    def _read_positions(
-        self, reply: int | list[Any], on_double: OnDouble | None = None, on_refusal: OnRefusal | None = None
-    ) -> list[int]:
-        if isinstance(reply, int):
-            self._may_take_in = bool(reply)
-            return []
-        return read_positions(self.keys.queue, reply, on_double, on_refusal)
 
     # --- workers and claims ---
 

@@ -48,8 +48,8 @@ class ShardBindings:
         """
         queue = self._queue
         args = (*UNNUMBERED, queue.clock.now_ms, table, int(moving), *jobs)
-        read = partial(queue._read_positions, on_double=on_double, on_refusal=on_refusal)
-        if plain and queue._may_take_in and len(jobs[1]) <= MOST_BYTES:  # type: ignore[arg-type]
+        read = partial(queue.replies.positions, on_double=on_double, on_refusal=on_refusal)
+        if plain and queue.replies.may_take_in and len(jobs[1]) <= MOST_BYTES:  # type: ignore[arg-type]
             shortcut = queue._scripts["take_in_shard"]
         else:
             shortcut = None
