@@ -59,6 +59,7 @@ LIGHT = {
     "penstock.errors",
     "penstock.cli.exits",
     "penstock.cli",
+    "penstock.short_names",
     "penstock.worker",
     "penstock.worker.standard_streams",
 }

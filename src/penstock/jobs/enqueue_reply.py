@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from penstock.errors import QueueFull
-
-if TYPE_CHECKING:
-    from penstock.jobs.job import Job
 
 OnDouble: TypeAlias = Callable[[int, str], None]
 OnRefusal: TypeAlias = Callable[[int, QueueFull], None]
@@ -50,7 +47,13 @@ class EnqueueReplies:
                 raise _queue_full(self._queue, *one[2:])
 
 
-def becomes_double_of(jobs: Sequence[Job[Any]]) -> OnDouble:
+class Handle(Protocol):
+    """A handle on a job, as far as the key of the job goes."""
+
+    key: str
+
+
+def becomes_double_of(jobs: Sequence[Handle]) -> OnDouble:
     """Returns a callback that turns the handle of a double into a handle on the job that holds the key."""
 
     def change(position: int, key: str) -> None:
