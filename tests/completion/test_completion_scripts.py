@@ -23,7 +23,7 @@ RULES = DirectoryRules().encode()
 ANN = card("Ann", ["ann"])
 BOB = card("Bob", ["bob"])
 U1 = card("u1", ["u1"])
-SCRIPTS = contacts_scripts().scripts | directory_scripts().scripts
+SCRIPTS = {**contacts_scripts().scripts, **directory_scripts().scripts}
 
 
 def every_call() -> dict[str, tuple[Any, ...]]:

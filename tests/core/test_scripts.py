@@ -2,6 +2,8 @@
 
 import ast
 import hashlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -422,3 +424,26 @@ def test_every_noun_can_cut_its_files(module: str, function: str):
 
 def test_every_noun_has_a_library():
     assert {module.split(".")[1] for module, _ in libraries()} == {"completion", "files", "jobs", "locks", "messages"}
+
+
+def test_a_script_is_assembled_when_it_is_first_used():
+    scripts = cut({"lane.lua": LANE, "queue.lua": QUEUE})
+    assert scripts._made == {}
+    (name,) = scripts
+    assert scripts._made == {}
+    assert scripts[name] is scripts[name]
+    assert [*scripts._made] == [name]
+
+
+def test_a_program_that_enqueues_assembles_no_script_of_workers():
+    code = """if True:
+        from penstock import Penstock
+        from penstock.jobs.bindings import scripts
+        app = Penstock("unix:///nowhere")
+        @app.task
+        def work(n: int) -> None: ...
+        type(work).enqueue.operation(work, 1)
+        print(*sorted(scripts().scripts._made))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["enqueue", "take_in"]

@@ -78,8 +78,8 @@ def libraries() -> Iterator[tuple[str, ...]]:
 
 def chunks(texts: Mapping[str, str]) -> dict[str, str]:
     """The input of luacheck: name -> text, for each script and each function of these files."""
-    sections = link(texts)
-    alone = {f"function {section.name}": _alone(section, sections) for section in sections if not section.is_script}
+    functions, _ = link(texts)
+    alone = {f"function {name}": _alone(function, functions) for name, function in functions.items()}
     # A key may be declared only so that a moving slot refuses the script.
     return alone | {
         f"script {name}": re.sub(r"(= KEYS\[\d+\])$", r"\1 -- luacheck: ignore 211", script.source, flags=re.MULTILINE)
@@ -87,13 +87,14 @@ def chunks(texts: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _alone(function: Section, sections: list[Section]) -> str:
+def _alone(function: Section, functions: Mapping[str, Section]) -> str:
     lines = [f"local {', '.join(function.uses)} = unpack(KEYS)"] if function.uses else []
     lines.append("local F = {}")
-    for section in sections:
-        if section.name in function.calls:
-            lines.append(f"function F.{section.flat_name}(...) return {', '.join([*section.uses, '...'])} end")
-    return "\n".join([*lines, scripts.as_field(function), "return F"])
+    for name in functions:
+        if name in function.calls:
+            called = functions[name]
+            lines.append(f"function F.{called.flat_name}(...) return {', '.join([*called.uses, '...'])} end")
+    return "\n".join([*lines, function.as_field, "return F"])
 
 
 def faults(texts: Mapping[str, str]) -> list[str]:

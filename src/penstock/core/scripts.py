@@ -65,7 +65,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pkgutil import get_data
 
@@ -103,6 +103,31 @@ class Script:
         return hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 
+class Scripts(Mapping[str, Script]):
+    """The scripts of some files by name. Each is assembled when it is first used, because a program uses few of them.
+
+    Assembling all scripts of a queue takes ten times as long as those that a producer or a worker uses.
+    """
+
+    def __init__(self, functions: Mapping[str, Section], scripts: Mapping[str, Section]) -> None:
+        self._functions = functions
+        self._sections = scripts
+        self._made: dict[str, Script] = {}
+
+    def __getitem__(self, name: str) -> Script:
+        made = self._made.get(name)
+        if made is None:
+            # Two threads may assemble it at once; both get the same one.
+            made = self._made.setdefault(name, _assemble(self._sections[name], self._functions))
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sections)
+
+    def __len__(self) -> int:
+        return len(self._sections)
+
+
 class Library:
     """The scripts of some .lua files, named by folder and file: `library["enqueue"]` is the script of that name."""
 
@@ -122,7 +147,7 @@ def read(name: str) -> str:
     return data.decode()
 
 
-def cut(texts: Mapping[str, str]) -> dict[str, Script]:
+def cut(texts: Mapping[str, str]) -> Scripts:
     """The scripts of these texts (file name -> text), each with the functions it reaches.
 
     Raises ValueError, which names file and line where it can, for
@@ -133,23 +158,22 @@ def cut(texts: Mapping[str, str]) -> dict[str, Script]:
     - functions that call each other
     - a call of a function whose `uses` lists a name that the caller neither binds nor lists itself
     """
-    sections = link(texts)
-    return {section.name: _assemble(section, sections) for section in sections if section.is_script}
+    return Scripts(*link(texts))
 
 
-def _assemble(script: Section, sections: Sequence[Section]) -> Script:
+def _assemble(script: Section, functions: Mapping[str, Section]) -> Script:
     lines = ["#!lua" + (f" flags={','.join(script.flags)}" if script.flags else "")]
     lines += [f"local {key} = KEYS[{i}]" for i, key in enumerate(script.keys, 1)]
     lines += [f"local {arg} = {_BINDING[kind].format(i)}" for i, (arg, kind) in enumerate(script.args, 1)]
-    source = "\n".join([*lines, *_body(script, sections)])
+    source = "\n".join([*lines, *_body(script, functions)])
     names = tuple(arg for arg, _ in script.args)
     return Script(script.name, tuple(script.keys), names, tuple(script.flags), source, script.is_open)
 
 
-def _body(script: Section, sections: Sequence[Section]) -> list[str]:
+def _body(script: Section, functions: Mapping[str, Section]) -> list[str]:
     """The lines of a script, with each function just before the first statement that needs it."""
-    shared = callees(script, sections, lambda function: function.is_seldom)
-    missing = {function.flat_name: function for function in shared}
+    shared = {function.name: function for function in callees(script, functions, lambda function: function.is_seldom)}
+    missing = {function.flat_name: function for function in shared.values()}
     # With its fields named at once, the table need not grow.
     fields = ", ".join(f"{name} = false" for name in missing)
     lines = ["local F = {" + fields + "}"] if missing else []
@@ -159,20 +183,10 @@ def _body(script: Section, sections: Sequence[Section]) -> list[str]:
             statement = len(lines)
         for word in _WORD.findall(line):
             if word in missing:
-                needed = [one for one in callees(missing[word], sections) if one.flat_name in missing]
+                needed = [one for one in callees(missing[word], functions) if one.flat_name in missing]
                 needed.append(missing[word])
                 lines[statement:statement] = [
-                    _when_called(
-                        one,
-                        [
-                            private
-                            for private in callees(one, sections, set(shared).__contains__)
-                            if private not in shared
-                        ],
-                    )
-                    if one.is_seldom
-                    else as_field(one)
-                    for one in needed
+                    _when_called(one, functions, shared) if one.is_seldom else one.as_field for one in needed
                 ]
                 statement += len(needed)
                 for one in needed:
@@ -181,13 +195,8 @@ def _body(script: Section, sections: Sequence[Section]) -> list[str]:
     return lines
 
 
-def as_field(function: Section) -> str:
-    """The text that defines the function in a script."""
-    body = "\n".join(line.lstrip() for line in function.code.split("\n"))
-    return f"function F.{function.flat_name}({', '.join(function.parameters)})\n{body}\nend"
-
-
-def _when_called(function: Section, private: Sequence[Section]) -> str:
+def _when_called(function: Section, functions: Mapping[str, Section], shared: Mapping[str, Section]) -> str:
     """The text of a stub, whose first call defines the seldom function and the functions that only it needs."""
-    inner = "\n".join(map(as_field, [*private, function]))
+    private = [one for one in callees(function, functions, lambda one: one.name in shared) if one.name not in shared]
+    inner = "\n".join([one.as_field for one in (*private, function)])
     return f"function F.{function.flat_name}(...)\n{inner}\nreturn F.{function.flat_name}(...)\nend"

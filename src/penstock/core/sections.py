@@ -73,6 +73,7 @@ class Section:
     body   its statements as written, including those of the frame that a script names
     code   the body as the server receives it
     calls  the functions that it calls directly
+    position  of a function in an order in which callees come first
     """
 
     file: str
@@ -88,6 +89,7 @@ class Section:
     body: str = ""
     code: str = ""
     calls: dict[str, None] = field(default_factory=dict)
+    position: int = 0
 
     @property
     def is_script(self) -> bool:
@@ -101,9 +103,15 @@ class Section:
     def is_frame(self) -> bool:
         return self.match["noun"] == "frame"
 
-    @property
+    @cached_property
     def flat_name(self) -> str:
         return self.name.replace(".", "_")
+
+    @cached_property
+    def as_field(self) -> str:
+        """The text that defines the function in a script."""
+        body = "\n".join([line.lstrip() for line in self.code.split("\n")])
+        return f"function F.{self.flat_name}({', '.join(self.parameters)})\n{body}\nend"
 
     @property
     def is_open(self) -> bool:
@@ -113,8 +121,8 @@ class Section:
         return _fault(self.file, self.match.string, self.match.start("noun"), f"{self.name} {text}")
 
 
-def link(texts: Mapping[str, str]) -> list[Section]:
-    """All functions, callees before callers, then all scripts. Raises as `cut` does."""
+def link(texts: Mapping[str, str]) -> tuple[dict[str, Section], dict[str, Section]]:
+    """All functions by name, callees before callers, and all scripts by name. Raises as `cut` does."""
     sections: dict[str, Section] = {}
     literals: dict[str, str] = {}
     layouts: dict[str, Layout] = {}
@@ -142,21 +150,30 @@ def link(texts: Mapping[str, str]) -> list[Section]:
         order = [*TopologicalSorter({name: section.calls for name, section in functions.items()}).static_order()]
     except CycleError as circle:
         raise ValueError(f"functions call each other: {' and '.join(circle.args[1][1:])}") from None
-    return [functions[name] for name in order] + [section for section in sections.values() if section.is_script]
+    for position, name in enumerate(order):
+        functions[name].position = position
+    return {name: functions[name] for name in order}, {
+        section.name: section for section in sections.values() if section.is_script
+    }
 
 
 def callees(
-    section: Section, sections: Sequence[Section], ends_at: Callable[[Section], bool] = lambda _: False
+    section: Section, functions: Mapping[str, Section], ends_at: Callable[[Section], bool] = lambda _: False
 ) -> list[Section]:
-    """The functions that a section calls, directly or not, in the order of `sections`: callees first.
+    """The functions that a section calls, directly or not, callees first.
 
-    `ends_at`: returns True for a function whose own calls are not followed.
+    functions  all functions by name, as `link` returns them
+    ends_at    returns True for a function whose own calls are not followed
     """
-    needed = set(section.calls)
-    for function in reversed(sections):
-        if function.name in needed and not function.is_script and not ends_at(function):
-            needed.update(function.calls)
-    return [function for function in sections if function.name in needed and not function.is_script]
+    needed: dict[str, Section] = {}
+    found = [*section.calls]
+    while found:
+        name = found.pop()
+        if name not in needed:
+            needed[name] = functions[name]
+            if not ends_at(functions[name]):
+                found += functions[name].calls
+    return sorted(needed.values(), key=lambda function: function.position)
 
 
 # --- reading ---

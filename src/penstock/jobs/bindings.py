@@ -115,7 +115,6 @@ class QueueBindings:
         self._declared = keys.declared
         self._scripts = scripts().scripts
         self._enqueue = self._scripts["enqueue"]
-        self._turn = self._scripts["turn"]
         self._take_in = self._scripts["take_in"]
         self.replies = EnqueueReplies(keys.queue)
 
@@ -234,7 +233,7 @@ class QueueBindings:
             turn = TurnReply(True, refused, _seconds(due_in), bool(more), claims, _seconds(suspect))
             return turn.with_offers(offers) if offers else turn
 
-        return RoundTrip(self._turn, self._declared, tuple(args), read)
+        return RoundTrip(self._scripts["turn"], self._declared, tuple(args), read)
 
     def settle(self, incarnation: str, settlement: Settlement, row: bytes = b"") -> RoundTrip[bool]:
         """Settle one claim outside of a turn. False: the incarnation no longer holds the job; nothing was written."""
