@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from penstock.app import Penstock
 from penstock.cli import DEBUG, metrics, reload, version
@@ -24,16 +24,17 @@ from penstock.errors import ConfigurationError, PenstockError
 from penstock.settings import LogLevel, MiB, WorkerSettings
 from penstock.terminal.signals import not_ignored
 from penstock.worker.app import named_queues
-from penstock.worker.forkserver import loop_factory
+from penstock.worker.event_loop import loop_factory
 from penstock.worker.init_process import continue_in_child
 from penstock.worker.logs import LogFormat, start_logging
 from penstock.worker.parent_pipe import StopRequests
 from penstock.worker.shared_status import VARIABLE as STATUS_VARIABLE
 from penstock.worker.shared_status import SharedStatus
 from penstock.worker.supervisor import Supervisor
-from penstock.worker.trial_process import trial_worker
 from penstock.worker.trials import VARIABLE as TRIAL_VARIABLE
-from penstock.worker.worker import Worker
+
+if TYPE_CHECKING:  # a supervisor does not import what runs jobs
+    from penstock.worker.worker import Worker
 
 log = logging.getLogger("penstock.worker")
 
@@ -242,10 +243,14 @@ class _Command:
         return partial(start_logging, self.style, self.level)
 
     def _worker(self) -> Worker:
+        from penstock.worker.worker import Worker
+
         return Worker(self.app, self.settings, start_logging=self._start_logging)
 
     async def _run_as_child(self, status: SharedStatus) -> int:
         if os.environ.pop(TRIAL_VARIABLE, None):
+            from penstock.worker.trial_process import trial_worker
+
             worker = trial_worker(self.app, self.settings, status, self._start_logging)
         else:
             worker = self._worker()

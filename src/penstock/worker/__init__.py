@@ -23,6 +23,7 @@ The modules of this folder, in reading order:
     thread_timeout.py     the timeout of a task in a thread
     isolation.py          runs in processes of their own, on the worker's side
     forkserver.py         the process that forks them
+    event_loop.py         the event loop of a worker's processes
     spawned.py            a process that is started afresh for a run, where the fork server fails
     run_channel.py        the socket to a process that runs one job
     supervisor.py         one or several worker processes, replaced when they die

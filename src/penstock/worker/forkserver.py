@@ -50,6 +50,7 @@ from penstock.jobs.notes import encode_notes
 from penstock.jobs.record import Record
 from penstock.jobs.registry import Registry
 from penstock.settings import WorkerSettings
+from penstock.worker.event_loop import loop_factory
 from penstock.worker.execution import Execution
 from penstock.worker.run import JobRun
 from penstock.worker.standard_streams import open_closed_streams
@@ -101,15 +102,6 @@ def find_task(module: Any, name: str) -> Definition | None:
     except AttributeError:
         return None
     return found if isinstance(found, Definition) else None
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The factory for event loops: uvloop's if it is installed, else None, which selects asyncio's own."""
-    try:
-        factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
-    except ImportError:
-        return None
-    return factory
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from penstock.settings import WorkerSettings
 from penstock.worker.app import App
-from penstock.worker.forkserver import loop_factory
+from penstock.worker.event_loop import loop_factory
 from penstock.worker.parent_pipe import StopRequests
 from penstock.worker.shared_status import SharedStatus
 from penstock.worker.standard_streams import open_closed_streams
