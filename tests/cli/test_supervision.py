@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -395,3 +396,19 @@ def test_a_signal_to_the_process_group_is_one_stop(shop, begun, tmp_path: Path, 
     finally:
         group.kill()
         group.wait()
+
+
+def test_a_process_that_was_asked_to_stop_has_no_successor(start, run, shop, server):
+    supervisor = start("worker", "tasks:app", "--processes", "2", **shop.where)
+    where = ("--url", server.address, "--prefix", shop.where["SHOP"])
+    shop.nap.enqueue(0).result(timeout=scaled(30))
+    for left in (1, 0):
+        worker = shop.nap.enqueue(0).result(timeout=scaled(30))
+        done = run("worker", "stop", f"{socket.gethostname()}:{worker}", *where)
+        assert (done.returncode, "is asked to stop" in done.stdout) == (Exit.OK, True), done.stderr
+        eventually(partial(gone, worker))
+        if left:
+            time.sleep(0.5)
+            assert supervisor.poll() is None
+            assert len(children_of(supervisor.pid)) == 1
+    assert supervisor.wait(scaled(30)) == Exit.OK, "the supervisor ends with its last process"

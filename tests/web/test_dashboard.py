@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -386,6 +387,38 @@ def test_a_queue_is_paused_and_resumed_with_an_audit_line(app: Penstock, caplog:
         "local: resume mail: resumed",
     ]
     assert "failed: no queue" in caplog.records[2].message
+
+
+def test_a_tenant_is_paused_and_weighed(app: Penstock):
+    queue = app.queue("mail")
+    queue.put("a", tenant="acme")
+    assert act(acting(app), action="pause", queue="mail", tenant="acme").json()["done"] == "paused"
+    assert [one.name for one in queue.pauses()] == ["tenant acme"]
+    assert act(acting(app), action="resume", queue="mail", tenant="acme").status_code == 200
+    assert act(acting(app), action="weigh", queue="mail", tenant="acme", weight=2.5).json()["done"] == "weight 2.5"
+    assert queue.tenant("acme").count().weight == 2.5
+    assert act(acting(app), action="weigh", queue="mail", tenant="acme", weight=0).status_code == 400
+    assert act(acting(app), action="weigh", queue="mail").status_code == 400
+
+
+def test_a_worker_is_asked_to_be_quiet_and_to_stop(app: Penstock):
+    @app.task(queue="q")
+    async def work() -> None: ...
+
+    async def stopped() -> None:
+        worker = Worker(app)
+        run = asyncio.create_task(worker.run())
+        job = await work.enqueue.aio()
+        await job.result.aio(timeout=scaled(20))
+        for name in ("quiet_worker", "stop_worker"):
+            order = partial(act, acting(app), action=name, names=[worker.name], confirmed=True)
+            answer = await asyncio.to_thread(order)
+            assert answer.status_code == 200, answer.text
+        await asyncio.wait_for(run, scaled(30))
+
+    asyncio.run(stopped())
+    assert act(acting(app), action="stop_worker", names=["nowhere:1"], confirmed=True).status_code == 404
+    assert act(acting(app), action="stop_worker", names=["nowhere:1"]).status_code == 409
 
 
 def test_what_destroys_must_be_confirmed(app: Penstock):

@@ -222,7 +222,7 @@ async def test_a_cancelled_run_of_a_job_does_not_cancel_its_next_run(app: Pensto
         token = next(iter(worker._feeds[0].held))
         await app._driver.aio.run(queue.first.bindings.abandon(worker._feeds[0].incarnation))
         await until(lambda: worker._feeds[0].held and token not in worker._feeds[0].held)
-        worker._cancelling.cancel(worker._feeds[0], [token])
+        worker._cancelling.obey(worker._feeds[0], [token])
         release.set()
         assert await job.result.aio(scaled(10)) == "done"
 

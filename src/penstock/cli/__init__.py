@@ -76,6 +76,8 @@ COMMANDS = (
     Command("worker", "penstock.cli.worker:worker", "run the jobs of an app's queues"),
     Command("worker ls", "penstock.cli.workers:ls", "list the workers of each queue"),
     Command("worker show", "penstock.cli.job_list:show_worker", "show one worker and the jobs that it runs"),
+    Command("worker quiet", "penstock.cli.workers:quiet", "ask workers to claim no more jobs"),
+    Command("worker stop", "penstock.cli.workers:stop", "ask workers to stop when their jobs have finished"),
     Command("task ls", "penstock.cli.tasks:ls", "list tasks: how many jobs ended, how long they waited and ran"),
     Command("queue ls", "penstock.cli.queue:ls", "list the queues and their jobs by state"),
     Command("queue show", "penstock.cli.queue:show_one", "show one queue: counts, totals, tenants"),
@@ -227,7 +229,7 @@ def _run(words: list[str]) -> int:
     try:
         from cyclopts import App, CycloptsError
     except ModuleNotFoundError as error:
-        if words[0] == "worker" and words[1:2] not in (["ls"], ["show"]):
+        if words[0] == "worker" and words[1:2] not in (["ls"], ["show"], ["quiet"], ["stop"]):
             return int(import_module(WITHOUT_CYCLOPTS).run_worker(words[1:]))
         print(f"penstock: the command line needs more packages ({error}): install penstock[cli]", file=sys.stderr)
         return Exit.USAGE

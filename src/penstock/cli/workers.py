@@ -1,13 +1,20 @@
-"""`penstock worker ls`: the workers of each queue."""
+"""`penstock worker ls`, `quiet` and `stop`: the workers of each queue, and requests to them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from rich.text import Text
 
 from penstock.cli.where import HERE, AsJson, Where
+from penstock.errors import ConfigurationError
 from penstock.jobs.counts import WorkerInfo
+from penstock.ops.answers import WorkerRequest
 from penstock.ops.wording import age, ago
-from penstock.terminal.tables import cell, headings, show_list
+from penstock.terminal.tables import cell, headings, note, show, show_list
+
+ASKED = {"quiet": "quiet", "stop": "stopping"}
+"""The states of workers that were asked for something."""
 
 
 def ls(*, queue: str | None = None, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -35,4 +42,44 @@ def _row(one: WorkerInfo, now: float) -> tuple[str, ...]:
 def _state(one: WorkerInfo) -> Text:
     if one.lease <= 0:
         return cell(f"lost for {age(-one.lease)}", "red")
-    return cell(f"{'busy' if one.held else 'idle'}, lease {age(one.lease)}")
+    state = "busy" if one.held else "idle"
+    return cell(f"{ASKED.get(one.asked, state)}, lease {age(one.lease)}")
+
+
+def quiet(*names: str, where: Where = HERE) -> None:
+    """Ask workers to claim no more jobs. Running jobs finish, and the workers stay until they are stopped.
+
+    Parameters
+    ----------
+    names
+        The workers as `penstock worker ls` prints them: host:pid.
+    """
+    _need(names)
+    with where.open() as inspector:
+        for name in names:
+            _report(inspector.workers.quiet(name), "is asked to claim no more jobs")
+
+
+def stop(*names: str, where: Where = HERE) -> None:
+    """Ask workers to stop when their running jobs have finished. The supervisor starts no other process for them.
+
+    Parameters
+    ----------
+    names
+        The workers as `penstock worker ls` prints them: host:pid.
+    """
+    _need(names)
+    with where.open() as inspector:
+        for name in names:
+            _report(inspector.workers.stop(name), "is asked to stop when its jobs have finished")
+
+
+def _need(names: Sequence[str]) -> None:
+    if not names:
+        raise ConfigurationError("name the workers, as `penstock worker ls` prints them: host:pid")
+
+
+def _report(request: WorkerRequest, what: str) -> None:
+    show(f"{request.name} {what}.")
+    if not request.notified:
+        note(f"{request.name} did not listen: a worker with jobs sees this within its lease; ask an idle one again")

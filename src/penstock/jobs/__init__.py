@@ -29,7 +29,7 @@ In the server:
     effects.lua           what a job has staged, which the script that completes the job applies
     outbox.lua            entries of a queue for other queues, which a worker delivers
     editing.lua           changes one waiting job
-    cancelling.lua        asks the worker of a running job to end it
+    cancelling.lua        asks a worker to end a running job, to claim no more, or to stop
     wake.lua              idle workers, and which of them watch the clock
     listeners.lua         the processes that wait for the result of a job
     counters.lua          counts and ages, kept up to date as jobs move
@@ -126,4 +126,5 @@ In Python:
     job_list.py           jobs that match a filter
     dead_groups.py        dead letters grouped by task and error
     counts.py             counts of jobs and tenants, and the list of workers
+    worker_requests.py    requests of an operator to workers
 """

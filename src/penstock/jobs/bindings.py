@@ -244,7 +244,7 @@ class QueueBindings:
     def heartbeat(self, incarnation: str, lease: float) -> RoundTrip[list[bytes] | None]:
         """Extend all claims of the incarnation to `lease` seconds from now.
 
-        Returns the tokens of its jobs that are to be cancelled. None: its lease ran out before.
+        Returns what it is asked to do (cancelling.lua). None: its lease ran out before.
         """
         args = (self.clock.now_ms, incarnation, milliseconds(lease))
         return self._call("heartbeat", args, lambda reply: list(reply[1:]) if reply[0] else None)
@@ -451,17 +451,17 @@ class QueueBindings:
 
         def read(reply: Sequence[Any]) -> tuple[str, list[WorkerInfo]]:
             now, next_cursor, *rows = reply
-            found = [self._worker(now, *rows[at + 1 : at + 4]) for at in range(0, len(rows), 4)]
+            found = [self._worker(now, *rows[at + 1 : at + 5]) for at in range(0, len(rows), 5)]
             return next_cursor.decode(), found
 
         return self._call("scan_workers", (self.clock.now_ms, count, cursor), read)
 
-    def _worker(self, now: int, until: bytes, held: int, registered: bytes | None) -> WorkerInfo:
-        lease = (float(until) - now) / 1000
-        if not registered:
-            return WorkerInfo(self.keys.queue, "", 0, None, held, lease)
-        its = Registration.read(registered)
-        return WorkerInfo(self.keys.queue, its.name, its.concurrency, its.since, held, lease, its.release.name)
+    def _worker(self, now: int, until: bytes, held: int, stored: bytes, asked: bytes) -> WorkerInfo:
+        queue, lease, word = self.keys.queue, (float(until) - now) / 1000, asked.decode().rpartition(" ")[2]
+        if not stored:
+            return WorkerInfo(queue, "", 0, None, held, lease)
+        its = Registration.read(stored)
+        return WorkerInfo(queue, its.name, its.concurrency, its.since, held, lease, its.release.name, word)
 
 
 # --- replies ---

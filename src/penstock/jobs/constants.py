@@ -2,6 +2,11 @@
 
 from typing import Final
 
+# request, in cancelling.lua
+GONE: Final = 0
+STORED: Final = 1
+NOTIFIED: Final = 2
+
 # recorded, in durable.lua
 RESULT: Final = b"r"
 FAILED: Final = b"f"

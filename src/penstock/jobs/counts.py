@@ -199,6 +199,8 @@ class WorkerInfo:
     """Seconds until its lease runs out, if it sends no further heartbeat. Below 0: it ran out."""
     release: str = ""
     """The release of the app that it runs: as it was given, or a digest of its tasks; "" for a program."""
+    asked: str = ""
+    """What it was asked to do: `quiet`, which is to claim no more jobs, or `stop`; "" for nothing."""
 
 
 _COUNTS: Final = Struct(">7I")

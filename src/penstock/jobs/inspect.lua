@@ -1,9 +1,9 @@
 -- What an operator reads from a queue: counts, tenants, workers. A script whose answer depends on waiting jobs empties
 -- the intake first; apart from that, nothing here writes. queue.lua has the key map.
 
--- A page of incarnations: { now, next cursor, incarnation, alive until, claims held, since and registration or false,
--- … }. With an empty cursor: all incarnations, the longest lease first. With any other cursor: workers only; the first
--- and the last cursor are 0.
+-- A page of incarnations: { now, next cursor, incarnation, alive until, claims held, registration or false, the words
+-- that it was sent (cancelling.lua), … }. With an empty cursor: all incarnations, the longest lease first. With any
+-- other cursor: workers only; the first and the last cursor are 0.
 --- keys: base meta
 --- args: given: int, limit: int, cursor: str
 --- flags: no-writes
@@ -15,6 +15,7 @@ function script.scan_workers(base, meta, given, limit, cursor)
     list[#list + 1] = alive
     list[#list + 1] = lease.count(incarnation)
     list[#list + 1] = redis.call("HGET", base .. "workers", incarnation)
+    list[#list + 1] = table.concat(cancelling.words(incarnation), " ")
   end
   if cursor == "" then
     local found = redis.call("ZRANGE", base .. "leases", 0, limit - 1, "REV", "WITHSCORES")

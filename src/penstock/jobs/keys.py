@@ -93,7 +93,7 @@ QUEUE = {
     "leases": ("ZSET", "incarnation -> alive until ms", "the incarnation"),
     "held:": ("HASH", "id -> claim, and its own state; one key for each incarnation", "the incarnation"),
     "owners": ("HASH", "id -> incarnation that holds the job, and since when", OWNED),
-    "cancels:": ("SET", "tokens of running jobs that an incarnation is to cancel", "TTL"),
+    "cancels:": ("SET", "what an incarnation is asked to do: tokens of jobs to cancel, quiet, stop", "TTL"),
     "settled:": ("SET", "tokens that an incarnation settled outside of its turns", "TTL"),
     "sleepers": ("ZSET", "address -> idle until ms", "the sleeper, or the next wake-up"),
     "results": ("HASH", "id -> how the job ended, and until when that is kept", "the next turns"),

@@ -15,6 +15,7 @@ from penstock.jobs.bindings import QueueBindings, worker_name
 from penstock.jobs.finished_list import FinishedFilter
 from penstock.jobs.record import Record
 from penstock.jobs.status import STATES, Status
+from penstock.jobs.worker_requests import Registered, registrations
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +110,10 @@ class ListingBindings:
     def incarnations(self, worker: str, cursor: str) -> RoundTrip[tuple[str, list[tuple[bytes, int]]]]:
         """The incarnations with this name on a page of the workers, and how many jobs each has; and the next cursor."""
 
-        def read(reply: Sequence[Any]) -> tuple[str, Any]:
-            rows = reply[2:]
-            found = [(rows[at], rows[at + 2]) for at in range(0, len(rows), 4) if worker_name(rows[at + 3]) == worker]
-            return reply[1].decode(), found
+        def named(page: tuple[str, list[Registered]]) -> tuple[str, list[tuple[bytes, int]]]:
+            return page[0], [(one.incarnation, one.held) for one in page[1] if one.name == worker]
 
-        return self._queue._call("scan_workers", (self._queue.clock.now_ms, 1000, cursor), read)
+        return registrations(self._queue, cursor, 1000).then(named)
 
 
 def _versions(rows: Sequence[FoundJob]) -> list[Arg]:

@@ -282,8 +282,8 @@ function script.settle(base, meta, given, incarnation, verb, token, ms, text, ro
   return 1
 end
 
--- Extends all claims of an incarnation at once, however many it has. Returns { 1, tokens of jobs to cancel … }, or { 0
--- } if its lease had already run out.
+-- Extends all claims of an incarnation at once, however many it has. Returns { 1, what it is asked to do … }
+-- (cancelling.lua), or { 0 } if its lease had already run out. The lease of an idle worker does not become shorter.
 --- keys: base meta
 --- args: given: int, incarnation: str, lease_ms: int
 --- flags: allow-oom
@@ -291,7 +291,7 @@ end
 function script.heartbeat(base, meta, given, incarnation, lease_ms)
   local own = lease.alive(incarnation, s.now)
   if not own then return { 0 } end
-  own.until_ = s.now + lease_ms
+  own.until_ = math.max(s.now + lease_ms, own.idle == 1 and own.until_ or 0)
   lease.extend(s.row, incarnation, own)
   wake.set_alarm(s.row, s.now, own.until_)
   return { 1, unpack(cancelling.tokens(incarnation)) }

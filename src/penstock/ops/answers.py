@@ -128,6 +128,20 @@ class WorkerDetail:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerRequest:
+    """A request to a worker that was stored.
+
+    queues    where it is registered
+    notified  whether a message has reached it. Otherwise it sees the request with its next heartbeat, which it sends
+              only while it has jobs
+    """
+
+    name: str
+    queues: list[str]
+    notified: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ChatView:
     """A chat, and the reader with the most unread messages."""
 

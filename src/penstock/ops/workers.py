@@ -8,11 +8,13 @@ from dataclasses import replace
 
 from penstock.core.ids import is_gone
 from penstock.core.operations import Operation, verb
+from penstock.jobs.constants import NOTIFIED
 from penstock.jobs.counts import WorkerInfo
 from penstock.jobs.job_list import Jobs
 from penstock.jobs.listing import JobFilter
 from penstock.jobs.shard_table import whole_name
-from penstock.ops.answers import WorkerDetail
+from penstock.jobs.worker_requests import Word, ask_workers, registrations
+from penstock.ops.answers import WorkerDetail, WorkerRequest
 from penstock.ops.probe import queue_names
 from penstock.ops.questioner import Questioner
 from penstock.worker.processes import process_state
@@ -62,6 +64,42 @@ class WorkerQuestioner(Questioner):
         return WorkerDetail(name, registrations, (yield from jobs.page_operation(limit, None)))
 
     @verb
+    def quiet(self, name: str) -> Operation[WorkerRequest]:
+        """Ask a worker to claim no more jobs. Its running jobs finish, and it stays until it is stopped.
+
+        Raises PenstockError if there is no such worker. Two round trips for each queue, and for each 500 workers.
+        """
+        return self._ask(name, "quiet")
+
+    @verb
+    def stop(self, name: str) -> Operation[WorkerRequest]:
+        """Ask a worker to stop as after one Ctrl-C: running jobs have its `stop_timeout` to finish.
+
+        The supervisor of `penstock worker` starts no other process for it, and ends with its last one. The program of
+        a `Worker` inside an application continues; its `run()` returns. Raises PenstockError if there is no such
+        worker. Two round trips for each queue, and for each 500 workers.
+        """
+        return self._ask(name, "stop")
+
+    def _ask(self, name: str, word: Word) -> Operation[WorkerRequest]:
+        queues, known, notified = list[str](), set[str](), False
+        for queue in sorted((yield from queue_names(self._prefix))):
+            bindings, cursor, found = self._shard(queue).bindings, "0", list[bytes]()
+            while True:
+                cursor, some = yield registrations(bindings, cursor, _PER_ROUND_TRIP)
+                known |= {one.name for one in some if one.name}
+                found += [one.incarnation for one in some if one.name == name and name]
+                if cursor == "0":
+                    break
+            answers = (yield ask_workers(bindings, word, found)) if found else []
+            if any(answers):
+                queues.append(queue)
+            notified |= NOTIFIED in answers
+        if not queues:
+            raise self._not_found("worker", name, sorted(known - {name}))
+        return WorkerRequest(name, sorted({*map(whole_name, queues)}), notified)
+
+    @verb
     def here(self, queue: str) -> Operation[list[str]]:
         """The workers of a queue that run on this machine, as `host:pid`, sorted; for a health check.
 
@@ -88,7 +126,10 @@ def joined_workers(queue: str, registered: Iterable[WorkerInfo]) -> list[WorkerI
         if not one.name:
             programs.append(replace(one, queue=queue))
         elif known := workers.get(one.name):
-            workers[one.name] = replace(known, held=known.held + one.held, lease=max(known.lease, one.lease))
+            asked = known.asked or one.asked
+            workers[one.name] = replace(
+                known, held=known.held + one.held, lease=max(known.lease, one.lease), asked=asked
+            )
         else:
             workers[one.name] = replace(one, queue=queue)
     return [*programs, *(replace(one, lease=min(0.0, one.lease)) if _is_gone(one) else one for one in workers.values())]

@@ -33,6 +33,7 @@ class Order(msgspec.Struct):
     names: list[str] = []
     reason: str = ""
     most: int | None = None
+    weight: float = 1.0
     until: int = 0
     filter: Filter = msgspec.field(default_factory=Filter)
     to: str = ""
@@ -67,6 +68,7 @@ DESTROYS = {
     "remove_group",
     "remove_files",
     "break",
+    "stop_worker",
     "cancel_matching",
     "remove_matching",
 }
@@ -86,6 +88,9 @@ class Actions:
             "pause": self.pause,
             "resume": self.resume,
             "purge": self.purge,
+            "weigh": self.weigh,
+            "quiet_worker": self.quiet_worker,
+            "stop_worker": self.stop_worker,
             "cancel": self.cancel,
             "promote": self.promote,
             "requeue": self.requeue,
@@ -152,12 +157,28 @@ class Actions:
         return Json({"run": await self.runs.begin(bulk, order.queue, order.filter, order.to, end)})
 
     async def pause(self, order: Order) -> Done:
-        await (await self._ask.queues.open.aio(order.queue)).pause.aio(by=order.user[:30] or "the dashboard")
+        """The whole queue, or a tenant of it."""
+        queue = await self._ask.queues.open.aio(order.queue)
+        await queue.pause.aio(tenant=order.tenant, by=order.user[:30] or "the dashboard")
         return Done("paused", "paused")
 
     async def resume(self, order: Order) -> Done:
-        await (await self._ask.queues.open.aio(order.queue)).resume.aio()
+        await (await self._ask.queues.open.aio(order.queue)).resume.aio(tenant=order.tenant)
         return Done("resumed", "resumed")
+
+    async def weigh(self, order: Order) -> Done:
+        if order.tenant is None:
+            raise ValueError("weigh needs a tenant")
+        await (await self._ask.queues.open.aio(order.queue)).tenant(order.tenant).weigh.aio(order.weight)
+        return Done(f"weight {order.weight:g}", "weighed")
+
+    async def quiet_worker(self, order: Order) -> Done:
+        await self._ask.workers.quiet.aio(order.only_name())
+        return Done(f"{order.only_name()} claims no more jobs", "asked")
+
+    async def stop_worker(self, order: Order) -> Done:
+        await self._ask.workers.stop.aio(order.only_name())
+        return Done(f"{order.only_name()} stops when its jobs have finished", "asked")
 
     async def purge(self, order: Order) -> Done:
         most = order.most if order.most is not None else await self._ask.queues.waiting.aio(order.queue, order.tenant)
@@ -220,7 +241,7 @@ class Actions:
 
 
 def _log(user: str, order: Order, outcome: str) -> None:
-    what = order.queue or ", ".join(order.ids[:5] + order.names[:5])
+    what = " ".join(filter(None, [order.queue, order.tenant])) or ", ".join(order.ids[:5] + order.names[:5])
     audit.info(
         "%s: %s %s: %s",
         terminal_safe(user),

@@ -97,6 +97,8 @@ class Feed:
         """`time.monotonic()` at which the next turn is due, even if no runner is free."""
         self.tick_at = math.inf
         """`time.monotonic()` at which a turn is due although no runner is free, because a schedule has a tick."""
+        self.is_quiet = False
+        """Whether the worker claims no more jobs, and stays registered."""
         self.renewed_at = 0.0
         self._in_vain, self._last_in_vain = 0, 0.0
         self._begin_incarnation()

@@ -56,7 +56,8 @@ class PeriodicThread(threading.Thread):
 
 
 class Heartbeat(PeriodicThread):
-    """Renews a feed's lease if the feed holds jobs and the last renewal is older than a third of the lease's duration.
+    """Renews a feed's lease if the last renewal is older than a third of its duration, and the feed holds jobs or
+    belongs to a quiet worker, which takes no more turns.
 
     There is one thread for each feed, because on a cluster each queue may be on another node, and a node that does not
     answer must not delay the heartbeats of the others.
@@ -65,7 +66,7 @@ class Heartbeat(PeriodicThread):
     def __init__(
         self, driver: BlockingFace, feed: Feed, loop: asyncio.AbstractEventLoop, cancelling: Cancelling
     ) -> None:
-        """`cancelling` ends the jobs that the reply to a heartbeat names."""
+        """`cancelling` does what the reply to a heartbeat asks for."""
         super().__init__("heartbeat", loop, feed.lease / 6)
         self._driver = driver
         self._feed = feed
@@ -73,20 +74,20 @@ class Heartbeat(PeriodicThread):
 
     def _check(self) -> None:
         feed, sent_at = self._feed, time.monotonic()
-        if not feed.held or sent_at - feed.renewed_at < feed.lease / 3:
+        if not (feed.held or feed.is_quiet) or sent_at - feed.renewed_at < feed.lease / 3:
             return
         incarnation = feed.incarnation
         try:
-            cancels = self._driver.run(feed.shard.bindings.heartbeat(incarnation, feed.lease))
+            asked = self._driver.run(feed.shard.bindings.heartbeat(incarnation, feed.lease))
         except PenstockError as error:
             log.warning("a heartbeat failed on queue %s: %s", feed.shard.name, error)
             return
-        if cancels is None:
+        if asked is None:
             self._loop.call_soon_threadsafe(feed.lease_refused, incarnation)
             return
         feed.lease_renewed(sent_at)
-        if cancels:
-            self._loop.call_soon_threadsafe(self._cancelling.cancel, feed, cancels)
+        if asked:
+            self._loop.call_soon_threadsafe(self._cancelling.obey, feed, asked)
 
 
 class Watchdog(PeriodicThread):

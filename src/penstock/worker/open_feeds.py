@@ -50,7 +50,7 @@ class OpenFeeds:
     async def _listen(self, feed: Feed, listener: AsyncListener) -> None:
         while True:
             messages = await listener.wait(None)
-            if CANCEL in messages:
+            if CANCEL in messages or ("" in messages and feed.turns):  # "": messages may have been lost
                 self._cancelling.read(feed)
             if wake_ups := [message for message in messages if message != CANCEL]:
                 feed.wake_up(wake_ups)

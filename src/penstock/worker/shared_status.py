@@ -26,6 +26,9 @@ VARIABLE: Final = "PENSTOCK_SHARED_STATUS"
 RETIRING: Final = b"r"
 """Report: the process claims no more jobs and will end by itself. Its successor can be started."""
 
+ASKED_TO_STOP: Final = b"x"
+"""Report: an operator has asked this process to stop. It has no successor."""
+
 SUSPECTS: Final = b"s"
 """Report: a suspect waits for its trial."""
 

@@ -23,12 +23,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import Sequence
 
 from penstock.settings import WorkerSettings
 from penstock.worker.app import App, queues_of, shards_of
 from penstock.worker.child import WorkerProcess
-from penstock.worker.shared_status import RETIRING, SUSPECTS
+from penstock.worker.shared_status import ASKED_TO_STOP, RETIRING, SUSPECTS
 from penstock.worker.trials import VARIABLE as TRIAL_VARIABLE
 from penstock.worker.trials import Trials
 
@@ -65,6 +66,8 @@ class Supervisor:
         )
         self._running: list[WorkerProcess] = []
         self._stop_calls = 0
+        self._asked_to_stop = 0
+        """How many processes an operator has stopped; they have no successors."""
         self._stopping = asyncio.Event()
         self._exit_code = 0
         self._has_served = False
@@ -81,7 +84,7 @@ class Supervisor:
             had_trials = self._trials.are_running
             await self._trials.wait()
             # With `burst` the processes end even while suspects are tried, and these may make other jobs ready.
-            if self._stop_calls or not had_trials:
+            if self._stop_calls or not had_trials or self._asked_to_stop:
                 return self._exit_code
 
     def stop(self) -> None:
@@ -114,9 +117,9 @@ class Supervisor:
                 while self._running:  # the other processes still finish their jobs
                     await self._pause(_LOOK_AGAIN)
                 await self._trials.run_alone()
-            retiring = asyncio.Event()
+            retiring, asked_to_stop = asyncio.Event(), asyncio.Event()
             try:
-                worker = await self._start(retiring, begins_slowly)
+                worker = await self._start(retiring, asked_to_stop, begins_slowly)
             except OSError as error:  # no memory, or no descriptors; the other processes continue
                 pause = self._longer(pause)
                 log.error("no new worker could be started, trying again in %.1f s: %s", pause, error)
@@ -131,6 +134,10 @@ class Supervisor:
                 begins_slowly = False
                 continue
             is_done, has_worked = await end
+            if asked_to_stop.is_set():
+                log.info("worker %d was asked to stop: no other one starts for it", worker.process.pid)
+                self._asked_to_stop += 1
+                return
             if self._stop_calls or is_done:
                 return
             begins_slowly = has_worked and not retiring.is_set()
@@ -140,10 +147,12 @@ class Supervisor:
             log.error("worker %d %s; a new one starts in %.1f s", worker.process.pid, worker.exit_description, pause)
             await self._pause(pause)
 
-    async def _start(self, retiring: asyncio.Event, begins_slowly: bool) -> WorkerProcess:
+    async def _start(self, retiring: asyncio.Event, asked_to_stop: asyncio.Event, begins_slowly: bool) -> WorkerProcess:
         def report(what: bytes) -> None:
             if what == RETIRING:
                 retiring.set()
+            elif what == ASKED_TO_STOP:
+                asked_to_stop.set()
             elif what == SUSPECTS:
                 self._trials.suspects_wait()
 
@@ -151,6 +160,7 @@ class Supervisor:
             self._command, self._shards, self._settings.concurrency, report=report, begins_slowly=begins_slowly
         )
         self._running.append(worker)
+        log.info("worker %s:%d runs", socket.gethostname(), worker.process.pid)
         if self._stop_calls:  # stop() was called while the process started
             worker.stop(self._stop_calls)
         worker.keep_alive(self._app.settings.lease)

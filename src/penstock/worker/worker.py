@@ -38,7 +38,7 @@ from penstock.worker.job_log import RunReports
 from penstock.worker.open_feeds import OpenFeeds
 from penstock.worker.places import Places
 from penstock.worker.runs import STALL, Runs
-from penstock.worker.shared_status import RETIRING, SOLE, SharedStatus
+from penstock.worker.shared_status import ASKED_TO_STOP, RETIRING, SOLE, SharedStatus
 from penstock.worker.suspects import SuspectWatch
 from penstock.worker.ticks import TickServer
 from penstock.worker.trials import command_for
@@ -149,6 +149,7 @@ class Worker:
         """Whether the process has no other purpose than this worker, so that the worker may end it."""
         self._is_sole = True
         self._retiring = False
+        self._quiet = False
         self._stop_calls = 0
         self._stop_deadline = float("inf")
         self._handed_back = False
@@ -208,7 +209,7 @@ class Worker:
         assert task is not None
         self._runs.begin(task)
         self._places = Places(self._runs, self._execution, self._isolation, self.settings)
-        self._cancelling = Cancelling(self._driver, self._runs, self._places)
+        self._cancelling = Cancelling(self._driver, self._runs, self._places, self._was_asked)
         await self._driver.aio.run(self._feeds[0].shard.bindings.counts())
         await self._turn_order.check_shards()
         if not self._feeds[0].trial:
@@ -303,6 +304,29 @@ class Worker:
         self._suspects.stop()
         self._round_due.set()
 
+    def _was_asked(self, word: bytes) -> None:
+        """An operator has asked this worker to claim no more jobs (`quiet`), or to `stop`. May be called repeatedly."""
+        if self._stop_calls or (word == b"quiet" and self._quiet):
+            return
+        if word == b"stop" or self.settings.burst:
+            log.info("asked to stop")
+            if self._shared_status:
+                self._shared_status.report(ASKED_TO_STOP)
+            self.stop()
+            return
+        log.info("asked to be quiet: %d jobs run, and no more are claimed", len(self._runs.running))
+        self._quiet = True
+        self._runs.close()
+        self._suspects.stop()
+        for feed in self._feeds:
+            feed.is_quiet = True
+        self._round_due.set()
+
+    @property
+    def _stays(self) -> bool:
+        """Whether the worker stays although no further job starts here."""
+        return self._quiet and not self._stop_calls
+
     @property
     def _is_empty(self) -> bool:
         """Whether the worker holds no job and has nothing to send."""
@@ -310,7 +334,7 @@ class Worker:
 
     def _retire(self, why: str) -> None:
         """Claim no more jobs, and end when those that run have finished. The supervisor starts the next process."""
-        if self._retiring or self._stop_calls:
+        if self._retiring or self._stop_calls or self._quiet:
             return
         log.info("%s: this process claims no more, and ends after %d running jobs", why, len(self._runs.running))
         self._retiring = True
@@ -326,7 +350,7 @@ class Worker:
             await self._round()
             if self._stop_calls and time.monotonic() >= self._stop_deadline:
                 self._hand_back_running()
-            if self._runs.is_closed:
+            if self._runs.is_closed and not self._stays:
                 self._retire(f"{self._runs.started} jobs have started")
                 if self._is_empty:
                     break
@@ -357,7 +381,11 @@ class Worker:
             room = self._room_for(feed) if may_claim else 0
             # A stopping worker deregisters as idle, so that wake-ups reach workers that can take a job.
             can_claim = room > 0 and self._runs.should_claim
-            if feed.must_send or (not feed.awake if self._runs.is_closed else feed.wants_turn(can_claim)):
+            if self._runs.is_closed:  # a quiet worker stays registered
+                is_due = not feed.awake or (self._stays and feed.wants_turn(False))
+            else:
+                is_due = feed.wants_turn(can_claim)
+            if feed.must_send or is_due:
                 await self._take_turn(feed, room, patience)
                 if feed in self._slow_turns:
                     patience = _NEXT_SLOW_TURN
@@ -412,6 +440,8 @@ class Worker:
         until = min((feed.tick_at if feed.awake else feed.wake_at for feed in self._feeds), default=float("inf"))
         if self._runs.waiting:
             until = min(until, time.monotonic() + STALL)
+        if self._stays:
+            until = min(feed.wake_at for feed in self._feeds)
         if not self._handed_back:
             until = min(until, self._stop_deadline)
         pause = until - time.monotonic()

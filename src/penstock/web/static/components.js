@@ -106,6 +106,19 @@ export function Careful({ question, label, order, then, disabled }) {
     </dialog>`;
 }
 
+/** The actions on one row, behind a button: they are named, and not beside a number that somebody wants to click. */
+export function Menu({ name, children }) {
+  const dialog = useRef(), title = useRef(`menu-${Math.random().toString(36).slice(2)}`).current;
+  const close = () => dialog.current.close();
+  return html`<button class="more" aria-haspopup="dialog" aria-label=${t("actions-on", { name })} title=${t("actions")} onClick=${() => dialog.current.showModal()}>⋯</button>
+    <dialog ref=${dialog} class="menu" aria-labelledby=${title} onClick=${(event) => event.target === dialog.current && close()}>
+      <h2 id=${title}>${name}</h2>${children}
+      <div class="row"><button onClick=${close}>${t("close")}</button></div></dialog>`;
+}
+
+/** One action of a menu: what it does, beside its button. */
+export const Choice = ({ what, children }) => html`<div class="choice"><span>${what}</span>${children}</div>`;
+
 export function Tag({ state, children }) {
   return html`<span class=${`tag ${state || ""}`}>${children}</span>`;
 }

@@ -4,7 +4,7 @@ import { html, useState } from "./ui.js";
 import { Limits } from "./jobs.js";
 import { Charts, Findings, SELDOM, State } from "./overview.js";
 import { WorkerTable } from "./workers.js";
-import { Careful, Fact, Loading, Problem, Table, act, link, useAnswer } from "./components.js";
+import { Careful, Choice, Fact, Loading, Menu, Problem, Table, Tag, act, link, useAnswer } from "./components.js";
 import { age, number, rate, t } from "./text.js";
 
 const waits = ({ counts }) => counts.ready + counts.delayed + counts.sleeping + counts.parked;
@@ -20,22 +20,41 @@ function Past({ name, flow, at }) {
     <${Charts} key=${interval} rows=${[...(answer?.points || []), ...now]} />`;
 }
 
+/** What an operator may do with a tenant. */
+function TenantMenu({ tenant, queue, paused, again }) {
+  const about = { queue: queue.name, tenant: tenant.name };
+  const weigh = (event) => {
+    event.preventDefault();
+    act({ ...about, action: "weigh", weight: Number(event.target.elements.weight.value) }, { undo: { ...about, action: "weigh", weight: tenant.counts.weight }, then: again });
+  };
+  const pause = paused ? ["resume", "pause"] : ["pause", "resume"];
+  return html`<${Menu} name=${tenant.name || t("no-tenant")}>
+    <${Choice} what=${t(`tenant.${pause[0]}`)}><button onClick=${() => act({ ...about, action: pause[0] }, { undo: { ...about, action: pause[1] }, then: again })}>${t(pause[0])}</button><//>
+    <${Choice} what=${t("tenant.weigh")}><form onSubmit=${weigh}><input type="number" name="weight" min="0.001" max="1000" step="any" required defaultValue=${tenant.counts.weight} aria-label=${t("weight")} /><button>${t("weigh")}</button></form><//>
+    <${Choice} what=${t("tenant.purge", { n: number(waits(tenant)) })}><${Careful} label=${t("purge")} then=${again} disabled=${!waits(tenant)}
+      question=${t("purge.tenant", { tenant: tenant.name, queue: queue.name, n: number(waits(tenant)) })}
+      order=${{ ...about, action: "purge", most: waits(tenant) }} /><//><//>`;
+}
+
 function Tenants({ queue, mayAct, again }) {
   const most = Math.max(1, ...queue.largest.map(waits));
+  const paused = new Set(queue.pauses.filter((one) => one.tenant !== null && one.paused).map((one) => one.tenant));
+  const competing = queue.largest.filter((tenant) => tenant.counts.ready || tenant.counts.running);
+  const weights = competing.reduce((total, tenant) => total + tenant.counts.weight, 0);
+  const share = (tenant) => (competing.includes(tenant) && weights && !paused.has(tenant.name) ? t("percent", { n: number(Math.round((100 * tenant.counts.weight) / weights)) }) : "");
   const columns = [
-    [t("tenant"), (tenant) => html`<span class="mono">${tenant.name || t("no-tenant")}</span>`],
+    [t("tenant"), (tenant) => html`<a class="mono" href=${`#/jobs/${encodeURIComponent(queue.name)}?tenant=${encodeURIComponent(tenant.name)}`}>${tenant.name || t("no-tenant")}</a> ${paused.has(tenant.name) && html`<${Tag} state="warn">${t("paused")}<//>`}`],
     [t("waits"), (tenant) => html`<div class="bar" aria-hidden="true"><i style=${{ width: `${(100 * waits(tenant)) / most}%` }}></i></div>`],
     [t("ready"), (tenant) => number(tenant.counts.ready), "n"],
+    [t("oldest"), (tenant) => (tenant.counts.ready ? age(tenant.counts.oldest) : ""), "n"],
     [t("delayed"), (tenant) => number(tenant.counts.delayed), "n"],
     ...SELDOM.filter(([name]) => queue.largest.some((tenant) => tenant.counts[name])).map(([name, word]) => [t(word), (tenant) => number(tenant.counts[name]), "n"]),
     [t("served"), (tenant) => number(tenant.counts.running), "n"],
+    [t("weight"), (tenant) => rate(tenant.counts.weight), "n"],
+    [t("share"), share, "n"],
     [t("dead"), (tenant) => number(tenant.counts.dead), "n"],
   ];
-  if (mayAct) {
-    columns.push([t("actions"), (tenant) => html`<${Careful} label=${t("purge")} then=${again} disabled=${!waits(tenant)}
-      question=${t("purge.tenant", { tenant: tenant.name, queue: queue.name, n: number(waits(tenant)) })}
-      order=${{ action: "purge", queue: queue.name, tenant: tenant.name, most: waits(tenant) }} />`, "n"]);
-  }
+  if (mayAct) columns.push([t("actions"), (tenant) => html`<${TenantMenu} tenant=${tenant} queue=${queue} paused=${paused.has(tenant.name)} again=${again} />`, "n"]);
   const shown = t("tenants.shown", { shown: number(queue.largest.length), all: number(queue.tenants) });
   return html`<div class="card"><h2>${t("tenants")} <span class="quiet">${shown}</span></h2>
     <${Table} label=${t("tenants")} columns=${columns} rows=${queue.largest} none=${t("none.tenants")} /></div>`;

@@ -1,7 +1,7 @@
 // Workers: the processes of all queues, and those of one queue.
 
 import { html } from "./ui.js";
-import { Loading, Problem, Table, Tag, teach, useAnswer } from "./components.js";
+import { Careful, Choice, Loading, Menu, Problem, Table, Tag, act, teach, useAnswer } from "./components.js";
 import { age, number, t, time } from "./text.js";
 
 const lease = (worker) => (worker.lease > 0 ? age(worker.lease) : html`<${Tag} state="bad">${t("lease-over")}<//>`);
@@ -25,24 +25,42 @@ function byProcess(workers) {
   const found = new Map();
   for (const one of workers) {
     const key = one.name || `(${one.queue})`, old = found.get(key);
-    found.set(key, old ? { ...old, held: old.held + one.held, lease: Math.max(old.lease, one.lease), since: Math.min(old.since ?? one.since, one.since ?? old.since), queues: [...old.queues, one.queue] }
+    found.set(key, old ? { ...old, held: old.held + one.held, lease: Math.max(old.lease, one.lease), asked: old.asked || one.asked, since: Math.min(old.since ?? one.since, one.since ?? old.since), queues: [...old.queues, one.queue] }
       : { ...one, key, queues: [one.queue] });
   }
   return [...found.values()].sort((one, other) => other.held - one.held || one.key.localeCompare(other.key));
 }
 
-export function Workers() {
-  const [answer, error] = useAnswer("workers");
+const ASKED = { quiet: "warn", stop: "warn" };
+
+function State({ worker }) {
+  if (worker.lease <= 0) return html`<${Tag} state="bad">${t("lease-over")}<//>`;
+  if (worker.asked) return html`<${Tag} state=${ASKED[worker.asked]}>${t(`asked.${worker.asked}`)}<//>`;
+  return worker.held ? html`<${Tag} state="good">${t("at-work")}<//>` : html`<${Tag}>${t("idle")}<//>`;
+}
+
+function WorkerMenu({ worker, again }) {
+  const order = (action) => ({ action, names: [worker.name] });
+  return html`<${Menu} name=${worker.name}>
+    <${Choice} what=${t("quiet.what")}><button disabled=${worker.asked} onClick=${() => act(order("quiet_worker"), { then: again })}>${t("quiet")}</button><//>
+    <${Choice} what=${t("stop.what")}><${Careful} label=${t("stop")} question=${t("stop.worker", { name: worker.name, n: number(worker.held) })} order=${order("stop_worker")} then=${again} /><//><//>`;
+}
+
+export function Workers({ mayAct }) {
+  const [answer, error, again] = useAnswer("workers");
   const rows = answer && byProcess(answer.workers), hosts = rows && new Set(rows.filter((one) => one.name).map((one) => one.name.replace(/:\d+$/, "")));
   const none = teach(t("none.workers"), "penstock worker shop:app --processes 2");
+  const columns = [
+    [t("worker"), (one) => html`<span class="mono">${one.name || t("program")}</span>`],
+    [t("state"), (one) => html`<${State} worker=${one} />`, "tight"],
+    [t("runs"), running],
+    [t("queues"), (one) => html`${one.queues.map((queue, at) => html`${at > 0 && ", "}${jobsOf(one.name, queue)}`)}`],
+    [t("release"), (one) => html`<span class="mono">${one.release}</span>`],
+    [t("up"), (one) => (one.since ? html`<span title=${time(one.since)}>${age(Math.max(0, answer.now - one.since))}</span>` : ""), "n"],
+    [t("lease"), lease, "n"],
+  ];
+  if (mayAct) columns.push([t("actions"), (one) => one.name && one.lease > 0 && html`<${WorkerMenu} worker=${one} again=${again} />`, "n"]);
   return html`<div class="head"><h1>${t("page.workers")}</h1>${rows?.length > 0 && html`<span class="quiet">${t("processes.n", { n: number(rows.length), hosts: number(hosts.size) })}</span>`}</div>
     <${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
-    ${answer && html`<div class="card"><${Table} label=${t("workers")} none=${none} rows=${rows} by=${(one) => one.key} columns=${[
-      [t("worker"), (one) => html`<span class="mono">${one.name || t("program")}</span>`],
-      [t("runs"), running],
-      [t("queues"), (one) => html`${one.queues.map((queue, at) => html`${at > 0 && ", "}${jobsOf(one.name, queue)}`)}`],
-      [t("release"), (one) => html`<span class="mono">${one.release}</span>`],
-      [t("up"), (one) => (one.since ? html`<span title=${time(one.since)}>${age(Math.max(0, answer.now - one.since))}</span>` : ""), "n"],
-      [t("lease"), lease, "n"],
-    ]} /></div>`}`;
+    ${answer && html`<div class="card"><${Table} label=${t("workers")} none=${none} rows=${rows} by=${(one) => one.key} columns=${columns} /></div>`}`;
 }

@@ -1,0 +1,109 @@
+"""An operator asks a worker to claim no more jobs, or to stop."""
+
+import asyncio
+
+import anyio
+import pytest
+
+from penstock import Penstock
+from penstock.errors import PenstockError
+from penstock.ops.inspect import Inspector
+from penstock.settings import WorkerSettings
+from penstock.worker.worker import Worker
+from tests.conftest import MakeApp, until
+from tests.speed import scaled
+from tests.worker.in_process import running_worker
+
+
+async def test_a_quiet_worker_finishes_its_jobs_and_claims_no_more(app: Penstock):
+    ask, go = Inspector(app), asyncio.Event()
+
+    @app.task(queue="q")
+    async def work(n: int) -> int:
+        await go.wait()
+        return n
+
+    async with running_worker(app, concurrency=1) as worker:
+        first, second = [await work.enqueue.aio(n) for n in range(2)]
+        await until(lambda: bool(worker._runs.running))
+        request = await ask.workers.quiet.aio(worker.name)
+        assert (request.name, request.queues, request.notified) == (worker.name, ["q"], True)
+        await until(lambda: worker._quiet)
+        (shown,) = await ask.workers.all.aio("q")
+        assert (shown.asked, shown.held, shown.lease > 0) == ("quiet", 1, True)
+        go.set()
+        assert await first.result.aio(timeout=scaled(10)) == 0
+        await asyncio.sleep(0.3)
+        assert (await app.queue("q").count.aio()).ready == 1
+        async with running_worker(app, concurrency=1) as other:
+            assert other.name == worker.name, "both are in this process"
+            assert await second.result.aio(timeout=scaled(10)) == 1
+
+
+async def test_a_quiet_worker_stays_registered(make_app: MakeApp):
+    app, lease = make_app(lease=0.6), 0.6
+    ask = Inspector(app)
+
+    @app.task(queue="q")
+    async def work(n: int) -> int:
+        return n
+
+    async with running_worker(app) as worker:
+        await until(lambda: not worker._can_claim())
+        await ask.workers.quiet.aio(worker.name)
+        await until(lambda: worker._quiet)
+        job = await work.enqueue.aio(1)
+        await asyncio.sleep(3 * lease)
+        (shown,) = await ask.workers.all.aio("q")
+        assert (shown.asked, shown.lease > 0) == ("quiet", True)
+        assert str(await job.status.aio()) == "ready"
+
+
+async def test_a_worker_stops_when_it_is_asked_and_hands_nothing_back(app: Penstock):
+    ask = Inspector(app)
+
+    @app.task(queue="q")
+    async def work(n: int) -> int:
+        await asyncio.sleep(0.2)
+        return n
+
+    worker = Worker(app, WorkerSettings())
+    run = asyncio.create_task(worker.run())
+    job = await work.enqueue.aio(1)
+    await until(lambda: bool(worker._runs.running))
+    for _ in range(2):  # a second request is not a second Ctrl-C
+        await ask.workers.stop.aio(worker.name)
+    with anyio.fail_after(scaled(20)):
+        await run
+    assert await job.result.aio(timeout=0) == 1
+    assert await ask.workers.all.aio("q") == []
+
+
+async def test_an_idle_worker_stops_when_it_is_asked(app: Penstock):
+    ask = Inspector(app)
+
+    @app.task(queue="q")
+    async def work(n: int) -> None: ...
+
+    @app.task(queue="r")
+    async def other(n: int) -> None: ...
+
+    worker = Worker(app, WorkerSettings())
+    run = asyncio.create_task(worker.run())
+    await until(lambda: worker._feeds[0].turns > 0 and not worker._can_claim())
+    request = await ask.workers.stop.aio(worker.name)
+    assert set(request.queues) <= {"q", "r"}
+    with anyio.fail_after(scaled(20)):
+        await run
+
+
+async def test_an_unknown_worker_is_an_error_that_names_others(app: Penstock):
+    @app.task(queue="q")
+    async def work(n: int) -> None: ...
+
+    async with running_worker(app) as worker:
+        await until(lambda: worker._feeds[0].turns > 0 and not worker._can_claim())
+        with pytest.raises(PenstockError, match=f"there is {worker.name}"):
+            await Inspector(app).workers.quiet.aio("nowhere:1")
+        with pytest.raises(PenstockError, match="no worker ''"):
+            await Inspector(app).workers.stop.aio("")
