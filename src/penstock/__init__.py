@@ -93,7 +93,7 @@ if TYPE_CHECKING:
     from penstock.messages.mailbox import Claimed, Mailbox
     from penstock.messages.message import History, Keep, Mail, Message
     from penstock.messages.reader import Follow
-    from penstock.settings import Settings, WorkerSettings
+    from penstock.settings import Seal, Settings, WorkerSettings
     from penstock.worker.worker import Worker
 
 __version__ = "0.2.0"
@@ -102,7 +102,7 @@ __all__: list[str] = []
 _names = LazyNames(__name__, __all__)
 __all__ += ["Penstock"]
 _names.are_in("penstock.app")
-__all__ += ["Settings", "WorkerSettings"]
+__all__ += ["Settings", "WorkerSettings", "Seal"]
 _names.are_in("penstock.settings")
 __all__ += [
     "PenstockError",

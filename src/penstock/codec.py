@@ -101,27 +101,27 @@ def encode(value: Any, *, limit: int, what: str, untyped: bool = False, seal: Se
             _refuse_other_keys(value, untyped=untyped)
         except ValueError as error:
             raise BadCall(f"{what}: {error}") from None
-    if sealing.key_of(data) is not None:
+    if data.startswith(sealing.BEGIN):
         raise BadCall(f"{what}: {sealing.NAME!r} as its first name is reserved for sealed values: rename it")
     if seal is not None:
         return sealed(data, seal, limit=limit, what=what)[1]
-    check_size(data, limit, what)
+    if len(data) > limit:
+        raise _too_large(data, limit, what)
     return data
 
 
 def sealed(data: bytes, seal: Seal, *, limit: int, what: str) -> tuple[str, bytes]:
     """The id of the key, and the sealed bytes. Raises SealError, and PayloadTooLarge above `limit` bytes."""
     key, found = sealing.seal_body(data, seal, what)
-    check_size(found, limit, what, when=f" when it is sealed, {len(data):,} before")
+    if len(found) > limit:
+        raise _too_large(found, limit, what, when=f" when it is sealed, {len(data):,} before")
     return key, found
 
 
-def check_size(data: bytes, limit: int, what: str, *, when: str = "") -> None:
-    if len(data) > limit:
-        raise PayloadTooLarge(
-            f"{what} is {len(data):,} bytes{when}, the limit is {limit:,}: store the data elsewhere and pass its "
-            "address"
-        )
+def _too_large(data: bytes, limit: int, what: str, *, when: str = "") -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"{what} is {len(data):,} bytes{when}, the limit is {limit:,}: store the data elsewhere and pass its address"
+    )
 
 
 def canonical(value: Any, *, what: str) -> bytes:

@@ -18,8 +18,10 @@ from penstock.settings import Seal
 
 NAME: Final = "*sealed"
 
-_BEGIN: Final = b'{"*sealed":["'
-_TEXT_BEGIN: Final = _BEGIN.decode()
+BEGIN: Final = b'{"*sealed":["'
+"""How a sealed body begins."""
+
+_TEXT_BEGIN: Final = BEGIN.decode()
 _END: Final = b'"]}'
 _KEY: Final = re.compile(r"[!#-\[\]-~]{1,64}")
 """The id of a key: ASCII without spaces, quotation marks and backslashes, because scripts and people read it."""
@@ -61,9 +63,9 @@ def check_seal(seal: object) -> None:
 
 def key_of(body: bytes) -> str | None:
     """The id of the key that a body is sealed with; None if it is not sealed. The end of the body may be cut off."""
-    if not body.startswith(_BEGIN):
+    if not body.startswith(BEGIN):
         return None
-    return body[len(_BEGIN) :].partition(b'"')[0].decode(errors="replace")
+    return body[len(BEGIN) :].partition(b'"')[0].decode(errors="replace")
 
 
 def seal_body(body: bytes, seal: Seal, what: str) -> tuple[str, bytes]:
@@ -83,7 +85,7 @@ def seal_body(body: bytes, seal: Seal, what: str) -> tuple[str, bytes]:
         )
     if not isinstance(sealed, bytes):
         raise SealError(f"{refused}.seal() returned {type(sealed).__name__}, not bytes")
-    return key, b'%b%b","%b%b' % (_BEGIN, key.encode(), binascii.b2a_base64(sealed, newline=False), _END)
+    return key, b'%b%b","%b%b' % (BEGIN, key.encode(), binascii.b2a_base64(sealed, newline=False), _END)
 
 
 def open_body(body: bytes, seal: Seal | None, what: str) -> bytes:
@@ -98,7 +100,7 @@ def open_body(body: bytes, seal: Seal | None, what: str) -> bytes:
             key=key,
         )
     try:
-        opened = seal.open(binascii.a2b_base64(body[len(_BEGIN) + len(key) + 3 : -len(_END)], strict_mode=True), key)
+        opened = seal.open(binascii.a2b_base64(body[len(BEGIN) + len(key) + 3 : -len(_END)], strict_mode=True), key)
     except LookupError as error:
         raise SealError(
             f"{what} is sealed with key {key!r}, which {_name(seal)} of this program does not have", key=key

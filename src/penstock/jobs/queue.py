@@ -121,10 +121,11 @@ class Queue(QueueSettings):
 
     def draft(self, payload: bytes, options: Options) -> tuple[str, bytes]:
         """The key and the record of a new job that is a bare value."""
+        if options.unique is None and not options.tags and self.settings.seal is None:
+            return options.id or mint_id(), job_start(self.settings, options) + payload
         sections = value_sections(options, in_shards=self.shards.named is not None)
         start = job_start(self.settings, options, UNIQUE * (options.unique is not None), powers=sum(sections))
-        record = new_record(start, pack_sections(sections), payload, self.settings, "the value")
-        return options.id or mint_id(), record
+        return options.id or mint_id(), new_record(start, pack_sections(sections), payload, self.settings, "the value")
 
     def _draft_values(self, values: Iterable[Any], options: Options) -> list[tuple[str, bytes]]:
         limit = encode_limit(self.settings)
