@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 import penstock.web
-from penstock import Concurrency, Penstock, Settings, Worker, current, step
+from penstock import Concurrency, Penstock, Settings, Worker, current, step, wait_for
 from penstock.files.dead_files import FileFailure
 from penstock.ops.inspect import Inspector
 from penstock.testing import TemporaryServer, run_jobs
@@ -419,6 +419,49 @@ def test_a_worker_is_asked_to_be_quiet_and_to_stop(app: Penstock):
     asyncio.run(stopped())
     assert act(acting(app), action="stop_worker", names=["nowhere:1"], confirmed=True).status_code == 404
     assert act(acting(app), action="stop_worker", names=["nowhere:1"]).status_code == 409
+
+
+def test_a_dead_letter_runs_with_other_arguments(app: Penstock):
+    @app.task(queue="q")
+    async def divide(by: int) -> float:
+        return 1 / by
+
+    job = divide.enqueue(0)
+    run_jobs(app, dead=True)
+    assert ask(dashboard(app), f"/api/jobs/{job.id}").json()["may_edit"] is True
+    assert ask(dashboard(app, mask=lambda body: body), f"/api/jobs/{job.id}").json()["may_edit"] is False
+    for text in ("[1]", "{", '{"by": "x"}', '{"to": 1}'):
+        assert act(acting(app), action="edit", ids=[job.id], text=text).status_code == 400
+    assert act(acting(app), action="edit", ids=[job.id], text='{"by": 2}').json()["done"] == "1 job requeued"
+    run_jobs(app)
+    assert job.result(timeout=0) == 0.5
+
+
+def test_a_signal_is_sent_to_a_job(app: Penstock):
+    @app.task(queue="q")
+    async def approve() -> Any:
+        return await wait_for("approved")
+
+    job = approve.enqueue()
+    run_jobs(app)
+    assert act(acting(app), action="signal", ids=[job.id], names=["approved"], text="{").status_code == 400
+    sent = act(acting(app), action="signal", ids=[job.id], names=["approved"], text='{"by": "ada"}')
+    assert sent.json()["done"] == "signal approved sent"
+    run_jobs(app)
+    assert job.result(timeout=0) == {"by": "ada"}
+
+
+def test_without_a_state_the_latest_ends_are_found_as_well(app: Penstock):
+    @app.task(queue="q")
+    async def work(n: int) -> None: ...
+
+    done = work.enqueue(1)
+    run_jobs(app)
+    waits = work.using(delay=60).enqueue(2)
+    found = ask(dashboard(app), "/api/find?queue=q").json()
+    assert {job["id"]: job["status"] for job in found["jobs"]} == {done.id: "completed", waits.id: "delayed"}
+    found = ask(dashboard(app), "/api/find?queue=q&state=ended&since=60").json()
+    assert [job["id"] for job in found["jobs"]] == [done.id]
 
 
 def test_what_destroys_must_be_confirmed(app: Penstock):

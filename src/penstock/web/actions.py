@@ -32,6 +32,8 @@ class Order(msgspec.Struct):
     ids: list[str] = []
     names: list[str] = []
     reason: str = ""
+    text: str = ""
+    """What was typed as JSON: the arguments of a job, or the value of a signal."""
     most: int | None = None
     weight: float = 1.0
     until: int = 0
@@ -40,6 +42,18 @@ class Order(msgspec.Struct):
     confirmed: bool = False
     user: str = ""
     """The visitor that sent it, whatever the request says."""
+
+    def only_id(self) -> str:
+        if len(self.ids) != 1:
+            raise ValueError(f"{self.action} needs one job, and got {len(self.ids)}")
+        return self.ids[0]
+
+    def typed(self) -> Any:
+        """The value that `text` is the JSON of. Raises ValueError for what is no JSON."""
+        try:
+            return msgspec.json.decode(self.text)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"{self.text[:60]!r} is not JSON: {error}") from None
 
     def only_name(self) -> str:
         """The name that the action is about. Raises ValueError unless there is exactly one."""
@@ -95,6 +109,8 @@ class Actions:
             "promote": self.promote,
             "requeue": self.requeue,
             "requeue_all": self.requeue_all,
+            "edit": self.edit,
+            "signal": self.signal,
             "remove": self.remove,
             "remove_all": self.remove_all,
             "requeue_group": self.requeue_group,
@@ -205,6 +221,18 @@ class Actions:
     async def requeue(self, order: Order) -> Done:
         return _summary(await self._ask.jobs.requeue_dead.aio(*order.ids), "requeued")
 
+    async def edit(self, order: Order) -> Done:
+        """Run a dead letter again with other arguments."""
+        arguments = order.typed()
+        if not isinstance(arguments, dict):
+            raise ValueError("give the arguments as a JSON object, by their names")
+        outcome = await self._ask.jobs.repair_dead.aio(order.only_id(), arguments)
+        return _summary([outcome], "requeued")
+
+    async def signal(self, order: Order) -> Done:
+        await self._ask.jobs.open(order.only_id()).signal.aio(order.only_name(), order.typed())
+        return Done(f"signal {order.only_name()} sent", "signalled")
+
     async def requeue_all(self, order: Order) -> Done:
         return _counted(await self._ask.queues.requeue_all_dead.aio(order.queue, order.until), "job", "requeued")
 
@@ -248,7 +276,7 @@ def _log(user: str, order: Order, outcome: str) -> None:
         order.action,
         terminal_safe(what),
         terminal_safe(outcome),
-        extra={"user": user, "order": msgspec.to_builtins(order)},
+        extra={"user": user, "order": {**msgspec.to_builtins(order), "text": ""}},  # arguments may be secret
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,10 +14,11 @@ from starlette.routing import Route
 from penstock.errors import JobNotFound
 from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.failures import Attempt
+from penstock.jobs.finished import ENDED
 from penstock.jobs.flow_tree import FlowNode
 from penstock.jobs.history import Interval
 from penstock.ops.inspect import Inspector
-from penstock.web.answers import Json, Mask, arguments_text, body_text, fields, reporting_errors, said
+from penstock.web.answers import MOST_SHOWN, Json, Mask, arguments_text, body_text, fields, reporting_errors, said
 from penstock.web.bulk import read_filter
 from penstock.web.sampler import Sampler, history_of
 
@@ -173,6 +175,7 @@ class Questions:
             steps=[fields(one, step=self._said(one.step), does=self._said(one.does)) for one in steps],
             flow=await self._flow(info.id),
             why=await self._why(info.id),
+            may_edit=self._mask is None and body is not None and len(body) <= MOST_SHOWN,
         )
         return Json(shown)
 
@@ -196,11 +199,19 @@ class Questions:
         return root if root.total else None
 
     async def find(self, request: Request) -> Response:
-        """Jobs that match the filter in the query; see `Queue.jobs`."""
+        """Jobs that match the filter in the query; see `Queue.jobs`. Without a state, the first page also has the
+        latest that have ended."""
         query = dict(request.query_params)
         queue, cursor = query.pop("queue", None), query.pop("cursor", None)
         chosen = read_filter(query)
-        page = await self._ask.jobs.find.aio(queue, limit=PAGE, cursor=cursor, most=MOST_SEARCHED, **chosen.wanted())
+        wanted = chosen.wanted()
+        page = await self._ask.jobs.find.aio(queue, limit=PAGE, cursor=cursor, most=MOST_SEARCHED, **wanted)
+        if chosen.state is None and cursor is None and not chosen.older_than:
+            wanted["state"] = ENDED
+            ended = await self._ask.jobs.find.aio(queue, limit=PAGE, most=MOST_SEARCHED, **wanted)
+            known = {one.id for one in page.jobs}  # a dead letter has a row as well
+            more = [one for one in ended.jobs if one.id not in known]
+            page = replace(page, jobs=page.jobs + more, examined=page.examined + ended.examined, of=page.of + ended.of)
         return Json(fields(page, now=await self._ask.now.aio()))
 
     async def schedules(self, request: Request) -> Response:

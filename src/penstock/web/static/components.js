@@ -106,6 +106,26 @@ export function Careful({ question, label, order, then, disabled }) {
     </dialog>`;
 }
 
+/** A button that opens a form. `order(elements)`: the action of what was typed. An error stays beside what was typed. */
+export function Ask({ label, what, kind, children, order, then }) {
+  const dialog = useRef(), title = useRef(`form-${Math.random().toString(36).slice(2)}`).current;
+  const [error, fail] = useState("");
+  const open = () => { fail(""); dialog.current.showModal(); };
+  const go = async (event) => {
+    event.preventDefault();
+    try {
+      const found = await send(order(event.target.elements));
+      dialog.current.close();
+      toast({ text: wordsOf(found) });
+      then?.();
+    } catch (problem) { fail(problem.message); }
+  };
+  return html`<button class=${kind} onClick=${open}>${label}</button>
+    <dialog ref=${dialog} class="form" aria-labelledby=${title}><h2 id=${title}>${label}</h2>${what && html`<p>${what}</p>`}
+      <form onSubmit=${go}>${children}<${Problem} error=${error} />
+        <div class="row"><button type="button" onClick=${() => dialog.current.close()}>${t("keep")}</button><button class="main">${label}</button></div></form></dialog>`;
+}
+
 /** The actions on one row, behind a button: they are named, and not beside a number that somebody wants to click. */
 export function Menu({ name, children }) {
   const dialog = useRef(), title = useRef(`menu-${Math.random().toString(36).slice(2)}`).current;
@@ -146,6 +166,12 @@ export const teach = (what, code) => html`${what}${code && html`<pre class="teac
 
 /** A link to another page about something. */
 export const link = (page, name, text) => html`<a href=${`#/${page}/${encodeURIComponent(name)}`}>${text ?? name}</a>`;
+
+/** An id without the middle of its long key. Who copies it copies all of it. */
+export function shortId(id) {
+  const parts = /^(.*:)([0-9A-Z]{18})([0-9A-Z]{8})$/.exec(id);
+  return parts ? html`${parts[1]}<span class="cut">${parts[2]}</span>${parts[3]}` : id;
+}
 
 export const mono = (text) => html`<span class="mono">${text}</span>`;
 

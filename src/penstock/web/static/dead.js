@@ -1,7 +1,7 @@
 // Dead letters: of all queues, of one queue, and of that by task and error.
 
 import { html, useState } from "./ui.js";
-import { Careful, Loading, Problem, Table, later, link, useAnswer } from "./components.js";
+import { Careful, Loading, Problem, Table, later, link, shortId, useAnswer } from "./components.js";
 import { age, number, t, time } from "./text.js";
 
 export function Dead({ name, live, filter, mayAct }) {
@@ -41,7 +41,7 @@ function DeadOf({ name, offset, mayAct }) {
   const all = page.letters.every((letter) => chosen.has(letter.id)) && page.letters.length > 0;
   const box = html`<input type="checkbox" aria-label=${t("choose-all")} checked=${all} onChange=${() => choose(all ? new Set() : new Set(page.letters.map((letter) => letter.id)))} />`;
   const columns = [
-    [t("job"), (letter) => html`<div class="mono">${link("job", letter.id)}</div><span class="quiet">${letter.tenant}</span>`],
+    [t("job"), (letter) => html`<div class="mono">${link("job", letter.id, shortId(letter.id))}</div><span class="quiet">${letter.tenant}</span>`],
     [t("reason"), (letter) => html`<details><summary>${letter.reason || "?"}</summary><pre tabindex="0">${letter.traceback || letter.body}</pre></details>`],
     [t("died"), (letter) => html`<span title=${time(letter.died)}>${age(Math.max(0, page.now - letter.died))}</span>`, "n"],
     [t("attempts"), (letter) => number(letter.attempts), "n"],

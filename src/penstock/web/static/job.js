@@ -2,8 +2,8 @@
 
 import { html, useEffect } from "./ui.js";
 import { STATES } from "./jobs.js";
-import { Careful, Loading, Problem, Table, Tag, act, later, link, useAnswer } from "./components.js";
-import { age, number, t, time } from "./text.js";
+import { Ask, Careful, Loading, Problem, Table, Tag, act, later, link, useAnswer } from "./components.js";
+import { age, duration, number, t, time } from "./text.js";
 
 const NEVER = 1e11; // seconds since 1970 beyond which nothing is due: it waits for a signal without a time-out
 
@@ -32,6 +32,25 @@ function Progress({ progress, now }) {
     <p>${part} % ${progress.text} <span class="quiet">${t("seen-ago", { age: age(Math.max(0, now - progress.at)) })}</span></p></div>`;
 }
 
+/**
+ * The durable steps as bars. The server notes when a step was recorded: its bar begins with the record before it, the first
+ * one with the job. Of a step that waits, the bar begins with its record and ends now.
+ */
+function Steps({ job }) {
+  const state = { done: "good", failed: "bad", waiting: "", "timed out": "warn" };
+  const first = job.enqueued ?? job.steps[0].at, last = Math.max(...job.steps.map((step) => (step.state === "waiting" ? job.now : step.at)), first + 0.001);
+  const part = (at) => `${(100 * Math.max(0, at - first)) / (last - first)}%`;
+  let before = first;
+  const rows = [...job.steps].sort((one, other) => one.at - other.at).map((step) => {
+    const waits = step.state === "waiting", from = waits ? step.at : before, to = waits ? job.now : step.at;
+    before = Math.max(before, step.at);
+    return html`<span><span class="mono">${step.step}</span> ${step.does !== step.step && html`<span class="quiet mono">${step.does}</span>`}</span>
+      <span class=${`track ${waits ? "waiting" : step.state === "done" ? "" : "failed"}`} title=${`${time(from)} – ${time(to)}`}><i style=${{ left: part(from), width: `calc(${part(to)} - ${part(from)})` }}></i></span>
+      <span><${Tag} state=${state[step.state]}>${t(`step.${step.state}`)}<//> <span class="quiet">${duration(to - from)}${step.ends && step.ends > job.now ? ` · ${t("due-in", { age: age(step.ends - job.now) })}` : ""}</span></span>`;
+  });
+  return html`<div class="card"><h2>${t("steps")}</h2><div class="steps">${rows}</div></div>`;
+}
+
 /** What happened to the job so far, the earliest first. */
 function Timeline({ job }) {
   const state = { done: "good", failed: "bad", waiting: "", "timed out": "warn" };
@@ -56,6 +75,21 @@ function Branch({ node, here }) {
     ${node.total > 0 && html` <span class="quiet">${t("flow.ended", { ended: number(node.total - node.left), total: number(node.total) })}${node.dead > 0 && html` · ${t("flow.dead", { n: number(node.dead) })}`}</span>`}
     ${node.predecessors.length > 0 && html`<ul>${node.predecessors.map((one) => html`<${Branch} node=${one} />`)}
       ${hidden > 0 && html`<li class="quiet">${t("and-more", { n: number(hidden) })}</li>`}</ul>`}</li>`;
+}
+
+/** The arguments of a dead letter, to be changed before it runs again. */
+function Edit({ job, again }) {
+  return html`<${Ask} label=${t("edit-and-run")} what=${t("edit-and-run.what")} then=${again}
+    order=${({ text }) => ({ action: "edit", ids: [job.id], text: text.value })}>
+    <label>${t("arguments")}<textarea name="text" required spellcheck=${false} defaultValue=${job.body}></textarea></label><//>`;
+}
+
+function Signal({ job, again }) {
+  const waits = job.steps.find((step) => step.state === "waiting" && step.does.startsWith("wait_for "));
+  return html`<${Ask} label=${t("signal")} what=${t("signal.what")} kind=${waits ? "main" : ""} then=${again}
+    order=${({ signal, text }) => ({ action: "signal", ids: [job.id], names: [signal.value], text: text.value })}>
+    <label>${t("signal.name")}<input name="signal" required defaultValue=${waits ? waits.does.replace("wait_for ", "") : ""} /></label>
+    <label>${t("signal.value")}<textarea name="text" spellcheck=${false} defaultValue="null"></textarea></label><//>`;
 }
 
 /** A text that may be long: it scrolls inside the page. */
@@ -85,6 +119,8 @@ export function Job({ name, mayAct }) {
       ${mayAct && html`<div class="rest">
         ${job.status === "dead" && html`<button class="main" onClick=${() => later(order("requeue"), t("requeue.soon", { n: 1 }), { then: again })}>${t("requeue")}</button>
           <${Careful} label=${t("remove")} question=${t("remove.job", { id: job.id })} order=${order("remove")} then=${again} />`}
+        ${job.status === "dead" && job.may_edit && html`<${Edit} job=${job} again=${again} />`}
+        ${job.steps.length > 0 && WAITS.includes(job.status) && html`<${Signal} job=${job} again=${again} />`}
         ${job.status === "delayed" && html`<button onClick=${() => act(order("promote"), { then: again })}>${t("promote")}</button>`}
         ${WAITS.includes(job.status) && html`
           <${Careful} label=${t("cancel")} question=${t("cancel.job", { id: job.id })} order=${order("cancel")} then=${again} />`}
@@ -95,6 +131,7 @@ export function Job({ name, mayAct }) {
     ${job.result !== null && html`<div class="card"><h2>${t("result")}</h2><pre tabindex="0">${job.result}</pre></div>`}
     ${job.reason && html`<div class="card ${job.status === "dead" ? "alarm" : ""}"><h2>${t("reason")}</h2><${Long}>${job.reason}<//>${job.traceback && html`<pre tabindex="0">${job.traceback}</pre>`}</div>`}
     ${job.progress && html`<${Progress} progress=${job.progress} now=${job.now} />`}
+    ${job.steps.length > 0 && html`<${Steps} job=${job} />`}
     ${job.failures.length > 0 && html`<${Attempts} job=${job} />`}
     <${Facts} job=${job} />
     ${job.flow && html`<div class="card"><h2>${t("flow")}</h2><ul class="flow"><${Branch} node=${job.flow} here=${true} /></ul></div>`}

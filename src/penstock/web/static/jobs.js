@@ -1,18 +1,39 @@
 // The pages of jobs by filter, and of schedules.
 
 import { html, useEffect, useRef, useState } from "./ui.js";
-import { Loading, Problem, Table, Tag, act, ask, later, link, send, teach, useAnswer } from "./components.js";
+import { Loading, Problem, Table, Tag, act, ask, later, link, send, shortId, teach, useAnswer } from "./components.js";
 import { age, number, t, time } from "./text.js";
 
 export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", sleeping: "", ready: "", parked: "", waiting: "", blocked: "warn", unknown: "", running: "good", completed: "good", dropped: "" };
-const FILTERS = ["state", "task", "tenant", "worker", "id_prefix", "older_than", "tag"];
-const SEARCHED = ["ready", "delayed", "sleeping", "parked", "waiting", "running", "dead", "completed", "cancelled", "expired", "dropped"];
+const FILTERS = ["state", "task", "tenant", "worker", "id_prefix", "older_than", "tag", "since"];
+const ENDED = ["ended", "completed", "failed", "cancelled", "expired", "dropped"];
+const SPANS = [[900, "last-quarter"], [3600, "last-hour"], [86400, "last-day"]];
+const SEARCHED = ["ended", "ready", "delayed", "sleeping", "parked", "waiting", "running", "dead", "completed", "cancelled", "expired", "dropped"];
 
-const job = (id) => html`<a class="mono" href=${`#/job/${encodeURIComponent(id)}`}>${id}</a>`;
+const job = (id) => html`<a class="mono" title=${id} href=${`#/job/${encodeURIComponent(id)}`}>${shortId(id)}</a>`;
 
 /** The filter of an address: only what is set. An empty task or tenant that is set is a filter, too. */
 function chosen(filter) {
   return Object.fromEntries(FILTERS.filter((name) => filter.get(name)).map((name) => [name, filter.get(name)]));
+}
+
+/** Names that the fields of the form offer: the tasks and workers of a queue, or of all, and the largest tenants of a queue. */
+function useNames(queue) {
+  const [names, keep] = useState({ tasks: [], tenants: [], workers: [] });
+  useEffect(() => {
+    let ended = false;
+    const known = async (part, path, read) => {
+      try {
+        const found = [...new Set(read(await ask(path)))].filter(Boolean).sort();
+        if (!ended) keep((old) => ({ ...old, [part]: found }));
+      } catch { /* a form without offers is good enough */ }
+    };
+    known("tasks", "tasks", (answer) => answer.tasks.filter((one) => !queue || one.queue === queue).map((one) => one.task));
+    known("workers", "workers", (answer) => answer.workers.filter((one) => !queue || one.queue === queue).map((one) => one.name));
+    if (queue) known("tenants", `queues/${encodeURIComponent(queue)}`, (answer) => answer.largest.map((one) => one.name));
+    return () => { ended = true; };
+  }, [queue]);
+  return names;
 }
 
 function Form({ queue, queues, filter }) {
@@ -20,34 +41,43 @@ function Form({ queue, queues, filter }) {
     event.preventDefault();
     const fields = new FormData(event.target), next = new URLSearchParams();
     for (const name of FILTERS) if (fields.get(name)) next.set(name, fields.get(name));
+    if (next.get("since") && !ENDED.includes(next.get("state"))) next.set("state", "ended"); // only ends have a time
     const to = `#/jobs/${encodeURIComponent(fields.get("queue"))}?${next}`;
     if (location.hash === to) dispatchEvent(new Event("hashchange")); else location.hash = to;
   };
   // Not `value`: what is typed must stay when the live connection draws the page again.
-  const field = (name, kind = "text") => html`<label>${t(`filter.${name}`)}<input name=${name} type=${kind} min="0" defaultValue=${filter.get(name) || ""} /></label>`;
+  const field = (name, kind = "text", known = []) => html`<label>${t(`filter.${name}`)}<input name=${name} type=${kind} min="0" defaultValue=${filter.get(name) || ""} list=${known.length ? `known-${name}` : undefined} autocomplete="off" />
+    ${known.length > 0 && html`<datalist id=${`known-${name}`}>${known.map((one) => html`<option value=${one} />`)}</datalist>`}</label>`;
+  const names = useNames(queue);
   return html`<form class="card filter" onSubmit=${search} role="search" key=${queue + filter}>
     <label>${t("queue")}<select name="queue">
       <option value="" selected=${!queue}>${t("all-queues")}</option>
       ${[...new Set([...queues.map((one) => one.name), queue])].filter(Boolean).map((name) => html`<option value=${name} selected=${name === queue}>${name}</option>`)}</select></label>
     <label>${t("state")}<select name="state"><option value="">${t("any-state")}</option>
       ${SEARCHED.map((state) => html`<option value=${state} selected=${filter.get("state") === state}>${t(`status.${state}`)}</option>`)}</select></label>
-    ${field("task")}${field("tag")}${field("tenant")}${field("id_prefix")}${field("older_than", "number")}${field("worker")}
+    <label>${t("filter.since")}<select name="since"><option value="">${t("any-time")}</option>
+      ${SPANS.map(([seconds, word]) => html`<option value=${seconds} selected=${Number(filter.get("since")) === seconds}>${t(word)}</option>`)}</select></label>
+    ${field("task", "text", names.tasks)}${field("tenant", "text", names.tenants)}${field("worker", "text", names.workers)}${field("tag")}${field("id_prefix")}${field("older_than", "number")}
     <button class="main">${t("search")}</button></form>`;
 }
 
-/** Search, and continue where the last search ended: [found or nothing, error, search on, search again]. */
+/** Search, and continue where the last search ended: [found or nothing, error, search on, search again]. The first page is live. */
 function useSearch(path) {
   const [state, set] = useState({}), [turn, again] = useState(0), current = useRef();
   const look = async (cursor, jobs) => {
     const mine = current.current = {};
+    clearTimeout(current.timer);
     try {
       const page = await ask(`find?${path}${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`);
-      if (current.current === mine) set({ path, found: { ...page, jobs: [...jobs, ...page.jobs] } });
+      if (current.current !== mine) return;
+      set({ path, found: { ...page, jobs: [...jobs, ...page.jobs] } });
+      // A long search is repeated seldom. More than one page stays as it is.
+      if (!jobs.length) current.timer = setTimeout(() => look("", []), (page.examined > 2000 ? 20000 : 5000) * (document.hidden ? 5 : 1));
     } catch (error) {
       if (current.current === mine) set({ path, error: error.message });
     }
   };
-  useEffect(() => { look("", []); return () => { current.current = null; }; }, [path, turn]);
+  useEffect(() => { look("", []); return () => { current.current = null; clearTimeout(current.timer); }; }, [path, turn]);
   const fits = state.path === path ? state : {};
   return [fits.found, fits.error, () => look(fits.found.cursor, fits.found.jobs), () => again((n) => n + 1)];
 }
@@ -91,14 +121,26 @@ function Bulk({ action, queue, filter, dangerous, target, then }) {
     </dialog>`;
 }
 
+/** Rows that the table shows at once. */
+const SHOWN = 100;
+
+/** What is due later counts from when it was enqueued. */
+const moment = (row, now) => (row.since > now ? row.enqueued : row.since);
+
+const newest = ({ jobs, now }) => [...jobs].sort((one, other) => moment(other, now) - moment(one, now));
+
+/** The jobs of its queue that have the same task or tenant. */
+const where = (row, name) => row[name] && html`<a class="mono" href=${`#/jobs/${encodeURIComponent(row.id.split(":")[0].split("~")[0])}?${new URLSearchParams({ [name]: row[name] })}`}>${row[name]}</a>`;
+
 export function Jobs({ name, live, filter, mayAct }) {
   const wanted = chosen(filter);
   const query = new URLSearchParams(name ? { queue: name, ...wanted } : wanted);
   const [found, error, more, again] = useSearch(query.toString());
+  const [shown, show] = useState(SHOWN);
   const columns = [
-    [t("job"), (row) => job(row.id)], [t("state"), (row) => html`<${Tag} state=${STATES[row.status]}>${t(`status.${row.status}`)}<//>`, "tight"],
+    [t("job"), (row) => (row.id ? job(row.id) : t("purged", { n: number(row.jobs) }))], [t("state"), (row) => html`<${Tag} state=${STATES[row.status]}>${t(`status.${row.status}`)}<//>`, "tight"],
     [t("for"), (row) => html`<span title=${time(row.since)}>${row.since > found.now ? t("due-in", { age: age(row.since - found.now) }) : age(found.now - row.since)}</span>`, "n"],
-    [t("task"), (row) => html`<span class="mono">${row.task}</span>`], [t("tenant"), (row) => row.tenant],
+    [t("task"), (row) => where(row, "task")], [t("tenant"), (row) => where(row, "tenant")],
     [t("attempts"), (row) => number(row.attempts), "n"],
     [t("worker"), (row) => (row.worker ? html`<a class="mono" href=${`#/jobs/${encodeURIComponent(name)}?state=running&worker=${encodeURIComponent(row.worker)}`}>${row.worker}</a>` : "")],
   ];
@@ -110,7 +152,8 @@ export function Jobs({ name, live, filter, mayAct }) {
     <${Form} queue=${name} queues=${live.queues || []} filter=${filter} />
     <${Problem} error=${error} /><${Loading} answer=${found} error=${error} />
     ${found && html`<div class="card"><h2>${t("jobs.found", { n: number(found.jobs.length) })} <span class="quiet">${t("searched", { examined: number(found.examined), of: number(found.of) })}</span></h2>
-      <${Table} label=${t("page.find")} columns=${columns} rows=${found.jobs} none=${t(found.cursor ? "none.so-far" : "none.jobs")} />
+      <${Table} label=${t("page.find")} columns=${columns} rows=${newest(found).slice(0, shown)} none=${t(found.cursor ? "none.so-far" : "none.jobs")} />
+      ${found.jobs.length > shown && html`<p><button class="link" onClick=${() => show(shown + SHOWN)}>${t("and-more", { n: number(found.jobs.length - shown) })}</button></p>`}
       ${found.cursor && html`<p><button onClick=${more}>${t("search-on")}</button></p>`}</div>`}`;
 }
 
