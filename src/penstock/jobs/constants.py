@@ -181,6 +181,7 @@ SCHEDULED: Final = {
 
 # keeping, in unique.lua
 DONE: Final = b"d"
+LATEST: Final = b"l"
 START: Final = b"s"
 REPLACE: Final = b"r"
 DEBOUNCE: Final = b"b"

@@ -73,8 +73,8 @@ end
 function dead_letters.requeue(s, id, body)
   local one = record.flags(body) >= flag.UNIQUE and record.unique(body)
   if one and one[2] ~= keeping.THROTTLE then
-    local holder = unique.holder(s, one)
-    if holder and not job.expire(s, holder) then return holder end
+    local holder = unique.live_holder(s, one)
+    if holder then return holder end
     unique.hold(s, one, id, body)
   end
   redis.call("ZREM", base .. "dead", id)

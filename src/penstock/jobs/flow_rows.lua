@@ -60,7 +60,7 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
   end
   flow.open(r)
   local set, generation, known_edges, new_edges = {}, row.mint(r, #ids), {}, {}
-  s.touched, s.visits = {}, slice.of(_flow.VISITS)
+  s.touched, s.visits, s.known_edges, s.new_edges = {}, slice.of(_flow.VISITS), known_edges, new_edges
   if #shared > 0 then -- a new job with one dependent has no edge yet
     local edges = redis.call("HMGET", base .. "dependents", unpack(shared))
     for i = 1, #shared do known_edges[shared[i]] = edges[i] end

@@ -175,20 +175,30 @@ end
 --- uses: base
 function job.add_draft(s, id, body, generation, set)
   local one = record.flags(body) >= flag.UNIQUE and unique.field(s, body)
+  local replaced, before, is_running -- the id of a job that has begun, its record, whether it runs
   if one then
-    local holder = unique.holder(s, one)
-    if holder and not job.expire(s, holder) then
-      if one[2] == keeping.REPLACE or one[2] == keeping.DEBOUNCE then
-        batch.write("HSET", base .. "jobs", set) -- the holder may be in the same call
-        for i = #set, 1, -1 do set[i] = nil end
+    local holder = unique.live_holder(s, one)
+    if holder then
+      if not unique.replaces(one[2]) then return holder end
+      batch.write("HSET", base .. "jobs", set) -- the holder may be in the same call
+      for i = #set, 1, -1 do set[i] = nil end
+      before = record.get(holder)
+      if not before or not unique.has_begun(holder, before) then
         job.replace(s, holder, body, generation, one)
+        return holder
       end
-      return holder
+      if one[2] ~= keeping.LATEST then return holder end
+      is_running, replaced = redis.call("HEXISTS", base .. "owners", holder) == 1, holder
     end
   end
   local refused = s.bounded and bounds.refuse(s, record.tenant(body))
   if refused then return nil, refused end
+  if replaced and not is_running then
+    s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + 1
+    job.remove(s, replaced, before, ending.CANCELLED, "replaced by job " .. id)
+  end
   if one then unique.hold(s, one, id, body) end
+  if is_running then return unique.succeed(s, replaced, id, body, generation, set) end
   local drafted = draft.fields(body)
   local due, expires = drafted.due, drafted.expires
   if not record.has(drafted.how, draft.DUE_IS_DATE) then due = s.now + due end
@@ -200,8 +210,8 @@ function job.add_draft(s, id, body, generation, set)
 end
 
 -- Gives a waiting job the arguments of another draft. With DEBOUNCE, a job that is not due is delayed again. If the job
--- is now due at another time, or its record has another size class, it gets a new entry with `generation`; a parked job
--- gets one at its admission instead. A job whose own key has neither the mode REPLACE nor DEBOUNCE stays unchanged:
+-- is now due at another time, or its record has another size class, it gets a new entry with `generation`; a job that
+-- is parked or waits for others gets one later. A job whose own key has a mode that does not replace stays unchanged:
 -- tasks may share a key, so the job may be running, or have places in limits that follow from its arguments.
 --- (s: table, id: str, drafted: str, generation: int, one: table)
 --- uses: base
@@ -215,7 +225,10 @@ function job.replace(s, id, drafted, generation, one)
   if one[2] == keeping.DEBOUNCE and was.state == state.DELAYED then due = s.now + one[3] end
   local new = record.replaced(body, drafted, was.generation, due, expires)
   local old = record.entry(was.generation, #body, id)
-  if was.state ~= state.PARKED and (due ~= was.since or record.entry(was.generation, #new, id) ~= old) then
+  if was.state == state.WAITING then
+    local wait = flow.wait(s, id)
+    if wait then wait.class = entry.class(record.entry(0, #new, "")) end
+  elseif was.state ~= state.PARKED and (due ~= was.since or record.entry(was.generation, #new, id) ~= old) then
     new = record.replaced(body, drafted, generation, due, expires)
     local new_entry = record.entry(generation, #new, id)
     if record.is_delayed(was.state) then

@@ -88,7 +88,12 @@ function job.settle(s, incarnation, verb, token, ms, text)
   if not held then return false end
   local r, id = s.row, token.id(token)
   local body = record.get(id)
-  if not body then verb, text = "drop", "its record was damaged" end
+  if not body then
+    verb, text = "drop", "its record was damaged"
+  elseif claim.flags(held) >= flag.UNIQUE and verb ~= "drop" and verb ~= "bury" and verb ~= "cancel"
+    and unique.is_succeeded(id, body) then
+    verb, text = "cancel", "a later call with its key replaced it"
+  end
   local kind, unknown_since, other = job.outcome(verb), 0, ""
   local cannot, limit = string.match(verb, "^(%a+):(%d+)$")
   if cannot then

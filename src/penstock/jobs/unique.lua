@@ -9,15 +9,18 @@
 --   mode            the key is held                      a double
 --   DONE            until the job ends                   changes nothing
 --   START           until it is claimed                  changes nothing
+--   LATEST          until the job ends                   as REPLACE, if it has not begun; else cancels it, and runs
+--                                                        when it has ended (`unique.succeed`)
 --   REPLACE         until it is claimed                  gives it the new arguments; it keeps id, position, due time
 --   DEBOUNCE        until it is claimed                  does that, and delays a job that is not due by the time again
 --   THROTTLE        for a time, also after the run     changes nothing
 --
--- Tasks may share a key. A double changes the first job only if both have one of the modes REPLACE and DEBOUNCE.
+-- Tasks may share a key. A double changes the first job only if both have one of the modes LATEST, REPLACE and
+-- DEBOUNCE, and cancels it only if both have the mode LATEST.
 --
 --                    cancelled, expired,   claimed    retried, released,   completed, dropped,   requeued
 --                    purged                           taken back           dead
---   DONE             given up              kept       kept                 given up              taken, or refused
+--   DONE, LATEST     given up              kept       kept                 given up              taken, or refused
 --   START and so on  given up              given up   not taken again      -                     taken, or refused
 --   THROTTLE         given up              kept       kept                 kept                  -
 --
@@ -26,7 +29,7 @@
 
 _window = layout { ends = "I6", id = "*" } -- of a throttle
 
-keeping = { DONE = "d", START = "s", REPLACE = "r", DEBOUNCE = "b", THROTTLE = "t" }
+keeping = { DONE = "d", LATEST = "l", START = "s", REPLACE = "r", DEBOUNCE = "b", THROTTLE = "t" }
 
 -- Reads with one command who holds the keys of these drafts.
 --- (s: table, drafts: table)
@@ -63,6 +66,15 @@ function unique.holder(s, one)
   return known or nil
 end
 
+-- The same, after the holder was removed if it is over. A job that it was to succeed holds the key then.
+--- (s: table, one: table) -> str | nil
+--- uses: base
+function unique.live_holder(s, one)
+  local holder = unique.holder(s, one)
+  if holder and job.expire(s, holder) then return unique.holder(s, one) end
+  return holder
+end
+
 --- (s: table, one: table, id: str, body: str)
 --- uses: base
 function unique.hold(s, one, id, body)
@@ -77,12 +89,71 @@ function unique.hold(s, one, id, body)
   end
 end
 
+-- Whether a double of this mode may give its arguments to a job, and whether a job of this mode may get those of one.
+--- (mode: str) -> bool
+function unique.replaces(mode)
+  return mode == keeping.REPLACE or mode == keeping.DEBOUNCE or mode == keeping.LATEST
+end
+
 -- Whether a double may give its arguments to this job.
 --- (body: str) -> bool
 function unique.is_replaced(body)
-  if record.flags(body) < flag.UNIQUE then return false end
-  local mode = record.unique(body)[2]
-  return mode == keeping.REPLACE or mode == keeping.DEBOUNCE
+  return record.flags(body) >= flag.UNIQUE and unique.replaces(record.unique(body)[2])
+end
+
+-- Whether the holder of a key was started before, so that it has used its arguments. Only a holder of the mode LATEST
+-- keeps its key then.
+--- (id: str, body: str) -> bool
+--- uses: base
+--- seldom
+function unique.has_begun(id, body)
+  if record.flags(body) < flag.UNIQUE or record.unique(body)[2] ~= keeping.LATEST then return false end
+  return record.deliveries(body) > 0 or record.has(record.flags(body), flag.NOTES)
+    or redis.call("HEXISTS", base .. "owners", id) == 1
+end
+
+-- Enqueues a double as the successor of a job that runs, and has that cancelled. The successor waits for its end,
+-- however it ends, as a dependent does (flow.lua), and holds the key from now on. So a further double finds a job that
+-- has not begun, and replaces its arguments. Appends id and record of the successor to `set`.
+--- (s: table, before: str, id: str, body: str, generation: int, set: table)
+--- uses: base
+--- seldom
+function unique.succeed(s, before, id, body, generation, set)
+  cancelling.ask(before)
+  flow.open(s.row)
+  local open = _open_verb.pack({ word = "open", policy = flow.CONTINUE, wants = "-", number = "" })
+  flow.add(s, id, body, generation, open, set)
+  local edge, known, new = flow.link(s, "\0" .. before, id), s.known_edges or {}, s.new_edges or {}
+  if known[before] == nil then known[before] = redis.call("HGET", base .. "dependents", before) end
+  flow.store_edge(known, new, before, edge)
+  if not s.new_edges then batch.write("HSET", base .. "dependents", new) end -- `enqueue_flow` writes its edges itself
+  s.row[_row.FLOWS] = bit.bor(s.row[_row.FLOWS], _flow.EDGES)
+  local wait = flow.wait(s, id)
+  wait.flags = bit.band(wait.flags, 255 - flow.OPEN)
+end
+
+-- Whether a running job has a successor, so that it must not run again.
+--- (id: str, body: str) -> bool
+--- uses: base
+--- seldom
+function unique.is_succeeded(id, body)
+  local one = record.unique(body)
+  return one[2] == keeping.LATEST and redis.call("HGET", base .. "unique", one[1]) ~= id
+end
+
+-- The running job that this job, which leaves the queue, was to succeed, or nil.
+--- (s: table, id: str, one: table) -> str | nil
+--- uses: base
+--- seldom
+function unique.predecessor(s, id, one)
+  local wait = flow.wait(s, id)
+  local named = wait and wait.added and wait.added[1] or redis.call("LINDEX", base .. "predecessors:" .. id, 0)
+  if not named or _predecessor.queue_size(named) > 0 then return nil end
+  local before = _predecessor.id(named)
+  local body = redis.call("HEXISTS", base .. "owners", before) == 1 and record.get(before)
+  if not body or record.flags(body) < flag.UNIQUE then return nil end
+  local its = record.unique(body)
+  return its[1] == one[1] and its[2] == keeping.LATEST and before or nil
 end
 
 -- Has `write` remove a key, if the job holds it still.
@@ -98,6 +169,8 @@ end
 function unique.leave(s, id, body, was)
   local one = record.unique(body)
   if was == state.DEAD then return end
+  local before = was == state.WAITING and one[2] == keeping.LATEST and unique.predecessor(s, id, one)
+  if before then return unique.hold(s, one, before, body) end -- a later double must wait for it as well
   if one[2] ~= keeping.THROTTLE then return unique.give_up(s, one[1], id) end
   if unique.holder(s, one) == id then redis.call("DEL", base .. "throttle:" .. one[1]) end
 end
@@ -111,7 +184,7 @@ function unique.start(s, room)
     local id, body = room.reply[2 * i - 1], room.reply[2 * i]
     if record.flags(body) >= flag.UNIQUE then
       local one = record.unique(body)
-      if one[2] == keeping.DONE then
+      if one[2] == keeping.DONE or one[2] == keeping.LATEST then
         room.held[2 * i] = room.held[2 * i] .. one[1]
       elseif one[2] ~= keeping.THROTTLE then
         unique.give_up(s, one[1], id)

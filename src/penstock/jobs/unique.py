@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from penstock.core.arguments import check_flag, check_number, is_text, shown
 from penstock.core.clock import milliseconds
 from penstock.errors import ConfigurationError
-from penstock.jobs.constants import DEBOUNCE, DONE, REPLACE, START, THROTTLE
+from penstock.jobs.constants import DEBOUNCE, DONE, LATEST, REPLACE, START, THROTTLE
 from penstock.jobs.key_template import LONGEST_KEY, KeyTemplate, escapes
 
 _LONGEST: Final = 365 * 86400.0
@@ -23,12 +23,17 @@ class Unique:
         @app.task(unique=Unique("{order}"))                  one job for each order at a time, until it is done
         @app.task(unique=Unique("{doc}", until="start"))     one waiting job; another may be enqueued once it runs
         @app.task(unique=Unique("{doc}", until="start", replace=True))   as before, but the last arguments count
+        @app.task(unique=Unique("{doc}", on_double="replace", running="cancel"))     the newest call wins, always
         @app.task(unique=Unique("{doc}", debounce=5))        runs 5 s after the last call, with its arguments
         @app.task(unique=Unique("{user}", throttle=60))      at most one a minute; the others are dropped
 
     key       a template with names of parameters; None: all arguments. The name of the task belongs to the key
     until     "done": while the job waits or runs, also between retries. "start": while it waits
     replace   with until="start": a double gives its arguments to the job that waits, which keeps its id and position
+    on_double "replace": another way to write replace=True
+    running   with on_double="replace", "cancel": the same while the job waits. A job that has begun is cancelled, as
+              `cancel()` does, and the new one starts when its run has ended, however it ends. Until then it waits, and
+              a further double replaces its arguments
     debounce  seconds. As `replace`, and the job runs this many seconds after the last double
     throttle  seconds for which no other job is enqueued, also after the first has run; a cancel or expiry ends them
     exact     instead of a template: this text is the key, which other tasks of the queue and `queue.put` may share.
@@ -46,8 +51,20 @@ class Unique:
     debounce: float | None = None
     throttle: float | None = None
     exact: str | None = None
+    on_double: Literal["keep", "replace"] = "keep"
+    running: Literal["keep", "cancel"] = "keep"
 
     def __post_init__(self) -> None:
+        for name, value, values in (
+            ("on_double", self.on_double, ("keep", "replace")),
+            ("running", self.running, ("keep", "cancel")),
+        ):
+            if value not in values:
+                raise ValueError(f"Unique({name}={shown(value)}): use {values[0]!r} or {values[1]!r}")
+        if self.running == "cancel" and (not self._gives_arguments or self.until != "done"):
+            raise ValueError(
+                'Unique(running="cancel") needs on_double="replace", and no until: its key is held until the job ends'
+            )
         if self.until not in ("done", "start"):
             raise ValueError(f"Unique(until={self.until!r}): use 'done' or 'start', or throttle=seconds for a time")
         check_flag("Unique", "replace", self.replace)
@@ -58,16 +75,23 @@ class Unique:
         for name, seconds in (("debounce", self.debounce), ("throttle", self.throttle)):
             if seconds is not None:
                 check_number("Unique", name, seconds, 0.001, _LONGEST, "seconds from 0.001 to a year")
-            if seconds is not None and (self.replace or self.until != "done"):
+            if seconds is not None and (self._gives_arguments or self.until != "done"):
                 raise ValueError(f"Unique: {name} decides itself how long the key is held, and about doubles")
-        if self.replace and self.until != "start":
-            raise ValueError('Unique(replace=True) needs until="start": a job that runs has its arguments already')
+        if self._gives_arguments and self.until != "start" and self.running != "cancel":
+            raise ValueError(
+                f"Unique({'replace=True' if self.replace else 'on_double=' + repr(self.on_double)}) needs "
+                'until="start", because a job that runs has its arguments already; or running="cancel", to cancel that'
+            )
         if self.exact is not None and not is_text(self.exact, 1, LONGEST_KEY):
             raise ValueError(f"Unique(exact={shown(self.exact)}): 1 to {LONGEST_KEY} bytes of UTF-8")
 
     @property
+    def _gives_arguments(self) -> bool:
+        return self.replace or self.on_double == "replace"
+
+    @property
     def replaces(self) -> bool:
-        return self.replace or self.debounce is not None
+        return self._gives_arguments or self.debounce is not None
 
     def section(self, key: str) -> bytes:
         """The section of a record that has this key."""
@@ -75,7 +99,9 @@ class Unique:
             return unique_section(key, THROTTLE, milliseconds(self.throttle))
         if self.debounce is not None:
             return unique_section(key, DEBOUNCE, milliseconds(self.debounce))
-        return unique_section(key, DONE if self.until == "done" else REPLACE if self.replace else START)
+        if self.running == "cancel":
+            return unique_section(key, LATEST)
+        return unique_section(key, DONE if self.until == "done" else REPLACE if self._gives_arguments else START)
 
 
 def check_unique(task: str, unique: Unique, *, limited: bool) -> None:

@@ -84,7 +84,11 @@ class QueueAudit:
                 yield f"unique: {key!r} is held by {id!r}, which does not have it (any more)"
         for id, record in self.jobs.items():
             one = record.unique if self._state(id) != DEAD else None
-            if one is not None and one[1] == "d" and held.get(one[0].encode()) != id:
+            if (
+                one is not None
+                and (one[1] == "d" or (one[1] == "l" and self._state(id) != RUNNING))
+                and held.get(one[0].encode()) != id
+            ):
                 yield f"unique: {id!r} does not hold its key {one[0]!r}"
 
     def leftovers(self) -> Iterator[str]:
