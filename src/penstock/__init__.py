@@ -59,9 +59,10 @@ if TYPE_CHECKING:
     from penstock.files.receiver import Block, Receiver
     from penstock.files.source_reader import file_digest
     from penstock.jobs.batching import Batch
+    from penstock.jobs.children import run
     from penstock.jobs.current import CurrentJob, current
     from penstock.jobs.dependencies import per_job, per_process
-    from penstock.jobs.durable import sleep, step, wait_for
+    from penstock.jobs.durable import patched, sleep, step, wait_for
     from penstock.jobs.flow import Flow, chain, group
     from penstock.jobs.item import Item
     from penstock.jobs.job import Job
@@ -121,11 +122,13 @@ __all__ += [
 _names.are_in("penstock.errors")
 __all__ += ["Batch"]
 _names.are_in("penstock.jobs.batching")
+__all__ += ["run"]
+_names.are_in("penstock.jobs.children")
 __all__ += ["CurrentJob", "current"]
 _names.are_in("penstock.jobs.current")
 __all__ += ["per_job", "per_process"]
 _names.are_in("penstock.jobs.dependencies")
-__all__ += ["sleep", "step", "wait_for"]
+__all__ += ["patched", "sleep", "step", "wait_for"]
 _names.are_in("penstock.jobs.durable")
 __all__ += ["Flow", "chain", "group"]
 _names.are_in("penstock.jobs.flow")

@@ -15,7 +15,7 @@ from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings, scripts
 from penstock.jobs.claims import Claim, Ending, Settlement, TurnReply
 from penstock.jobs.constants import DUE_IS_DATE, EXPIRES_IS_DATE, LIMITED, LIMITS, OWN_ID, UNIQUE, UNIQUE_KEY
-from penstock.jobs.durable_bindings import StepBindings
+from penstock.jobs.durable_bindings import ChildRow, StepBindings
 from penstock.jobs.editing import requeue_with
 from penstock.jobs.failures import Failures
 from penstock.jobs.finished import read_blocks
@@ -387,6 +387,9 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "load_steps": StepBindings(bindings).load("w", token),
         "record_step": StepBindings(bindings).record("w", token, "1", "f", b"1"),
         "receive_signal": StepBindings(bindings).receive("w", token, "1", "go"),
+        "run_children": StepBindings(bindings).run_children(
+            "w", token, [ChildRow("1", "", "child", "f", record("ada"))], durable=False
+        ),
         "signal": StepBindings(bindings).signal("j", "go", b"1"),
         "show_steps": StepBindings(bindings).show("j"),
         "why": WhyBindings(bindings).facts("j"),

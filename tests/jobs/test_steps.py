@@ -8,6 +8,7 @@ import pytest
 
 from penstock import LeaseLost
 from penstock.core.operations import Operation
+from penstock.jobs.durable_bindings import StepBindings
 from penstock.jobs.retry import Suspended
 from penstock.jobs.steps import Steps
 from tests.jobs.stand import FakeWorker, Stand
@@ -15,9 +16,13 @@ from tests.jobs.stand import FakeWorker, Stand
 
 @pytest.fixture
 def run(stand: Stand) -> Any:
-    """A running job."""
+    """The second run of a job, which has recorded a step."""
     stand.put("a")
-    (claim,) = FakeWorker(stand, "w").claim()
+    worker = FakeWorker(stand, "w")
+    (claim,) = worker.claim()
+    stand.run(StepBindings(stand.bindings).record("w", claim.token, "@before", "begin", b"1"))
+    worker.settle(claim, ending="retry")
+    (claim,) = worker.claim()
     return SimpleNamespace(shard=SimpleNamespace(bindings=stand.bindings, name="q"), incarnation="w", claim=claim)
 
 

@@ -234,7 +234,8 @@ class StepHistory:
     def judge_loaded(self, one: Worker, claim: Claim, job: Job) -> None:
         """The first step of a run gets all that was recorded."""
         loaded = self.send(self.bindings.load(one.incarnation, claim.token))
-        assert loaded == (self.now, job.steps), f"{job.id} gets other steps"
+        assert loaded is not None
+        assert (loaded.now, loaded.steps) == (self.now, job.steps), f"{job.id} gets other steps"
 
     def settled(self, claim: Claim, ending: Ending | None, delay: float) -> None:
         job = self.jobs[claim.id]
@@ -327,7 +328,7 @@ class StepHistory:
                 if name[:1] == b"!"
             }
             assert signals == job.signals, f"{job.id} keeps other signals"
-            assert fields.get(b"", b"")[4:].decode() == job.waits_for, f"{job.id} waits for another signal"
+            assert fields.get(b"", b"")[5:].decode() == job.waits_for, f"{job.id} waits for another signal"
             job.dead = record.state == constants.DEAD
             if job.token is None and job.sleeps_until is not None and job.sleeps_until > self.now and not job.dead:
                 state = constants.DELAYED if job.is_delayed else constants.SLEEPING

@@ -31,12 +31,9 @@ from penstock import (
     wait_for,
 )
 from penstock.errors import JobCancelled, PayloadTooLarge, SealError
-from penstock.jobs.claims import Failure, Registration, Settlement
 from penstock.sealing import Sealed
-from penstock.worker.feed import Feed
 from tests.conftest import Do, MakeApp
 from tests.seals import MARKER, TestSeal, listening, stored
-from tests.worker import sealed_tasks
 from tests.worker.in_process import run_burst
 
 
@@ -295,54 +292,6 @@ async def test_an_enqueue_in_a_pipeline_is_sealed(make_app: MakeApp, server: Any
         await run_burst(app)
         assert await job.result.aio(0) == MARKER
     assert MARKER not in wire
-
-
-async def test_an_isolated_run_opens_and_seals_in_its_own_process(make_app: MakeApp, server: Any):
-    app = make_app(seal=TestSeal("k1"))
-    report: Any = app.task(queue="q", isolate=True, name="report", retry=Retry(1, base=0))(
-        sealed_tasks.report.__wrapped__  # type: ignore[attr-defined]
-    )
-    with listening([server]) as wire:
-        job = await report.enqueue.aio(MARKER)
-        await run_burst(app)
-        info = await job.info.aio()
-        assert await job.result.aio(0) == MARKER
-        assert [line.text for line in info.log] == [MARKER, MARKER]
-        assert stored(server.client, MARKER) == []
-    assert MARKER not in wire
-
-
-async def test_sealed_calls_count_once_while_replies_are_lost(make_app: MakeApp, server: Any):
-    """A call that is sent again has the same bytes, although a codec seals the same body to other bytes each time."""
-    app = make_app(seal=TestSeal("k1"))
-    tasks = define(app)
-
-    async def cut() -> None:
-        while True:
-            await asyncio.sleep(0.02)
-            await asyncio.to_thread(server.cut_calls)
-
-    cutting = asyncio.create_task(cut())
-    try:
-        jobs = [await tasks.echo.enqueue.aio([n, MARKER]) for n in range(100)]
-        jobs += await app.enqueue_many.aio(tasks.echo.call([n, MARKER]) for n in range(100, 1000))
-        await run_burst(app)
-    finally:
-        cutting.cancel()
-    counts = await app.queue("q").count.aio()
-    assert (counts.ready, counts.completed, counts.dead) == (0, 1000, 0)
-    assert [await job.result.aio(0) for job in jobs] == [[n, MARKER] for n in range(1000)]
-
-
-async def test_a_turn_without_an_answer_is_repeated_with_the_same_bytes(make_app: MakeApp):
-    app = make_app(seal=TestSeal("k1"))
-    shard = app.queue("q").first
-    feed = Feed(shard, 10.0, 20.0, Registration("worker", 1))
-    feed.settle(Settlement(b"12345678job", Failure(f"ValueError: {MARKER}").encode(), "retry"))
-    feed.notes.add(b"12345678job", line=MARKER.encode())
-    first = feed.turn(1)
-    assert feed.turn(1) is first
-    assert MARKER.encode() not in b"".join(one for one in first.args if isinstance(one, bytes))
 
 
 async def test_the_listener_hears_an_app_that_does_not_seal(make_app: MakeApp, server: Any):

@@ -26,6 +26,7 @@ In the server:
     notes.lua             the progress and the log that a running job reports
     settling.lua          how the run of a job ends
     durable.lua           durable steps, sleeping jobs, and signals
+    children.lua          jobs that a durable job runs, and for whose ends it sleeps
     effects.lua           what a job has staged, which the script that completes the job applies
     outbox.lua            entries of a queue for other queues, which a worker delivers
     editing.lua           changes one waiting job
@@ -101,7 +102,8 @@ In Python:
     queue_settings.py     the settings of a queue
     queue.py              a queue, which works with or without tasks
     notes.py              progress and log lines, as bytes and as users read them
-    durable.py            `step`, `sleep` and `wait_for`
+    durable.py            `step`, `sleep`, `wait_for` and `patched`
+    children.py           `run`, and how a run ends whose job waits for its children
     steps.py              the durable steps of one run
     durable_bindings.py   the scripts of durable steps, and what they have recorded
     stage.py              the writes and calls that a running job stages

@@ -86,6 +86,7 @@ def scripts() -> Library:
         "jobs/flow_rows.lua",
         "jobs/job.lua",
         "jobs/durable.lua",
+        "jobs/children.lua",
         "jobs/settling.lua",
         "jobs/admission.lua",
         "jobs/queue.lua",

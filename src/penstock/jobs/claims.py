@@ -26,6 +26,7 @@ Ending: TypeAlias = Literal[
     "until",
     "unknown",
     "unread",
+    "changed",
     "release",
     "bury",
     "drop",
@@ -42,13 +43,15 @@ later    it runs again; the attempt is not counted
 until    as `later`, and the delay is a date
 unknown  the worker does not know the task: as `later`; after `Settlement.limit`, as `bury`
 unread   the arguments do not fit the task: as `unknown` while a worker of another release is alive, else as `bury`
+changed  its task has changed, and cannot carry on what the job has recorded: as `later` while a worker of the release
+         that has begun it is alive, else as `bury`
 release  it was not started or was interrupted; it returns to the front of its lane as if it had not been claimed
 bury     it becomes a dead letter
 drop     it leaves the queue without a result
 cancel   it was cancelled while it ran, and leaves the queue
 crash    its supervised process died, and no other job ran there
 loss     its process died, and several jobs ran there
-suspend  it sleeps or waits for a signal (`durable.lua`); with a delay of 0, until the signal arrives
+suspend  it sleeps, or waits for a signal or for its children (`durable.lua`); with a delay of 0, until they come
 contained  its own process died, in which it was isolated
 """
 
@@ -165,7 +168,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     @property
     def verb(self) -> str:
         """How the scripts name the ending."""
-        if self.ending in ("unknown", "unread"):
+        if self.ending in ("unknown", "unread", "changed"):
             return f"{self.ending}:{round(self.limit * 1000)}"
         return self.ending or "complete"
 

@@ -7,12 +7,19 @@ GONE: Final = 0
 STORED: Final = 1
 NOTIFIED: Final = 2
 
+# failure, in children.lua
+EXCEEDS: Final = b"L"
+
 # recorded, in durable.lua
 RESULT: Final = b"r"
 FAILED: Final = b"f"
 WAITS: Final = b"w"
 SIGNAL: Final = b"s"
 TIMEOUT: Final = b"t"
+CHILD: Final = b"c"
+ANSWER: Final = b"a"
+FAILURE: Final = b"e"
+PATCH: Final = b"p"
 
 # failure, in failures.lua
 LONGEST: Final = 12288

@@ -35,7 +35,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _refuse_loop(what: str) -> None:
+def refuse_loop(what: str) -> None:
+    """Raises RuntimeError on an event loop, which the blocking form of this step would block."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -171,7 +172,7 @@ class Step:
     def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """For a `def` task, in its thread. Raises RuntimeError on an event loop."""
         what = _described(function)
-        _refuse_loop("step")
+        refuse_loop("step")
         steps = steps_of_run(what)
         key, run = steps.begin(self._name), steps.driver.blocking.run
         with steps.running(key, what):
@@ -218,7 +219,7 @@ class DurableSleep:
         self, seconds: float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0, name: str | None = None
     ) -> None:
         """For a `def` task, in its thread. Raises RuntimeError on an event loop."""
-        _refuse_loop("sleep")
+        refuse_loop("sleep")
         steps, total = steps_of_run("sleep()"), _total(seconds, minutes, hours, days)
         key = steps.begin(None if name is None else check_name("step", name))
         with steps.running(key, "sleep()", waits=True):
@@ -251,7 +252,7 @@ class WaitFor:
 
     def run(self, signal: str, *, timeout: float | None = None, name: str | None = None) -> Any:
         """For a `def` task, in its thread. Raises RuntimeError on an event loop."""
-        _refuse_loop("wait_for")
+        refuse_loop("wait_for")
         steps, seconds = steps_of_run(f"wait_for({signal!r})"), _limit(signal, timeout)
         key = steps.begin(None if name is None else check_name("step", name))
         with steps.running(key, f"wait_for({signal!r})", waits=True):
@@ -280,6 +281,25 @@ def _total(seconds: float, minutes: float, hours: float, days: float) -> float:
     if not 0 < total <= LONGEST_DELAY:
         raise ValueError(f"sleep() of {total} s: more than 0, at most 100 years")
     return total
+
+
+def patched(name: str) -> bool:
+    """Whether this job takes the new branch of a changed program.
+
+        if patched("charge-v2"):
+            paid = await step(charge_by_token, order)
+        else:
+            paid = await step(charge, order)
+
+    True for a job that has recorded nothing behind this place yet; that is recorded with its next step, and True from
+    then on, also where another release runs the job. False for a job that an earlier program carried beyond this place.
+    A name has one answer in a job, however often it is asked. When no job of the earlier program is left, delete the
+    condition and the old branch.
+
+    No round trip; one with the next step of a job that takes the new branch. Raises NoCurrentJob, and
+    ConfigurationError for a name above 200 bytes.
+    """
+    return steps_of_run(f"patched({name!r})").patched(check_name("patch", name))
 
 
 step: Final = Step()

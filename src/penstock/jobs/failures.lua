@@ -73,7 +73,8 @@ function failures.reset(id)
 end
 
 -- Decides what follows if a worker cannot read a job. `unknown`: it does not know the task. `unread`: the arguments do
--- not fit its task; then the job is handed back only while a worker of another release is alive. Returns the verb to
+-- not fit its task; then the job is handed back only while a worker of another release is alive. `changed`: its task
+-- cannot carry it on; then that needs the release that has begun it, and may last. Returns the verb to
 -- settle with, the delay in ms, since when the job cannot be read, and a release that may read it. The verb is `bury`
 -- once that has lasted for `limit` ms, else `later`. The delay is the time since then plus `ms`, at most twelve times
 -- `ms`, so it about doubles each time.
@@ -87,5 +88,9 @@ function failures.hand_back(id, verb, ms, limit, incarnation, now)
   local alive = own and releases.other_than(own.code)
   local waited = now - since
   local ends = waited >= limit or verb == "unread" and not alive
+  if verb == "changed" then
+    alive = own and steps.first_release(id, own.code)
+    ends = not alive
+  end
   return ends and "bury" or "later", math.min(12 * ms, waited + ms), since, alive or other
 end

@@ -75,8 +75,9 @@ _flow = {
   OPEN_FOR = 600000, DEAD = 2147483648, -- DEAD: the mark in an index
 }
 
--- Letters of events, besides those of `ending`.
-_event = { DEAD = "d", REQUEUED = "r", RELEASE = "!" }
+-- Letters of events, besides those of `ending`. WAKE: the children of a job have ended; ORPHANS: those of a job that
+-- has ended are to be cancelled (children.lua).
+_event = { DEAD = "d", REQUEUED = "r", RELEASE = "!", WAKE = "w", ORPHANS = "-" }
 
 -- Prepares the row of a queue for flows.
 --- (r: table)
@@ -177,6 +178,7 @@ end
 --- uses: base
 function flow.visit(s, edge, letter, id, text)
   local was = _edge.fields(edge)
+  if was.number == _children.NUMBER then return children.report(s, edge, letter, id, text) end
   local is_marked = was.index >= _flow.DEAD
   if is_marked and letter == _event.DEAD or not is_marked and letter == _event.REQUEUED then return edge end
   if is_marked then
@@ -344,6 +346,10 @@ function flow.resume(s, budget)
     if letter == _event.RELEASE then
       local wait = flow.wait(s, id)
       if wait then flow.touch(s, id, wait) end
+    elseif letter == _event.WAKE then
+      if not children.wake(s, id, budget) then redis.call("LPUSH", key, rest, text, id, letter) end
+    elseif letter == _event.ORPHANS then
+      if children.cancel(s, id, text, budget) then redis.call("LPUSH", key, rest, text, id, letter) end
     else
       local value = redis.call("HGET", base .. "dependents", id)
       if value == "" then

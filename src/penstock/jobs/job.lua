@@ -107,14 +107,16 @@ function job.finish(s, id, letter, text, ttl)
   flow.report(s, letter, id, text)
 end
 
--- Deletes the failures, steps and notes of a job that leaves the queue. Returns the text that its result begins with:
--- `letter`, or the notes and then `letter`.
---- (id: str, flags: int, letter: str) -> str
+-- Deletes the failures, steps and notes of a job that leaves the queue, and has its children cancelled. `ttl`: of its
+-- result. Returns the text that its result begins with: `letter`, or the notes and then `letter`.
+--- (s: table, id: str, flags: int, letter: str, ttl: int) -> str
 --- uses: base
-function job.clear(id, flags, letter)
+function job.clear(s, id, flags, letter, ttl)
   if record.has(flags, flag.REASON) then redis.call("HDEL", base .. "failures", id) end
   if not record.has(flags, flag.NOTES) then return letter end
   redis.call("UNLINK", base .. "steps:" .. id)
+  local had_children = redis.call("PEXPIRE", base .. "predecessors:" .. id, string.format("%d", ttl + _flow.KEEP))
+  if had_children == 1 then children.orphan(s, id) end
   return notes.close(id, letter)
 end
 
@@ -280,7 +282,7 @@ function job.remove(s, id, body, letter, text)
   if was.state ~= state.DEAD and not s.purged then
     finished.note_job(s, id, body, letter, text, was.attempts, 0, "")
   end
-  letter = job.clear(id, was.flags, letter)
+  letter = job.clear(s, id, was.flags, letter, was.ttl)
   if was.state == state.READY then
     counters.move(s, was.tenant, _count.READY, _count.NONE, 1)
     counters.add_ready_since(s, was.since, -1)

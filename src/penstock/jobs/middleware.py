@@ -184,7 +184,7 @@ class JobOutcome:
             return cls("completed", duration=duration)
         ending = _ENDINGS[settlement.ending]
         if settlement.ending == "suspend":
-            return cls(ending, "it sleeps, or waits for a signal", delay=settlement.delay, duration=duration)
+            return cls(ending, "it sleeps, or waits for a signal or a child", delay=settlement.delay, duration=duration)
         if settlement.ending == "drop":
             return cls(ending, settlement.data.decode(errors="replace"), duration=duration)
         failure = Failure.read(settlement.data)
@@ -201,6 +201,7 @@ _ENDINGS: Final[dict[str, OutcomeEnding]] = {
     "suspend": "postponed",
     "unknown": "unknown",
     "unread": "unknown",
+    "changed": "unknown",
     "bury": "dead",
     "drop": "dropped",
     "crash": "crashed",

@@ -14,6 +14,12 @@
 --
 --   enqueue  a call, with its id and draft
 --   event    counts what happened to a job of this queue for which one of the other queue's jobs waits (`flow.send`)
+--   run      a child of a job of this queue (children.lua)
+--   answer   how a job of this queue ended, which is a child of one of the other queue's jobs
+--   abandon  the parent of this child has ended
+--
+-- A newer release may send a verb that this one does not know. Then `deliver` fails, and the entry stays for a worker
+-- of that release.
 
 -- FIELDS: values of one entry. OFFER: precedes a queue in `ticks`
 outbox = { FIELDS = 4, EVENT = "event", OFFER = "outbox:" }
@@ -96,12 +102,28 @@ function outbox.lengths(s)
   return found
 end
 
+-- Whether this release knows the verb.
+--- (verb: str) -> bool
+function outbox.knows(verb)
+  return verb == "enqueue" or verb == outbox.EVENT or verb == _children.RUN or verb == _children.ANSWER
+    or verb == _children.ABANDON
+end
+
 -- Executes one entry of the queue `sender`.
 --- (s: table, sender: str, verb: str, id: str, text: str)
 --- uses: base
 function outbox.receive(s, sender, verb, id, text)
-  if verb == "enqueue" then job.enqueue_now(s, id, text) end
-  if verb == outbox.EVENT then flow.arrive(s, sender, id, text) end
+  if verb == "enqueue" then
+    job.enqueue_now(s, id, text)
+  elseif verb == outbox.EVENT then
+    flow.arrive(s, sender, id, text)
+  elseif verb == _children.RUN then
+    children.receive(s, sender, id, text)
+  elseif verb == _children.ANSWER then
+    children.arrive(s, sender, id, text)
+  else
+    children.abandon(s, id, sender, text)
+  end
 end
 
 -- Receives entries that the queue `sender` has for this one, the oldest first: number, verb, id, text, … Those that it
@@ -112,6 +134,12 @@ end
 function script.deliver(base, meta, given, sender, entries, ...)
   local last = tonumber(redis.call("HGET", base .. "inbox", sender) or 0)
   local latest = last
+  for i = entries, #ARGV, outbox.FIELDS do
+    if not outbox.knows(ARGV[i + 1]) then
+      return redis.error_reply("PENSTOCKFORMAT outbox: entry '" .. ARGV[i + 1] .. "' of queue " .. sender
+        .. ": a newer Penstock has stored it: update this one")
+    end
+  end
   for i = entries, #ARGV, outbox.FIELDS do
     local number = tonumber(ARGV[i])
     if number > latest then

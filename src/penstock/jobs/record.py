@@ -83,6 +83,14 @@ def draft(
     return b"".join((header, bytes([len(tenant)]), tenant, bytes([len(task)]), task, bytes([len(trace)]), trace))
 
 
+def kept_for(record: bytes, ttl_ms: int) -> bytes:
+    """The draft, with a result that is kept for at least `ttl_ms`."""
+    at, size = RECORD["ttl"]
+    if int.from_bytes(record[at : at + size]) >= ttl_ms:
+        return record
+    return record[:at] + ttl_ms.to_bytes(size) + record[at + size :]
+
+
 def with_trace(record: bytes, trace: bytes) -> bytes:
     """The record with another trace, of at most 255 bytes."""
     start = _trace_start(record)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from penstock.core.arguments import check_callback, check_number, check_whole, shown
+from penstock.jobs.stalls import running
 
 LONGEST_DELAY: Final = 100 * 365 * 86400.0
 """Seconds. A longer delay is a mistake, and would not fit into a record."""
@@ -144,11 +145,17 @@ class Drop(Exception):
 
 
 class Suspended(BaseException):
-    """Ends a run that sleeps or waits for a signal. The worker then delays the job.
+    """Ends a run that sleeps, or waits for a signal or for children. The worker then suspends the job.
 
     Not an Exception, so that a task which handles its errors does not catch it. The hooks and dependencies around the
     task see such a run end as after a success: a transaction is committed, because the steps in it are recorded.
     """
+
+
+def _waits_for_children(error: BaseException) -> bool:
+    """Whether the running job is cancelled only because it waits for its children (see `children.py`)."""
+    steps = getattr(running.get(None), "steps", None)
+    return steps is not None and bool(steps.ended_for_children(error))
 
 
 class HeldSuspension:
@@ -167,7 +174,11 @@ class HeldSuspension:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        self._error = error if isinstance(error, Suspended) else None
+        self._error = None
+        if isinstance(error, Suspended):
+            self._error = error
+        elif error is not None and not isinstance(error, Exception) and _waits_for_children(error):
+            self._error = Suspended("the run ends here, because its job waits for its children")
         return self._error is not None
 
     def release(self) -> None:

@@ -34,7 +34,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
         end
         of_tenant = of_tenant + 1
         local letter = ending.COMPLETED
-        if was.flags > flag.CALL then letter = job.clear(id, was.flags, letter) end
+        if was.flags > flag.CALL then letter = job.clear(s, id, was.flags, letter, was.ttl) end
         if was.flags >= flag.UNIQUE then unique.finish(s, id, of_job) end
         if record.has(was.flags, flag.LIMITED) then limited_runs.finish(s, of_job) end
         if schedule.may_have(id) then
@@ -71,9 +71,10 @@ end
 --   retry    runs again after `ms`; the attempt is counted      release  goes to the front of its lane, uncounted
 --   later    runs again after `ms`; not counted as an attempt    bury     becomes a dead letter
 --   until    like later, but `ms` is a date in server ms         drop     leaves the queue
---   unknown:ms, unread:ms  the worker cannot read it (see        cancel   was cancelled while it ran
---            failures.hand_back): like later, or like bury
---   suspend  sleeps or waits for a signal (durable.lua): like later, gives up its places, and is not counted as a retry
+--   unknown:ms, unread:ms, changed:ms  the worker cannot read it,  cancel   was cancelled while it ran
+--            or carry it on (see failures.hand_back): like later, or like bury
+--   suspend  sleeps, or waits for a signal or for its children (durable.lua): like later, gives up its places, and is
+--            not counted as a retry
 --
 -- and, when a process died (see recovery.lua):
 --
@@ -101,7 +102,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
   end
   if verb == "until" then verb, ms = "later", math.max(0, ms - s.now) end
   local suspends = verb == "suspend" and body
-  if suspends then ms, text = steps.suspend(s, id, ms, text), "" end
+  if suspends then ms, text = steps.suspend(s, incarnation, id, ms, text), "" end
   local scheduled = schedule.may_have(id)
   local owner = (scheduled or text ~= "") and redis.call("HGET", base .. "owners", id)
   local began = owner and lease.claimed_at(owner) or 0
@@ -117,7 +118,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
     local outcome = verb == "drop" and ending.DROPPED or ending.CANCELLED
     if scheduled and owner then schedule.note_end(s, id, outcome, owner) end
     if body then finished.note_job(s, id, body, outcome, text, record.attempts(body), claim.at(held), incarnation) end
-    local letter = job.clear(id, was.flags, outcome)
+    local letter = job.clear(s, id, was.flags, outcome, was.ttl)
     job.finish(s, id, letter, text, was.ttl)
     return true
   end

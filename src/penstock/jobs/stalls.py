@@ -34,8 +34,9 @@ def warn_of_stall(job_id: str) -> None:
     _warned.add(task)
     log.warning(
         "task %s waits for the result of job %s in a process that runs one job at a time: unless another process is "
-        "free, that job never starts, and both wait for ever. Put what needs the result into a task of its own, and "
-        "enqueue it with using(after=job); or run the worker with a higher concurrency",
+        "free, that job never starts, and both wait for ever. Write `await run(task.call(…))`, which runs the other "
+        "job as a child and frees the process meanwhile; or enqueue what needs the result with using(after=job); or "
+        "run the worker with a higher concurrency",
         task,
         job_id,
     )

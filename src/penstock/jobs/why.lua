@@ -5,7 +5,7 @@
 -- once for each of its entries. Entries of cancelled jobs count too, and later arrivals do not, so the number is an
 -- estimate.
 
-_why = { WORKERS = 100, TENANTS = 64, EXACT = 10000, ROWS = 31 }
+_why = { WORKERS = 100, TENANTS = 64, EXACT = 10000, ROWS = 31, CHILDREN = 5 }
 
 -- How many entries of a list have a lower generation. The generations of a list rise. In a long list this is an
 -- estimate, because the server walks to an entry in its middle.
@@ -163,8 +163,12 @@ function script.why(base, meta, given, id)
   elseif is == state.PARKED then
     why.of_parked(s, facts, body)
   elseif record.has(record.flags(body), flag.NOTES) then
-    local _, waits_for = steps.own(base .. "steps:" .. id)
+    local _, waits_for, awaits = steps.own(base .. "steps:" .. id)
     why.add(facts, "signal", waits_for)
+    if awaits == 1 then
+      local key = base .. "children:" .. id
+      why.add(facts, "children", { redis.call("SCARD", key), unpack(redis.call("SRANDMEMBER", key, _why.CHILDREN)) })
+    end
   end
   why.add(facts, "history", redis.call("LRANGE", base .. "history:10", -_why.ROWS, -1))
   return facts

@@ -34,6 +34,7 @@ Kind: TypeAlias = Literal[
     "retry",
     "sleeping",
     "signal",
+    "children",
     "jobs",
     "blocked",
     "ended",
@@ -70,6 +71,7 @@ class Explanation:
                retry         the same, after a run that failed
                sleeping      a durable job that sleeps until `until`
                signal        a durable job that waits for `signal`; `until`: its time-out
+               children      a durable job that waits for `left` children, among them `waits_for`
                jobs          it waits for `left` other jobs, among them `waits_for`
                blocked       one of those is a dead letter
                ended         completed, dead, cancelled, expired or dropped: see `status`
@@ -290,6 +292,8 @@ class _Explainer:
         if failures.unread_since is not None:
             reason = failures.reason
             met = f"does not know its task {record.task!r}" if reason.startswith("no task") else "cannot read its call"
+            if reason.startswith("ProgramChanged"):
+                met = "cannot carry it on"
             now = "a live one does now" if facts.knows else "does each import the module that defines it?"
             if record.sealed_by is not None and facts.knows:
                 now = "do all of them have that key?"
@@ -299,6 +303,11 @@ class _Explainer:
             end = "" if until is None else f" or {moment(until)}, {self._in(until)}"
             sentence = f"sleeping, until signal {facts.signal}{end}"
             return self._with_further(self._is("signal", sentence, until=until, signal=facts.signal))
+        if facts.children is not None and self._base.status is Status.SLEEPING:
+            left, some = facts.children
+            word = "child" if left == 1 else f"{left:,} children:"
+            sentence = f"sleeping, waits for {word} {_named(some, left)}"
+            return self._with_further(self._is("children", sentence, waits_for=some, left=left))
         if self._base.status is Status.SLEEPING:
             sentence = f"sleeping, until {moment(due)}, {self._in(due)}"
             return self._with_further(self._is("sleeping", sentence, until=until))

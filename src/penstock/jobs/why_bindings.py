@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from penstock.core.operations import RoundTrip
 from penstock.jobs.bindings import QueueBindings, read_stored
+from penstock.jobs.durable_bindings import job_id
 from penstock.jobs.history import Moment, read_rows
 from penstock.jobs.pauses import PausedScope, named_scope, read_pause
 from penstock.jobs.record import StoredJob
@@ -52,6 +54,7 @@ class Facts:
     parked    where the job is parked
     knows     whether a live worker knows its task; None: the workers do not say what they know
     signal    for which a durable job waits; "": for none
+    children  how many children a durable job waits for, and the ids of some; None: for none
     history   of the last five minutes
     """
 
@@ -67,6 +70,7 @@ class Facts:
     parked: ParkedAt | None = None
     knows: bool | None = None
     signal: str = ""
+    children: tuple[int, tuple[str, ...]] | None = None
     history: list[Moment] = field(default_factory=list)
 
 
@@ -77,10 +81,10 @@ class WhyBindings:
         self._queue = queue
 
     def facts(self, key: str) -> RoundTrip[Facts]:
-        return self._queue._call("why", (self._queue.clock.now_ms, key), _read)
+        return self._queue._call("why", (self._queue.clock.now_ms, key), partial(_read, self._queue.keys.queue))
 
 
-def _read(reply: Sequence[Any]) -> Facts:
+def _read(queue: str, reply: Sequence[Any]) -> Facts:
     found, now, *pairs = reply
     given = {name.decode(): value for name, value in zip(pairs[0::2], pairs[1::2], strict=True)}
     pauses = []
@@ -94,6 +98,7 @@ def _read(reply: Sequence[Any]) -> Facts:
     parked, ahead = None, given.get("ahead")
     if limit := given.get("limit"):
         parked, ahead = _parked_at(now, limit[:7]), limit[7:]
+    children = given.get("children")
     batch, suspects, knows = given.get("batch"), given.get("suspects"), given.get("knows")
     return Facts(
         read_stored(found),
@@ -108,6 +113,7 @@ def _read(reply: Sequence[Any]) -> Facts:
         parked,
         None if knows is None else bool(knows),
         (given.get("signal") or b"").decode(errors="replace"),
+        None if children is None else (children[0], tuple(job_id(one, queue) for one in children[1:])),
         read_rows(given.get("history", ())),
     )
 

@@ -14,6 +14,7 @@ The modules of this folder, in reading order:
     runs.py               all claims and runs of the process: waiting, running, and how many more to claim
     run.py                one run of a job
     execution.py          one run, from the claimed record to the settlement
+    error_text.py         errors of jobs as text
     places.py             runs each job where it belongs: on the loop, in a thread or in a process
     streak.py             which `async def` jobs share an asyncio task
     job_task.py           the asyncio tasks of jobs, which remember which job's code has cancelled them

@@ -7,8 +7,6 @@ import contextlib
 import contextvars
 import inspect
 import logging
-import os
-import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any, Literal, TypeVar
@@ -16,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from msgspec import structs
 
 from penstock import codec
-from penstock.errors import BadCall, SealError, StepError
+from penstock.errors import BadCall, ProgramChanged, SealError, StepError
 from penstock.jobs.batching import wrong_outcomes
 from penstock.jobs.claims import Claim, Failure, Settlement
 from penstock.jobs.current import running
@@ -27,8 +25,10 @@ from penstock.jobs.retry import Drop, HeldSuspension, Retry, RetryLater
 from penstock.jobs.sealed import open_call
 from penstock.jobs.signature import UnknownName
 from penstock.jobs.stage import Stage
+from penstock.jobs.steps import Steps
 from penstock.settings import Seal, WorkerSettings
 from penstock.worker.batches import BatchRun
+from penstock.worker.error_text import class_name, describe, encodable, traceback_of
 from penstock.worker.job_task import cancelled_by_others
 from penstock.worker.run import JobRun
 from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp, run_cancellable
@@ -36,12 +36,6 @@ from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp, run_cancella
 log = logging.getLogger("penstock.worker")
 
 T = TypeVar("T")
-
-_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
-"""The folder of the library. Tasks of its own demo are in it, too: a traceback with no other frame is kept whole."""
-
-_MAX_TRACEBACK = 8_000
-"""Characters of a traceback to keep, counted from its end, because the line that raised the error matters most."""
 
 _MAX_REASON = 2_000
 """Characters of a reason to keep."""
@@ -95,7 +89,7 @@ class Execution:
         except BadCall as error:
             return self._unread(claim, error)
         except Exception as error:
-            return self._dead_letter(claim, _describe(error))
+            return self._dead_letter(claim, describe(error))
 
     def prepare_batch(self, claims: Iterable[Claim], queue: str) -> tuple[list[JobRun], list[tuple[Claim, Settlement]]]:
         """Prepare a batch: the runs of its claims, and the settlements of the claims that this worker cannot run."""
@@ -130,7 +124,7 @@ class Execution:
         """
         return self._hand_back(claim, reason, "unknown")
 
-    def _hand_back(self, claim: Claim, reason: str, ending: Literal["unknown", "unread"]) -> Settlement:
+    def _hand_back(self, claim: Claim, reason: str, ending: Literal["unknown", "unread", "changed"]) -> Settlement:
         delay, limit = self._settings.unknown_backoff, self._settings.unknown_limit
         return Settlement(claim.token, self._reason(reason), ending, delay, limit)
 
@@ -143,6 +137,13 @@ class Execution:
         release = f" (release {self._release})" if self._release else ""
         return self._hand_back(claim, f"{error}{release}", "unknown" if isinstance(error, UnknownName) else "unread")
 
+    def _changed(self, run: JobRun, steps: Steps, error: ProgramChanged) -> Settlement:
+        """Hand back a job that the task cannot carry on, for a worker of the release that has begun it."""
+        first, reason = steps.first_release, describe(error)
+        if first and first != self._release:
+            reason = f"{reason} (release {first} has begun the job, and this is release {self._release})"
+        return self._hand_back(run.claim, reason, "changed")
+
     # --- running ---
 
     def start(self, run: JobRun) -> Coroutine[Any, Any, Any]:
@@ -150,8 +151,10 @@ class Execution:
 
         Pass its result to `completed` and its exception to `failed`; or, once it has suspended, its rest to `finish`.
         """
-        if run.definition.is_plain_coroutine_function and not run.definition.middleware.execute_hooks:
-            started: Coroutine[Any, Any, Any] = run.definition.signature.call(run.arguments)
+        definition = run.definition
+        is_rerun = run.claim.record.has_notes
+        if definition.is_plain_coroutine_function and not (definition.middleware.execute_hooks or is_rerun):
+            started: Coroutine[Any, Any, Any] = definition.signature.call(run.arguments)
             return started
         return self._call_and_await(run)
 
@@ -161,6 +164,8 @@ class Execution:
         `enforce_timeout` False leaves the task's timeout to the caller.
         """
         running.set(run)
+        if run.feed is None:
+            run.asyncio_task = asyncio.current_task()
         try:
             steps = self.start(run)
         except BaseException as error:
@@ -180,6 +185,8 @@ class Execution:
                 async with limit:
                     result = await rest
         except BaseException as error:
+            if run.steps is not None and run.steps.ended_for_children(error):
+                return self.failed(run, error)
             if cancelled_by_others(run):
                 raise asyncio.CancelledError from error
             if isinstance(error, TimeoutError) and limit is not None and limit.expired():
@@ -187,6 +194,9 @@ class Execution:
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 return self.cancelled_itself(run)
             return self.failed(run, error)
+        finally:
+            if run.steps is not None:
+                run.steps.close()
         return self.completed(run, result)
 
     def run_blocking(self, run: JobRun, timeout: ThreadTimeout | None = None) -> Settlement:
@@ -258,8 +268,11 @@ class Execution:
         return result
 
     async def _call_and_await(self, run: JobRun) -> Any:
-        """Call an `async def` task, inside the hooks if there are any."""
+        """Call an `async def` task, inside the hooks if there are any. What the job has recorded is read before."""
         definition = run.definition
+        if run.claim.record.has_notes and not run.members:
+            run.steps = Steps(run)
+            await run.steps.load_early()
         if not definition.middleware.execute_hooks:
             return await self._await_with_dependencies(run)
         result: Any = None
@@ -285,8 +298,8 @@ class Execution:
             return self.failed(
                 run,
                 StepError(
-                    "the task has caught the exception by which sleep() and wait_for() end a run: catch Exception, not "
-                    "BaseException, and use no bare `except:`"
+                    "the task has caught the exception by which sleep(), wait_for() and run() end a run: catch "
+                    "Exception, not BaseException, and use no bare `except:`"
                 ),
             )
         if isinstance(run, BatchRun):
@@ -303,7 +316,7 @@ class Execution:
             reason = (
                 str(error)
                 if isinstance(error, BadCall | SealError)
-                else f"its result cannot be encoded: {_describe(error)}"
+                else f"its result cannot be encoded: {describe(error)}"
             )
             return self._dead_letter(run.claim, reason)
 
@@ -364,7 +377,7 @@ class Execution:
     def could_not_start(self, run: JobRun, error: OSError) -> Settlement:
         """Hand back a job that could not start for lack of memory or file descriptors. It is not charged."""
         log.error("job %s (%s) is handed back: %s", run.context.id, run.definition.name, error)
-        return Settlement(run.claim.token, self._reason(_describe(error)), "later", self._settings.unknown_backoff)
+        return Settlement(run.claim.token, self._reason(describe(error)), "later", self._settings.unknown_backoff)
 
     def failed(self, run: JobRun, error: BaseException) -> Settlement:
         """Decide what follows a run that raised `error`: a retry, a postponement, a drop or a dead letter.
@@ -383,19 +396,21 @@ class Execution:
                 return Settlement(run.claim.token, suspension(step, signal), "suspend", seconds)
             return self._decide(run, error)
         except BaseException as own:
-            return self._dead_letter(run.claim, f"{_class_name(error)}, which cannot be handled: {_describe(own)}")
+            return self._dead_letter(run.claim, f"{class_name(error)}, which cannot be handled: {describe(own)}")
 
     def _decide(self, run: JobRun, error: BaseException) -> Settlement:
         claim = run.claim
         if isinstance(error, Drop):
-            why = _encodable(str(error))
+            why = encodable(str(error))
             return Settlement(claim.token, why[:_MAX_REASON].encode(), "drop")
         if isinstance(error, RetryLater):
             if error.date is not None:
                 return Settlement(claim.token, self._reason(str(error)), "until", error.date)
             return Settlement(claim.token, self._reason(str(error)), "later", error.seconds or 0.0)
+        if isinstance(error, ProgramChanged) and run.steps is not None:
+            return self._changed(run, run.steps, error)
         if isinstance(error, StepError):
-            return self._dead_letter(claim, _describe(error), _traceback(error))
+            return self._dead_letter(claim, describe(error), traceback_of(error))
         if isinstance(error, SealError) and error.key:  # a step that another worker recorded, or a message
             return self._unknown(claim, str(error))
         policy = run.definition.retry
@@ -410,7 +425,7 @@ class Execution:
             retry = True
         else:
             retry = policy.applies(error)
-        reason, text = _describe(cause), "" if isinstance(cause, Retry) else _traceback(cause)
+        reason, text = describe(cause), "" if isinstance(cause, Retry) else traceback_of(cause)
         if retry and policy.left(attempt):
             delay = policy.delay(attempt)
             return Settlement(claim.token, self._reason(reason, text), "retry", delay)
@@ -422,7 +437,7 @@ class Execution:
         return Settlement(claim.token, self._reason(reason, text), "bury")
 
     def _reason(self, reason: str, text: str = "") -> bytes:
-        why = Failure(_encodable(reason)[:_MAX_REASON], _encodable(text), self._worker, self._release)
+        why = Failure(encodable(reason)[:_MAX_REASON], encodable(text), self._worker, self._release)
         return why.encode()
 
 
@@ -458,38 +473,3 @@ async def _call_in_thread(
 def _set_result(future: asyncio.Future[T], result: T) -> None:
     if not future.done():
         future.set_result(result)
-
-
-def _encodable(text: str) -> str:
-    """The text with lone surrogates escaped, because UTF-8 cannot encode them."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _describe(error: BaseException) -> str:
-    """One line that says what happened."""
-    name = _class_name(error)
-    try:
-        if isinstance(error, SystemExit):
-            return f"the task called sys.exit({error.code!r}); raise an exception instead"
-        text = str(error)
-    except BaseException:
-        text = "(its text cannot be read)"
-    return f"{name}: {_encodable(text)}" if text else name
-
-
-def _class_name(error: BaseException) -> str:
-    """The name of the error's class. A metaclass may hide it from `__name__`."""
-    return str(type.__dict__["__name__"].__get__(type(error)))
-
-
-def _traceback(error: BaseException) -> str:
-    """The end of the traceback, without the frames of the worker that called the task. Empty if the error cannot be
-    formatted.
-    """
-    try:
-        own = error.__traceback__
-        while own is not None and own.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-            own = own.tb_next
-        return "".join(traceback.format_exception(type(error), error, own or error.__traceback__))[-_MAX_TRACEBACK:]
-    except BaseException:
-        return ""
