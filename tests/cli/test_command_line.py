@@ -68,6 +68,22 @@ def test_the_overview_loads_no_command_line_library():
     assert {"cyclopts", "rich", "penstock.cli.worker"}.isdisjoint(done.stdout.split())
 
 
+def test_a_worker_loads_no_command_line_library_unless_its_words_are_wrong():
+    script = """if True:
+        import sys
+        from penstock.cli import main
+        main(["worker", "nowhere:app", "-c", "2", "--queues", "a,b", "--processes", "0"])
+        print(*sys.modules)
+        assert main(["worker", "nowhere:app", "--nonsense"]) == 2
+        assert main(["worker", "--help"]) == 0
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    modules, *help_lines = done.stdout.splitlines()
+    assert {"cyclopts", "rich"}.isdisjoint(modules.split())
+    assert any("--stop-timeout" in line for line in help_lines)
+    assert "See penstock worker --help" in done.stderr
+
+
 def test_a_command_explains_itself_in_a_process_of_its_own(run):
     done = run("queue", "ls", "--help")
     assert done.returncode == Exit.OK

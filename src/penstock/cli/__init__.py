@@ -23,7 +23,7 @@ The modules of this folder, in reading order:
     job_filter.py, job_list.py, job_actions.py
                           jobs that match a filter
     plain_worker.py, parameter.py
-                          `penstock worker` without the extra `cli`
+                          `penstock worker` without cyclopts
     dead_kinds.py         retries and removes dead letters that are in no queue
     dead_messages.py      the dead letters of mailboxes
     dead_files.py         the same for files that a receiver could not save
@@ -175,7 +175,7 @@ COMMANDS = (
 )
 
 WITHOUT_CYCLOPTS = "penstock.cli.plain_worker"
-"""Runs `penstock worker` where cyclopts is missing."""
+"""Runs `penstock worker` without cyclopts, which is missing or not needed."""
 
 HELP = ("help", "--help", "-h")
 VERSION = ("version", "--version", "-V")
@@ -226,10 +226,14 @@ def _run(words: list[str]) -> int:
     if words[0] in VERSION:
         print(f"penstock {version()}")
         return Exit.OK
+    # Other verbs of this noun are commands of their own, such as `worker ls`.
+    is_worker = words[0] == "worker" and " ".join(words[:2]) not in {command.name for command in COMMANDS}
+    if is_worker and (code := _run_plain_worker(words[1:])) is not None:
+        return code
     try:
         from cyclopts import App, CycloptsError
     except ModuleNotFoundError as error:
-        if words[0] == "worker" and words[1:2] not in (["ls"], ["show"], ["quiet"], ["stop"]):
+        if is_worker:
             return int(import_module(WITHOUT_CYCLOPTS).run_worker(words[1:]))
         print(f"penstock: the command line needs more packages ({error}): install penstock[cli]", file=sys.stderr)
         return Exit.USAGE
@@ -262,6 +266,17 @@ def _run(words: list[str]) -> int:
             file=sys.stderr,
         )
         return Exit.USAGE
+
+
+def _run_plain_worker(words: list[str]) -> int | None:
+    """Run `penstock worker` without cyclopts. None if these words are for cyclopts, which explains what is wrong."""
+    plain = import_module(WITHOUT_CYCLOPTS)
+    try:
+        return int(plain.run_worker(words, quiet=True))
+    except plain.Refused:
+        for name in (WITHOUT_CYCLOPTS, "penstock.cli.worker", "penstock.cli.parameter"):
+            sys.modules.pop(name, None)  # they have been imported without cyclopts
+        return None
 
 
 def _usage_error(error: CycloptsError) -> str:

@@ -1,13 +1,18 @@
-"""The `Parameter` of cyclopts; or a substitute without it, because `penstock worker` runs without the extra `cli`."""
+"""The `Parameter` of cyclopts; or a substitute, because `penstock worker` runs without cyclopts (`plain_worker.py`)."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
+
+PLAIN = "penstock.cli.plain_worker"
 
 if TYPE_CHECKING:
     from cyclopts import Parameter
 else:
     try:
+        if PLAIN in sys.modules and "cyclopts" not in sys.modules:
+            raise ModuleNotFoundError
         from cyclopts import Parameter
     except ModuleNotFoundError:
 

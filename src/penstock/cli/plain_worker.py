@@ -1,4 +1,9 @@
-"""`penstock worker` without the extra `cli`: the same options, read by argparse from the same function."""
+"""`penstock worker` without cyclopts: the same options, read by argparse from the same function.
+
+cyclopts costs a process 70 ms of CPU and 4 MB, and a worker has a supervisor and at least one process. So cyclopts is
+imported only for what argparse does not accept, because its help and its errors are better. Where the extra `cli` is
+missing, argparse reports errors too.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +12,41 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
 from penstock.cli.worker import worker
 
 
-def run_worker(words: Sequence[str]) -> int:
-    """Run `penstock worker` with these arguments. Returns its exit code; wrong ones end the program with code 2."""
-    parser = parser_of(worker, "penstock worker")
+class Refused(Exception):
+    """The words are not a call of the command, or ask for help."""
+
+
+class _QuietParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Refused(message)
+
+
+def run_worker(words: Sequence[str], *, quiet: bool = False) -> int:
+    """Run `penstock worker` with these arguments. Returns its exit code.
+
+    Wrong ones end the program with code 2. With `quiet` they, and `--help`, raise Refused.
+    """
+    parser = parser_of(worker, "penstock worker", _QuietParser if quiet else argparse.ArgumentParser)
     chosen = vars(parser.parse_args(words))
     app = chosen.pop("app")
     return worker(app, **chosen)
 
 
-def parser_of(function: Callable[..., Any], name: str) -> argparse.ArgumentParser:
+def parser_of(
+    function: Callable[..., Any], name: str, kind_of_parser: type[argparse.ArgumentParser] = argparse.ArgumentParser
+) -> argparse.ArgumentParser:
     """A parser for the parameters of a command, with the texts of its docstring."""
     summary, _, sections = inspect.getdoc(function).partition("Parameters\n----------\n")  # type: ignore[union-attr]
     found = re.finditer(r"^(\w+)\n((?:    .+\n?)+)", sections, re.MULTILINE)
     texts = {one[1]: " ".join(one[2].split()) for one in found}
-    parser = argparse.ArgumentParser(name, description=summary.strip(), allow_abbrev=False)
+    parser = kind_of_parser(
+        name, description=summary.strip(), allow_abbrev=False, add_help=kind_of_parser is argparse.ArgumentParser
+    )
     for key, parameter in inspect.signature(function, eval_str=True).parameters.items():
         text = texts[key].replace("%", "%%")
         kind, names = parameter.annotation, (f"--{key.replace('_', '-')}",)
