@@ -326,6 +326,7 @@ async def test_a_job_without_its_key_is_handed_back_without_an_attempt(
     why = await jobs[0].why.aio()
     assert why.kind == "unknown_task"
     assert "is sealed with key 'k2'" in why.sentence
+    assert "do all of them have that key?" in why.sentence
     for job in jobs:
         await job.promote.aio()
     await run_burst(producer)
@@ -361,6 +362,8 @@ async def test_a_reader_without_the_key_sees_the_id_of_the_key(make_app: MakeApp
     dropped = await tasks.ends.enqueue.aio("drops", MARKER)
     await run_burst(producer)
     assert (await do(reader.job(dropped.id).info)).reason == "(sealed with key k2)"
+    page = await do(producer.queue("q").jobs(state="dropped").page, 10)
+    assert [one.reason for one in page.jobs] == ["(sealed with key k2)"]
 
 
 async def test_a_program_that_claims_gets_an_error_and_can_release_the_job(make_app: MakeApp, do: Do):
@@ -525,6 +528,31 @@ async def test_a_codec_that_compresses_sends_more_than_the_limit(make_app: MakeA
     job = await do(define(app).echo.enqueue, "x" * 100_000)
     await run_burst(app)
     assert await job.result.aio(0) == "x" * 100_000
+
+
+async def test_a_codec_that_inflates_loses_a_note_and_no_job(make_app: MakeApp):
+    class Inflates:
+        def seal(self, body: bytes) -> tuple[str, bytes]:
+            return "k1", body + b"." * 70_000
+
+        def open(self, sealed: bytes, key: str) -> bytes:
+            return sealed[:-70_000]
+
+    app = make_app(seal=Inflates())
+    job = await define(app).ends.enqueue.aio("succeeds", "x")
+    failing = await define_failing(app).enqueue.aio()
+    await run_burst(app)
+    info = await job.info.aio()
+    assert (info.status, info.log[0].text) == (Status.COMPLETED, "(this text is too long when it is sealed)")
+    assert (await failing.info.aio()).reason == "ValueError (its text is too long when it is sealed)"
+
+
+def define_failing(app: Penstock) -> Task[[], None]:
+    @app.task(queue="q")
+    async def fails() -> None:
+        raise ValueError("x")
+
+    return fails
 
 
 async def test_the_name_of_the_envelope_is_reserved(app: Penstock, do: Do):

@@ -297,6 +297,7 @@ class _Backend:
         return self._waiting(info)
 
     def _ended(self, info: JobInfo) -> Any:
+        _check_opened(info, info.result)
         try:
             ended = msgspec.convert(info.result, _Ended)
         except msgspec.ValidationError:
@@ -315,10 +316,7 @@ class _Backend:
         statuses = self._django.TaskResultStatus
         status = {Status.RUNNING: statuses.RUNNING, Status.DEAD: statuses.FAILED}.get(info.status, statuses.READY)
         name, arguments = info.body if isinstance(info.body, list) else ("", {})
-        if isinstance(arguments, Sealed):
-            raise SealError(
-                f"task result {info.id} is {arguments}, which this program does not have", key=arguments.key
-            )
+        _check_opened(info, arguments)
         task = self._task(name, info.id.partition(":")[0], info)
         result = self._result(task, info.id, arguments.get("*args", []), arguments.get("**kwargs", {}), status)
         runs = info.attempts + (info.status is Status.RUNNING)
@@ -461,3 +459,9 @@ def __getattr__(name: str) -> Any:
         globals()[name] = _backend("django_tasks", name)
         return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _check_opened(info: JobInfo, value: Any) -> None:
+    """Raises SealError for what the codec of this process cannot open."""
+    if isinstance(value, Sealed):
+        raise SealError(f"task result {info.id} is {value}, which this process does not have", key=value.key)

@@ -89,19 +89,27 @@ class Failure(msgspec.Struct, omit_defaults=True):
 
         With `seal` only the class of the error stays readable: reason and traceback are sealed together.
         """
-        data, text = msgspec.json.encode(self._sealed(seal)), self.traceback
-        while len(data) > LONGEST and text:
+        found, text = self, self.traceback
+        while len(data := msgspec.json.encode(found._sealed(seal))) > LONGEST and text:
             text = text[len(text) // 2 + 1 :]
-            data = msgspec.json.encode(structs.replace(self, traceback=text)._sealed(seal))
-        return data
+            found = structs.replace(self, traceback=text)
+        if seal is None or len(data) <= LONGEST:
+            return data
+        shown = f"{self._error} (its text is too long when it is sealed)".lstrip()
+        return msgspec.json.encode(structs.replace(found, reason=shown))
+
+    @property
+    def _error(self) -> str:
+        """The class of the error, with which the reason begins; "" if it is not about an error."""
+        kind = _ERROR.match(self.reason)
+        return kind[1] if kind else ""
 
     def _sealed(self, seal: Seal | None) -> Failure:
         if seal is None or not self.reason:
             return self
         text = sealing.seal_text(msgspec.json.encode((self.reason, self.traceback)).decode(), seal)
-        kind = _ERROR.match(self.reason)
         key = sealing.key_of(text.encode())
-        shown = f"{kind[1] if kind else ''} {f'(sealed with key {key})' if key else text}".lstrip()
+        shown = f"{self._error} {f'(sealed with key {key})' if key else text}".lstrip()
         return structs.replace(self, reason=shown, traceback=text if key else "")
 
     @classmethod

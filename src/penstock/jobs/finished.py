@@ -20,6 +20,7 @@ from penstock.jobs.claims import Claim, Failure, Settlement
 from penstock.jobs.constants import BLOCKS, PURGE, ROW, SEGMENT, TURN
 from penstock.jobs.status import Status
 from penstock.jobs.tags import read_tags
+from penstock.sealing import open_text
 
 RowList: TypeAlias = Literal["finished", "failed"]
 """The rows of completed, cancelled, expired and dropped jobs; those of jobs that became dead letters."""
@@ -216,7 +217,7 @@ def _reason(text: bytes) -> str:
     """A plain text, or the `reason` at the beginning of a failure in JSON, which may be cut off."""
     begin = b'{"reason":"'
     if not text.startswith(begin):
-        return text.decode(errors="replace")
+        return open_text(text.decode(errors="replace"), None)  # cut off, so that no codec could open it
     if text.endswith(b"}"):
         whole = Failure.read(text)
         if whole.reason.encode() != text:

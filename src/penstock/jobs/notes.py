@@ -20,6 +20,9 @@ MOST_TEXT: Final = 500
 MOST_LINE: Final = 2000
 """Characters of one line of a log."""
 
+_MOST_SEALED: Final = 16_000
+"""Characters of a text that is sealed. The longest text without characters that take several bytes has about 3000."""
+
 _SIZE: Final = struct.Struct(">H")
 _TIME_SIZE: Final = 6
 
@@ -75,11 +78,17 @@ def encode_notes(progress: bytes, lines: Iterable[bytes], seal: Seal | None = No
     With `seal` the lines and the text of the progress are sealed, and its fraction stays readable.
     """
     if seal is not None:
-        lines = [sealing.seal_text(line.decode(), seal).encode() for line in lines]
+        lines = [_sealed(line.decode(), seal).encode() for line in lines]
         if progress:
             found = msgspec.json.decode(progress, type=_Progress)
-            progress = msgspec.json.encode(_Progress(found.fraction, sealing.seal_text(found.text, seal)))
+            progress = msgspec.json.encode(_Progress(found.fraction, _sealed(found.text, seal)))
     return b"".join([_SIZE.pack(len(part)) + part for part in (progress, *lines)])
+
+
+def _sealed(text: str, seal: Seal) -> str:
+    """The text, sealed. A codec may make any number of bytes of it, and a note has room for some."""
+    sealed = sealing.seal_text(text, seal)
+    return sealed if len(sealed) <= _MOST_SEALED else "(this text is too long when it is sealed)"
 
 
 def decode_notes(encoded: bytes) -> list[bytes]:

@@ -295,7 +295,7 @@ class _Explainer:
             if reason.startswith("ProgramChanged"):
                 met = "cannot carry it on"
             now = "a live one does now" if facts.knows else "does each import the module that defines it?"
-            if record.sealed_by is not None and facts.knows:
+            if "is sealed with key" in reason:
                 now = "do all of them have that key?"
             sentence = f"the last worker that met it {met} ({reason}): {now}; it is offered again {self._in(due)}"
             return self._with_further(self._is("unknown_task", sentence, until=until, reason=reason))
