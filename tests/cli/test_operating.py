@@ -305,8 +305,8 @@ def test_a_used_up_rate_shows_when_its_next_unit_comes_and_a_parked_job_its_limi
     limits = {one["name"]: one for one in json.loads(penstock("queue", "limits", "mail", "--json")[1])}
     (usage,) = limits["sends"]["keys"]
     assert 295 < usage.pop("next_in") <= 300
-    assert usage == {"key": "ada", "used": 0, "left": 0, "parked": 1}
-    assert limits["tidy"]["keys"] == [{"key": "", "used": 1, "left": 0, "next_in": None, "parked": 1}]
+    assert usage == {"key": "ada", "used": 0, "left": 0, "held_for": None, "parked": 1}
+    assert limits["tidy"]["keys"] == [{"key": "", "used": 1, "left": 0, "next_in": None, "held_for": None, "parked": 1}]
     table = penstock("queue", "limits", "mail")[1]
     assert re.search(r"sends +rate +2 per 600 s +ada +0 +0 +in (5 min|29\d s) +1", table), table
 
@@ -314,8 +314,35 @@ def test_a_used_up_rate_shows_when_its_next_unit_comes_and_a_parked_job_its_limi
     assert re.search(r"parked at +limit tidy\n", penstock("job", "show", tidied[1].id)[1])
     shop.queue("mail").pause(task=tidy)
     late = tidy.enqueue()
-    assert re.search(r"parked at +a pause of its task or tenant\n", penstock("job", "show", late.id)[1])
+    assert re.search(
+        r"parked at +a pause of its task or tenant, or a closed key\n", penstock("job", "show", late.id)[1]
+    )
     assert (sent[2].info().limit, sent[2].info().limit_key, late.info().limit) == ("sends", "ada", "")
+
+
+def test_an_operator_closes_a_key_of_a_rate_and_opens_it(shop: Penstock, penstock):
+    @shop.task(queue="mail", limit=Rate(100, per=1, key="{to}", name="sends"))
+    def send(to: str) -> None: ...
+
+    send.enqueue("ada")
+    assert penstock("queue", "hold-limit", "mail", "sends", "ada", "--for", "15m")[1] == (
+        "sends of mail for key ada is closed for 15 min.\n"
+    )
+    assert shop.queue("mail").claim(1) == []
+    assert re.search(
+        r"sends +rate .* ada +0 +0 +closed for (15 min|14 min .*) +1", penstock("queue", "limits", "mail")[1]
+    )
+    assert (
+        penstock("queue", "hold-limit", "mail", "sends", "ada", "--open")[1] == "sends of mail for key ada is open.\n"
+    )
+    (item,) = shop.queue("mail").claim(1)
+    item.complete()
+    code, _, error = penstock("queue", "hold-limit", "mail", "sends", "ada")
+    assert code
+    assert "one of --for, --until and --open" in error
+    code, _, error = penstock("queue", "hold-limit", "mail", "sends", "ada", "--until", "2001-01-01T00:00:00+00:00")
+    assert code
+    assert "past by the server's clock" in error
 
 
 def test_a_rate_whose_units_belong_to_admitted_jobs_has_none_left(shop: Penstock):

@@ -21,6 +21,7 @@ from penstock.jobs.failures import Failures
 from penstock.jobs.finished import read_blocks
 from penstock.jobs.flow_bindings import FlowBindings, FlowRow
 from penstock.jobs.keys import QUEUE, QueueKeys
+from penstock.jobs.limit_bindings import LimitBindings
 from penstock.jobs.limits import limit_bytes
 from penstock.jobs.listing import FoundJob, JobFilter, ListingBindings
 from penstock.jobs.record import Record, draft, pack_sections
@@ -427,6 +428,8 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "pause_scope": bindings.pause_scope("p:tenant=ada", True),
         "show_pauses": bindings.pauses(),
         "set_limit": bindings.set_limit("c:n", 2, 0, 0),
+        "hold_limit": LimitBindings(bindings).hold_limit("c:n=k", 1000, is_date=False),
+        "hold": LimitBindings(bindings).hold("w", token, "r:n=k", 1000),
         "show_limits": bindings.limits(10),
         "purge_parked": bindings.purge_parked(None, 0, 100),
         "set_retention": Retention(dead_letters=1).store(bindings),

@@ -108,7 +108,9 @@ def facts(job: JobInfo, now: float) -> dict[str, object]:
         known["due" if job.status in ("delayed", "sleeping") else f"{is_or_was} since"] = due
         if job.status == "parked":
             key = f", key {job.limit_key}" if job.limit_key else ""
-            known["parked at"] = f"limit {job.limit}{key}" if job.limit else "a pause of its task or tenant"
+            known["parked at"] = (
+                f"limit {job.limit}{key}" if job.limit else "a pause of its task or tenant, or a closed key"
+            )
         if job.claimed is not None:
             known |= {"worker": job.worker or "(a program)", "claimed": _when(job.claimed, now)}
         known |= {

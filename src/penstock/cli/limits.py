@@ -1,7 +1,12 @@
-"""`penstock queue limits` and `penstock queue limit`: how many jobs run at a time, or start in a time."""
+"""`penstock queue limits`, `limit` and `hold-limit`: how many jobs run at a time, or start in a time."""
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Annotated
+
+from penstock.cli.ages import Age
+from penstock.cli.parameter import Parameter
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.errors import ConfigurationError
 from penstock.jobs.limits import Concurrency, KeyUsage, Limit, Rate
@@ -34,6 +39,8 @@ def ls(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
 
 
 def _next(usage: KeyUsage) -> str:
+    if usage.held_for is not None:
+        return f"closed for {age(usage.held_for)}"
     return "" if usage.next_in is None else f"in {age(usage.next_in)}"
 
 
@@ -64,6 +71,50 @@ def change(
     with where.open() as inspector:
         inspector.queues.open(name).set_limit(limit, numbers)
     show(f"{limit} of {name}: {_words(numbers)}.")
+
+
+def hold(
+    name: str,
+    limit: str,
+    key: str = "",
+    /,
+    *,
+    for_: Annotated[Age | None, Parameter(name="--for")] = None,
+    until: datetime | None = None,
+    open: bool = False,
+    where: Where = HERE,
+) -> None:
+    """Close one key of a rate for a while: no job of it starts. For a service that is down or wants to be left alone.
+
+    Parameters
+    ----------
+    name
+        The queue.
+    limit
+        The name of the rate, as `penstock queue limits` shows it.
+    key
+        The key, as `penstock queue limits` shows it. A limit without a key has none.
+    for_
+        How long: 90s, 15m, 12h, 7d or 2w.
+    until
+        Until a date: 2026-03-01T07:00:00+01:00. Without a zone it is in local time.
+    open
+        Open the key at once.
+    """
+    if sum((for_ is not None, until is not None, open)) != 1:
+        raise ConfigurationError("say how long: one of --for, --until and --open")
+    moment = for_ if until is None else until.astimezone()
+    with where.open() as inspector:
+        inspector.queues.open(name).hold_limit(limit, key, moment)
+    of_key = f" for key {key}" if key else ""
+    when = (
+        "is open"
+        if moment is None
+        else f"is closed for {age(for_)}"
+        if for_ is not None
+        else f"is closed until {until}"
+    )
+    show(f"{limit} of {name}{of_key} {when}.")
 
 
 def _words(limit: Limit) -> str:

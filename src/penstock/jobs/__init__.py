@@ -38,6 +38,7 @@ In the server:
     admission.lua         parked jobs get the places that were freed
     pauses.lua            jobs of a paused task or tenant are parked
     limit_settings.lua    the limits for an operator
+    holds.lua             keys of rates that are closed for a while
     dead_letters.lua      listing, requeueing and removing dead letters
     dead_groups.lua       the failures of many dead letters
     listing.lua           pages of the jobs that match a filter
@@ -76,6 +77,8 @@ In Python:
     registry.py           the tasks of an app, by name
     release.py            the release of an app, and when it was made
     limits.py             the limits of a task
+    queue_limits.py       the limits of a queue, for an operator
+    limit_bindings.py     the scripts about one key of a limit as round trips
     cost.py               what a job costs in a rate
     finished.py           rows of jobs that have ended
     finished_list.py      lists of them

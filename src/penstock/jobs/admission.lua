@@ -21,6 +21,7 @@ end
 --- seldom
 function admission.admit_some(s, place, looks)
   limits.push(place)
+  if place.is_rate and holds.until_(s, place.key) > 0 then return holds.close(s, place, looks) end
   while #place.r[_row.LEVELS] > 0 do
     if looks == 0 then
       limits.look_again(s, place.key, s.now)
@@ -77,23 +78,31 @@ end
 --- (s: table, place: table) -> bool
 --- uses: base
 function admission.displace(s, place)
-  local level, generation, id = admitted.least_urgent(s, place)
-  if not level or level <= place.r[_row.LEVELS][1] then return false end
+  local member = admitted.least_urgent(s, place)
+  return member and admitted.level(member) > place.r[_row.LEVELS][1] and admission.park_again(s, place, member) or false
+end
+
+-- Parks an admitted job again at one of its keys, ahead of the jobs that are parked there. `member`: what `admitted`
+-- has of it. Returns whether it did: the job may be gone.
+--- (s: table, place: table, member: str) -> bool
+--- uses: base
+function admission.park_again(s, place, member)
+  local generation, id = admitted.generation(member), admitted.id(member)
   local body = record.get(id)
   if not body then return false end
   local was = record.fields(body)
   if was.state ~= state.READY or was.generation ~= generation then return false end
   local list, at = record.limits(body), 1
   while list[at][_limit.KEY] ~= place.key do at = at + 1 end
-  admitted.forget(s, list, level, body, id)
-  limits.give_up(s, list, at - 1, #list, false)
-  counters.move(s, was.tenant, _count.READY, _count.PARKED, 1)
+  admitted.forget(s, list, was.priority, body, id)
   counters.add_ready_since(s, was.since, -1)
-  counters.add_parked_since(s, was.since, 1)
   generation = row.mint(s.row, 1) + 1
-  limits.park(s, place, true, level, was.tenant, record.entry(generation, #body, id))
-  limits.push(place)
-  local flags = limits.with_passed(was.flags, at - 1)
-  redis.call("HSET", base .. "jobs", id, record.moved(body, state.PARKED, generation, was.since, flags))
+  local new, new_state, flags = record.entry(generation, #body, id), nil, nil
+  if holds.any(s) and holds.until_(s, place.key) > 0 then
+    new_state, flags = holds.park(s, list, at, new, was.flags, was.priority, was.tenant, was.since, body)
+  else
+    new_state, flags = limits.park_again(s, list, at, new, was.flags, was.priority, was.tenant, was.since)
+  end
+  redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, was.since, flags))
   return true
 end

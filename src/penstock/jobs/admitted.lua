@@ -62,15 +62,45 @@ function admitted.write(s)
   s.started = {}
 end
 
--- The least urgent admitted job of a key: its level, generation and id. Returns nil if it has no such job.
---- (s: table, place: table) -> int | nil, int, str
+-- The members of a key, from its first or, in the reverse order, from its least urgent job on.
+--- (place: table, n: int, order: str) -> table
+--- uses: base
+function admitted.members(place, n, order)
+  local start = _admitted.pack({ key = place.key })
+  if order == "" then
+    return redis.call("ZRANGE", base .. "admitted", "[" .. start, "(" .. start .. ":", "BYLEX", "LIMIT", 0, n)
+  end
+  return redis.call("ZRANGE", base .. "admitted", "(" .. start .. ":", "[" .. start, "BYLEX", order, "LIMIT", 0, n)
+end
+
+-- The member of the least urgent admitted job of a key, or nil if it has no such job.
+--- (s: table, place: table) -> str | nil
 --- uses: base
 function admitted.least_urgent(s, place)
   admitted.write(s)
-  local start = _admitted.pack({ key = place.key })
-  local found = redis.call("ZRANGE", base .. "admitted", "(" .. start .. ":", "[" .. start, "BYLEX", "REV",
-    "LIMIT", 0, 1)
-  if not found[1] then return nil end
-  local of_job = _admitted.of_job(found[1])
-  return tonumber(_of_job.level(of_job)), _of_job.generation(of_job), _of_job.id(of_job)
+  return admitted.members(place, 1, "REV")[1]
+end
+
+-- Those of the most urgent admitted jobs of a key, at most `n`.
+--- (s: table, place: table, n: int) -> table
+--- uses: base
+--- seldom
+function admitted.first_ones(s, place, n)
+  admitted.write(s)
+  return admitted.members(place, n, "")
+end
+
+--- (member: str) -> int
+function admitted.level(member)
+  return tonumber(_of_job.level(_admitted.of_job(member)))
+end
+
+--- (member: str) -> int
+function admitted.generation(member)
+  return _of_job.generation(_admitted.of_job(member))
+end
+
+--- (member: str) -> str
+function admitted.id(member)
+  return _of_job.id(_admitted.of_job(member))
 end

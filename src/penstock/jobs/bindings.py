@@ -74,6 +74,7 @@ def scripts() -> Library:
         "jobs/retention.lua",
         "jobs/notes.lua",
         "jobs/limits.lua",
+        "jobs/holds.lua",
         "jobs/admitted.lua",
         "jobs/limited_runs.lua",
         "jobs/pauses.lua",

@@ -10,10 +10,13 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from penstock.errors import NoCurrentJob, StepError
+from penstock.core.arguments import check_number, shown
+from penstock.core.operations import Driver, Operation, verb
+from penstock.errors import BadCall, LeaseLost, NoCurrentJob, StepError
 from penstock.jobs import stalls
 from penstock.jobs.claims import Claim
 from penstock.jobs.definition import Definition
+from penstock.jobs.limit_bindings import LONGEST_HOLD, LimitBindings
 from penstock.jobs.notes import encode_line, encode_progress
 from penstock.jobs.record import Record, RecordView
 
@@ -64,7 +67,9 @@ in_step: ContextVar[str] = ContextVar("penstock_step", default="")
 
 
 class CurrentJob(RecordView):
-    """The job that the calling code runs in, from `current()`. Its attributes cost no round trip."""
+    """The job that the calling code runs in, from `current()`. Its attributes cost no round trip; verbs say what they
+    cost.
+    """
 
     __slots__ = ("_run",)
 
@@ -140,6 +145,44 @@ class CurrentJob(RecordView):
         after 2000 characters. Any thread may call it.
         """
         self._run.note_sink.add(self._run.claim.token, line=encode_line(text))
+
+    # --- its limits ---
+
+    @property
+    def _driver(self) -> Driver:
+        return self._run.shard._driver
+
+    @verb
+    def hold(self, name: str, *, seconds: float) -> Operation[None]:
+        """Close the job's key of a rate for everybody, for so long: `current().hold("crm", seconds=30)`.
+
+        For a service that answers "too many requests", and says when to come again. No job of the key starts until
+        then; those that run continue, this one as well. To have it wait too, raise `RetryLater` afterwards. An earlier
+        hold that lasts longer stays. `name`: that of the limit, which is the name of the task unless it has another.
+
+        One round trip. Raises BadCall for a name that is not that of a `Rate` of this job, ValueError for seconds that
+        are not above 0 and at most a year, and LeaseLost if another worker has the job now.
+        """
+        check_number("hold", "seconds", seconds, 0.001, LONGEST_HOLD, "seconds above 0, up to a year")
+        key = self._rate(f"hold({shown(name)})", name)
+        bindings = LimitBindings(self._run.shard.bindings)
+        until: int = yield bindings.hold(self._run.incarnation, self._run.claim.token, key, round(seconds * 1000))
+        if until < 0:
+            raise self._lost()
+
+    def _rate(self, what: str, name: str) -> str:
+        """The name=key of one of the job's rates. Raises BadCall."""
+        limits = self._record.limits
+        for stored, key in limits:
+            if stored == f"r:{name}":
+                return f"{stored}={key}"
+        if any(stored == f"c:{name}" for stored, _ in limits):
+            raise BadCall(f"{what}: this is a limit of concurrency; only a Rate can be held or booked")
+        rates = ", ".join(repr(stored[2:]) for stored, _ in limits if stored.startswith("r:")) or "none"
+        raise BadCall(f"{what}: job {self.id} has no rate of this name; its rates are: {rates}")
+
+    def _lost(self) -> LeaseLost:
+        return LeaseLost(f"job {self.id}: this worker does not hold it any longer; it runs elsewhere")
 
 
 def current() -> CurrentJob:

@@ -324,6 +324,9 @@ end
 --- uses: base
 function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from, body)
   local scope = s.row[_row.PAUSES] and pauses.scope(s, tenant, body, not is_front and from ~= _count.PARKED)
+  if not scope and holds.any(s) and record.has(flags, flag.LIMITED) then
+    scope = holds.scope(s, limits.of(s, body))
+  end
   if scope then return pauses.park(s, scope, is_front, entry, flags, priority, tenant, since, from, body) end
   if record.has(flags, flag.LIMITED) then
     local list = limits.of(s, body)
@@ -403,7 +406,7 @@ function job.claim(s, incarnation, want, trial)
     want = want, look = math.max(4 * want, 64), bytes = _slice.BYTES, max_bytes = _slice.BYTES, full = false,
     now = s.now, owner = string.format("%s %d", incarnation, s.now), number = r[_row.SEQUENCE] + 1, claimed = 0,
     reply = {}, held = {}, owners = {},
-    tenants = {}, sinces = {}, expired = {}, pausing = (r[_row.PAUSES] or 0) > 0 and s, met = {},
+    tenants = {}, sinces = {}, expired = {}, pausing = ((r[_row.PAUSES] or 0) > 0 or holds.any(s)) and s, met = {},
   }
   if trial ~= "" and r[_row.SUSPECTS] > 0 and recovery.pick_suspect(r, room) then room.want = 0 end
   -- A level that is left without entries is removed from the row, and the next one takes its position.

@@ -73,6 +73,7 @@ QUEUE = {
     "limits": ("HASH", "name -> the numbers of a limit", OWNED),
     "places": ("HASH", "name=key -> places in use, and parked jobs", "the job"),
     "parking": ("ZSET", "name=key of each with parked jobs", "the job"),
+    "holds": ("ZSET", "name=key of a rate that is closed -> until when, server ms", "TTL"),
     "admitted": ("ZSET", "name=key, level, generation, id of jobs that have a place and were not claimed", "the job"),
     "admissions": ("ZSET", "name=key -> when to look for a free place, server ms", "the job, or its time"),
     "rate:": ("STRING", "microseconds at which the bucket of a rate is full", "TTL"),

@@ -262,13 +262,13 @@ function lane.next(cursor, lanes, room)
   room.full = true
 end
 
--- Returns whether the job belongs to a paused scope (pauses.lua). Collects such a job, and ends the claim once it has
--- met many of them. The job counts as a service of its tenant, so that other tenants need not wait until all of them
--- are parked.
+-- Returns whether the job belongs to a paused scope (pauses.lua) or to a closed key (holds.lua). Collects such a job,
+-- and ends the claim once it has met many of them. The job counts as a service of its tenant, so that other tenants
+-- need not wait until all of them are parked.
 --- (room: table, tenant: str, id: str, body: str) -> bool
 --- uses: base
 function lane.met_paused(room, tenant, id, body)
-  if not pauses.scope(room.pausing, tenant, body, false) then return false end
+  if not pauses.scope(room.pausing, tenant, body, false) and not holds.meets(room.pausing, body) then return false end
   local met = room.met
   met[#met + 1], met[#met + 2] = id, body
   if #met >= 2 * _pause.MET then room.full = true end

@@ -18,24 +18,32 @@ function script.set_limit(base, meta, given, name, most, interval, burst)
   return 1
 end
 
--- Name, numbers (MessagePack) and some of the keys with parked jobs of each limit: { name, numbers, { key, places, jobs
--- that it has room for, ms until a rate has room for the first one or -1, … }, … }.
+-- Name, numbers (MessagePack) and some of the keys of each limit that have parked jobs or are closed: { name, numbers,
+-- { key, places, jobs that it has room for, ms until a rate has room for the first one or -1, ms until it is open, jobs
+-- that are parked for its hold, … }, … }.
 --- keys: base meta
 --- args: given: int, keys: int
 --- flags: allow-oom
 --- frame: read
 function script.show_limits(base, meta, given, keys)
   local reply, stored = {}, redis.call("HGETALL", base .. "limits")
+  local closed = redis.call("ZRANGE", base .. "holds", string.format("(%d", s.now), "+inf", "BYSCORE", "LIMIT", 0, keys)
   for i = 1, #stored, 2 do
     local name, page = stored[i], {}
     local found = redis.call("ZRANGE", base .. "parking", "[" .. name .. "=", "(" .. name .. ">", "BYLEX",
       "LIMIT", 0, keys)
+    for j = 1, #closed do
+      if string.match(closed[j], "^[^=]*") == name and not redis.call("ZSCORE", base .. "parking", closed[j]) then
+        found[#found + 1] = closed[j]
+      end
+    end
     if #found > 0 then limits.read_places(s, found) end
     for j = 1, #found do
       local place = s.places[found[j]]
-      local at, n = limits.room_at(s, place, limits.needed_first(s, place)), #page
-      page[n + 1], page[n + 2] = string.sub(found[j], #name + 2), place.is_stored
+      local at, until_, n = limits.room_at(s, place, limits.needed_first(s, place)), holds.until_(s, found[j]), #page
+      page[n + 1], page[n + 2] = string.sub(found[j], #name + 2), place.is_stored or ""
       page[n + 3], page[n + 4] = math.max(0, limits.room(s, place)), at and at - s.now or -1
+      page[n + 5], page[n + 6] = math.max(0, until_ - s.now), holds.parked(s, found[j])
     end
     reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = name, stored[i + 1], page
   end

@@ -145,6 +145,14 @@ function limits.define(s, name, definition)
     definition.release, definition.cursor))
 end
 
+-- Whether jobs of this name=key may have used its limit.
+--- (key: str) -> bool
+--- uses: base
+--- seldom
+function limits.is_known(key)
+  return redis.call("HEXISTS", base .. "limits", string.match(key, "^[^=]*")) == 1
+end
+
 -- The stored numbers of a limit, or nil.
 --- (s: table, name: str) -> table | nil
 --- uses: base
@@ -194,6 +202,7 @@ end
 function limits.room(s, place)
   local definition = limits.definition(s, place.name)
   if not place.is_rate then return definition.most - place.used end
+  if holds.any(s) and holds.until_(s, place.key) > 0 then return -1 end
   if not place.left then
     place.left =
       bucket.left(base .. "rate:" .. place.key, s.now * _park.MICROS, definition.interval, definition.burst)
@@ -210,11 +219,13 @@ function limits.needed(s, place, cost)
   return math.min(cost, limits.definition(s, place.name).burst)
 end
 
--- When a rate has room for `needed` more units, ms; nil if it has none before admitted jobs have started.
+-- When a rate has room for `needed` more units, ms; nil if it has none before admitted jobs have started. For a closed
+-- key, that is the end of the hold.
 --- (s: table, place: table, needed: int) -> int | nil
 --- uses: base
 function limits.room_at(s, place, needed)
-  local definition = limits.definition(s, place.name)
+  local definition, closed = limits.definition(s, place.name), place.is_rate and holds.until_(s, place.key) or 0
+  if closed > 0 then return closed end
   if not place.is_rate or place.used + needed > definition.burst then return nil end
   local at = bucket.allowed_at(base .. "rate:" .. place.key, place.used + needed, s.now * _park.MICROS,
     definition.interval, definition.burst)
@@ -246,6 +257,21 @@ function limits.park(s, place, is_front, level, tenant, entry)
   place.lists = place.lists or {}
   lane.collect(place.lists, is_front, level, tenant, entry)
   limits.mark(s, place)
+end
+
+-- Parks a ready job again at its limit of this position, ahead of the jobs that are parked there. Returns its state and
+-- its flags.
+--- (s: table, list: table, at: int, entry: str, flags: int, priority: int, tenant: str, since: int) -> str, int
+--- uses: base
+--- seldom
+function limits.park_again(s, list, at, entry, flags, priority, tenant, since)
+  limits.give_up(s, list, at - 1, #list, false)
+  counters.move(s, tenant, _count.READY, _count.PARKED, 1)
+  counters.add_parked_since(s, since, 1)
+  local place = limits.place(s, list[at][_limit.KEY])
+  limits.park(s, place, true, priority, tenant, entry)
+  limits.push(place)
+  return state.PARKED, limits.with_passed(flags, at - 1)
 end
 
 -- Adds the collected entries to the parked lanes of a key, which are lanes as in lane.lua under another base.
@@ -388,10 +414,13 @@ end
 --- (s: table, list: table, interrupted: bool) -> int
 --- uses: base
 function limits.kept(s, list, interrupted)
+  limits.open(s)
   local keep = 0
   for i = 1, #list do
-    local place = limits.place(s, list[i][_limit.KEY])
-    if not place.is_rate and (interrupted or limits.definition(s, place.name).most == 1) then keep = i end
+    if not limits.is_rate(list[i][_limit.KEY]) then
+      local known = limits.definition(s, string.match(list[i][_limit.KEY], "^[^=]*"))
+      if interrupted or (known and known.most or list[i][_limit.MOST]) == 1 then keep = i end
+    end
   end
   return keep
 end

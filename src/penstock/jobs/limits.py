@@ -209,6 +209,7 @@ class KeyUsage:
     left     how many more jobs could get a place now; of a rate, its units less those in `used`
     next_in  of a rate: seconds until it has room for the first parked job. None for concurrency, and for a rate that
              has no room before jobs in `used` start
+    held_for seconds until the key is open again, which a job or an operator has closed; None: it is open
     """
 
     key: str
@@ -216,6 +217,7 @@ class KeyUsage:
     parked: int
     left: int = 0
     next_in: float | None = None
+    held_for: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +227,7 @@ class LimitInfo:
     kind   concurrency or rate
     most   jobs of one key that run at a time; for a rate, units of the jobs that start in `per` seconds
     burst  of a rate: how many may start at once after a pause
-    keys   some of the keys that have parked jobs, in the order of their names
+    keys   some of the keys that have parked jobs or are closed: those first that have parked jobs, by their names
     """
 
     name: str
@@ -247,10 +249,12 @@ def read_limits(reply: Sequence[Any]) -> list[LimitInfo]:
     for name, packed, keys in zip(reply[0::3], reply[1::3], reply[2::3], strict=True):
         most, interval, burst, *_ = unpacked(packed)
         usage = []
-        for key, place, left, ms in zip(*[iter(keys)] * 4, strict=True):
+        for key, place, left, ms, held, beside in zip(*[iter(keys)] * 6, strict=True):
             used, parked, *_ = unpacked(place)
             next_in = None if ms < 0 else ms / 1000
-            usage.append(KeyUsage(key.decode(errors="replace"), used, parked, left, next_in))
+            usage.append(
+                KeyUsage(key.decode(errors="replace"), used, parked + beside, left, next_in, held / 1000 or None)
+            )
         kind, _, label = name.decode(errors="replace").partition(":")
         if kind == "r":
             found.append(LimitInfo(label, "rate", most, interval * most / 1_000_000, burst, tuple(usage)))

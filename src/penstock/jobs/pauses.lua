@@ -67,7 +67,7 @@ function pauses.park(s, scope, is_front, entry, flags, priority, tenant, since, 
   return state.PARKED, flags
 end
 
--- Parks the jobs of paused scopes that a claim has met: id, record, …
+-- Parks the jobs of paused scopes and of closed keys that a claim has met: id, record, …
 --- (s: table, met: table)
 --- uses: base
 --- seldom
@@ -80,10 +80,16 @@ function pauses.park_met(s, met)
       admitted.forget(s, record.limits(body), was.priority, body, id)
     end
     counters.add_ready_since(s, was.since, -1)
-    local scope = pauses.scope(s, was.tenant, body, false)
-    local new = record.entry(generation, #body, id)
-    local new_state, flags =
-      pauses.park(s, scope, true, new, was.flags, was.priority, was.tenant, was.since, _count.READY, body)
+    local scope, new = pauses.scope(s, was.tenant, body, false), record.entry(generation, #body, id)
+    local new_state, flags
+    if scope then
+      new_state, flags =
+        pauses.park(s, scope, true, new, was.flags, was.priority, was.tenant, was.since, _count.READY, body)
+    else
+      local list = record.limits(body)
+      new_state, flags =
+        holds.park(s, list, holds.at(s, list), new, was.flags, was.priority, was.tenant, was.since, body)
+    end
     set[i], set[i + 1] = id, record.moved(body, new_state, generation, was.since, flags)
   end
   batch.write("HSET", base .. "jobs", set)
@@ -94,6 +100,11 @@ end
 --- uses: base
 --- seldom
 function pauses.holds(s, place)
+  local key = holds.key_of(place.key)
+  if key and holds.until_(s, key) > 0 then
+    limits.look_again(s, place.key, holds.until_(s, key))
+    return true
+  end
   if pauses.status(s, place.key) == pause.PAUSED then return true end
   if place.admitted < _pause.ADMITTED then
     place.admitted = place.admitted + 1

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from penstock import codec
-from penstock.core.arguments import check_whole, utf8_size
+from penstock.core.arguments import utf8_size
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
@@ -22,6 +22,7 @@ from penstock.jobs.job import Job
 from penstock.jobs.keys import check_queue_name
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
 from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, job_start, options_of, value_sections
+from penstock.jobs.queue_limits import QueueLimits
 from penstock.jobs.queue_settings import QueueSettings
 from penstock.jobs.record import Record, has_powers, pack_sections
 from penstock.jobs.sealed import encode_limit, new_record
@@ -32,7 +33,6 @@ from penstock.settings import Settings
 if TYPE_CHECKING:
     from penstock.jobs.bounds import Refusals
     from penstock.jobs.job_list import Jobs, Wanted
-    from penstock.jobs.limits import Limit, LimitInfo
     from penstock.jobs.pauses import Named, PausedScope
     from penstock.jobs.tenant import Tenant
 
@@ -42,7 +42,7 @@ CHUNK: Final = 500
 """Jobs that one round trip of a bulk enqueue sends. They take the server a millisecond or two."""
 
 
-class Queue(QueueSettings):
+class Queue(QueueSettings, QueueLimits):
     """A named queue of the app. It works with or without tasks and workers."""
 
     def __init__(
@@ -342,35 +342,6 @@ class Queue(QueueSettings):
         from penstock.jobs.removal import remove_queue
 
         return remove_queue(self.shards)
-
-    @verb
-    def limits(self, keys: int = 100) -> RoundTrip[list[LimitInfo]] | Operation[list[LimitInfo]]:
-        """The limits that jobs of this queue have used, each with up to `keys` keys that have parked jobs.
-
-        One round trip; with shards, one to each node, and up to `keys` keys of each shard.
-        """
-        from penstock.jobs.limits import joined_limits
-
-        check_whole("limits", "keys", keys, 0, 1000, "from 0 to 1000")
-        return ask_all(self.shards, lambda shard: shard.bindings.limits(keys), joined_limits)
-
-    @verb
-    def set_limit(self, name: str, limit: Limit) -> Operation[None]:
-        """Change the numbers of a limit: `queue.set_limit("mail", Rate(200, per=60))`. Its key stays as it is.
-
-        Applies at once to all hosts, until a newer release of the tasks is used. Jobs that run are not stopped; if
-        there is more room, parked jobs are admitted, some hundreds at once. Raises ConfigurationError if no job of this
-        queue has used a limit of this name and kind. One round trip; with shards, for each, and a shard where no job
-        has used the limit yet keeps the numbers of the tasks.
-        """
-        from penstock.jobs.limits import numbers, stored_name
-
-        stored = stored_name(limit, name), *numbers(limit)
-        if not any((yield from set_all(self.shards, lambda shard: shard.bindings.set_limit(*stored)))):
-            kind = type(limit).__name__
-            raise ConfigurationError(
-                f"queue {self.name}: no job has used a {kind} limit named {name!r}; `limits()` lists them"
-            )
 
     @verb
     def workers(self, limit: int = 1000) -> RoundTrip[list[WorkerInfo]] | Operation[list[WorkerInfo]]:

@@ -45,7 +45,7 @@ _row = {
   -- parked jobs; this number and the next two are absent until the queue has a limit or a pause (limits.lua)
   PARKED = 29,
   NEXT_ADMISSION = 30, -- server ms: the earliest in `admissions`
-  LIMITED = 31, -- mark: the queue has limits
+  LIMITED = 31, -- mark: the queue has limits; from its first hold on, the end of the last one, server ms (holds.lua)
   PAUSES = 32, -- fields of `pauses`; absent until the first one (pauses.lua)
   BATCH = 33, -- settings and times of a queue of batches (linger.lua); absent in others
   -- marks: `dependents`, `events`; this number and the next are absent until the queue has a flow (flow.lua)

@@ -113,14 +113,16 @@ function why.of_parked(s, facts, body)
   local its = record.fields(body)
   local list = record.has(its.flags, flag.LIMITED) and record.limits(body) or {}
   local one = list[limits.passed(its.flags) + 1]
+  if not one and not pauses.scope(s, its.tenant, body, true) then one = list[holds.at(s, list) or 0] end
   if not one then return end
   local place = limits.place(s, one[_limit.KEY])
   local definition = limits.definition(s, place.name)
   if not definition then return end
+  local lanes = list[limits.passed(its.flags) + 1] and place or limits.place(s, _hold.SCOPE .. place.key)
   why.add(facts, "limit", {
     one[_limit.KEY], definition.most, definition.interval, place.used, place.parked,
     limits.room_at(s, place, limits.needed(s, place, one[_limit.COST])) or -1, one[_limit.COST],
-    why.parked_ahead(place, its.priority, its.tenant, its.generation),
+    holds.until_(s, place.key), why.parked_ahead(lanes, its.priority, its.tenant, its.generation),
   })
 end
 

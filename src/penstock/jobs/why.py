@@ -63,7 +63,8 @@ class Explanation:
                no_worker     no live worker serves the queue
                unknown_task  no live worker knows its task, or the last one that met it did not
                paused        `paused`: queue, task or tenant; `by`, `since`
-               limit         parked: `limit`, `limit_key`, `used` of `most`, `next_in`; at a rate, the `cost` of the job
+               limit         parked: `limit`, `limit_key`, `used` of `most`, `next_in`; at a rate, the `cost` of
+                             the job; at a key that is closed, `until`
                suspect       it waits for a trial, because processes died while it ran; `position`
                batch         its batch waits for more jobs, at most until `until`
                behind        others go first: `position`, `eta`
@@ -268,6 +269,16 @@ class _Explainer:
             eta = None if mean is None else (position + 1) * mean / max(1, at.most)
             rule = f"limit {at.name}{key}: {at.used:,} of {at.most:,} places are used"
             rest = "when one of those ends" if next_in is None else f"in about {age(next_in)}, by recent runs"
+        if at.held_until is not None:
+            return self._is(
+                "limit",
+                f"rate {at.name}{key} is closed by a job or an operator: it opens {self._in(at.held_until)}",
+                until=at.held_until,
+                limit=at.name,
+                limit_key=at.key,
+                next_in=at.room_in,
+                position=position,
+            )
         before = f"; about {many(position, 'parked job', 'parked jobs')} before it" if position else ""
         return self._is(
             "limit",

@@ -26,6 +26,7 @@ class ParkedAt:
     used, parked  places of the key that jobs have (of a rate, units), and jobs without one
     room_in       of a rate: seconds until it has room for the job; None: not before jobs with a place have started
     cost          of a rate: the units that the job takes
+    held_until    when its key is open again, in seconds since 1970 by the server's clock; None: it is open
     """
 
     name: str
@@ -37,6 +38,7 @@ class ParkedAt:
     parked: int
     room_in: float | None
     cost: int = 1
+    held_until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def _read(queue: str, reply: Sequence[Any]) -> Facts:
     workers, programs = given.get("workers", (0, 0))
     parked, ahead = None, given.get("ahead")
     if limit := given.get("limit"):
-        parked, ahead = _parked_at(now, limit[:7]), limit[7:]
+        parked, ahead = _parked_at(now, limit[:8]), limit[8:]
     children = given.get("children")
     batch, suspects, knows = given.get("batch"), given.get("suspects"), given.get("knows")
     return Facts(
@@ -119,8 +121,10 @@ def _read(queue: str, reply: Sequence[Any]) -> Facts:
 
 
 def _parked_at(now: int, limit: Sequence[Any]) -> ParkedAt:
-    named, most, interval, used, parked, room_at, cost = limit
+    named, most, interval, used, parked, room_at, cost, held = limit
     name, _, key = named.decode(errors="replace").partition("=")
     kind, _, label = name.partition(":")
     room_in = None if room_at < 0 else max(0, room_at - now) / 1000
-    return ParkedAt(label, key, most, kind == "r", interval / 1_000_000, used, parked, room_in, cost)
+    return ParkedAt(
+        label, key, most, kind == "r", interval / 1_000_000, used, parked, room_in, cost, held / 1000 or None
+    )

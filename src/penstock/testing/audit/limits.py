@@ -36,7 +36,9 @@ class LimitsAudit:
         }:
             yield f"parking: {sorted(parking)} are only in `parking`, or only have lanes"
         scopes = {key.decode(errors="replace") for key in self.keys.get("pauses", {})}
-        if unowned := {key for key in places if key.startswith("p:")} - scopes:
+        held = {f"p:hold={key.decode(errors='replace')}" for key in self.keys.get("holds", {})}
+        waiting = {key.decode(errors="replace") for key in self.keys.get("admissions", {})}
+        if unowned := {key for key in places if key.startswith("p:")} - scopes - held - waiting:
             yield f"pauses: {sorted(unowned)} have parked jobs, but are not paused"
         for id, record in self.jobs.items():
             if record.state == PARKED:
@@ -92,5 +94,6 @@ def _parked_at(record: Record) -> str:
 
 
 def _scopes(record: Record) -> list[str]:
-    """The scopes whose pause may have parked the job, its tenant and its task, as name=key."""
-    return [f"p:tenant={record.tenant}", f"p:task={record.task}"]
+    """The scopes in which the job may be parked: those of its tenant, of its task, and of holds of its rates."""
+    rates = [f"p:hold={name}={key}" for name, key in record.limits if name.startswith("r:")]
+    return [f"p:tenant={record.tenant}", f"p:task={record.task}", *rates]

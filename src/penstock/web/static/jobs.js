@@ -211,6 +211,6 @@ export function Limits({ queue }) {
   return html`<div class="card"><h2>${t("limits")}</h2><${Table} label=${t("limits")} rows=${rows} by=${(row) => `${row.limit} ${row.key}`} columns=${[
     [t("limit"), (row) => html`<span class="mono">${row.limit}</span>`],
     [t("at-most"), (row) => (row.per === null ? t("at-a-time", { n: number(row.most) }) : t("per-time", { n: number(row.most), age: age(row.per) }))],
-    [t("key"), (row) => html`<span class="mono">${row.key ?? ""}</span>`],
+    [t("key"), (row) => html`<span class="mono">${row.key ?? ""}</span>${row.held_for ? ` ${t("closed-for", { age: age(row.held_for) })}` : ""}`],
     [t("used"), (row) => (row.used === undefined ? "" : number(row.used)), "n"], [t("parked"), (row) => number(row.parked), "n"]]} /></div>`;
 }

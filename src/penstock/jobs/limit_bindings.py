@@ -1,0 +1,40 @@
+"""The scripts of `holds.lua` as round trips."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.idempotency import UNNUMBERED
+from penstock.core.operations import RoundTrip
+
+if TYPE_CHECKING:
+    from penstock.jobs.bindings import QueueBindings
+
+LONGEST_HOLD: Final = 366 * 86400.0
+"""Seconds."""
+
+UNKNOWN = -1
+"""The reply for a limit that no job has used."""
+
+PAST = -2
+"""The reply for a date in the past."""
+
+
+class LimitBindings:
+    """Builds the round trips that close a key of a rate. Sends nothing itself.
+
+    key  name=key, as the server knows it
+    """
+
+    def __init__(self, queue: QueueBindings) -> None:
+        self._queue = queue
+
+    def hold_limit(self, key: str, at: int, *, is_date: bool, must_exist: bool = True) -> RoundTrip[int]:
+        """Close a key, for `at` ms or until that date; 0 opens it. Returns until when, server ms, UNKNOWN or PAST."""
+        args = (*UNNUMBERED, self._queue.clock.now_ms, key, at, int(is_date), int(must_exist))
+        return self._queue._call("hold_limit", args, int)
+
+    def hold(self, incarnation: str, token: bytes, key: str, ms: int) -> RoundTrip[int]:
+        """Close a key of a running job. Returns until when, server ms; -1: the incarnation does not hold the job."""
+        args = (*UNNUMBERED, self._queue.clock.now_ms, incarnation, token, key, ms)
+        return self._queue._call("hold", args, int)

@@ -1,0 +1,142 @@
+"""Jobs that weigh, hold and book what they take of a rate, on the loop, in threads, with shards."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from penstock import BadCall, Concurrency, ConfigurationError, Penstock, Rate, RetryLater, Status, current
+from penstock.errors import NoCurrentJob
+from tests.conftest import Do, Time
+from tests.everywhere import face  # noqa: F401 - a fixture
+from tests.worker.in_process import run_burst
+
+
+@pytest.fixture
+def place() -> str:
+    return "valkey"
+
+
+@pytest.mark.parametrize("kind", ["async def", "def"])
+async def test_a_job_that_must_wait_closes_its_key_and_waits_itself(app: Penstock, clock: Time, kind: str):
+    runs: list[tuple[str, str]] = []
+
+    def limited(account: str, name: str) -> bool:
+        runs.append((account, name))
+        return len(runs) == 1
+
+    limit = Rate(100, per=1, key="{account}", name="crm")
+    if kind == "def":
+
+        @app.task(queue="q", limit=limit)
+        def sync(account: str, name: str) -> None:
+            if limited(account, name):
+                current().hold("crm", seconds=30)
+                raise RetryLater(0, "429")
+    else:
+
+        @app.task(queue="q", limit=limit)
+        async def sync(account: str, name: str) -> None:
+            if limited(account, name):
+                await current().hold.aio("crm", seconds=30)
+                raise RetryLater(0, "429")
+
+    first = await sync.enqueue.aio("acme", "a")
+    await run_burst(app)
+    second, other = await sync.enqueue.aio("acme", "b"), await sync.enqueue.aio("bolt", "c")
+    await run_burst(app)
+    assert runs == [("acme", "a"), ("bolt", "c")]
+    assert (await first.status.aio(), await second.status.aio()) == (Status.PARKED, Status.PARKED)
+    assert (await first.info.aio()).attempts == 0
+    assert (await other.status.aio()) is Status.COMPLETED
+    why = await second.why.aio()
+    assert why.kind == "limit"
+    assert why.until == pytest.approx(clock.now + 30, abs=0.1)
+    assert "rate crm, key acme is closed by a job or an operator: it opens in " in why.sentence
+
+    clock.advance(30)
+    await run_burst(app)
+    assert sorted(runs[2:]) == [("acme", "a"), ("acme", "b")]
+
+
+async def test_an_operator_closes_and_opens_a_key(app: Penstock, do: Do, clock: Time):
+    @app.task(queue="q", limit=Rate(100, per=1, name="crm"))
+    async def sync() -> None: ...
+
+    queue = app.queue("q")
+    job = await sync.enqueue.aio()
+    await do(queue.hold_limit, "crm", "", datetime.fromtimestamp(clock.now + 60, UTC))
+    await run_burst(app)
+    assert await job.status.aio() is Status.PARKED
+    ((usage,),) = [limit.keys for limit in await do(queue.limits)]
+    assert usage.parked == 1
+    assert 55 < usage.held_for <= 60
+    await do(queue.hold_limit, "crm", "", None)
+    await run_burst(app)
+    assert await job.status.aio() is Status.COMPLETED
+
+
+async def test_bad_holds_are_refused_with_what_to_do(app: Penstock, do: Do, clock: Time):
+    @app.task(queue="q", limit=[Concurrency(5, name="pool"), Rate(100, per=1, name="crm")])
+    async def sync() -> None: ...
+
+    await sync.enqueue.aio()
+    hold = app.queue("q").hold_limit
+    past = datetime.fromtimestamp(clock.now - 1, UTC)
+    with pytest.raises(BadCall, match=r"is past by the server's clock: to open the key, give None"):
+        await do(hold, "crm", "", past)
+    for until in (0, -1, float("nan"), True, "30", timedelta(seconds=1), datetime(2027, 1, 1), 4e7):
+        with pytest.raises(
+            BadCall, match=r"until=.*: seconds from now, up to a year; a date with a time zone; or None"
+        ):
+            await do(hold, "crm", "", until)
+    with pytest.raises(BadCall, match=r"key=7: the name of a rate, and one of its keys as a text"):
+        await do(hold, "crm", 7, 30)
+    for name in ("pool", "other"):
+        with pytest.raises(ConfigurationError, match=r"no job has used a rate of this name; only a Rate can be held"):
+            await do(hold, name, "", 30)
+    (usage,) = [limit.keys for limit in await do(app.queue("q").limits) if limit.name == "crm"]
+    assert usage == ()
+
+
+async def test_a_wrong_name_or_time_is_refused_with_the_names_of_the_rates(app: Penstock):
+    errors: list[str] = []
+
+    @app.task(queue="q", limit=[Concurrency(5, name="pool"), Rate(100, per=1, name="crm")])
+    async def sync() -> None:
+        calls: list[tuple[str, Any]] = [("pool", 1), ("other", 1), ("crm", 0), ("crm", float("inf")), ("crm", "1")]
+        for name, seconds in calls:
+            try:
+                await current().hold.aio(name, seconds=seconds)
+            except (BadCall, ValueError) as error:
+                errors.append(str(error))
+
+    await sync.enqueue.aio()
+    await run_burst(app)
+    assert "only a Rate can be held" in errors[0]
+    assert "has no rate of this name; its rates are: 'crm'" in errors[1]
+    assert all("seconds above 0, up to a year" in error for error in errors[2:])
+    assert len(errors) == 5
+    with pytest.raises(NoCurrentJob):
+        current()
+
+
+async def test_a_key_of_a_queue_with_shards_is_closed_in_all_of_them(app: Penstock, do: Do, clock: Time):
+    queue = app.queue("q", shards=3)
+
+    @app.task(queue="q", limit=Rate(100, per=1, key="{tenant}", name="crm"))
+    async def sync() -> None: ...
+
+    tenants = [f"t{n}" for n in range(6)]
+    await sync.using(tenant="t0").enqueue.aio()
+    await run_burst(app)
+    for tenant in tenants:
+        await do(queue.hold_limit, "crm", tenant, 30)
+    jobs = [await sync.using(tenant=tenant).enqueue.aio() for tenant in tenants]
+    await run_burst(app)
+    assert {await job.status.aio() for job in jobs} == {Status.PARKED}
+    clock.advance(30)
+    await run_burst(app)
+    assert {await job.status.aio() for job in jobs} == {Status.COMPLETED}
