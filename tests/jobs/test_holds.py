@@ -215,7 +215,7 @@ def test_operators_see_closed_keys_with_and_without_parked_jobs(stand: Stand, wo
     stand.put("a", limits=[per_second(10, "a")])
     hold(stand, 30, "a")
     hold(stand, 60, "b")
-    (limit,) = stand.run(stand.bindings.limits(10))
+    (limit,) = stand.run(LimitBindings(stand.bindings).limits(10))
     assert [(one.key, one.parked, one.left, one.held_for) for one in limit.keys] == [("a", 1, 0, 30), ("b", 0, 0, 60)]
 
 

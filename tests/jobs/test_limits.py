@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.jobs.limit_bindings import LimitBindings
 from tests.jobs.stand import FakeWorker, Stand, at_most, ids, per_second, problems_in, record, settlement
 
 
@@ -247,9 +248,9 @@ def test_a_rate_that_changes_between_two_jobs_of_one_call_holds_for_the_second(
 def test_a_higher_number_admits_parked_jobs_at_once(stand: Stand, worker: FakeWorker) -> None:
     for key in "xyz":
         stand.put(*(f"{key}{i}" for i in range(3)), limits=[at_most(1, key)])
-    assert stand.run(stand.bindings.set_limit("c:n", 2, 0, 0))
+    assert stand.run(LimitBindings(stand.bindings).set_limit("c:n", 2, 0, 0))
     assert len(worker.claim(100)) == 6
-    (limit,) = stand.run(stand.bindings.limits(10))
+    (limit,) = stand.run(LimitBindings(stand.bindings).limits(10))
     assert (limit.name, limit.kind, limit.most) == ("n", "concurrency", 2)
     assert [(usage.key, usage.used, usage.parked) for usage in limit.keys] == [("x", 2, 1), ("y", 2, 1), ("z", 2, 1)]
 
@@ -257,14 +258,14 @@ def test_a_higher_number_admits_parked_jobs_at_once(stand: Stand, worker: FakeWo
 def test_a_higher_number_admits_the_parked_jobs_of_many_keys_in_some_turns(stand: Stand, worker: FakeWorker) -> None:
     for n in range(70):
         stand.put(f"{n}a", f"{n}b", limits=[at_most(1, f"k{n}")])
-    stand.run(stand.bindings.set_limit("c:n", 2, 0, 0))
+    stand.run(LimitBindings(stand.bindings).set_limit("c:n", 2, 0, 0))
     assert sum(len(turn.claims) for turn in worker.take_all(200)) == 140
 
 
 def test_a_lower_number_stops_no_job_but_admits_none_before_enough_have_ended(stand: Stand, worker: FakeWorker) -> None:
     stand.put(*"abcd", limits=[at_most(3)])
     a, b, c = worker.claim(10)
-    stand.run(stand.bindings.set_limit("c:n", 1, 0, 0))
+    stand.run(LimitBindings(stand.bindings).set_limit("c:n", 1, 0, 0))
     worker.settle(a, b)
     assert worker.claim(10) == []
     worker.settle(c)
@@ -304,7 +305,7 @@ def test_a_job_gives_a_place_that_it_kept_while_parked_to_a_more_urgent_job(stan
         stand.states("holder", "less", "urgent") == "rpp"
     )  # `less` has its place of `one`, and waits for one of `two`
 
-    stand.run(stand.bindings.set_limit("c:two", 2, 0, 0))
+    stand.run(LimitBindings(stand.bindings).set_limit("c:two", 2, 0, 0))
     assert stand.states("less", "urgent") == "pr"
     assert ids(worker.claim(10)) == ["urgent", "holder"]
 
@@ -322,6 +323,6 @@ def test_a_retried_job_gives_its_place_to_a_more_urgent_job_when_it_is_due(stand
 def test_a_change_by_an_operator_outlasts_a_release_whose_clock_is_ahead(stand: Stand) -> None:
     ahead = stand.clock.now_ms + 60_000
     stand.put("a", limits=[at_most(1, release=ahead)])
-    stand.run(stand.bindings.set_limit("c:n", 2, 0, 0))
+    stand.run(LimitBindings(stand.bindings).set_limit("c:n", 2, 0, 0))
     stand.put("b", "c", limits=[at_most(1, release=ahead)])
     assert stand.states("a", "b", "c") == "rrp"

@@ -8,6 +8,7 @@ import pytest
 
 from penstock import BadCall, ConfigurationError, Penstock, Rate
 from penstock.jobs.cost import MOST_UNITS
+from penstock.jobs.limit_bindings import LimitBindings
 from penstock.jobs.limits import numbers
 from penstock.jobs.record import Record
 from penstock.jobs.row import read_row
@@ -74,7 +75,7 @@ def test_a_job_that_costs_more_than_the_burst_waits_for_a_full_bucket_and_takes_
 def test_a_release_that_lowers_the_burst_does_not_block_a_parked_job(stand: Stand, worker: FakeWorker) -> None:
     units(stand, 8, "a", "b")
     assert ids(worker.claim(10)) == ["a"]
-    assert stand.run(stand.bindings.set_limit("r:n", 10, 100_000, 2))
+    assert stand.run(LimitBindings(stand.bindings).set_limit("r:n", 10, 100_000, 2))
     stand.advance(0.8)
     assert ids(worker.claim(10)) == ["b"]
 
@@ -104,7 +105,7 @@ def test_a_cancelled_or_expired_first_job_holds_up_no_other(stand: Stand, worker
     stand.run(stand.bindings.cancel(["cancelled"]))
     assert ids(worker.claim(10)) == ["a"]
     stand.advance(0.06)
-    stand.run(stand.bindings.set_limit("r:n", 10, 100_000, 10))
+    stand.run(LimitBindings(stand.bindings).set_limit("r:n", 10, 100_000, 10))
     assert ids(worker.claim(10)) == ["b"]
 
 
@@ -140,10 +141,10 @@ def test_a_debt_ends_within_ten_years_whatever_the_numbers_are(stand: Stand, wor
 
 def test_operators_see_units(stand: Stand, worker: FakeWorker) -> None:
     units(stand, 6, "a", "b")
-    (limit,) = stand.run(stand.bindings.limits(10))
+    (limit,) = stand.run(LimitBindings(stand.bindings).limits(10))
     assert (limit.most, limit.keys[0].used, limit.keys[0].left, limit.keys[0].next_in) == (10, 6, 4, None)
     worker.claim(10)
-    (limit,) = stand.run(stand.bindings.limits(10))
+    (limit,) = stand.run(LimitBindings(stand.bindings).limits(10))
     assert (limit.keys[0].used, limit.keys[0].left, limit.keys[0].next_in) == (0, 4, 0.2)
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from penstock.core.operations import RoundTrip
 from penstock.jobs import constants
 from penstock.jobs.claims import Claim, Ending
+from penstock.jobs.limit_bindings import LimitBindings
 from penstock.jobs.record import Record
 from penstock.jobs.retention import Retention
 from tests.jobs.stand import DELAYED, START, Limits, Stand, at_most, record, settlement
@@ -308,7 +309,7 @@ class PowerHistory:
         for name, numbers in (("c:two", (two, 0, 0)), ("r:rate", (rate, round(UNIT * 1_000_000) // rate, rate))):
             release = max(self.judge.now, self.judge.definitions.get(name, (0, 0, 0, 0))[3])
             self.judge.sent[name].add((*numbers, release))
-            self.send(self.stand.bindings.set_limit(name, *numbers))
+            self.send(LimitBindings(self.stand.bindings).set_limit(name, *numbers))
             self.judge.judge(self.before)
 
     def purge_parked(self) -> None:

@@ -78,7 +78,7 @@ In Python:
     release.py            the release of an app, and when it was made
     limits.py             the limits of a task
     queue_limits.py       the limits of a queue, for an operator
-    limit_bindings.py     the scripts about one key of a limit as round trips
+    limit_bindings.py     the scripts about limits as round trips
     cost.py               what a job costs in a rate
     finished.py           rows of jobs that have ended
     finished_list.py      lists of them

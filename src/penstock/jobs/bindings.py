@@ -33,7 +33,6 @@ from penstock.jobs.record import Record, StoredJob
 
 if TYPE_CHECKING:
     from penstock.jobs.history import Moment
-    from penstock.jobs.limits import LimitInfo
     from penstock.jobs.pauses import PausedScope
 
 T = TypeVar("T")
@@ -394,10 +393,6 @@ class QueueBindings:
     def set_weight(self, tenant: str, weight: float) -> RoundTrip[None]:
         return self._call("set_weight", (self.clock.now_ms, tenant, f"{weight:.9g}"), _nothing)
 
-    def set_limit(self, name: str, most: int, interval: int, burst: int) -> RoundTrip[bool]:
-        """Set the numbers of a limit. False: no job has used it yet."""
-        return self._call("set_limit", (self.clock.now_ms, name, most, interval, burst), bool)
-
     def pause_scope(self, scope: str, on: bool, by: str = "") -> RoundTrip[int]:
         """Pause or resume a scope (`pauses.lua`). Returns 1; 0 if nothing changed; -1 if too many scopes are paused."""
         return self._call("pause_scope", (self.clock.now_ms, scope, int(on), by), int)
@@ -408,12 +403,6 @@ class QueueBindings:
         from penstock.jobs.pauses import read_pauses
 
         return self._call("show_pauses", (self.clock.now_ms,), read_pauses)
-
-    def limits(self, keys: int) -> RoundTrip[list[LimitInfo]]:
-        """The limits, each with up to `keys` of its keys that have parked jobs."""
-        from penstock.jobs.limits import read_limits
-
-        return self._call("show_limits", (self.clock.now_ms, keys), read_limits)
 
     def counts(self) -> RoundTrip[Counts]:
         return self._call("counts", (self.clock.now_ms,), read_counts)

@@ -1,4 +1,4 @@
-"""The scripts of `holds.lua` as round trips."""
+"""The scripts of `limit_settings.lua` and `holds.lua` as round trips."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from penstock.core.operations import RoundTrip
 
 if TYPE_CHECKING:
     from penstock.jobs.bindings import QueueBindings
+    from penstock.jobs.limits import LimitInfo
 
 LONGEST_HOLD: Final = 366 * 86400.0
 """Seconds."""
@@ -21,13 +22,23 @@ PAST = -2
 
 
 class LimitBindings:
-    """Builds the round trips that close a key of a rate. Sends nothing itself.
+    """Builds the round trips about the limits of one queue. Sends nothing itself.
 
     key  name=key, as the server knows it
     """
 
     def __init__(self, queue: QueueBindings) -> None:
         self._queue = queue
+
+    def limits(self, keys: int) -> RoundTrip[list[LimitInfo]]:
+        """The limits, each with up to `keys` of its keys that have parked jobs, and as many that are closed."""
+        from penstock.jobs.limits import read_limits
+
+        return self._queue._call("show_limits", (self._queue.clock.now_ms, keys), read_limits)
+
+    def set_limit(self, name: str, most: int, interval: int, burst: int) -> RoundTrip[bool]:
+        """Set the numbers of a limit. False: no job has used it yet."""
+        return self._queue._call("set_limit", (self._queue.clock.now_ms, name, most, interval, burst), bool)
 
     def hold_limit(self, key: str, at: int, *, is_date: bool, must_exist: bool = True) -> RoundTrip[int]:
         """Close a key, for `at` ms or until that date; 0 opens it. Returns until when, server ms, UNKNOWN or PAST."""

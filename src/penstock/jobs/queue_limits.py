@@ -34,7 +34,7 @@ class QueueLimits:
         from penstock.jobs.limits import joined_limits
 
         check_whole("limits", "keys", keys, 0, 1000, "from 0 to 1000")
-        return ask_all(self.shards, lambda shard: shard.bindings.limits(keys), joined_limits)
+        return ask_all(self.shards, lambda shard: LimitBindings(shard.bindings).limits(keys), joined_limits)
 
     @verb
     def set_limit(self, name: str, limit: Limit) -> Operation[None]:
@@ -48,7 +48,7 @@ class QueueLimits:
         from penstock.jobs.limits import numbers, stored_name
 
         stored = stored_name(limit, name), *numbers(limit)
-        if not any((yield from set_all(self.shards, lambda shard: shard.bindings.set_limit(*stored)))):
+        if not any((yield from set_all(self.shards, lambda shard: LimitBindings(shard.bindings).set_limit(*stored)))):
             kind = type(limit).__name__
             raise ConfigurationError(
                 f"queue {self.name}: no job has used a {kind} limit named {name!r}; `limits()` lists them"
