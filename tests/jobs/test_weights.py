@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import BadCall, ConfigurationError, Penstock, Rate
-from penstock.jobs.cost import MOST_UNITS
+from penstock.core.cost import MOST_UNITS
 from penstock.jobs.limit_bindings import LimitBindings
 from penstock.jobs.limits import numbers
 from penstock.jobs.record import Record
@@ -194,7 +194,7 @@ def test_a_cost_that_needs_another_parameter_is_refused() -> None:
     for cost in ("{tokens}", lambda tokens: tokens):
         with pytest.raises(ConfigurationError, match=r"its cost needs tokens, .* its parameters are: prompt"):
             app.task(limit=Rate(10, per=1, cost=cost))(ask)
-    with pytest.raises(ConfigurationError, match="has parameters of the task by their names"):
+    with pytest.raises(ConfigurationError, match="has parameters of the function by their names"):
         app.task(limit=Rate(10, per=1, cost=lambda *all: 1))(ask)
 
 

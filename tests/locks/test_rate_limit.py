@@ -10,7 +10,7 @@ import anyio.to_thread
 import msgspec
 import pytest
 
-from penstock import Penstock, RateLimit, RateLimited, ServerFull
+from penstock import BadCall, ConfigurationError, Penstock, RateLimit, RateLimited, ServerFull
 from penstock.core import idempotency
 from penstock.core.idempotency import IdempotencyKey
 from tests.conftest import Apps, Do, commands, until
@@ -404,3 +404,66 @@ async def test_any_mix_of_requests_keeps_the_limit(
                 assert j <= 5 or ended - began >= 50_000
             else:  # a waiter may be late by less than one interval
                 assert j < 3 + (ended - began) / 10_000 + 1
+
+
+# --- costs ---
+
+
+@one_place
+async def test_a_cost_is_given_at_acquire_or_for_the_block(rate: Make, do: Do):
+    assert (await do(rate(10).acquire, cost=2.5)).remaining == 7
+    assert (await do(rate(10).try_acquire, cost=0)).remaining == 6
+    async with rate(10, cost=4) as allowed:
+        assert allowed.remaining == 2
+    for cost in (-1, float("nan"), "3", True, 11):
+        with pytest.raises(ValueError, match="rate limit 'api:17': "):
+            RateLimit.try_acquire.operation(rate(10), cost=cost)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="without n"):
+        RateLimit.try_acquire.operation(rate(10), 2, cost=3)
+
+
+@one_place
+async def test_a_decorated_function_costs_what_its_arguments_say(rate: Make, face: str):
+    if face == "aio":
+
+        @rate(1000, cost="{tokens}")
+        async def ask(prompt: str, tokens: int = 100) -> str:
+            return prompt
+
+        @rate(1000, cost=lambda prompt: len(prompt) / 4)
+        async def embed(prompt: str) -> str:
+            return prompt
+
+        assert (await ask("x"), await ask("y", tokens=300), await embed("12345")) == ("x", "y", "12345")
+    else:
+
+        @rate(1000, cost="{tokens}")
+        def ask_here(prompt: str, tokens: int = 100) -> str:
+            return prompt
+
+        @rate(1000, cost=lambda prompt: len(prompt) / 4)
+        def embed_here(prompt: str) -> str:
+            return prompt
+
+        def all_three() -> tuple[str, str, str]:
+            return ask_here("x"), ask_here("y", tokens=300), embed_here("12345")
+
+        assert await anyio.to_thread.run_sync(all_three) == ("x", "y", "12345")
+    assert 590 <= (await rate(1000).try_acquire.aio()).remaining <= 610
+
+
+async def test_a_cost_that_follows_from_arguments_needs_a_function(rate: Make):
+    with pytest.raises(ConfigurationError, match=r"its cost needs tokens, .* its parameters are: prompt"):
+
+        @rate(10, cost="{tokens}")
+        def ask(prompt: str) -> None: ...
+
+    with pytest.raises(ValueError, match="so it is a decorator"):
+        async with rate(10, cost="{tokens}"):
+            pass
+
+    @rate(10, cost=lambda prompt: -1)
+    async def wrong(prompt: str) -> None: ...
+
+    with pytest.raises(BadCall, match="gave -1: a cost is a number of units from 0"):
+        await wrong("x")

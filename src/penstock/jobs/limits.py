@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from penstock.core.arguments import check_number, check_whole, is_text
+from penstock.core.cost import MOST_UNITS, CallCost, Cost, check_cost
 from penstock.errors import ConfigurationError
-from penstock.jobs.cost import MOST_UNITS, Cost, TaskCost, check_cost
 from penstock.jobs.key_template import KeyTemplate
 
 MOST_LIMITS: Final = 3
@@ -132,7 +132,7 @@ class TaskLimit(NamedTuple):
     name: str
     limit: Limit
     key: KeyTemplate
-    cost: TaskCost
+    cost: CallCost
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class TaskLimits:
                 )
             what, cost = f"task {task}: limit {name[2:]}", limit.cost if isinstance(limit, Rate) else 1
             named[name] = TaskLimit(
-                name, limit, KeyTemplate(what, limit.key, parameters), TaskCost(what, cost, parameters)
+                name, limit, KeyTemplate(what, limit.key, parameters), CallCost(what, cost, parameters)
             )
         return cls(tuple(named[name] for name in sorted(named)), round(release * 1000))
 

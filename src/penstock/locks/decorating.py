@@ -25,8 +25,12 @@ class Enterable(Protocol):
     ) -> Any: ...
 
 
-def guard_calls(function: F, by: Enterable) -> F:
+def guard_calls(
+    function: F, by: Enterable, of_call: Callable[[tuple[Any, ...], dict[str, Any]], Enterable] | None = None
+) -> F:
     """Return a function that enters `by` at each call, and leaves it at the end of the call.
+
+    of_call  gives what one call enters instead, from its arguments
 
     An `async def` function is awaited inside `async with`, any other is called inside `with`. Raises TypeError for
     generators, which would do their work only after the block, and for objects that are not functions.
@@ -49,7 +53,7 @@ def guard_calls(function: F, by: Enterable) -> F:
 
         @wraps(function)
         async def awaited(*args: Any, **kwargs: Any) -> Any:
-            async with by:
+            async with by if of_call is None else of_call(args, kwargs):
                 return await function(*args, **kwargs)
 
         return cast(F, awaited)
@@ -61,7 +65,7 @@ def guard_calls(function: F, by: Enterable) -> F:
                 f"{name}() waits for {by!r} and would block the running event loop: make it an `async def` function, "
                 "or call it with `asyncio.to_thread`"
             )
-        with by:
+        with by if of_call is None else of_call(args, kwargs):
             return function(*args, **kwargs)
 
     return cast(F, called)

@@ -12,6 +12,7 @@ from penstock.settings import Settings
 if TYPE_CHECKING:  # each is imported when it is first used, so that a program does not wait for the others
     from weakref import WeakValueDictionary
 
+    from penstock.core.cost import Cost
     from penstock.core.renewal import Renewer
     from penstock.driver.server_driver import ServerDriver
     from penstock.locks.barrier import Barrier
@@ -164,6 +165,7 @@ class LockFactory:
         burst: int | None = None,
         kind: Literal["bucket", "window"] = "bucket",
         wait: float | None = None,
+        cost: Cost = 1,
     ) -> RateLimit:
         """A rate limit: `with app.rate_limit("api", limit=100, per=60):`, also a decorator.
 
@@ -173,6 +175,8 @@ class LockFactory:
                seconds; the server stores one number. "window" allows at most `limit` in any `per` seconds; the server
                stores each use
         wait   seconds that `acquire`, `with` and the decorator wait for a unit; None: no limit
+        cost   units that `with` and each call of a decorated function use: a number; or, of a decorated function, the
+               name of a parameter in braces, `"{tokens}"`, or a function of some of its parameters. At least 1
 
         All programs that use one name should pass the same arguments. Each use takes one round trip, and raises
         RateLimited when there is no room within `wait`. This method sends nothing; it raises ConfigurationError or
@@ -181,7 +185,7 @@ class LockFactory:
         from penstock.locks.rate_limit import RateLimit
 
         return RateLimit(
-            name, self.settings.prefix, self._driver, limit=limit, per=per, burst=burst, kind=kind, wait=wait
+            name, self.settings.prefix, self._driver, limit=limit, per=per, burst=burst, kind=kind, wait=wait, cost=cost
         )
 
     def transaction(self, tag: str | None = None) -> Transaction:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable
+from copy import copy
 from types import EllipsisType
 from typing import Any, TypeVar, cast
 
 from penstock.core.arguments import check_number, check_wait, check_whole, is_whole, shown
+from penstock.core.cost import CallCost, Cost, check_cost, whole_units
 from penstock.core.idempotency import IdempotencyKey, release_key, take_key
 from penstock.core.ids import mint_token
 from penstock.core.operations import Driver, Listen, Listener, Operation, RoundTrip, verb
@@ -36,7 +39,7 @@ class RateLimit:
     """A rate limit in the server: `with app.rate_limit("api", limit=100, per=60):`. See `Penstock.rate_limit`.
 
     Many threads and tasks may share one object. It is a context manager, and also a decorator for `def` and `async def`
-    functions: each call of the function then waits until it is allowed.
+    functions: each call of the function then waits until it is allowed. What a call uses, `cost` says.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class RateLimit:
         burst: int | None = None,
         kind: LimitKind = "bucket",
         wait: float | None = None,
+        cost: Cost = 1,
     ) -> None:
         keys = RateLimitKeys(prefix, name)
         if kind not in ("bucket", "window"):
@@ -63,12 +67,14 @@ class RateLimit:
             most = int(max(limit, MAX_SECONDS * limit / per))
             check_whole("rate_limit", "burst", burst, 1, most, "from 1 to the units that a year allows")
         check_wait("rate_limit", wait)
+        check_cost("rate_limit", cost)
         self.name = name
         self.limit = limit
         self.per = per
         self.burst = limit if burst is None else burst
         self.kind = kind
         self._wait = wait
+        self._cost = cost
         self._driver = driver
         capacity = self.burst if kind == "bucket" else limit
         self._max_units = capacity if kind == "bucket" else min(limit, MAX_WINDOW_REQUEST)
@@ -78,12 +84,12 @@ class RateLimit:
         return f"<rate limit {self.name!r}: {self.limit} in {self.per:g} s>"
 
     @verb
-    def try_acquire(self, n: int = 1) -> RoundTrip[Allowance]:
+    def try_acquire(self, n: int = 1, *, cost: float | None = None) -> RoundTrip[Allowance]:
         """Use `n` units if they are allowed now, after the units of all requests that wait. Never waits.
 
-        One round trip; a call that the driver sends again counts once.
+        `cost`: see `acquire`. One round trip; a call that the driver sends again counts once.
         """
-        self._check(n)
+        n = self._units(n, cost)
         key = take_key()
 
         def read(reply: RateReply) -> Allowance:
@@ -93,16 +99,19 @@ class RateLimit:
         return self.bindings.acquire(self.bindings.pack("", n), key, join=False).then(read)
 
     @verb
-    def acquire(self, n: int = 1, *, wait: float | EllipsisType | None = ...) -> Operation[Allowance]:
+    def acquire(
+        self, n: int = 1, *, cost: float | None = None, wait: float | EllipsisType | None = ...
+    ) -> Operation[Allowance]:
         """Wait until `n` units are allowed, in order of arrival, and use them.
 
+        cost  instead of `n`, for what is not counted in whole units: a part of one counts as one, and so does 0
         wait  seconds at most, None for ever; the limit's own `wait` if it is left out
 
         If the requests before this one need longer than `wait`, RateLimited is raised at once. It is also raised if
         10,000 requests wait already. A cancelled wait uses nothing. One round trip if the units are allowed; a request
         that waits sends one to join the waiters and one when its units are allowed.
         """
-        self._check(n)
+        n = self._units(n, cost)
         if isinstance(wait, EllipsisType):
             wait = self._wait
         else:
@@ -159,6 +168,16 @@ class RateLimit:
             f"rate limit {self.name!r}, {self.limit} in {self.per:g} s: {why}", retry_after=reply.seconds
         )
 
+    def _units(self, n: int, cost: float | None) -> int:
+        """What a request uses. Raises ValueError if that is never allowed."""
+        if cost is not None:
+            units = whole_units(cost)
+            if units is None or n != 1:
+                raise ValueError(f"rate limit {self.name!r}: cost={shown(cost)}: a number of units from 0, without n")
+            n = max(1, units)
+        self._check(n)
+        return n
+
     def _check(self, n: int) -> None:
         if not is_whole(n, 1, self._max_units):
             raise ValueError(
@@ -170,14 +189,35 @@ class RateLimit:
     def __enter__(self) -> Allowance:
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("`with` would block the running event loop: write `async with` here")
-        return self.acquire()
+        return self.acquire(cost=self._fixed_cost())
 
     def __exit__(self, *_: object) -> None: ...
 
     async def __aenter__(self) -> Allowance:
-        return await self.acquire.aio()
+        return await self.acquire.aio(cost=self._fixed_cost())
 
     async def __aexit__(self, *_: object) -> None: ...
 
     def __call__(self, function: F) -> F:
-        return guard_calls(function, self)
+        if isinstance(self._cost, int | float):
+            return guard_calls(function, self)
+        called = inspect.signature(function)
+        cost = CallCost(f"rate limit {self.name!r}", self._cost, [*called.parameters])
+
+        def of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> RateLimit:
+            bound = called.bind(*args, **kwargs)
+            bound.apply_defaults()
+            one = copy(self)
+            one._cost = cost.of_call(bound.arguments.__getitem__)
+            return one
+
+        return guard_calls(function, self, of_call)
+
+    def _fixed_cost(self) -> float:
+        """What `with` uses. Raises ValueError if only a call of a decorated function has a cost."""
+        if isinstance(self._cost, int | float):
+            return self._cost
+        raise ValueError(
+            f"rate limit {self.name!r}: its cost follows from the arguments of a call, so it is a decorator: in a "
+            "`with` block give cost=<a number>, or call acquire(cost=…)"
+        )

@@ -1,4 +1,4 @@
-"""What a job costs in a rate: a number, a parameter of its task, or a function of the arguments."""
+"""What a call costs in a rate: a number, a parameter of its function, or a function of its arguments."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MOST_UNITS: Final = 1_000_000_000
 """The most units of a rate, and the highest cost. A record stores them in four bytes."""
 
 Cost: TypeAlias = float | str | Callable[..., float]
-"""Units: a number; the name of a parameter in braces; or a function that has some parameters of the task."""
+"""Units: a number; the name of a parameter in braces; or a function that has some of the parameters."""
 
 _FIELD: Final = re.compile(r"\{([^{}]*)\}")
 _RULE: Final = f"a number of units from 0 to {MOST_UNITS:,}"
 
 
 def check_cost(what: str, cost: Any) -> None:
-    """Raises ValueError for a cost that no task can have."""
+    """Raises ValueError for a cost that no function can have."""
     if isinstance(cost, str):
         if not (found := _FIELD.fullmatch(cost)) or not found[1].isidentifier():
             raise ValueError(
@@ -38,10 +38,10 @@ def whole_units(cost: Any) -> int | None:
     return math.ceil(cost) if is_number(cost, 0, MOST_UNITS) else None
 
 
-class TaskCost:
-    """The cost of the jobs of one task. `what`: the limit, for messages.
+class CallCost:
+    """The cost of the calls of one function. `what`: the limit, for messages.
 
-    Raises ConfigurationError for a parameter that the task does not have.
+    Raises ConfigurationError for a parameter that the function does not have.
     """
 
     def __init__(self, what: str, cost: Cost, parameters: Sequence[str]) -> None:
@@ -54,7 +54,7 @@ class TaskCost:
             if name not in parameters:
                 names = ", ".join(parameters) or "none"
                 raise ConfigurationError(
-                    f"{what}: its cost needs {name}, which is no parameter of the task; its parameters are: {names}"
+                    f"{what}: its cost needs {name}, which is no parameter of the function; its parameters are: {names}"
                 )
 
     def _parameters_of(self, function: Callable[..., Any]) -> list[str]:
@@ -64,7 +64,7 @@ class TaskCost:
             found = None
         if found is None or any(one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) for one in found):
             raise ConfigurationError(
-                f"{self._what}: the function that gives its cost has parameters of the task by their names, as in "
+                f"{self._what}: the function that gives its cost has parameters of the function by their names, as in "
                 "cost=lambda prompt: len(prompt) / 4"
             )
         return [one.name for one in found]
