@@ -319,6 +319,26 @@ async def test_retry_later_uses_up_no_retry(app: Penstock, clock: Time):
     assert await job.result.aio(0) == 6
 
 
+async def test_retry_later_counts_an_attempt_if_it_says_so(app: Penstock, clock: Time):
+    def body() -> None:
+        raise RetryLater(30, "the shop is closed", attempt=True)
+
+    job = await task_of(app, "def", body, retry=1).enqueue.aio()
+    await run_burst(app)
+    info = await job.info.aio()
+    assert (info.status, info.attempts) == (Status.DELAYED, 1)
+    clock.advance(29.9)
+    await run_burst(app)
+    assert await job.status.aio() is Status.DELAYED
+    clock.advance(0.1)
+    await run_burst(app)
+    assert "the shop is closed" in (await only_dead_letter(app)).reason
+    with pytest.raises(ValueError, match="give seconds instead of a date"):
+        RetryLater(datetime.now(UTC), attempt=True)
+    with pytest.raises(ValueError, match="True or False"):
+        RetryLater(1, attempt=1)  # type: ignore[arg-type]
+
+
 @BOTH_KINDS
 async def test_a_job_postponed_to_a_date_runs_at_that_date_of_the_server(app: Penstock, clock: Time, kind: str):
     date = datetime.fromtimestamp(clock.now + 3600, UTC)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
-from penstock.core.arguments import check_callback, check_number, check_whole, shown
+from penstock.core.arguments import check_callback, check_flag, check_number, check_whole, shown
 from penstock.jobs.stalls import running
 
 LONGEST_DELAY: Final = 100 * 365 * 86400.0
@@ -113,14 +113,20 @@ class Retry(Exception):
 class RetryLater(Exception):
     """A task raises it to run again later. It is not a failure: it uses up no retry.
 
-        when    seconds from now, or a date with a time zone, which the server's clock reaches
-        reason  one line for the operator
+        when     seconds from now, or a date with a time zone, which the server's clock reaches
+        reason   one line for the operator
+        attempt  True: this run counts as an attempt that has failed, so it uses up a retry of the task, and the job
+                 becomes a dead letter after the last one. Only with seconds
 
     Raises ValueError for anything else: a negative or endless delay, a timedelta, a date without a time zone. A date in
     the past means now.
     """
 
-    def __init__(self, when: float | datetime, reason: str = "") -> None:
+    def __init__(self, when: float | datetime, reason: str = "", *, attempt: bool = False) -> None:
+        check_flag("RetryLater", "attempt", attempt)
+        if attempt and isinstance(when, datetime):
+            raise ValueError("RetryLater(attempt=True): give seconds instead of a date")
+        self.attempt = attempt
         self.seconds: float | None = None
         """Seconds from now; None if a date was given."""
         self.date: float | None = None

@@ -406,7 +406,8 @@ class Execution:
         if isinstance(error, RetryLater):
             if error.date is not None:
                 return Settlement(claim.token, self._reason(str(error)), "until", error.date)
-            return Settlement(claim.token, self._reason(str(error)), "later", error.seconds or 0.0)
+            if not error.attempt:
+                return Settlement(claim.token, self._reason(str(error)), "later", error.seconds or 0.0)
         if isinstance(error, ProgramChanged) and run.steps is not None:
             return self._changed(run, run.steps, error)
         if isinstance(error, StepError):
@@ -424,10 +425,10 @@ class Execution:
             cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__) or error
             retry = True
         else:
-            retry = policy.applies(error)
+            retry = isinstance(error, RetryLater) or policy.applies(error)
         reason, text = describe(cause), "" if isinstance(cause, Retry) else traceback_of(cause)
         if retry and policy.left(attempt):
-            delay = policy.delay(attempt)
+            delay = policy.delay(attempt) if not isinstance(error, RetryLater) else error.seconds or 0.0
             return Settlement(claim.token, self._reason(reason, text), "retry", delay)
         if isinstance(error, Retry) and run.definition.never_retries and policy is not error:
             reason = f"{reason} (the task raised Retry and is defined with retry=0, so it is not retried)"
