@@ -429,6 +429,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "show_pauses": bindings.pauses(),
         "set_limit": LimitBindings(bindings).set_limit("c:n", 2, 0, 0),
         "hold_limit": LimitBindings(bindings).hold_limit("c:n=k", 1000, is_date=False),
+        "used": LimitBindings(bindings).used("w", token, "r:n=k", 7),
         "hold": LimitBindings(bindings).hold("w", token, "r:n=k", 1000),
         "show_limits": LimitBindings(bindings).limits(10),
         "purge_parked": bindings.purge_parked(None, 0, 100),

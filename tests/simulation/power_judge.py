@@ -33,6 +33,9 @@ class Job:
     order: float = 0
     token: bytes | None = None
     """Of its claim, while it runs."""
+    booked: dict[str, int] = field(default_factory=dict)
+    """name=key of a rate -> the units that its present claim has taken of it."""
+    claimed_at: int = 0
     dead: bool = False
     handed_back: bool = False
     """A run of it was interrupted. Until the next claim it keeps its places."""
@@ -58,6 +61,11 @@ class Bucket:
     def take(self, now: int, interval: int, units: int) -> None:
         self.full = max(self.full, now * 1000) + interval * units
 
+    def refund(self, now: int, interval: int, units: int, taken: int, since: int) -> None:
+        back = min(units * interval, taken * interval - (now - since) * 1000)
+        if back > 0 and self.full > now * 1000:
+            self.full -= back
+
 
 def needed(cost: int, burst: int) -> int:
     """The units that must be free before a job with this cost is admitted."""
@@ -81,6 +89,8 @@ class Judge:
     most: dict[str, int] = field(default_factory=dict)
     """Name of a limit -> the highest number that held during the last call. It may have met jobs of two releases."""
     sent: dict[str, set[tuple[int, int, int, int]]] = field(default_factory=lambda: defaultdict(set))
+    holds: dict[str, int] = field(default_factory=dict)
+    """name=key of a rate -> until when it is closed."""
     keeps: int | None = None
     """The most dead letters that the queue keeps."""
     records: dict[str, Record] = field(default_factory=dict)
@@ -157,6 +167,8 @@ class Judge:
                 if name.startswith("r:"):
                     self._judge_start(job, name, key, cost)
             self._judge_strict_order(job, before)
+            job.booked = dict(zip(job.keys, claim.record.costs, strict=True))
+            job.claimed_at = self.now
             job.token, job.handed_back, job.may_start = claim.token, False, False
             if job.unique and job.unique[1] != ANY_TIME and job.unique[1] != "t":
                 self.give_up(job)
@@ -164,9 +176,21 @@ class Judge:
     def _judge_start(self, job: Job, name: str, key: str, cost: int) -> None:
         _, interval, burst, _ = self.definitions[name]
         bucket = self.buckets[f"{name}={key}"]
+        assert self.holds.get(f"{name}={key}", 0) <= self.now, f"{job.id} started although {name}={key} is closed"
         fits = bucket.left(self.now, interval, burst) >= (cost and needed(cost, burst))
         assert job.may_start or fits, f"too many starts of {name}={key}"
         bucket.take(self.now, interval, cost)
+
+    def book(self, job: Job, key: str, units: int) -> None:
+        """A running job says what it has taken of a rate."""
+        _, interval, _, _ = self.definitions[key.partition("=")[0]]
+        before, bucket = job.booked[key], self.buckets[key]
+        if units > before:
+            bucket.take(self.now, interval, units - before)
+        else:
+            own = next(limit[3] for limit in job.limits if key.startswith(limit[0] + "="))
+            bucket.refund(self.now, min(interval, own), before - units, before, job.claimed_at)
+        job.booked[key] = units
 
     def _judge_strict_order(self, job: Job, before: dict[str, Record]) -> None:
         """The jobs of a key with one place start in the order in which they became ready, by tenant and level."""
@@ -326,6 +350,9 @@ class Judge:
         if min(pending.get(key, 1e15), pending.get("=" + name, 1e15)) <= self.now:
             return  # the next turn looks
         most, interval, burst, _ = self.definitions[name]
+        if self.holds.get(key, 0) > self.now:
+            assert key in pending, f"{key} is closed, and there is no time to look at it"
+            return
         if name.startswith("c:"):
             assert used >= most, f"{key} has room, and {len(waiting)} parked jobs"
         else:

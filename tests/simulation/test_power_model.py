@@ -63,7 +63,8 @@ class PowerHistory:
         self.endings = [None, *pick.sample(ENDINGS, 3)]
         self.delays, self.expiries = pick.choice([[0], [0, 0, 2]]), pick.choice([[0], [0, 0, 3]])
         self.keep(pick.choice([None, None, 1]))
-        rare = [self.pause, self.change_limits, self.crash, self.purge_parked, self.edit, self.switch]
+        rare = [self.pause, self.change_limits, self.crash, self.purge_parked, self.edit, self.switch, self.hold]
+        rare += [self.book]
         self.actions: list[Callable[[], None]] = [
             *[self.enqueue] * 5,
             *[self.turn] * 8,
@@ -311,6 +312,58 @@ class PowerHistory:
             self.judge.sent[name].add((*numbers, release))
             self.send(LimitBindings(self.stand.bindings).set_limit(name, *numbers))
             self.judge.judge(self.before)
+
+    def hold(self) -> None:
+        """An operator closes or opens a key of the rate, or a running job closes it. Sometimes the reply is lost."""
+        pick, key, now = self.random, "r:rate=" + self.random.choice("kl"), self.judge.now
+        ms, bindings = round(pick.choice([0.5, 1, 3]) * UNIT * 1000), LimitBindings(self.stand.bindings)
+        running = [(one, claim) for one in self.workers for claim in one.held if key in self.judge.jobs[claim.id].keys]
+        until = now + ms
+        if running and pick.random() < 0.5:
+            one, claim = pick.choice(running)
+            call, until = bindings.hold(one.incarnation, claim.token, key, ms), max(until, self.judge.holds.get(key, 0))
+            if self.judge.leases[one.incarnation] <= now:
+                return
+        elif "r:rate" not in self.judge.definitions:
+            return
+        else:
+            until = pick.choice([0, until, until])
+            call = bindings.hold_limit(key, until, is_date=True)
+        self.calls += 1
+        call = RoundTrip(call.script, call.keys, ("caller", self.calls, *call.args[2:]), call.read)
+        self.judge.holds[key] = until
+        assert self.send(call) == until
+        if pick.random() < 0.3:
+            known, before = self.dump, self.before
+            assert self.send(call) == until
+            assert self.dump == known, "a repeated hold has changed something"
+            self.before = before
+        self.judge.judge(self.before)
+
+    def book(self) -> None:
+        """A running job says what it took of its rate. Sometimes the reply is lost."""
+        pick = self.random
+        running = [
+            (one, claim, key)
+            for one in self.workers
+            for claim in one.held
+            for key in self.judge.jobs[claim.id].keys
+            if key.startswith("r:") and self.judge.leases[one.incarnation] > self.judge.now
+        ]
+        if not running:
+            return
+        one, claim, key = pick.choice(running)
+        job, units = self.judge.jobs[claim.id], pick.choice([0, 1, 3, 8])
+        call = LimitBindings(self.stand.bindings).used(one.incarnation, claim.token, key, units)
+        expected = job.booked[key]
+        self.judge.book(job, key, units)
+        assert self.send(call) == expected
+        if pick.random() < 0.3:
+            known, before = self.dump, self.before
+            assert self.send(call) == units
+            assert self.dump == known, "a repeated booking has changed something"
+            self.before = before
+        self.judge.judge(self.before)
 
     def purge_parked(self) -> None:
         tenant = self.random.choice([None, "", "ada"])

@@ -140,3 +140,53 @@ async def test_a_key_of_a_queue_with_shards_is_closed_in_all_of_them(app: Pensto
     clock.advance(30)
     await run_burst(app)
     assert {await job.status.aio() for job in jobs} == {Status.COMPLETED}
+
+
+@pytest.mark.parametrize("kind", ["async def", "def"])
+async def test_a_job_books_what_it_really_took(app: Penstock, kind: str, clock: Time):
+    limit = Rate(1000, per=1000, key="{account}", name="tokens", cost="{estimate}")
+    if kind == "def":
+
+        @app.task(queue="q", limit=limit)
+        def ask(account: str, estimate: int, real: float) -> None:
+            current().used("tokens", 1)
+            current().used("tokens", real)
+    else:
+
+        @app.task(queue="q", limit=limit)
+        async def ask(account: str, estimate: int, real: float) -> None:
+            await current().used.aio("tokens", 1)
+            await current().used.aio("tokens", real)
+
+    async def left(account: str) -> int:
+        probe = [await ask.enqueue.aio(account, 1000, 0) for _ in range(2)]
+        (limit,) = await app.queue("q").limits.aio()
+        usage = {one.key: one.left + one.used for one in limit.keys}
+        for one in probe:
+            await one.cancel.aio()
+        return usage[account]
+
+    await ask.enqueue.aio("more", 400, 600)
+    await ask.enqueue.aio("less", 400, 99.5)
+    await run_burst(app)
+    assert (await left("more"), await left("less")) == (400, 900)
+
+
+async def test_a_wrong_amount_is_refused(app: Penstock):
+    errors: list[str] = []
+
+    @app.task(queue="q", limit=[Concurrency(5, name="pool"), Rate(100, per=1, name="crm")])
+    async def sync() -> None:
+        calls: list[tuple[str, Any]] = [("pool", 1), ("other", 1), ("crm", -1), ("crm", "7"), ("crm", float("nan"))]
+        for name, units in calls:
+            try:
+                await current().used.aio(name, units)
+            except (BadCall, ValueError) as error:
+                errors.append(str(error))
+
+    await sync.enqueue.aio()
+    await run_burst(app)
+    assert "only a Rate can be held or booked" in errors[0]
+    assert "its rates are: 'crm'" in errors[1]
+    assert all("a number of units from 0 to 1,000,000,000" in error for error in errors[2:])
+    assert len(errors) == 5

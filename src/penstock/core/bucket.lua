@@ -32,6 +32,18 @@ function bucket.left(key, now, interval, burst)
   return math.max(0, math.floor((now + burst * interval - math.max(full, now)) / interval))
 end
 
+-- Gives back `n` of the `taken` units that were taken at `since` and not used, as far as time has not given them back.
+-- Otherwise the bucket could get units for which it had room only earlier, and more than its rate would be used.
+--- (key: str, n: int, taken: int, since: int, now: int, interval: int)
+--- seldom
+function bucket.refund(key, n, taken, since, now, interval)
+  local full = tonumber(redis.call("GET", key) or 0)
+  local back = math.min(n * interval, taken * interval - (now - since))
+  if back <= 0 or full <= now then return end
+  full = full - back
+  redis.call("SET", key, string.format("%.0f", full), "PX", math.max(1, math.ceil((full - now + interval) / 1000)))
+end
+
 -- Gives back units that were not used. The bucket accepts them only if no unit was taken after them, because it may
 -- have been full in between. `full`: what `bucket.take` returned for them. Returns whether it accepted them.
 --- (key: str, n: int, full: int, now: int, interval: int) -> bool

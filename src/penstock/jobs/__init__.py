@@ -39,6 +39,7 @@ In the server:
     pauses.lua            jobs of a paused task or tenant are parked
     limit_settings.lua    the limits for an operator
     holds.lua             keys of rates that are closed for a while
+    bookings.lua          what a running job really took of a rate
     dead_letters.lua      listing, requeueing and removing dead letters
     dead_groups.lua       the failures of many dead letters
     listing.lua           pages of the jobs that match a filter
@@ -79,7 +80,6 @@ In Python:
     limits.py             the limits of a task
     queue_limits.py       the limits of a queue, for an operator
     limit_bindings.py     the scripts about limits as round trips
-    cost.py               what a job costs in a rate
     finished.py           rows of jobs that have ended
     finished_list.py      lists of them
     tags.py               tags, by which people find jobs

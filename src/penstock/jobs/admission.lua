@@ -82,6 +82,23 @@ function admission.displace(s, place)
   return member and admitted.level(member) > place.r[_row.LEVELS][1] and admission.park_again(s, place, member) or false
 end
 
+-- Parks admitted jobs of a rate again until the others fit into what is left of it, the least urgent ones.
+--- (s: table, place: table)
+--- uses: base
+--- seldom
+function admission.park_over(s, place)
+  local over, n = -limits.room(s, place), 0
+  local found = over > 0 and admitted.last_ones(s, place, _park.LOOKS) or {}
+  while n < #found and over > 0 do
+    n = n + 1
+    local body = record.get(admitted.id(found[n]))
+    for _, one in ipairs(body and record.limits(body) or {}) do
+      if one[_limit.KEY] == place.key then over = over - one[_limit.COST] end
+    end
+  end
+  for i = n, 1, -1 do admission.park_again(s, place, found[i]) end
+end
+
 -- Parks an admitted job again at one of its keys, ahead of the jobs that are parked there. `member`: what `admitted`
 -- has of it. Returns whether it did: the job may be gone.
 --- (s: table, place: table, member: str) -> bool

@@ -90,6 +90,15 @@ function admitted.first_ones(s, place, n)
   return admitted.members(place, n, "")
 end
 
+-- Those of the least urgent ones, the least urgent first.
+--- (s: table, place: table, n: int) -> table
+--- uses: base
+--- seldom
+function admitted.last_ones(s, place, n)
+  admitted.write(s)
+  return admitted.members(place, n, "REV")
+end
+
 --- (member: str) -> int
 function admitted.level(member)
   return tonumber(_of_job.level(_admitted.of_job(member)))

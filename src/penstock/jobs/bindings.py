@@ -89,6 +89,7 @@ def scripts() -> Library:
         "jobs/children.lua",
         "jobs/settling.lua",
         "jobs/admission.lua",
+        "jobs/bookings.lua",
         "jobs/queue.lua",
         "jobs/shards.lua",
         "jobs/receipts.lua",

@@ -7,10 +7,12 @@ context, as with `asyncio.to_thread`.
 
 from __future__ import annotations
 
+import math
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from penstock.core.arguments import check_number, shown
+from penstock.core.cost import MOST_UNITS
 from penstock.core.operations import Driver, Operation, verb
 from penstock.errors import BadCall, LeaseLost, NoCurrentJob, StepError
 from penstock.jobs import stalls
@@ -168,6 +170,25 @@ class CurrentJob(RecordView):
         bindings = LimitBindings(self._run.shard.bindings)
         until: int = yield bindings.hold(self._run.incarnation, self._run.claim.token, key, round(seconds * 1000))
         if until < 0:
+            raise self._lost()
+
+    @verb
+    def used(self, name: str, units: float) -> Operation[None]:
+        """Book what this run really takes of a rate: `current().used("tokens", 1234)`.
+
+        `units` is the whole amount of this run, not what is added, and a part of a unit counts as one. The difference
+        to the cost of the job, or to what the run has booked before, is taken from the rate, or given back. More than
+        the cost delays the next start of the key. Less is given back as far as time since the claim has not given it
+        back already. A later run takes the whole cost again.
+
+        One round trip; a repeated call changes nothing. Raises BadCall for a name that is not that of a `Rate` of this
+        job, ValueError for units out of range, and LeaseLost if another worker has the job now.
+        """
+        check_number("used", "units", units, 0, MOST_UNITS, f"a number of units from 0 to {MOST_UNITS:,}")
+        key = self._rate(f"used({shown(name)})", name)
+        bindings = LimitBindings(self._run.shard.bindings)
+        before: int = yield bindings.used(self._run.incarnation, self._run.claim.token, key, math.ceil(units))
+        if before < 0:
             raise self._lost()
 
     def _rate(self, what: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""The scripts of `limit_settings.lua` and `holds.lua` as round trips."""
+"""The scripts of `limit_settings.lua`, `holds.lua` and `bookings.lua` as round trips."""
 
 from __future__ import annotations
 
@@ -49,3 +49,7 @@ class LimitBindings:
         """Close a key of a running job. Returns until when, server ms; -1: the incarnation does not hold the job."""
         args = (*UNNUMBERED, self._queue.clock.now_ms, incarnation, token, key, ms)
         return self._queue._call("hold", args, int)
+
+    def used(self, incarnation: str, token: bytes, key: str, units: int) -> RoundTrip[int]:
+        """Book the units that a running job has taken by now. Returns what was booked before; -1: it is not held."""
+        return self._queue._call("used", (self._queue.clock.now_ms, incarnation, token, key, units), int)

@@ -1,8 +1,8 @@
 -- The runs of limited jobs: what a claim takes from the limits (limits.lua), and what the end of a claim gives back.
 --
 -- The claim of a job names the keys of concurrency in which it has a place, so its end needs no record: their number in
--- 1 byte, and each key behind what the start has cost in 4 bytes, and its length in 2. The end ignores a rate, whose
--- key a newer release may add.
+-- 1 byte, and each key behind what the start has cost in 4 bytes, and its length in 2. A rate in which the job has
+-- booked something is there too (bookings.lua), and the end ignores it.
 
 -- Call it when a claim takes these jobs. Counts their starts in their rates, and adds to each claim in `held` the keys
 -- in which its end frees a place.
@@ -52,8 +52,12 @@ end
 -- The keys of concurrency in the keys of a claim, and the position of the first byte behind them.
 --- (packed: str) -> table, int
 function limited_runs.keys(packed)
-  local keys, at, _ = {}, 2, nil
-  for i = 1, string.byte(packed) do _, keys[i], at = struct.unpack(">I4Hc0", packed, at) end
+  local keys, at = {}, 2
+  for _ = 1, string.byte(packed) do
+    local _, key, next_ = struct.unpack(">I4Hc0", packed, at)
+    if not limits.is_rate(key) then keys[#keys + 1] = key end
+    at = next_
+  end
   return keys, at
 end
 
@@ -69,10 +73,8 @@ function limited_runs.finish(s, held)
   end
   for i = 1, #keys do
     local place = limits.place(s, keys[i])
-    if not place.is_rate then
-      place.used = math.max(0, place.used - 1)
-      limits.mark(s, place)
-    end
+    place.used = math.max(0, place.used - 1)
+    limits.mark(s, place)
   end
 end
 

@@ -1,0 +1,75 @@
+-- Bookings: a running job says how many units of a rate it really took. The difference to what its start has taken is
+-- taken from the bucket, or given back to it.
+--
+-- The claim has the units that the job has said last, beside the keys of its limits of concurrency (limited_runs.lua).
+-- So a call that is sent twice, or that says the same again, changes nothing, and a claim is booked once, whatever the
+-- job says on the way. A later claim of the job takes its cost anew.
+
+-- The units that a claim has booked in a key, or nil; and the position of that number in the keys of the claim, or
+-- that of the first byte behind them.
+--- (packed: str, key: str) -> int | nil, int
+--- seldom
+function bookings.find(packed, key)
+  local at = 2
+  for _ = 1, string.byte(packed) do
+    local units, one, next_ = struct.unpack(">I4Hc0", packed, at)
+    if one == key then return units, at end
+    at = next_
+  end
+  return nil, at
+end
+
+-- The claim with these units booked in a key.
+--- (held: str, key: str, units: int) -> str
+--- seldom
+function bookings.noted(held, key, units)
+  local packed = claim.keys(held)
+  local known, at = bookings.find(packed, key)
+  if known then
+    packed = string.sub(packed, 1, at - 1) .. struct.pack(">I4", units) .. string.sub(packed, at + 4)
+  else
+    packed = string.char(string.byte(packed) + 1) .. string.sub(packed, 2, at - 1)
+      .. struct.pack(">I4Hc0", units, #key, key) .. string.sub(packed, at)
+  end
+  return string.sub(held, 1, #held - #claim.keys(held)) .. packed
+end
+
+-- Books a difference in the bucket of a key. Admitted jobs that no longer fit are parked again.
+--- (s: table, place: table, one: table, booked: int, units: int, began: int)
+--- uses: base
+--- seldom
+function bookings.book(s, place, one, booked, units, began)
+  local stored, now = base .. "rate:" .. place.key, s.now * _park.MICROS
+  local interval = limits.definition(s, place.name).interval
+  place.left = nil
+  if units > booked then
+    bucket.take(stored, units - booked, now, interval, 0)
+    admission.park_over(s, place)
+  else
+    -- An operator may have changed the numbers since the start: give back no more time than either of them says.
+    interval = math.min(interval, one[_limit.INTERVAL])
+    bucket.refund(stored, booked - units, booked, began * _park.MICROS, now, interval)
+  end
+  limits.mark(s, place)
+end
+
+-- Books that a running job has taken `units` of a key by now. Returns what was booked before: its cost, or what it said
+-- last; -1 if the incarnation no longer holds the job, or if it has no such limit.
+--- keys: base meta
+--- args: given: int, incarnation: str, token: str, key: str, units: int
+--- flags: allow-oom
+--- frame: change
+function script.used(base, meta, given, incarnation, token, key, units)
+  local held, id = lease.held(incarnation, token), token.id(token)
+  local body = held and record.get(id)
+  if not body or not record.has(record.flags(body), flag.LIMITED) then return -1 end
+  local list, at = record.limits(body), 1
+  while list[at] and list[at][_limit.KEY] ~= key do at = at + 1 end
+  if not list[at] then return -1 end
+  local booked = bookings.find(claim.keys(held), key) or list[at][_limit.COST]
+  if units ~= booked then
+    redis.call("HSET", base .. "held:" .. incarnation, id, bookings.noted(held, key, units))
+    bookings.book(s, limits.place(s, key), list[at], booked, units, claim.at(held))
+  end
+  return booked
+end
