@@ -137,6 +137,10 @@ async def test_a_key_of_a_queue_with_shards_is_closed_in_all_of_them(app: Pensto
     jobs = [await sync.using(tenant=tenant).enqueue.aio() for tenant in tenants]
     await run_burst(app)
     assert {await job.status.aio() for job in jobs} == {Status.PARKED}
+    (limit,) = await do(queue.limits)
+    assert sorted((one.key, one.parked, one.held_for is not None) for one in limit.keys) == [
+        (tenant, 1, True) for tenant in tenants
+    ]
     clock.advance(30)
     await run_burst(app)
     assert {await job.status.aio() for job in jobs} == {Status.COMPLETED}

@@ -35,15 +35,16 @@ function bookings.noted(held, key, units)
 end
 
 -- Books a difference in the bucket of a key. Admitted jobs that no longer fit are parked again.
---- (s: table, place: table, one: table, booked: int, units: int, began: int)
+--- (s: table, body: str, place: table, one: table, booked: int, units: int, began: int)
 --- uses: base
 --- seldom
-function bookings.book(s, place, one, booked, units, began)
+function bookings.book(s, body, place, one, booked, units, began)
   local stored, now = base .. "rate:" .. place.key, s.now * _park.MICROS
   local interval = limits.definition(s, place.name).interval
   place.left = nil
   if units > booked then
-    bucket.take(stored, units - booked, now, interval, 0)
+    local full = math.ceil(bucket.take(stored, units - booked, now, interval, 0) / _park.MICROS)
+    if record.powers(body) >= power.IN_SHARDS then shards.keep(record.tenant(body), s.now, full) end
     admission.park_over(s, place)
   else
     -- An operator may have changed the numbers since the start: give back no more time than either of them says.
@@ -69,7 +70,7 @@ function script.used(base, meta, given, incarnation, token, key, units)
   local booked = bookings.find(claim.keys(held), key) or list[at][_limit.COST]
   if units ~= booked then
     redis.call("HSET", base .. "held:" .. incarnation, id, bookings.noted(held, key, units))
-    bookings.book(s, limits.place(s, key), list[at], booked, units, claim.at(held))
+    bookings.book(s, body, limits.place(s, key), list[at], booked, units, claim.at(held))
   end
   return booked
 end

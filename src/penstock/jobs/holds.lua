@@ -176,8 +176,10 @@ end
 --- flags: allow-oom
 --- frame: once
 function script.hold(base, meta, caller, number, given, incarnation, token, key, ms)
-  if not lease.held(incarnation, token) then return -1 end
+  local body = lease.held(incarnation, token) and record.get(token.id(token))
+  if not body then return -1 end
   local until_ = math.max(s.now + ms, holds.until_(s, key))
   holds.set(s, key, until_)
+  if record.powers(body) >= power.IN_SHARDS then shards.keep(record.tenant(body), s.now, until_) end
   return until_
 end

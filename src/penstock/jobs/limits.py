@@ -264,11 +264,14 @@ def read_limits(reply: Sequence[Any]) -> list[LimitInfo]:
 
 
 def joined_limits(shards: Iterable[Sequence[LimitInfo]]) -> list[LimitInfo]:
-    """The limits of a queue from those of its shards. Their keys contain the tenant, so no two shards share a key."""
+    """The limits of a queue from those of its shards. Only a key that an operator has closed is in several of them."""
     found: dict[tuple[str, str], LimitInfo] = {}
     for info in (one for shard in shards for one in shard):
         known = found.get((info.kind, info.name), replace(info, keys=()))
-        found[info.kind, info.name] = replace(known, keys=(*known.keys, *info.keys))
+        keys = {key.key: key for key in known.keys}
+        for key in info.keys:
+            keys[key.key] = key if key.parked or key.used or key.key not in keys else keys[key.key]
+        found[info.kind, info.name] = replace(known, keys=(*keys.values(),))
     return [found[one] for one in sorted(found)]
 
 

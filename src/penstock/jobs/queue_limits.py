@@ -67,7 +67,7 @@ class QueueLimits:
         each.
         """
         what = f"queue {self.name}: hold_limit({shown(name)})"
-        if not isinstance(name, str) or not is_text(key, 0, LONGEST_KEY):
+        if not isinstance(name, str) or "=" in name or not is_text(key, 0, LONGEST_KEY):
             raise BadCall(f"{what}: key={shown(key)}: the name of a rate, and one of its keys as a text")
         at, dated = _moment(what, until)
         stored = f"r:{name}={key}"
