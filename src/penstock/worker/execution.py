@@ -403,11 +403,8 @@ class Execution:
         if isinstance(error, Drop):
             why = encodable(str(error))
             return Settlement(claim.token, why[:_MAX_REASON].encode(), "drop")
-        if isinstance(error, RetryLater):
-            if error.date is not None:
-                return Settlement(claim.token, self._reason(str(error)), "until", error.date)
-            if not error.attempt:
-                return Settlement(claim.token, self._reason(str(error)), "later", error.seconds or 0.0)
+        if isinstance(error, RetryLater) and not error.attempt:
+            return self._postponed(claim, error)
         if isinstance(error, ProgramChanged) and run.steps is not None:
             return self._changed(run, run.steps, error)
         if isinstance(error, StepError):
@@ -433,6 +430,11 @@ class Execution:
         if isinstance(error, Retry) and run.definition.never_retries and policy is not error:
             reason = f"{reason} (the task raised Retry and is defined with retry=0, so it is not retried)"
         return self._dead_letter(claim, reason, text)
+
+    def _postponed(self, claim: Claim, error: RetryLater) -> Settlement:
+        if error.date is not None:
+            return Settlement(claim.token, self._reason(str(error)), "until", error.date)
+        return Settlement(claim.token, self._reason(str(error)), "later", error.seconds or 0.0)
 
     def _dead_letter(self, claim: Claim, reason: str, text: str = "") -> Settlement:
         return Settlement(claim.token, self._reason(reason, text), "bury")
