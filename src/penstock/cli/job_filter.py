@@ -1,4 +1,4 @@
-"""Options that select jobs by what they are, for `penstock job ls` and for bulk actions."""
+"""Options that select jobs by what they are, for `penstock job ls` and for actions on many jobs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,7 @@ class Matching:
     queue
         The queue.
     state
-        delayed, sleeping, ready, parked, running or dead. Of jobs that have ended: completed, cancelled, expired,
-        dropped, failed (became a dead letter), or ended for all of them.
-    since
-        Of ended jobs: only those that ended in the last 90s, 15m, 12h, 7d or 2w.
-    longer_than
-        Of ended jobs: only those whose last run took longer than this.
+        delayed, sleeping, ready, parked, running or dead.
     task
         The name of their task; "" for bare values.
     tenant
@@ -50,8 +45,6 @@ class Matching:
     id_prefix: str | None = None
     tag: str | None = None
     older_than: Age | None = None
-    since: Age | None = None
-    longer_than: Age | None = None
 
     def wanted(self) -> Wanted:
         return Wanted(
@@ -62,8 +55,6 @@ class Matching:
             id_prefix=self.id_prefix or "",
             older_than=self.older_than or 0.0,
             tag=self.tag,
-            since=self.since,
-            longer_than=self.longer_than or 0.0,
         )
 
     def needed_queue(self) -> str:
@@ -92,4 +83,42 @@ class Matching:
         return ", ".join(said)
 
 
+@Parameter(name="*", group=Group("Which jobs", sort_key=1))
+@dataclass(frozen=True)
+class Listed(Matching):
+    """A filter for jobs, also for those that have ended.
+
+    Parameters
+    ----------
+    queue
+        The queue.
+    state
+        delayed, sleeping, ready, parked, running or dead. Of jobs that have ended: completed, cancelled, expired,
+        dropped, failed (became a dead letter), or ended for all of them.
+    task
+        The name of their task; "" for bare values.
+    tenant
+        Their tenant; "" for none.
+    worker
+        The worker that runs them, or has run them, as `penstock worker ls` prints it: host:pid.
+    id_prefix
+        How their ids begin.
+    tag
+        One of their tags.
+    older_than
+        In their state for longer than this: 90s, 15m, 12h, 7d or 2w. Of delayed and sleeping jobs: enqueued longer ago.
+    since
+        Of ended jobs: only those that ended in the last 90s, 15m, 12h, 7d or 2w.
+    longer_than
+        Of ended jobs: only those whose last run took longer than this.
+    """
+
+    since: Age | None = None
+    longer_than: Age | None = None
+
+    def wanted(self) -> Wanted:
+        return {**super().wanted(), "since": self.since, "longer_than": self.longer_than or 0.0}
+
+
 ANY = Matching()
+EVERY = Listed()

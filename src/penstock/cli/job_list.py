@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.cli.job_filter import ANY, Matching
+from penstock.cli.job_filter import EVERY, Listed
 from penstock.cli.where import HERE, AsJson, Limit, Where
 from penstock.jobs.job_list import JobPage, JobSummary
 from penstock.jobs.status import Status
@@ -14,7 +14,7 @@ from penstock.terminal.tables import headings, note, show, show_json, show_table
 
 
 def ls(
-    matching: Matching = ANY,
+    matching: Listed = EVERY,
     *,
     limit: Limit = 20,
     cursor: str | None = None,

@@ -272,7 +272,7 @@ class Job(ShardHandle, Generic[R_co]):
         """Why the job does not run: a kind, a sentence, and facts. It answers for a job that runs or has ended, too.
 
         Raises JobNotFound for an unknown job. One round trip; for a job that waits for others one more, and one for
-        each of their queues.
+        each of their queues; for one that has ended, one more for each 2000 rows of its queue.
         """
         from penstock.jobs.why import explain
 

@@ -11,6 +11,8 @@ from penstock.core.operations import Operation
 from penstock.core.wording import age, many
 from penstock.errors import JobNotFound
 from penstock.jobs.failures import Failures
+from penstock.jobs.finished import FinishedJob
+from penstock.jobs.finished_list import find_row
 from penstock.jobs.history import Moment
 from penstock.jobs.pauses import PausedScope
 from penstock.jobs.shard import Shard
@@ -42,6 +44,8 @@ Kind: TypeAlias = Literal[
 
 RECENT: Final = 300.0
 """Seconds of the history from which rates are reckoned."""
+
+_KEPT_IN_ROWS: Final = (Status.COMPLETED, Status.CANCELLED, Status.EXPIRED, Status.DROPPED)
 
 _NAMED: Final = 5
 """Jobs that an answer names, of those that a job waits for."""
@@ -75,7 +79,8 @@ class Explanation:
                children      a durable job that waits for `left` children, among them `waits_for`
                jobs          it waits for `left` other jobs, among them `waits_for`
                blocked       one of those is a dead letter
-               ended         completed, dead, cancelled, expired or dropped: see `status`
+               ended         completed, dead, cancelled, expired or dropped: see `status`; `since` and `worker` as
+                             long as the queue keeps its row
 
     sentence   the answer in words
     reason     why it failed last, if the sentence says that: a text that the job has written
@@ -118,6 +123,10 @@ def explain(shard: Shard, key: str) -> Operation[Explanation]:
     """See `Job.why`."""
     facts: Facts = yield WhyBindings(shard.bindings).facts(key)
     status, found = status_of(facts.stored), _Explainer(shard.name, key, facts, shard.settings.seal)
+    if status is Status.UNKNOWN or status in _KEPT_IN_ROWS:
+        row = yield from find_row(shard, key)
+        if row is not None and status in (Status.UNKNOWN, row.status):
+            return found.in_row(row)
     if status is Status.UNKNOWN:
         raise JobNotFound(f"no job {shard.name}:{key}: never enqueued here, or it ended and its result is gone")
     if status in (Status.WAITING, Status.BLOCKED):
@@ -345,6 +354,21 @@ class _Explainer:
             return self._is("jobs", "its flow is still being enqueued", left=wait.left)
         sentence = f"it waits for {wait.left:,} of {many(wait.total, 'job')}: {_named(waits_for, wait.left)}"
         return self._is("jobs", sentence, waits_for=waits_for, left=wait.left)
+
+    def in_row(self, row: FinishedJob) -> Explanation:
+        """The answer for a job that is not in the queue any more, from its row."""
+        seconds = row.duration
+        ran = "" if seconds is None else f" in {age(seconds)}" + (f" on {row.worker}" if row.worker else "")
+        words = {
+            Status.COMPLETED: f"it ran{ran} and completed {{}}",
+            Status.CANCELLED: "it was cancelled {}",
+            Status.EXPIRED: "it expired {}, before a worker was free",
+            Status.DROPPED: "its task dropped it {}",
+            Status.DEAD: "it failed for good {}, and is no dead letter any more",
+        }
+        reason = open_text(row.reason, self._seal)
+        sentence = words[row.status].format(self._ago(row.ended)) + (f": {reason}" if reason else "")
+        return self._is("ended", sentence, status=row.status, since=row.ended, worker=row.worker, reason=reason)
 
     def _ended(self, done: bytes) -> Explanation:
         stored, status = self._facts.stored, self._base.status
