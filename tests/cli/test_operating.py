@@ -83,6 +83,8 @@ def test_nothing_is_there_yet(shop, penstock):
     assert penstock("worker", "ls")[1] == "There are no workers.\n"
     shop.queue("mail").put(1)
     assert penstock("dead", "ls", "mail")[1] == "No dead letters in mail.\n"
+    assert penstock("dead", "ls", "mail", "--tag", "a")[1] == "No dead letter of mail has the tag 'a'.\n"
+    assert penstock("dead", "ls", "mailbox:m", "--tag", "a")[0] == Exit.USAGE
 
 
 def test_a_list_of_queues_shows_what_waits(shop, penstock):

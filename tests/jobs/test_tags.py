@@ -58,6 +58,8 @@ async def test_every_list_can_be_filtered_by_a_tag(app: Penstock, do: Do):
     assert await do(queue.jobs(tag="a", state="ready", tenant="t").count) == 1
     (letter,) = await do(queue.dead.list)
     assert letter.tags == ("a", "b")
+    assert await do(queue.dead.list, tag="b") == [letter]
+    assert await do(queue.dead.list, tag="aa") == await do(queue.dead.list, 50, 1, tag="b") == []
     assert [one.id for one in (await do(queue.jobs(tag="b", state="dead").page)).jobs] == [item.id]
     assert [one.id for one in (await do(queue.jobs(tag="b", state="running").page)).jobs] == [held.id]
     assert (await do(queue.jobs(tag="b").cancel)).found == 5
@@ -134,3 +136,5 @@ async def test_the_tags_of_task_and_enqueue_together_are_at_most_eight(app: Pens
 async def test_a_bad_filter_is_one_clear_error(app: Penstock, tag: Any):
     with pytest.raises(ConfigurationError, match=r"jobs\(tag="):
         app.queue("q").jobs(tag=tag)
+    with pytest.raises(ConfigurationError, match=r"list\(tag="):
+        await app.queue("q").dead.list.aio(tag=tag)

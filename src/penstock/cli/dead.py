@@ -30,7 +30,16 @@ def _other(name: str) -> Any:
     return next((module for prefix, module in _OTHERS.items() if name.startswith(prefix)), None)
 
 
-def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = HERE, as_json: AsJson = False) -> None:
+def ls(
+    queue: str,
+    /,
+    *,
+    tag: str | None = None,
+    limit: Limit = 20,
+    offset: Offset = 0,
+    where: Where = HERE,
+    as_json: AsJson = False,
+) -> None:
     """List the dead letters of a queue or of a mailbox, newest first, or what a receiver of files could not handle.
 
     Parameters
@@ -38,6 +47,8 @@ def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = H
     queue
         The name of the queue, or mailbox:NAME, or counts:CHANNEL:RECEIVER for the batches that an aggregate could not
         count, or files:CHANNEL:RECEIVER for the files that a receiver could not save.
+    tag
+        Of a queue: only those with this tag, among its latest 10,000.
     limit
         How many to list, up to 1000.
     offset
@@ -46,17 +57,23 @@ def ls(queue: str, /, *, limit: Limit = 20, offset: Offset = 0, where: Where = H
         Print one JSON document.
     """
     if other := _other(queue):
+        if tag is not None:
+            raise ConfigurationError(f"--tag {tag}: {queue} is no queue, and its dead letters have no tags")
         other.list_page(queue, limit, offset, where, as_json=as_json)
         return
     with where.open() as inspector:
-        page, now = inspector.queues.list_dead(queue, limit, offset), inspector.now()
+        page, now = inspector.queues.list_dead(queue, limit, offset, tag=tag), inspector.now()
     if as_json:
         return show_json(page)
+    if not page.letters and tag is not None:
+        return show(f"No dead letter of {queue} has the tag {tag!r}" + (f" after {offset:,}." if offset else "."))
     if not page.letters:
         return show(f"No dead letters in {queue}." if not page.total else f"{queue} has only {page.total:,}.")
     lines = [(one.id, one.task, ago(one.died, now), f"{one.attempts}", one.reason) for one in page.letters]
     show_table(headings("job:name", "task:text", "died", "attempts", "reason:text"), lines)
-    if page.total > len(page.letters):
+    if tag is not None:
+        show(f"{len(page.letters):,} with the tag {tag!r}, of {many(page.total, 'dead letter')}.")
+    elif page.total > len(page.letters):
         show(f"{offset + 1:,} to {offset + len(page.letters):,} of {page.total:,}; --limit and --offset select others.")
 
 

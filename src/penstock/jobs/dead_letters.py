@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.arguments import check_whole
+from penstock.core.arguments import check_whole, shown
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
+from penstock.errors import ConfigurationError
 from penstock.jobs.editing import Edited, requeue_edited
 from penstock.jobs.failures import Attempt, Failures
 from penstock.jobs.job import info_of
 from penstock.jobs.record import Record, Seen, StoredJob
 from penstock.jobs.shard import Shard
 from penstock.jobs.shards import ShardMap
+from penstock.jobs.tags import TAG_RULE, is_tag
 
 if TYPE_CHECKING:
     from penstock.jobs.dead_groups import DeadGroups
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 
 _CHANGED_TOGETHER: Final = 50
 """Dead letters that one round trip requeues or removes. The script reads each record whole, and they may be large."""
+
+_EXAMINED: Final = 10_000
+"""Dead letters of a shard that a search by tag examines."""
+
+_READ_TOGETHER: Final = 500
 
 _HIGHEST_OFFSET: Final = 10**9
 """More than a queue can hold. The server refuses numbers of more than 64 bits, in words about a damaged key."""
@@ -69,16 +76,24 @@ class DeadLetters:
         return self._shards.first._driver
 
     @verb
-    def list(self, limit: int = 50, offset: int = 0) -> Operation[list[DeadLetter]]:
-        """A page of dead letters, the latest first. One round trip for each MiB; with shards, at least one for each."""
+    def list(self, limit: int = 50, offset: int = 0, *, tag: str | None = None) -> Operation[list[DeadLetter]]:
+        """A page of dead letters, the latest first. One round trip for each MiB; with shards, at least one for each.
+
+        tag  only those with this tag, among the latest 10,000 of each shard
+        """
         check_whole("list", "limit", limit, 1, 1000, "1 to 1000")
         check_whole("list", "offset", offset, 0, _HIGHEST_OFFSET, f"0 to {_HIGHEST_OFFSET:,}")
+        if tag is not None and not is_tag(tag):
+            raise ConfigurationError(f"list(tag={shown(tag)}): {TAG_RULE}")
         known = (yield from self._shards.refresh()).known
-        if len(known) == 1:
+        if len(known) == 1 and tag is None:
             return (yield from _page(known[0], limit, offset))
         letters: builtins.list[DeadLetter] = []
         for shard in known:  # each is read from its latest one on
-            letters += yield from _page(shard, offset + limit, 0)
+            if tag is None:
+                letters += yield from _page(shard, offset + limit, 0)
+            else:
+                letters += yield from _tagged(shard, offset + limit, tag)
         return sorted(letters, key=lambda one: -one.died)[offset : offset + limit]
 
     @verb
@@ -169,6 +184,19 @@ def dead_letter(shard: Shard, key: str, died: float, record: Record, failures: b
         body=info.body,
         **Seen(record).values(DeadLetter),
     )
+
+
+def _tagged(shard: Shard, limit: int, tag: str) -> Operation[list[DeadLetter]]:
+    """The latest dead letters with a tag. One round trip for each MiB, and for each 500."""
+    letters: list[DeadLetter] = []
+    examined = 0
+    while examined < _EXAMINED and len(letters) < limit:
+        rows = yield shard.bindings.list_dead(examined, _READ_TOGETHER)
+        if not rows:
+            break
+        examined += len(rows)
+        letters += [dead_letter(shard, *row) for row in rows if row[2] is not None and tag in row[2].tags]
+    return letters
 
 
 def _page(shard: Shard, limit: int, offset: int) -> Operation[list[DeadLetter]]:

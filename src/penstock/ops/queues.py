@@ -206,11 +206,16 @@ class QueueQuestioner(Questioner):
         return DeadLetterCount(sum(count for _, count in found), max(until for until, _ in found))
 
     @verb
-    def list_dead(self, name: str, limit: int = 50, offset: int = 0) -> Operation[DeadLetterPage]:
-        """Some of a queue's dead letters, the latest first. Raises PenstockError for a queue that was never used."""
+    def list_dead(
+        self, name: str, limit: int = 50, offset: int = 0, *, tag: str | None = None
+    ) -> Operation[DeadLetterPage]:
+        """Some of a queue's dead letters, the latest first. Raises PenstockError for a queue that was never used.
+
+        tag  only those with this tag; see `DeadLetters.list`
+        """
         queue = yield from self._open(name)
         counts = yield from queue.count.within()
-        return DeadLetterPage(counts.dead, offset, (yield from queue.dead.list.within(limit, offset)))
+        return DeadLetterPage(counts.dead, offset, (yield from queue.dead.list.within(limit, offset, tag=tag)))
 
     @verb
     def requeue_all_dead(self, name: str, until: int = 0) -> Operation[int]:
