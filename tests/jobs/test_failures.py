@@ -36,7 +36,7 @@ def test_the_last_five_attempts_are_kept_with_the_times_of_the_server(stand: Sta
     stand.put("j")
     worker = FakeWorker(stand, "w")
     for number in range(1, 8):
-        fail(stand, worker, Failure(f"failure {number}", f"line {number}", "host:1", "v1"))
+        fail(stand, worker, Failure(reason=f"failure {number}", traceback=f"line {number}", worker="host:1", release="v1"))
     kept = failures(stand).attempts
     assert [one.number for one in kept] == [7, 6, 5, 4, 3]
     latest = kept[0]
@@ -49,9 +49,9 @@ def test_attempts_are_bounded_and_the_latest_is_always_kept(stand: Stand):
     stand.put("j")
     worker = FakeWorker(stand, "w")
     for number in range(4):
-        fail(stand, worker, Failure(f"{number}", "x" * 7_000 + "end"))
+        fail(stand, worker, Failure(reason=f"{number}", traceback="x" * 7_000 + "end"))
     assert [one.number for one in failures(stand).attempts] == [4, 3]
-    fail(stand, worker, Failure("huge", "é" * 100_000 + "end"))
+    fail(stand, worker, Failure(reason="huge", traceback="é" * 100_000 + "end"))
     (latest, *_) = failures(stand).attempts
     assert (latest.reason, latest.traceback[-3:]) == ("huge", "end")
     assert len(stand.dump()["failures"][b"j"]) <= 16384 + 8
@@ -69,10 +69,10 @@ def test_what_a_program_says_in_its_own_words_is_cut_and_shown(stand: Stand):
 def test_a_postponed_run_does_not_push_a_failure_out(stand: Stand):
     stand.put("j")
     worker = FakeWorker(stand, "w")
-    fail(stand, worker, Failure("boom"))
+    fail(stand, worker, Failure(reason="boom"))
     for n in range(9):
         (claim,) = worker.claim()
-        worker.turn(0, Settlement(claim.token, msgspec.json.encode(Failure(f"busy {n}")), "later"))
+        worker.turn(0, Settlement(claim.token, msgspec.json.encode(Failure(reason=f"busy {n}")), "later"))
     assert [(one.number, one.outcome, one.reason) for one in failures(stand).attempts] == [
         (2, "postponed", "busy 8"),
         (1, "failed", "boom"),

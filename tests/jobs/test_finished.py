@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from penstock import BadCall, Drop, Penstock, Status
+from penstock import BadCall, Drop, Penstock, Retry, Status
 from penstock.errors import ConfigurationError
+from penstock.jobs.claims import Settlement
 from penstock.jobs.finished_list import FinishedFilter, finished_page
 from penstock.jobs.job_list import JobSummary
+from penstock.ops.inspect import Inspector
 from tests.conftest import Do, Time
 from tests.worker.in_process import run_burst
 
@@ -37,6 +39,51 @@ async def test_a_completed_job_leaves_one_row(app: Penstock, do: Do):
     assert row.started is not None
     assert row.ended is not None
     assert row.enqueued <= row.started <= row.ended < row.enqueued + 60
+
+
+@pytest.mark.parametrize("end", ["completed", "dead", "cancelled", "dropped"])
+async def test_a_row_has_the_last_failed_attempts(app: Penstock, do: Do, end: str):
+    """Also when nothing else is left of the job."""
+    queue = app.queue("q")
+    job = await do(queue.put, 1, id="own", tags=["t" * 64] * 1, result_ttl=0)
+    for n in range(3):
+        (item,) = await do(queue.claim, lease=60)
+        await do(item.retry, 0, f'ValueError: no "luck" {n} ' + "é" * 300)
+    (item,) = await do(queue.claim, lease=60)
+    if end == "completed":
+        await do(item.complete)
+    elif end == "dead":
+        await do(item.fail, "KeyError: at last")
+        await do(queue.dead.remove, job.id)
+    elif end == "dropped":
+        settlement = Settlement(item._claim.token, b"", "drop")
+        await app._driver.aio.run(queue.first.bindings.settle(item._incarnation, settlement))
+    else:
+        await do(item.release)
+        await do(job.cancel)
+    info = await do(Inspector(app).jobs.show, job.id)
+    assert info.status == end
+    failed = [one for one in info.failures if one.reason.startswith("ValueError")]
+    assert [one.number for one in failed] == [3, 2, 1]
+    assert all(one.reason.startswith(f'ValueError: no "luck" {3 - at} é') for at, one in enumerate(failed, 1))
+    assert all(one.began is not None and one.outcome == "failed" for one in failed)
+    if end == "dead":
+        assert (info.failures[0].reason, info.failures[0].number) == ("KeyError: at last", 4)
+
+
+async def test_tags_reason_and_attempts_of_a_row_take_a_kibibyte(app: Penstock, do: Do, raw: Any):
+    queue = app.queue("q")
+
+    @app.task(queue="q", retry=Retry(8, base=0), tags=[f"{n}:" + "{key}" for n in range(8)])
+    async def fail(key: str) -> None:
+        raise ValueError("x" * 5000)
+
+    await do(fail.enqueue, "k" * 62)
+    await run_burst(app)
+    size = raw.strlen(f"{queue.first.bindings.keys.base}failed")
+    assert 600 < size < 1024 + 250  # with all names and times of the row
+    (row,) = await ended(app, do)
+    assert row.reason == "ValueError: " + "x" * len(row.reason[12:])
 
 
 @pytest.mark.parametrize("how", ["complete", "fail", "cancel", "expire", "drop", "purge"])
@@ -178,8 +225,6 @@ async def test_filters_choose_by_tag_time_and_duration(app: Penstock, do: Do, cl
 
 
 async def test_the_inspector_shows_a_job_after_it_has_ended(app: Penstock, do: Do):
-    from penstock.ops.inspect import Inspector
-
     @app.task(queue="q", result_ttl=0)
     async def nothing() -> None: ...
 

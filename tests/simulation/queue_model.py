@@ -471,7 +471,7 @@ class QueueModel:
             if self.jobs[key].suspect:
                 ending = "crash" if one.host_deaths is None else "host"
             reason = HOST_GONE % one.host_deaths if ending == "host" else GONE
-            why = Failure(reason, worker=incarnation if one.worker else "")
+            why = Failure(reason=reason, worker=incarnation if one.worker else "")
             self._settle(one, Settlement(claim + key.encode(), why.encode(), ending))
         for _, _, incarnation in ended[:SLICE_OF_INCARNATIONS]:
             if not self.incarnations[incarnation].held:

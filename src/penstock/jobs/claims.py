@@ -70,19 +70,21 @@ _ERROR: Final = re.compile(r"([A-Za-z_][\w.]*)(?:: |$)")
 _TEXTS: Final = tuple[str, str]
 
 
-class Failure(msgspec.Struct, omit_defaults=True):
+class Failure(msgspec.Struct, omit_defaults=True, kw_only=True):
     """Why a run failed, as the worker reports it (JSON).
 
-    reason     one line
-    traceback  the worker's text, "" if there is no error
     worker     `host:pid`
+    reason     one line
     release    the release of the app that the worker runs
+    traceback  the worker's text, "" if there is no error
+
+    What is longest comes last, because rows of ended jobs keep the beginning.
     """
 
-    reason: str
-    traceback: str = ""
     worker: str = ""
+    reason: str
     release: str = ""
+    traceback: str = ""
 
     def encode(self, seal: Seal | None = None) -> bytes:
         """As JSON, without the beginning of a traceback that the server would cut off.
@@ -118,7 +120,7 @@ class Failure(msgspec.Struct, omit_defaults=True):
         try:
             found = msgspec.json.decode(data or b"", type=cls)
         except (ValueError, RecursionError):
-            return cls((data or b"").decode(errors="replace"))
+            return cls(reason=(data or b"").decode(errors="replace"))
         return found._opened(seal) if sealing.key_of(found.traceback.encode()[:100]) else found
 
     def _opened(self, seal: Seal | None) -> Failure:

@@ -35,6 +35,7 @@ EDITED: Final = b"e"
 TURN: Final = b"t"
 ROW: Final = b"r"
 PURGE: Final = b"p"
+FAILED_ATTEMPTS: Final = b"f"
 SEGMENT: Final = 10
 BLOCKS: Final = 64
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from penstock import codec
 from penstock.jobs.claims import Failure
@@ -106,6 +109,27 @@ class Failures:
         return self._last.worker if self._last else ""
 
 
+_TEXTS: Final = ("worker", "reason", "release", "traceback")
+_FIELD: Final = re.compile(rb'[{,]"(\w+)":"((?:[^"\\]|\\.)*)("?)', re.DOTALL)
+
+
+def beginning_of(text: bytes) -> dict[str, str]:
+    """The texts in the beginning of a failure in JSON; `reason` is the text itself if it is no JSON."""
+    found = {match[1].decode(): _text(match[2]) for match in _FIELD.finditer(text)} if text.startswith(b"{") else {}
+    return {"reason": "" if found else text.decode(errors="replace"), **found}
+
+
+def _text(inner: bytes) -> str:
+    """The inside of a text in JSON. At its end an escape or a character may be cut off."""
+    for shorter in range(min(7, len(inner) + 1)):
+        try:
+            whole: str = msgspec.json.decode(b'"' + inner[: len(inner) - shorter] + b'"', type=str)
+        except ValueError:
+            continue
+        return whole
+    return inner.decode(errors="replace")
+
+
 def _attempts(packed: bytes, seal: Seal | None) -> Iterator[Attempt]:
     while len(packed) >= 2:
         size = int.from_bytes(packed[:2])
@@ -120,5 +144,8 @@ def _attempts(packed: bytes, seal: Seal | None) -> Iterator[Attempt]:
             reason = "its arguments were changed"
             yield Attempt(number, outcome, None, ended, reason=reason, arguments=codec.readable(text, seal))
         else:
-            why = Failure.read(text, seal)
+            if text.startswith(b'{"') and not text.endswith(b"}"):  # as a row keeps it, it is cut off
+                why = Failure(**{name: value for name, value in beginning_of(text).items() if name in _TEXTS})
+            else:
+                why = Failure.read(text, seal)
             yield Attempt(number, outcome, began or None, ended, why.worker, why.release, why.reason, why.traceback)

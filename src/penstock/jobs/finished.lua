@@ -13,12 +13,13 @@
 --   TURN    how many rows it has, how many positions follow, the positions of rows that do not count, in 2 bytes each;
 --           then the rows as a worker has sent them (finished.py). A row whose settlement was refused does not count
 --   ROW     one job, as `_job`
+--   FAILED_ATTEMPTS  the last failed attempts of a job, as `_attempts_of`. Its row is in the same block
 --   PURGE   how many jobs a purge has cancelled, in 4 bytes, and the tenant, empty for all
 --
 -- The rows of a turn cost the server one APPEND and no reading of records. All keys expire with the age. No error of
 -- these keys keeps a job from ending.
 
-finished = { TURN = "t", ROW = "r", PURGE = "p", SEGMENT = 10, BLOCKS = 64 }
+finished = { TURN = "t", ROW = "r", PURGE = "p", FAILED_ATTEMPTS = "f", SEGMENT = 10, BLOCKS = 64 }
 
 _segment = layout { kind = "c1", size = "I3", at = "I6", body = "*" } -- size: of the body; at: server ms
 
@@ -27,6 +28,8 @@ _block = layout { number = "I4", rows = "I4", first = "I6", last = "I6", segment
 _turn_rows = layout { rows = "H", refused = "H", rest = "*" }
 
 _closed = layout { rows = "I4", number = "I4" } -- of the closed blocks: their rows, and the number of the last one
+
+_attempts_of = layout { id = "Bc0", attempts = "*" } -- as in failures.lua, cut; without the arguments of an edit
 
 _purged = layout { jobs = "I4", tenant = "*" }
 
@@ -47,11 +50,12 @@ _job = layout {
   reason = "Hc0",
 }
 
--- Blocks are closed at BYTES. A script drops up to DROPPED of them, so that it stays short. REASON: bytes. SMALL: the
--- bytes of the longest segments that are kept. ROWS and AGE are kept unless the queue says otherwise.
+-- Blocks are closed at BYTES. A script drops up to DROPPED of them, so that it stays short. REASON: bytes. ROOM: the
+-- bytes of reason, tags and failed attempts together; TAGS: those of the most tags. SMALL: the bytes of the longest
+-- segments that are kept. ROWS and AGE are kept unless the queue says otherwise.
 _finished = {
-  ENDED = "finished", DIED = "failed", BYTES = 4096, DROPPED = 8, REASON = 240, SMALL = 1048576, ROWS = 10000,
-  AGE = 86400000,
+  ENDED = "finished", DIED = "failed", BYTES = 4096, DROPPED = 8, REASON = 272, ROOM = 1024, TAGS = 520,
+  SMALL = 1048576, ROWS = 10000, AGE = 86400000,
 }
 
 -- How many rows the queue keeps, and for how many ms. Returns 0 if it keeps none.
@@ -87,6 +91,7 @@ end
 -- How many rows of a segment count.
 --- (kind: str, body: str) -> int
 function finished.count(kind, body)
+  if kind == finished.FAILED_ATTEMPTS then return 0 end
   if kind ~= finished.TURN then return 1 end
   local its = _turn_rows.fields(body)
   return its.rows - its.refused
@@ -140,6 +145,25 @@ function finished.note_turn(s, rows, n, refused)
   }))
 end
 
+-- Collects the failed attempts of a job that ends, each cut so that all of them have `room`.
+--- (s: table, list: str, id: str, room: int)
+--- uses: base
+--- seldom
+function finished.note_attempts(s, list, id, room)
+  local _, _, packed = failures.get(id)
+  local kept, at, most = {}, 1, math.max(0, math.floor(room / _failures.MOST) - _attempt.AT_TEXT - 1)
+  while #packed >= at + 2 do
+    local size = struct.unpack(">H", packed, at)
+    local text = string.sub(packed, at + 2, at + 2) == outcome.EDITED and 0 or most
+    local one = string.sub(packed, at + 2, at + 1 + math.min(size, _attempt.AT_TEXT - 1 + text))
+    kept[#kept + 1] = struct.pack(">H", #one) .. one
+    at = at + 2 + size
+  end
+  if #kept == 0 then return end
+  local named = string.sub(id, 1, _most.BYTE)
+  finished.note(s, list, finished.FAILED_ATTEMPTS, _attempts_of.pack({ id = named, attempts = table.concat(kept) }))
+end
+
 -- Collects the end of one job, from its record. `attempts`: failed runs; `started`: server ms of its claim, or 0;
 -- `owner`: the incarnation that ran it, or "".
 --- (s: table, id: str, body: str, outcome: str, reason: str, attempts: int, started: int, owner: str)
@@ -156,6 +180,10 @@ function finished.note_job(s, id, body, outcome, reason, attempts, started, owne
     worker = string.sub(worker.name or "", 1, _most.BYTE), release = string.sub(worker.release or "", 1, _most.BYTE),
     tags = record.tags(body), reason = string.sub(reason, 1, _finished.REASON),
   }))
+  if outcome == state.DEAD or record.has(was.flags, flag.REASON) then
+    local used = #record.tags(body) + math.min(#reason, _finished.REASON)
+    finished.note_attempts(s, list, id, _finished.ROOM - used)
+  end
 end
 
 -- Collects a segment. `finished.write` appends it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -16,8 +16,9 @@ import msgspec
 from penstock.core.operations import RoundTrip
 from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
-from penstock.jobs.claims import Claim, Failure, Settlement
-from penstock.jobs.constants import BLOCKS, PURGE, ROW, SEGMENT, TURN
+from penstock.jobs.claims import Claim, Settlement
+from penstock.jobs.constants import BLOCKS, FAILED_ATTEMPTS, PURGE, ROW, SEGMENT, TURN
+from penstock.jobs.failures import Attempt, Failures, beginning_of
 from penstock.jobs.status import Status
 from penstock.jobs.tags import read_tags
 from penstock.sealing import open_text
@@ -59,6 +60,7 @@ class FinishedJob:
     started   of its last run; None: it did not run
     ended     when it ended; of a completed job, when its run ended
     reason    how a job ended that was not completed, up to 200 bytes
+    failures  its last failed attempts, the latest first, as far as a row keeps their texts
     jobs      1; more in the row of a purge, which has no id
     """
 
@@ -78,6 +80,7 @@ class FinishedJob:
     release: str
     reason: str = ""
     jobs: int = 1
+    failures: tuple[Attempt, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -154,6 +157,7 @@ def read_block(queue: str, segments: bytes, tag: str | None = None) -> list[Fini
     `tag`: a completed job without it is read as None. To make objects of them takes most of the time of a search.
     """
     found: list[FinishedJob | None] = []
+    failures: dict[str, tuple[Attempt, ...]] = {}
     at = 0
     while at + SEGMENT <= len(segments):
         kind, size, ms = _HEAD.unpack_from(segments, at)
@@ -167,8 +171,13 @@ def read_block(queue: str, segments: bytes, tag: str | None = None) -> list[Fini
                 found.append(_row(queue, body, ended))
             elif kind == PURGE:
                 found.append(_purge(body, ended))
+            elif kind == FAILED_ATTEMPTS:
+                key, attempts = body[1 : 1 + body[0]].decode(errors="replace"), body[1 + body[0] :]
+                failures[f"{queue}:{key}"] = Failures.read(b"\0" * 7 + attempts).attempts
         except (ValueError, IndexError, TypeError, struct.error, msgspec.MsgspecError):
             continue
+    if failures:
+        return [replace(row, failures=failures[row.id]) if row and row.id in failures else row for row in found]
     return found
 
 
@@ -215,24 +224,8 @@ def _purge(body: bytes, at: int) -> FinishedJob:
 
 def _reason(text: bytes) -> str:
     """A plain text, or the `reason` at the beginning of a failure in JSON, which may be cut off."""
-    begin = b'{"reason":"'
-    if not text.startswith(begin):
-        return open_text(text.decode(errors="replace"), None)  # cut off, so that no codec could open it
-    if text.endswith(b"}"):
-        whole = Failure.read(text)
-        if whole.reason.encode() != text:
-            return whole.reason[:200]
-    inner, at = text[len(begin) :], 0
-    while at < len(inner) and inner[at : at + 1] != b'"':
-        at += 2 if inner[at : at + 1] == b"\\" else 1
-    cut = inner[:at].rstrip(b"\\") if at >= len(inner) else inner[:at]
-    for shorter in range(7):  # an escape may be cut off as well
-        try:
-            whole_text: str = msgspec.json.decode(b'"' + cut[: len(cut) - shorter] + b'"', type=str)
-        except ValueError:
-            continue
-        return whole_text
-    return cut.decode(errors="replace")
+    text_of_job = beginning_of(text)["reason"]
+    return open_text(text_of_job, None)[:200]  # cut off, so that no codec could open it
 
 
 @dataclass(frozen=True, slots=True)

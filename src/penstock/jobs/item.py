@@ -87,7 +87,7 @@ class Item(ShardHandle, RecordView):
     @verb
     def fail(self, reason: str) -> RoundTrip[None]:
         """Make the job a dead letter. Raises LeaseLost. One round trip."""
-        return self._settle(Failure(reason).encode(self.shard.settings.seal), "bury")
+        return self._settle(Failure(reason=reason).encode(self.shard.settings.seal), "bury")
 
     @verb
     def retry(self, delay: float = 0.0, reason: str = "") -> RoundTrip[None]:
@@ -96,7 +96,7 @@ class Item(ShardHandle, RecordView):
         Raises LeaseLost. One round trip.
         """
         check_number("retry", "delay", delay, 0, LONGEST_DELAY, "seconds from 0")
-        return self._settle(Failure(reason).encode(self.shard.settings.seal) if reason else b"", "retry", delay)
+        return self._settle(Failure(reason=reason).encode(self.shard.settings.seal) if reason else b"", "retry", delay)
 
     @verb
     def release(self) -> RoundTrip[None]:

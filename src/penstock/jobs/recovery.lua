@@ -61,7 +61,7 @@ end
 --- seldom
 function recovery.failure(why, its)
   if not its or its.name == "" then return string.format('{"reason":"%s"}', why) end
-  return string.format('{"reason":"%s","worker":%s,"release":%s}', why, cjson.encode(its.name),
+  return string.format('{"worker":%s,"reason":"%s","release":%s}', cjson.encode(its.name), why,
     cjson.encode(its.release))
 end
 

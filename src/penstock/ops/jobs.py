@@ -99,6 +99,7 @@ class JobQuestioner(Questioner):
             worker=row.worker,
             release=row.release,
             reason=info.reason or row.reason,
+            failures=info.failures or row.failures,
         )
 
     def _search(self, key: str) -> Operation[JobInfo]:

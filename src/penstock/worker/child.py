@@ -144,7 +144,7 @@ class WorkerProcess:
         alone = sum(map(len, running.values())) == 1
         verdict: Ending = "release" if self.killed_by_supervisor else "crash" if alone else "loss"
         name = f"{socket.gethostname()}:{self.process.pid}"
-        why = Failure(f"its worker process {self.exit_description}", "", name)
+        why = Failure(worker=name, reason=f"its worker process {self.exit_description}")
         for index, (shard, status) in enumerate(zip(self._shards, self._status.queue_statuses(), strict=True)):
             if not status.incarnation:
                 continue

@@ -440,7 +440,12 @@ class Execution:
         return Settlement(claim.token, self._reason(reason, text), "bury")
 
     def _reason(self, reason: str, text: str = "") -> bytes:
-        why = Failure(encodable(reason)[:_MAX_REASON], encodable(text), self._worker, self._release)
+        why = Failure(
+            worker=self._worker,
+            reason=encodable(reason)[:_MAX_REASON],
+            release=self._release,
+            traceback=encodable(text),
+        )
         return why.encode()
 
 
