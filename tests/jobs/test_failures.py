@@ -36,7 +36,11 @@ def test_the_last_five_attempts_are_kept_with_the_times_of_the_server(stand: Sta
     stand.put("j")
     worker = FakeWorker(stand, "w")
     for number in range(1, 8):
-        fail(stand, worker, Failure(reason=f"failure {number}", traceback=f"line {number}", worker="host:1", release="v1"))
+        fail(
+            stand,
+            worker,
+            Failure(reason=f"failure {number}", traceback=f"line {number}", worker="host:1", release="v1"),
+        )
     kept = failures(stand).attempts
     assert [one.number for one in kept] == [7, 6, 5, 4, 3]
     latest = kept[0]

@@ -1,11 +1,14 @@
 """Rows of jobs that have ended: written by the step that ends them, bounded, read newest first."""
 
+import os
+import socket
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from penstock import BadCall, Drop, Penstock, Retry, Status
+from penstock.core.ids import mint_id, packed_id, text_of_id
 from penstock.errors import ConfigurationError
 from penstock.jobs.claims import Settlement
 from penstock.jobs.finished_list import FinishedFilter, finished_page
@@ -282,6 +285,29 @@ async def test_a_row_of_a_completed_job_is_short(app: Penstock, do: Do, raw: Any
     await run_burst(app, concurrency=50)
     size = raw.strlen(f"{app.queue('q').first.bindings.keys.base}finished")
     assert size <= 100 * 50
+
+
+async def test_a_row_of_a_turn_of_one_is_short(app: Penstock, do: Do, raw: Any):
+    @app.task(queue="q", result_ttl=0)
+    async def send_email(n: int) -> None: ...
+
+    for n in range(3):
+        await do(send_email.using(tenant="acme").enqueue, n)
+        await run_burst(app, concurrency=1)
+    size = raw.strlen(f"{app.queue('q').first.bindings.keys.base}finished")
+    name = f"{socket.gethostname()}:{os.getpid()}"
+    assert size <= 3 * (100 + max(0, len(name) - 16))
+    await do(app.queue("q").put, 1, id="own")
+    (item,) = await do(app.queue("q").claim)
+    await do(item.complete)
+    assert (await ended(app, do))[0].id == "q:own"
+
+
+@pytest.mark.parametrize("text", ["", "own", "0" * 26, "Z" * 26, "7" + "Z" * 25, "i" * 26, "名" * 26, mint_id()])
+def test_a_packed_id_is_read_as_it_was(text: str):
+    packed = packed_id(text)
+    assert (packed if isinstance(packed, str) else text_of_id(packed)) == text
+    assert isinstance(packed_id(mint_id()), bytes)
 
 
 def test_a_filter_reads_the_lists_that_it_needs():

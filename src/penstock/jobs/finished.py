@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from penstock.core.ids import packed_id, text_of_id
 from penstock.core.operations import RoundTrip
 from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
@@ -49,6 +50,9 @@ BLOCK_HEAD: Final = _BLOCK.size
 _JOB: Final = struct.Struct(">cBHH6s6s6s")
 _RUNNING_NOT: Final = -1
 _TAGS_AT: Final = 10
+
+_FEW: Final = 8
+"""Rows of a turn whose ids are packed. In larger turns the rows are short, because they share the names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,7 @@ def rows_of(
     """
     names: dict[str, int] = {}
     rows: list[Any] = []
+    key_of = packed_id if len(settlements) <= _FEW else str
     for settlement in settlements:
         claim = held.get(settlement.token)
         if claim is None:
@@ -122,7 +127,7 @@ def rows_of(
             took = round(1000 * max(0.0, run[1] - run[0]))
         rows.append(
             (
-                claim.id,
+                key_of(claim.id),
                 names.setdefault(record.task, len(names)),
                 names.setdefault(record.tenant, len(names)),
                 record.priority,
@@ -193,6 +198,8 @@ def _turn(queue: str, body: bytes, at: int, tag: str | None) -> Iterator[Finishe
             continue
         key, task, tenant, priority, enqueued, due, started, took, attempts, deliveries, *tags = row
         began = enqueued + started
+        if isinstance(key, bytes):
+            key = text_of_id(key)
         yield FinishedJob(
             f"{queue}:{key}", "completed", turn.names[task], turn.names[tenant], priority, tuple(tags),
             enqueued / 1000, (enqueued + due) / 1000, began / 1000, (at if took < 0 else began + took) / 1000,
