@@ -175,6 +175,8 @@ COMMANDS = (
     Command("doctor", "penstock.cli.doctor:doctor", "check the server's health"),
 )
 
+_VERBS_OF_WORKER = {command.name for command in COMMANDS if command.name.startswith("worker ")}
+
 WITHOUT_CYCLOPTS = "penstock.cli.plain_worker"
 """Runs `penstock worker` without cyclopts, which is missing or not needed."""
 
@@ -228,7 +230,7 @@ def _run(words: list[str]) -> int:
         print(f"penstock {version()}")
         return Exit.OK
     # Other verbs of this noun are commands of their own, such as `worker ls`.
-    is_worker = words[0] == "worker" and " ".join(words[:2]) not in {command.name for command in COMMANDS}
+    is_worker = words[0] == "worker" and " ".join(words[:2]) not in _VERBS_OF_WORKER
     if is_worker and (code := _run_plain_worker(words[1:])) is not None:
         return code
     try:

@@ -16,10 +16,10 @@
 _idle_slice = { FIRST = 4, NEXT = 100, SKIPPED = 100, GONE = 1000, WOKEN = 100 }
 
 -- Sends `text` to the worker that became idle last; with nil, only checks that the worker can be reached. Returns its
--- address and until when it is idle. Skips workers in the process of `other`, because whatever freezes that worker
--- freezes them as well. Removes workers that are gone, and appends them to `gone`. If even the worker with the latest
--- deadline is overdue, all of them are gone.
---- (list: str, now: int, other: str | nil, text: str | nil, gone: table) -> str | nil, str
+-- address, until when it is idle, and whether it is alone in the list. Skips workers in the process of `other`, because
+-- whatever freezes that worker freezes them as well. Removes workers that are gone, and appends them to `gone`. If even
+-- the worker with the latest deadline is overdue, all of them are gone.
+--- (list: str, now: int, other: str | nil, text: str | nil, gone: table) -> str | nil, str, bool
 function sleepers.notify_last(list, now, other, text, gone)
   local face = other and notify.face(other)
   local skipped, n = 0, _idle_slice.FIRST
@@ -43,7 +43,7 @@ function sleepers.notify_last(list, now, other, text, gone)
       end
     end
     if #gone > before then redis.call("ZREM", list, unpack(gone, before + 1)) end
-    if reached or is_last then return reached, until_ end
+    if reached or is_last then return reached, until_, #found == 2 and skipped == 0 end
     n = _idle_slice.NEXT
   end
 end
@@ -56,14 +56,14 @@ function sleepers.wake_one(list, marks, prefix, now)
   if redis.call("EXISTS", list) == 0 then return gone end
   local marked = redis.call("HMGET", marks, prefix .. "woken", prefix .. "woken_deputy_at", prefix .. "woken_deputy")
   if marked[1] and math.abs(now - marked[1]) < _deputy.READY then return gone end
-  local worker = sleepers.notify_last(list, now, nil, "0", gone)
+  local worker, _, is_alone = sleepers.notify_last(list, now, nil, "0", gone)
   if not worker then return gone end
   redis.call("ZREM", list, worker)
   redis.call("HSET", marks, prefix .. "woken", now)
   -- No new deputy is needed if one that is still idle looks for work within the next 50 ms.
   local has_deputy = marked[2] and marked[2] - now >= 0 and marked[2] - now <= _deputy.READY
     and redis.call("ZSCORE", list, marked[3])
-  local second = not has_deputy
+  local second = not has_deputy and not is_alone
     and sleepers.notify_last(list, now, worker, string.format("%d", _deputy.READY), gone)
   if second then
     redis.call("HSET", marks, prefix .. "woken_deputy_at", now + _deputy.READY, prefix .. "woken_deputy", second)

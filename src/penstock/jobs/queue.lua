@@ -233,7 +233,8 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   local more = room.want > 0 and (room.full or more_due or more_over or more_lost or more_listeners or more_places
     or more_batches or more_ready or r[_row.FLOWS] and r[_row.FLOWS] >= _flow.EVENTS)
   local idle = idle_ms > 0 and room.want > 0 and not more and (once == 0 or room.claimed == 0)
-  local empty = redis.call("HLEN", base .. "held:" .. incarnation) == (own.until_ and 1 or 0)
+  local empty = room.claimed == 0
+    and redis.call("HLEN", base .. "held:" .. incarnation) == (own.until_ and 1 or 0)
   if once == 1 and empty and not idle then
     lease.remove(incarnation)
   else
@@ -244,17 +245,17 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
     })
   end
   if address ~= "" or once == 1 then wake.answered(r, now) end
-  local due_in = -1
+  local due_in, watches = -1, false
   local vacant = late > _late.TIMEKEEPER and address ~= "" and wake.remove_timekeeper(address)
   if idle then
     results.trim(s, _trim.IDLE)
-    due_in = wake.register(r, address, now, now + idle_ms)
+    due_in, watches = wake.register(r, address, now, now + idle_ms)
   elseif address ~= "" then
     if own.idle == 1 then wake.deregister(r, address, now) end
     if vacant then wake.appoint(r, now) end
   end
   if not idle and address ~= "" then due_in = schedule.busy_wait(r, now) end
-  if not empty then wake.set_alarm(r, now, now + lease_ms) end
+  if not empty and not watches then wake.set_alarm(r, now, now + lease_ms) end
   if not idle and r[_row.PAUSED] == 0 and r[_row.READY] > 0 then wake.one(r, now) end
   row.store(s)
   return { "OK", stale, due_in, more and 1 or 0, suspects, ticks, room.number, now, unpack(room.reply) }

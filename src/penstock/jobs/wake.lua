@@ -103,6 +103,20 @@ function wake.timekeeper_wait(r, now)
   return event
 end
 
+-- Makes this worker the timekeeper, and sets its alarm as `timekeeper_wait` does. Returns what that returns.
+--- (r: table, address: str, until_: int | str, now: int) -> int
+--- uses: base meta
+function wake.watch(r, address, until_, now)
+  local event = wake.next_event(r, now)
+  if event < 0 then
+    redis.call("HSET", meta, "timekeeper", address, "timekeeper_until", until_)
+    redis.call("HDEL", meta, "alarm")
+  else
+    redis.call("HSET", meta, "timekeeper", address, "timekeeper_until", until_, "alarm", now + event)
+  end
+  return event
+end
+
 -- The milliseconds after which the deputy acts, or -1. It acts 300 ms after the timekeeper.
 --- (r: table, now: int) -> int
 --- uses: base meta
@@ -131,8 +145,7 @@ function wake.appoint(r, now)
       timekeeper, until_ = sleepers.notify_last(base .. "sleepers", now, nil, text, {})
     end
     if timekeeper then
-      redis.call("HSET", meta, "timekeeper", timekeeper, "timekeeper_until", until_)
-      wake.timekeeper_wait(r, now)
+      wake.watch(r, timekeeper, until_, now)
     end
   end
   if not second then
@@ -176,8 +189,8 @@ function wake.remove_timekeeper(address)
 end
 
 -- Registers a worker as idle, and makes it timekeeper or deputy if that duty is vacant. Returns the milliseconds after
--- which it takes a turn without a message, or -1.
---- (r: table, address: str, now: int, until_: int) -> int
+-- which it takes a turn without a message, or -1; and whether it is the timekeeper, whose alarm is then set.
+--- (r: table, address: str, now: int, until_: int) -> int, bool
 --- uses: base meta
 function wake.register(r, address, now, until_)
   r[_row.IDLE_UNTIL] = math.max(r[_row.IDLE_UNTIL], until_)
@@ -190,21 +203,20 @@ function wake.register(r, address, now, until_)
     redis.call("HSET", meta, "watch_checked", now)
     timekeeper, second = wake.present(timekeeper), wake.present(second)
   end
-  if timekeeper == address or not timekeeper then
+  if timekeeper == address then return wake.watch(r, address, until_, now), true end
+  if not timekeeper then
     redis.call("HSET", meta, "timekeeper", address, "timekeeper_until", until_)
-    if not timekeeper then
-      if not second or not deputy.may_follow(second, address) then
-        redis.call("HDEL", meta, "deputy", "deputy_until")
-      end
-      wake.appoint(r, now)
+    if not second or not deputy.may_follow(second, address) then
+      redis.call("HDEL", meta, "deputy", "deputy_until")
     end
-    return wake.timekeeper_wait(r, now)
+    wake.appoint(r, now)
+    return wake.timekeeper_wait(r, now), true
   end
   if second == address or (not second and deputy.may_follow(timekeeper, address)) then
     redis.call("HSET", meta, "deputy", address, "deputy_until", until_)
-    return wake.deputy_wait(r, now)
+    return wake.deputy_wait(r, now), false
   end
-  return -1
+  return -1, false
 end
 
 -- Removes a worker from the idle ones. If it was the timekeeper, the deputy replaces it. Other idle workers take the
