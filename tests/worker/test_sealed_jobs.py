@@ -27,6 +27,7 @@ from penstock import (
     chain,
     current,
     group,
+    run,
     step,
     wait_for,
 )
@@ -262,11 +263,30 @@ async def durable_steps(app: Penstock, tasks: Tasks, text: str) -> None:
     assert await job.result.aio(0) == [{"text": text}, text, [text]]
 
 
+async def children(app: Penstock, tasks: Tasks, text: str) -> None:
+    @app.task(queue="q")
+    async def parent() -> list[Any]:
+        answers: list[Any] = [await run(tasks.echo.call({"text": text}))]
+        try:
+            await run(fails.call(text))
+        except JobFailed as error:
+            answers.append(error.reason)
+        return answers
+
+    @app.task(queue="q")
+    async def fails(text: str) -> None:
+        raise ValueError(text)
+
+    job = await parent.enqueue.aio()
+    await run_burst(app)
+    assert await job.result.aio(0) == [{"text": text}, f"ValueError: {text}"]
+
+
 USES: dict[str, Use] = {
     use.__name__: use
     for use in (
         *(one, many, values, flow, substitute, failure, other_ends, notes_and_stage, batches, edits, schedules),
-        *(doubles, shards, other_queue, durable_steps),
+        *(doubles, shards, other_queue, durable_steps, children),
     )
 }
 

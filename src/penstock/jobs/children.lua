@@ -15,8 +15,9 @@
 
 failure = { EXCEEDS = "L" } -- the letter of a child whose result does not fit; then its bytes. Else see `ending`
 
--- NUMBER: of such an edge. ROW: values of a row of `run_children`. The others are verbs of the outbox.
-_children = { NUMBER = 0, ROW = 5, RUN = "run", ANSWER = "answer", ABANDON = "abandon" }
+-- NUMBER: of such an edge. ROW: values of a row of `run_children`. SEALED: the name in a sealed text. The others are
+-- verbs of the outbox.
+_children = { NUMBER = 0, ROW = 5, RUN = "run", ANSWER = "answer", ABANDON = "abandon", SEALED = "*sealed" }
 
 _child = layout { job = "Hc0", answer = "*" } -- the value of the step; `job` in the form of `predecessors`
 
@@ -132,7 +133,8 @@ function children.report(s, edge, letter, id, text)
   end
 end
 
--- Why a job has failed last, as its worker reported it: a line for people.
+-- Why a job has failed last, as its worker reported it: a line for people. If that is sealed, all that the worker
+-- reported, because only a client can open it.
 --- (id: str) -> str
 --- uses: base
 --- seldom
@@ -141,7 +143,9 @@ function children.reason(id)
   if #attempts < 2 then return "" end
   local text = _attempt.text(string.sub(attempts, 3, 2 + struct.unpack(">H", attempts)))
   local parsed, its = pcall(cjson.decode, text)
-  if parsed and type(its) == "table" and type(its.reason) == "string" then text = its.reason end
+  if not parsed or type(its) ~= "table" or type(its.reason) ~= "string" then return text end
+  local is_sealed = type(its.traceback) == "string" and string.find(its.traceback, _children.SEALED, 1, true) == 3
+  if not is_sealed then text = its.reason end
   return text
 end
 

@@ -30,6 +30,7 @@ from penstock.errors import (
     ProgramChanged,
     StepError,
 )
+from penstock.jobs.claims import Failure
 from penstock.jobs.constants import CANCELLED, DEAD, DROPPED, EXCEEDS, EXPIRED
 from penstock.jobs.durable import refuse_loop
 from penstock.jobs.durable_bindings import CHILDREN, ChildRecord, ChildRow, Recorded, check_name
@@ -101,6 +102,7 @@ class Child:
                 raise ProgramChanged(f"the result of {what}, does not fit its annotation: {error}") from error
         letter, text = child.answer[:1], open_text(child.answer[1:].decode(errors="replace"), seal)
         if letter == DEAD:
+            text = Failure.read(child.answer[1:], seal).reason
             raise JobFailed(f"{what}, failed: {text}", reason=text)
         if letter == EXPIRED:
             raise JobExpired(f"{what}, expired before a worker was free")
