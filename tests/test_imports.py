@@ -15,7 +15,7 @@ _ALLOWED = """
     jobs.failures jobs.finished jobs.key_template jobs.release jobs.tags
     jobs.bindings jobs.claims jobs.constants jobs.counts jobs.dead_letters jobs.decorator jobs.definition
     jobs.dependencies jobs.editing jobs.item jobs.job jobs.keys jobs.middleware jobs.notes
-    jobs.options jobs.outputs jobs.status jobs.waits jobs.queue jobs.record jobs.registry jobs.retry
+    jobs.options jobs.awaited jobs.status jobs.waits jobs.queue jobs.record jobs.registry jobs.retry
     jobs.shard jobs.shard_table jobs.shards jobs.signature jobs.stalls jobs.task
     locks.factory
 """

@@ -58,19 +58,19 @@ if TYPE_CHECKING:
     from penstock.files.channel import Channel
     from penstock.files.receiver import Block, Receiver
     from penstock.files.source_reader import file_digest
+    from penstock.jobs.awaited import RESULT
     from penstock.jobs.batching import Batch
     from penstock.jobs.children import run
     from penstock.jobs.current import CurrentJob, current
     from penstock.jobs.dependencies import per_job, per_process
     from penstock.jobs.durable import patched, sleep, step, wait_for
-    from penstock.jobs.flow import Flow, chain, group
+    from penstock.jobs.flow import Flow, chain, group, result_of
     from penstock.jobs.item import Item
     from penstock.jobs.job import Job
     from penstock.jobs.job_list import Jobs
     from penstock.jobs.limits import Concurrency, Rate
     from penstock.jobs.middleware import EnqueueContext, JobContext, JobDraft, JobOutcome, Middleware
     from penstock.jobs.options import Options
-    from penstock.jobs.outputs import RESULT
     from penstock.jobs.queue import Queue
     from penstock.jobs.reporting import ErrorReports, JobFields
     from penstock.jobs.retention import Retention
@@ -130,7 +130,7 @@ __all__ += ["per_job", "per_process"]
 _names.are_in("penstock.jobs.dependencies")
 __all__ += ["patched", "sleep", "step", "wait_for"]
 _names.are_in("penstock.jobs.durable")
-__all__ += ["Flow", "chain", "group"]
+__all__ += ["Flow", "chain", "group", "result_of"]
 _names.are_in("penstock.jobs.flow")
 __all__ += ["Item"]
 _names.are_in("penstock.jobs.item")
@@ -145,7 +145,7 @@ _names.are_in("penstock.jobs.middleware")
 __all__ += ["Options"]
 _names.are_in("penstock.jobs.options")
 __all__ += ["RESULT"]
-_names.are_in("penstock.jobs.outputs")
+_names.are_in("penstock.jobs.awaited")
 __all__ += ["Queue"]
 _names.are_in("penstock.jobs.queue")
 __all__ += ["ErrorReports", "JobFields"]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.jobs.job_list import BulkProgress, JobPage, JobSummary
     from penstock.jobs.limits import KeyUsage, LimitInfo
     from penstock.jobs.notes import JobProgress, LogLine
+    from penstock.jobs.output import JobOutput, OutputPart
     from penstock.jobs.pauses import PausedScope
     from penstock.jobs.schedule import ScheduleInfo, ScheduleRun
     from penstock.jobs.why import Explanation
@@ -67,6 +68,8 @@ __all__ += ["KeyUsage", "LimitInfo"]
 _names.are_in("penstock.jobs.limits")
 __all__ += ["JobProgress", "LogLine"]
 _names.are_in("penstock.jobs.notes")
+__all__ += ["JobOutput", "OutputPart"]
+_names.are_in("penstock.jobs.output")
 __all__ += ["PausedScope"]
 _names.are_in("penstock.jobs.pauses")
 __all__ += ["ScheduleInfo", "ScheduleRun"]

@@ -11,7 +11,7 @@ import threading
 
 import uvicorn
 
-from penstock import Concurrency, Penstock, Worker, current, step, wait_for
+from penstock import Concurrency, Penstock, Worker, current, result_of, step, wait_for
 from penstock.errors import LeaseLost
 from penstock.ops.inspect import Inspector
 from penstock.settings import WorkerSettings
@@ -92,7 +92,7 @@ def main() -> None:
 
         app.enqueue_many(charge.call("ada") for _ in range(3))
         parts = [part.enqueue(n) for n in range(3)]
-        merge.using(after=parts, id="merge").enqueue([one.output for one in parts])
+        merge.using(after=parts, id="merge").enqueue([result_of(one) for one in parts])
         approve.using(id="approve").enqueue(17)
         threading.Thread(target=asyncio.run, args=(at_work(),), daemon=True).start()
         held = app.lock("invoice:7", lease=600).acquire(), app.semaphore("market:17", limit=5).acquire()

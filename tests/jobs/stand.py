@@ -24,6 +24,7 @@ from penstock.jobs.keys import QUEUE, QueueKeys
 from penstock.jobs.limit_bindings import LimitBindings
 from penstock.jobs.limits import limit_bytes
 from penstock.jobs.listing import FoundJob, JobFilter, ListingBindings
+from penstock.jobs.output import read_after
 from penstock.jobs.record import Record, draft, pack_sections
 from penstock.jobs.removal import sweep
 from penstock.jobs.retention import Retention
@@ -238,6 +239,8 @@ class Stand:
                     pipeline.lrange(name, 0, -1)
                 case "SET":
                     pipeline.smembers(name)
+                case "STREAM":
+                    pipeline.xrange(name)
                 case _:
                     pipeline.get(name)
         suffixes = [name.removeprefix(self.base) for name in names]
@@ -405,6 +408,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "edit": bindings.edit("j", due=5, priority=1, payload=b"1"),
         "purge": bindings.purge(None, 0, 100),
         "show": bindings.show("j"),
+        "read_output": read_after(bindings, "j", "1-5", address, register=True),
         "result": bindings.result("j", address),
         "forget": bindings.forget("j", address),
         "list_dead": bindings.list_dead(0, 10),

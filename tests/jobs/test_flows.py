@@ -18,6 +18,7 @@ from penstock import (
     Unique,
     chain,
     group,
+    result_of,
 )
 from penstock.errors import JobCancelled, JobNotFound
 from penstock.jobs.listing import FoundJob
@@ -84,10 +85,10 @@ async def test_a_job_waits_for_the_jobs_that_it_names(app: Penstock, do: Do):
 async def test_results_are_arguments_by_name_by_position_and_in_lists(app: Penstock, do: Do):
     shop = Shop(app)
     a, b = await do(shop.part.enqueue, "a"), await do(shop.part.enqueue, "b")
-    one = await do(shop.after.using(after=a).enqueue, a.output, times=2)
+    one = await do(shop.after.using(after=a).enqueue, result_of(a), times=2)
     also = await do(shop.after.using(after=a).enqueue, RESULT)
-    two = await do(shop.after.using(after=[a, b]).enqueue, text=b.output)
-    three = await do(shop.total.using(after=[a, b]).enqueue, [b.output, a.output])
+    two = await do(shop.after.using(after=[a, b]).enqueue, text=result_of(b))
+    three = await do(shop.total.using(after=[a, b]).enqueue, [result_of(b), result_of(a)])
     await run_burst(app)
     assert [await do(job.result, 5) for job in (one, also, two, three)] == ["AA", "A", "B", "B+A"]
 
@@ -95,7 +96,7 @@ async def test_results_are_arguments_by_name_by_position_and_in_lists(app: Penst
 async def test_a_step_of_a_flow_may_wait_for_a_job_that_was_enqueued_before(app: Penstock, do: Do):
     shop = Shop(app)
     x = await do(shop.part.enqueue, "x")
-    flow = chain(shop.part.call("a"), shop.total.using(after=x).call([x.output], note="x is "))
+    flow = chain(shop.part.call("a"), shop.total.using(after=x).call([result_of(x)], note="x is "))
     done = await do(flow.enqueue)
     await run_burst(app)
     assert await do(done.result, 5) == "x is X"
@@ -109,7 +110,7 @@ async def test_a_parameter_of_any_type_takes_a_result(app: Penstock, do: Do):
         return [one, others]
 
     a = await do(shop.part.enqueue, "a")
-    done = await do(pair.using(after=[a]).enqueue, a.output, RESULT)
+    done = await do(pair.using(after=[a]).enqueue, result_of(a), RESULT)
     await run_burst(app)
     assert await do(done.result, 5) == ["A", ["A"]]
 
@@ -374,7 +375,7 @@ async def test_bad_flows_are_refused_before_anything_is_enqueued(app: Penstock, 
         (ValueError, "on_failure='no'", lambda: after.using(on_failure="no")),
         (BadCall, "has to wait for other jobs", lambda: do(after.enqueue, RESULT)),
         (BadCall, "has to wait for other jobs", lambda: do(app.enqueue_many, [after.using(after=gone).call("x")])),
-        (BadCall, "does not wait for it", lambda: do(after.using(after=gone).enqueue, silent.output)),
+        (BadCall, "does not wait for it", lambda: do(after.using(after=gone).enqueue, result_of(silent))),
         (BadCall, "argument text is missing", lambda: after.call(times=RESULT)),
         (BadCall, "no parameter|without \\*args", lambda: after.call("x", nothing=RESULT)),
         (BadCall, "Expected `str`, got `int`", lambda: after.call(5, times=RESULT)),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock import RESULT, Drop, Job, Penstock, Retry, Status, chain, group
+from penstock import RESULT, Drop, Job, Penstock, Retry, Status, chain, group, result_of
 from penstock.core.slots import slot
 from penstock.errors import JobCancelled, JobNotFound
 from tests.conftest import Do
@@ -89,7 +89,7 @@ async def test_a_job_waits_for_jobs_of_several_queues_that_it_names(app: Penstoc
     shop = Company(app)
     a, b = await do(shop.fetch.enqueue, "a"), await do(shop.parse.enqueue, "b")
     here = await do(shop.total.enqueue, ["c"])
-    three = await do(shop.total.using(after=[a, here, b]).enqueue, [b.output, a.output, here.output])
+    three = await do(shop.total.using(after=[a, here, b]).enqueue, [result_of(b), result_of(a), result_of(here)])
     both = await do(shop.total.using(after=[a, here, b]).enqueue, RESULT)
     async with running_worker(app):
         assert await result(do, three) == "b+A+c"
@@ -207,7 +207,7 @@ async def test_a_flow_of_a_queue_with_shards(app: Penstock, do: Do):
     done = await do(group(calls).then(report.using(tenant="tenant-3").call(RESULT)).enqueue)
     assert (await do(queue.count)).ready == 20
     assert min([(await do(app.queue(shard.name).count)).ready for shard in queue.shards.current.known[1:]]) > 0
-    after = await do(report.using(tenant="tenant-1", after=[done]).enqueue, [done.output])
+    after = await do(report.using(tenant="tenant-1", after=[done]).enqueue, [result_of(done)])
     async with running_worker(app):
         assert await result(do, done) == "".join(map(str, range(20)))
         assert await result(do, after) == await result(do, done)

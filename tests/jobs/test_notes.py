@@ -78,4 +78,4 @@ def test_a_job_that_reports_nothing_costs_no_command(stand: Stand):
         calls(stand, stand.bindings.turn("w", n, lease=10, want=0, settlements=[Settlement(one.token)]))
         for n, one in ((4, quiet), (5, loud))
     ]
-    assert costs[1] - costs[0] == 3, "one reads the notes, one removes them, and one removes durable steps"
+    assert costs[1] - costs[0] == 5, "the notes are read and removed, also steps, children and output"

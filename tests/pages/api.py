@@ -49,7 +49,7 @@ PLACES = {
         f"penstock.jobs.{name}": "tasks"
         for name in ("task", "options", "retry", "unique", "limits", "batching", "flow")
     },
-    "penstock.jobs.outputs": "tasks",
+    "penstock.jobs.awaited": "tasks",
     "penstock.jobs.schedules": "tasks",
     "penstock.jobs.current": "inside",
     "penstock.jobs.stage": "inside",

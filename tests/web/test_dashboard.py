@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 import penstock.web
-from penstock import Concurrency, Penstock, Settings, Worker, current, step, wait_for
+from penstock import Concurrency, Penstock, Settings, Worker, current, result_of, step, wait_for
 from penstock.files.dead_files import FileFailure
 from penstock.ops.inspect import Inspector
 from penstock.testing import TemporaryServer, run_jobs
@@ -123,7 +123,7 @@ def test_a_job_shows_the_flow_that_it_waits_for(app: Penstock):
     async def whole(parts: list[int]) -> None: ...
 
     parts = [part.enqueue(n) for n in range(70)]
-    job = whole.using(after=parts).enqueue([one.output for one in parts])
+    job = whole.using(after=parts).enqueue([result_of(one) for one in parts])
     shown = ask(dashboard(app), f"/api/jobs/{job.id}").json()
     assert (shown["status"], shown["steps"], shown["flow"]["total"], shown["flow"]["left"]) == ("waiting", [], 70, 70)
     assert [one["id"] for one in shown["flow"]["predecessors"]] == [one.id for one in parts[:59]]

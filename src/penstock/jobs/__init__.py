@@ -24,6 +24,7 @@ In the server:
     bounds.lua            how many unfinished jobs a queue has at most, and which calls it refuses
     retention.lua         how many results and dead letters are kept
     notes.lua             the progress and the log that a running job reports
+    output.lua, output.py what a running job emits, and those that read it
     settling.lua          how the run of a job ends
     durable.lua           durable steps, sleeping jobs, and signals
     children.lua          jobs that a durable job runs, and for whose ends it sleeps
@@ -116,7 +117,7 @@ In Python:
     flow.py               `chain`, `group` and `after=`
     flow_plan.py          the plan of a flow, and the rows that bring it into its queues
     status.py, waits.py   the state of a job, and what it waits for
-    outputs.py            results of other jobs as arguments
+    awaited.py            results of other jobs as arguments
     flow_bindings.py      the scripts of flows, and what a job waits for
     flow_tree.py          the jobs that a job waits for, to show them and to cancel them
     removal.py            removing an empty queue

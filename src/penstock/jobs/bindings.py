@@ -18,11 +18,11 @@ from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial,
 from penstock.jobs.constants import MOST_BYTES, NUMBER_BYTES
 from penstock.jobs.counts import (
     Counts,
-    Outgoing,
     QueueOverview,
     TenantCounts,
     WorkerInfo,
     read_counts,
+    read_overview,
     tenant_counts,
     tenant_page,
 )
@@ -72,6 +72,7 @@ def scripts() -> Library:
         "jobs/finished.lua",
         "jobs/retention.lua",
         "jobs/notes.lua",
+        "jobs/output.lua",
         "jobs/limits.lua",
         "jobs/holds.lua",
         "jobs/admitted.lua",
@@ -181,6 +182,7 @@ class QueueBindings:
         once: bool = False,
         registration: Registration | None = None,
         notes: Sequence[tuple[bytes, bytes]] = (),
+        emitted: Sequence[tuple[bytes, bytes]] = (),
         rows: Callable[[Sequence[Settlement]], bytes] | None = None,
     ) -> RoundTrip[TurnReply]:
         """One round trip of a worker: settle jobs and claim others (see `queue.lua`).
@@ -197,6 +199,7 @@ class QueueBindings:
         registration  of a worker, in its first turn
         notes         tokens of running jobs and what they report (see `encode_notes`); those of jobs that the
                       incarnation does not hold are ignored
+        emitted       tokens of running jobs and blocks of their output (see `pack_block`), as `notes`
         rows          makes the rows of the completed jobs, in this order (see `finished.py`)
         """
         staged = [s for s in settlements if s.effects]
@@ -218,6 +221,8 @@ class QueueBindings:
             args += (s.token[NUMBER_BYTES:], s.data, s.effects)
         for token, text in notes:
             args += ("note", token, 0, text)
+        for token, text in emitted:
+            args += ("emit", token, 0, text)
         for s in others:
             args += (s.verb, s.token, milliseconds(s.delay), s.data)
 
@@ -423,7 +428,7 @@ class QueueBindings:
 
     def overview(self, scan: int) -> RoundTrip[QueueOverview]:
         """`scan`: how many delayed jobs to search for jobs of unknown tasks."""
-        return self._call("overview", (self.clock.now_ms, scan), _overview)
+        return self._call("overview", (self.clock.now_ms, scan), read_overview)
 
     def entries_and_counters(self) -> RoundTrip[dict[str, tuple[int, int]]]:
         """For `jobs`, `delayed` and `dead`: how many entries the key has, and how many the counters report."""
@@ -479,10 +484,3 @@ def read_stored(reply: Sequence[Any]) -> StoredJob:
     name = worker_name(worker[0]) if worker else ""
     left = None if expires_in is None else expires_in / 1000
     return StoredJob(Record.read(record), failures, ended, owner, notes or kept_notes, name, waits, left)
-
-
-def _overview(reply: Sequence[Any]) -> QueueOverview:
-    used, tenants, due, scanned, outbox, *rest = reply
-    waiting = [Outgoing(q.decode(), n, ms / 1000) for q, n, ms in zip(*[iter(outbox)] * 3, strict=True)]
-    unknown = {job_id.decode(errors="replace"): why for job_id, why in zip(rest[0::2], rest[1::2], strict=True)}
-    return QueueOverview(bool(used), tenants, due / 1000 if due >= 0 else None, scanned, unknown, waiting)

@@ -83,6 +83,23 @@ FIELDS: Final = 4
 EVENT: Final = b"event"
 OFFER: Final = b"outbox:"
 
+# output, in output.lua
+KEPT_BYTES: Final = 1048576
+KEPT_CHUNKS: Final = 100000
+
+# block, in output.lua
+BLOCK: Final = {
+    "at": (0, 8),
+    "count": (8, 4),
+    "missed": (12, 4),
+    "attempt": (16, 2),
+    "claim": (18, 8),
+    "last": (26, 8),
+    "ended": (34, 8),
+    "freed": (42, 8),
+    "begun": (50, 8),
+}
+
 # pause, in pauses.lua
 PAUSED: Final = b"1"
 RESUMED: Final = b"2"

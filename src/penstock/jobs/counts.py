@@ -225,3 +225,10 @@ def _packed_counts(packed: bytes) -> TenantCounts:
     """Four numbers, and more if jobs are parked, wait for others or sleep."""
     ready, delayed, running, dead, *rest = _COUNTS.unpack(packed.ljust(_COUNTS.size, b"\0"))
     return TenantCounts(ready, delayed, running, dead, 0.0, 1.0, *rest)
+
+
+def read_overview(reply: Sequence[Any]) -> QueueOverview:
+    used, tenants, due, scanned, outbox, *rest = reply
+    waiting = [Outgoing(q.decode(), n, ms / 1000) for q, n, ms in zip(*[iter(outbox)] * 3, strict=True)]
+    unknown = {job_id.decode(errors="replace"): why for job_id, why in zip(rest[0::2], rest[1::2], strict=True)}
+    return QueueOverview(bool(used), tenants, due / 1000 if due >= 0 else None, scanned, unknown, waiting)

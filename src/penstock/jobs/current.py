@@ -20,6 +20,7 @@ from penstock.jobs.claims import Claim
 from penstock.jobs.definition import Definition
 from penstock.jobs.limit_bindings import LONGEST_HOLD, LimitBindings
 from penstock.jobs.notes import encode_line, encode_progress
+from penstock.jobs.output import encode_chunk
 from penstock.jobs.record import Record, RecordView
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ class NoteSink(Protocol):
     """Takes what a running job reports to the server. Any thread may call it."""
 
     def add(self, token: bytes, progress: bytes = b"", line: bytes | None = None) -> None: ...
+
+
+class OutputSink(Protocol):
+    """Takes what a running job emits. Any thread may call it."""
+
+    def emit(self, token: bytes, chunk: bytes) -> None: ...
 
 
 class Run(Protocol):
@@ -48,6 +55,8 @@ class Run(Protocol):
     def cancelled(self) -> bool: ...
     @property
     def note_sink(self) -> NoteSink: ...
+    @property
+    def output_sink(self) -> OutputSink: ...
     @property
     def shard(self) -> Shard: ...
 
@@ -139,6 +148,21 @@ class CurrentJob(RecordView):
 
             self._run.stage = Stage(self._run.shard)
         return self._run.stage
+
+    def emit(self, chunk: Any) -> None:
+        """Append a chunk to the output of the job, which others read while it runs: `for part in job.output()`.
+
+        chunk  anything JSON can hold: a token of a language model, a line of a build's log, a row; at most 256 KiB
+
+        The worker sends what was emitted within 50 ms, in a round trip that it makes anyway or together with that of
+        other jobs, and always before it settles the job; so call it as often as you like. The server keeps the last 1
+        MiB or 100,000 chunks of a job, for as long as its result. What was not sent is lost if the process dies, and so
+        is what a run emits that has lost its lease. Any thread may call it.
+
+        A job that runs again emits again; each part names its run. Raises BadCall for a value that JSON cannot
+        hold, and PayloadTooLarge.
+        """
+        self._run.output_sink.emit(self._run.claim.token, encode_chunk(chunk))
 
     def log(self, text: str) -> None:
         """Keep a line with the job, for `job.info()` and `penstock job show`. Sent as `progress` is.

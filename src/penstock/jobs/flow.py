@@ -7,10 +7,11 @@ job knows the jobs that it waits for, and the plan becomes rows, which are sent 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
 
 from penstock.core.operations import Driver, Operation, verb
 from penstock.errors import BadCall
+from penstock.jobs.awaited import AwaitedResult
 from penstock.jobs.flow_plan import FlowCall, FlowJob, OnFailure, Plan, is_call, with_empty_result
 from penstock.jobs.job import Job
 from penstock.jobs.options import EnqueueOptions
@@ -78,6 +79,13 @@ class Flow(Generic[J]):
 
 
 Step: TypeAlias = FlowCall[Any] | Flow[Any]
+
+
+def result_of(job: Job[R]) -> R:
+    """Stands for the result of a job, as an argument of a job that waits for it:
+    `report.using(after=count).enqueue(result_of(count))`. A list of them is a list of results. No round trip.
+    """
+    return cast("R", AwaitedResult(job.id, job.key))
 
 
 @overload

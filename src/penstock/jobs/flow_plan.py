@@ -14,11 +14,11 @@ from penstock.core.arguments import shown
 from penstock.core.ids import mint_id
 from penstock.core.operations import Operation
 from penstock.errors import BadCall, ConfigurationError
+from penstock.jobs.awaited import RESULT, AwaitedResult
 from penstock.jobs.constants import AFTER_OTHERS, CONTINUE, INSTEAD, STOP
 from penstock.jobs.flow_bindings import ROWS, FirstRows, FlowBindings, FlowRow, far_edge
 from penstock.jobs.job import Job
 from penstock.jobs.middleware import EnqueueContext, JobDraft
-from penstock.jobs.outputs import RESULT, Output
 from penstock.jobs.record import POWERS_AT, Record, pack_sections, read_sections, with_power
 from penstock.jobs.sealed import new_record
 from penstock.jobs.shard import Shard
@@ -390,19 +390,19 @@ def _input(call: FlowCall[Any], node: FlowJob, value: Any) -> int | list[int]:
                 f"{what} wants the result of {task.name}, which is enqueued with result_ttl=0, so that its result is "
                 "not kept: give it a result_ttl"
             )
-    if isinstance(value, Output) and not value.key:
+    if isinstance(value, AwaitedResult) and not value.key:
         before = [one.id for one in node.predecessors] or [job.id for job in node.waiting.after]
         found = [node.indexes[id] for id in before]
         if not (node.is_list if node.predecessors else node.waiting.is_list):
             return found[0]
     else:
-        found, outputs = [], [value] if isinstance(value, Output) else value
-        for output in outputs:
-            found.append(node.indexes.get(output.job_id, -1))
+        found, awaited = [], [value] if isinstance(value, AwaitedResult) else value
+        for one_result in awaited:
+            found.append(node.indexes.get(one_result.job_id, -1))
             if found[-1] < 0:
-                job = f"job {output.job_id}" if output.key else "RESULT in a list"
+                job = f"job {one_result.job_id}" if one_result.key else "RESULT in a list"
                 raise BadCall(f"{what} wants the result of {job}, and does not wait for it: name the job in after=[…]")
-        if isinstance(value, Output):
+        if isinstance(value, AwaitedResult):
             return found[0]
     if found == list(range(found[0], found[0] + len(found))):
         return [found[0], -len(found)]

@@ -195,7 +195,7 @@ function flow.add(s, id, body, generation, verb, set)
   local drafted = draft.fields(body)
   local expires = drafted.expires
   if expires > 0 and not record.has(drafted.how, draft.EXPIRES_IS_DATE) then expires = s.now + expires end
-  if record.has(drafted.how, draft.OWN_ID) then redis.call("HDEL", base .. "results", id) end
+  if record.has(drafted.how, draft.OWN_ID) then results.forget(id) end
   redis.call("DEL", base .. "predecessors:" .. id)
   counters.move(s, record.tenant(body), _count.NONE, _count.DEPENDENT, 1)
   s.waits = s.waits or {}

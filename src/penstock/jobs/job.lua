@@ -107,8 +107,8 @@ function job.finish(s, id, letter, text, ttl)
   flow.report(s, letter, id, text)
 end
 
--- Deletes the failures, steps and notes of a job that leaves the queue, and has its children cancelled. `ttl`: of its
--- result. Returns the text that its result begins with: `letter`, or the notes and then `letter`.
+-- Deletes the failures, steps and notes of a job that leaves the queue, keeps its output for `ttl` ms, as its result,
+-- and has its children cancelled. Returns the text that its result begins with: `letter`, or notes and then `letter`.
 --- (s: table, id: str, flags: int, letter: str, ttl: int) -> str
 --- uses: base
 function job.clear(s, id, flags, letter, ttl)
@@ -117,6 +117,7 @@ function job.clear(s, id, flags, letter, ttl)
   redis.call("UNLINK", base .. "steps:" .. id)
   local had_children = redis.call("PEXPIRE", base .. "predecessors:" .. id, string.format("%d", ttl + _flow.KEEP))
   if had_children == 1 then children.orphan(s, id) end
+  output.close(id, ttl)
   return notes.close(id, letter)
 end
 
@@ -205,7 +206,7 @@ function job.add_draft(s, id, body, generation, set)
   local due, expires = drafted.due, drafted.expires
   if not record.has(drafted.how, draft.DUE_IS_DATE) then due = s.now + due end
   if expires > 0 and not record.has(drafted.how, draft.EXPIRES_IS_DATE) then expires = s.now + expires end
-  if record.has(drafted.how, draft.OWN_ID) then redis.call("HDEL", base .. "results", id) end
+  if record.has(drafted.how, draft.OWN_ID) then results.forget(id) end
   local body = job.enqueue(s, id, body, generation, s.now, due, expires)
   if expires > 0 then expiry.note(s, id, expires, record.state(body) == state.READY) end
   set[#set + 1], set[#set + 2] = id, body

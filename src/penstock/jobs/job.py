@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -27,8 +27,7 @@ from penstock.errors import (
 from penstock.jobs import constants
 from penstock.jobs.editing import EncodedCall, edit_job
 from penstock.jobs.failures import Attempt, Failures
-from penstock.jobs.notes import JobProgress, LogLine, read_notes, read_progress
-from penstock.jobs.outputs import Output
+from penstock.jobs.notes import JobProgress, LogLine, ProgressReports, read_notes
 from penstock.jobs.record import Seen, StoredJob
 from penstock.jobs.stalls import warn_of_stall
 from penstock.jobs.status import Status, status_of
@@ -37,6 +36,7 @@ from penstock.settings import Seal
 if TYPE_CHECKING:
     from penstock.jobs.durable_bindings import StepInfo
     from penstock.jobs.flow_tree import FlowNode
+    from penstock.jobs.output import JobOutput, OutputPart
     from penstock.jobs.shard import Shard
     from penstock.jobs.why import Explanation
 
@@ -130,11 +130,6 @@ class Job(ShardHandle, Generic[R_co]):
         return f"{self.shard.name}:{self.key}"
 
     @property
-    def output(self) -> R_co:
-        """Stands for the result, as an argument of a job that waits for this one: `using(after=job)`. No round trip."""
-        return cast("R_co", Output(self.id, self.key))
-
-    @property
     def keeps_no_result(self) -> bool:
         """Whether the job was enqueued with result_ttl=0, as far as this handle knows."""
         return self._ttl == 0
@@ -175,7 +170,7 @@ class Job(ShardHandle, Generic[R_co]):
             return self._result_or_raise((yield bindings.result(self.key, "")), was_pending=False)
         deadline = None if timeout is None or timeout == math.inf else time.monotonic() + timeout
         listener = yield Listen(bindings.keys.base + self.key, shared=True)
-        was_pending, known_done, reports = False, False, _ProgressReports(on_progress, seal)
+        was_pending, known_done, reports = False, False, ProgressReports(on_progress, seal)
         try:
             while True:
                 stored: StoredJob = yield bindings.result(self.key, listener.address)
@@ -296,6 +291,23 @@ class Job(ShardHandle, Generic[R_co]):
         """
         return cancel_job(self.shard, self.key, wait)
 
+    def output(self, *, after: OutputPart | str | None = None, wait: float | None = None) -> JobOutput:
+        """What the job emits by `current().emit`: `for part in job.output()`, or `async for`, also while it runs.
+
+        after  a part, or its `id`: begin after it, for instance where a client's last connection ended. None: begin
+               with the oldest part that is stored
+        wait   seconds to wait for each further part, after which the loop ends; 0: only what there is, None: until the
+               job is done
+
+        The loop ends when the job is done or a dead letter; `job.result()` says how it ended. A job that runs again
+        emits again: compare `part.attempt`. If `after` is of an earlier job with this id, the loop begins with the
+        oldest part. Raises BadCall for an `after` that is no part; the loop raises JobNotFound for an unknown job.
+        Round trips: see `JobOutput.fetch`.
+        """
+        from penstock.jobs.output import JobOutput
+
+        return JobOutput(self.shard, self.key, after, wait)
+
     @verb
     def signal(self, name: str, payload: Any = None) -> RoundTrip[None]:
         """Send the job a signal, which its task receives with `wait_for(name)`: now, or when it reaches that call.
@@ -367,29 +379,6 @@ class Job(ShardHandle, Generic[R_co]):
         if priority is None and call is None:
             raise ValueError("edit(): give a priority, or a call with new arguments")
         return edit_job(self.shard.bindings, self.key, priority=priority, call=call)
-
-
-class _ProgressReports:
-    """The messages about a job's progress, for one caller that waits for its result."""
-
-    def __init__(self, show: Callable[[JobProgress], object] | None, seal: Seal | None) -> None:
-        self._show, self._seal = show, seal
-        self._shown: JobProgress | None = None
-
-    def read(self, message: str) -> bool:
-        """Whether the message is about progress. Then it is shown, and there is no need to look at the job."""
-        word, _, text = message.partition(" ")
-        if word != "progress":
-            return False
-        at, _, encoded = text.partition(" ")
-        if self._show is not None and (progress := read_progress(int(at), encoded, self._seal)) is not None:
-            self.show(progress)
-        return True
-
-    def show(self, progress: JobProgress) -> None:
-        if self._show is not None and progress != self._shown:
-            self._shown = progress
-            self._show(progress)
 
 
 _ASK_AGAIN = 1.0

@@ -56,6 +56,7 @@ QUEUE = {
     "children:": ("SET", "children of a durable job that have not ended; one key for each parent", "the parent"),
     "orphans:": ("SET", "children of a parent that has ended, which are to be cancelled", "the next turns"),
     "notes": ("HASH", "id -> progress and log lines", "the job"),
+    "output:": ("STREAM", "what a job emits while it runs; one key for each job", "TTL"),
     "listeners": ("HASH", "id -> addresses to notify", "the job"),
     "listeners:": ("SET", "further addresses of a job with many", "the job"),
     "unnotified": ("LIST", "ids of finished jobs with listeners to notify", "the next turn"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -125,6 +125,31 @@ def read_notes(stored: bytes | None, seal: Seal | None = None) -> Notes:
         start = end
     shown = read_progress(int.from_bytes(progress[:_TIME_SIZE]), progress[_TIME_SIZE:], seal) if progress else None
     return Notes(shown, tuple(lines))
+
+
+class ProgressReports:
+    """The messages about a job's progress, for one caller that waits for its result."""
+
+    def __init__(self, show: Callable[[JobProgress], object] | None, seal: Seal | None) -> None:
+        self._show, self._seal = show, seal
+        self._shown: JobProgress | None = None
+
+    def read(self, message: str) -> bool:
+        """Whether it is about progress, which is shown, or output. Then there is no need to look at the job."""
+        word, _, text = message.partition(" ")
+        if word == "output":
+            return True
+        if word != "progress":
+            return False
+        at, _, encoded = text.partition(" ")
+        if self._show is not None and (progress := read_progress(int(at), encoded, self._seal)) is not None:
+            self.show(progress)
+        return True
+
+    def show(self, progress: JobProgress) -> None:
+        if self._show is not None and progress != self._shown:
+            self._shown = progress
+            self._show(progress)
 
 
 def split_result(done: bytes | None) -> tuple[bytes | None, bytes | None]:

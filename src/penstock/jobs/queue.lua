@@ -24,6 +24,7 @@
 --   dead         ZSET    id -> died at, server ms                  owner: the operator
 --   failures     HASH    id -> its last failed attempts (failures) owner: the job
 --   notes        HASH    id -> progress and log (notes)            owner: the job
+--   output:<id>  STREAM  what the job emits (output); PX
 --   settled:<inc> SET    tokens that an incarnation settled outside of its turns; PX 60 s
 --   cancels:<inc> SET    tokens of running jobs that an incarnation is to cancel (cancelling)
 --   schedules, ticks, runs (schedule) · unique, throttle: (unique)
@@ -149,7 +150,8 @@ end
 --   rows          of the completed jobs (finished.lua); may be empty
 --   settlements   ids of `completed` jobs without a result; then `with_result` pairs of id and result; then `staged`
 --                 triples of id, result and effects (effects.lua); then for each other job: verb, token, delay in ms,
---                 text. The first of these may have the verb `note`, which settles nothing (see notes.lua)
+--                 text. The first of these may have the verbs `note` and `emit`, which settle nothing (see notes.lua
+--                 and output.lua)
 --
 -- Returns { "OK", positions of stale settlements, ms after which to take a turn even without a message (-1: wait for
 -- one), 1 if more jobs can be claimed at once, ms for which a suspect has waited (-1: none waits), due ticks (see
@@ -193,11 +195,15 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   local registered = registration ~= "" and releases.join(incarnation, registration, now)
   if registered then linger.declare(s, registered.batch) end
   local stale = {}
-  if ARGV[at] == "note" then
+  if ARGV[at] == "note" or ARGV[at] == "emit" then
     repeat
-      job.note(s, incarnation, ARGV[at + 1], ARGV[at + 3])
+      if ARGV[at] == "note" then
+        job.note(s, incarnation, ARGV[at + 1], ARGV[at + 3])
+      else
+        output.append(s, incarnation, ARGV[at + 1], ARGV[at + 3])
+      end
       at = at + 4
-    until ARGV[at] ~= "note"
+    until ARGV[at] ~= "note" and ARGV[at] ~= "emit"
     if #ids > 0 then held = redis.call("HMGET", base .. "held:" .. incarnation, unpack(ids)) end
   end
   job.complete(s, incarnation, ids, numbers, texts, held, stale, effects_of)

@@ -70,7 +70,7 @@ flag = {
   CALL = 1, -- of a task; else a bare value
   SUSPECT = 2, -- see recovery.lua
   REASON = 4, -- `failures` has an entry for the job
-  NOTES = 8, -- `notes` or `steps:` has something of the job; a running job may have the flag in its claim only
+  NOTES = 8, -- `notes`, `steps:` or `output:` has something of the job; a running job may have it in its claim only
   LIMITED = 16, -- it has limits; the next two bits say how many of them it has passed (limits.lua)
   UNIQUE = 128, -- it has a unique key (unique.lua). The highest bit, so that flags with it are 128 or more
 }

@@ -63,6 +63,13 @@ function results.get(id, now)
   return kept and #kept >= _kept.AT_ENDING and _kept.ends(kept) > now and _kept.ending(kept)
 end
 
+-- Deletes the result and the output of an earlier job with this id, before the id is used again.
+--- (id: str)
+--- uses: base
+function results.forget(id)
+  if redis.call("HDEL", base .. "results", id) == 1 then output.remove(id) end
+end
+
 -- The letter for how a job ended, from what `results.get` returned. Notes may precede it (notes.lua).
 --- (kept: str) -> str
 function results.letter(kept)

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import msgspec
 
 from penstock import codec, sealing
+from penstock.jobs.awaited import RESULTS, with_results
 from penstock.jobs.constants import SEALED
-from penstock.jobs.outputs import RESULTS, with_results
 from penstock.jobs.record import POWERS_AT, Record, pack_sections, read_sections, with_power
 from penstock.settings import Seal, Settings
 

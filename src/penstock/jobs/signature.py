@@ -211,10 +211,12 @@ class Signature:
 
         If no argument stands for a result, raises what `encode` raises.
         """
-        from penstock.jobs.outputs import is_output
+        from penstock.jobs.awaited import stands_for_results
 
         given = {**dict(zip(self._positional, args, strict=False)), **kwargs}
-        wanted = tuple((name, value) for name, value in given.items() if is_output(value) and name in self._named)
+        wanted = tuple(
+            (name, value) for name, value in given.items() if stands_for_results(value) and name in self._named
+        )
         if not wanted:
             return self.encode(args, kwargs, limit), ()
         if len(args) > len(self._positional) or len(given) < len(args) + len(kwargs):

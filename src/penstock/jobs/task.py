@@ -242,8 +242,8 @@ class Task(Generic[P, R]):
         Raises BadCall if the arguments do not fit, PayloadTooLarge, and ServerFull when the server is out of memory;
         then nothing was enqueued. With `using(durable=True)` also DurabilityUnavailable and NotDurable. One round trip.
 
-        With `using(after=…)` arguments may stand for results of those jobs: `job.output`, a list of them, or `RESULT`.
-        Then it raises JobNotFound for a job that is gone. One round trip for 250 jobs to wait for.
+        With `using(after=…)` arguments may stand for results of those jobs: `result_of(job)`, a list of them, or
+        `RESULT`. Then it raises JobNotFound for a job that is gone. One round trip for 250 jobs to wait for.
         """
         call = self.call(*args, **kwargs)
         if self.waiting is not None and self.waiting.after:

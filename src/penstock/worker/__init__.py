@@ -5,6 +5,7 @@ The modules of this folder, in reading order:
     worker.py             the rounds of one worker process: claim, run, settle, sleep
     app.py                what a worker needs from an app, and which settings can work
     notes.py              keeps the reports of running jobs until a turn carries them
+    emitted.py            the same for what they emit
     feed.py               one queue as the worker sees it: its incarnation, its turns, its claims
     turn_order.py         the queues of a worker, their shards, and the order of its turns in them
     open_feeds.py         the listener and the heartbeat of each queue that a worker serves
@@ -25,8 +26,9 @@ The modules of this folder, in reading order:
     isolation.py          runs in processes of their own, on the worker's side
     forkserver.py         the process that forks them
     event_loop.py         the event loop of a worker's processes
+    job_channel.py        the socket between them
     spawned.py            a process that is started afresh for a run, where the fork server fails
-    run_channel.py        the socket to a process that runs one job
+    run_channel.py        the worker's end of that socket
     supervisor.py         one or several worker processes, replaced when they die
     cancelling.py         ends running jobs that were cancelled
     child.py              one worker process, as its supervisor sees it

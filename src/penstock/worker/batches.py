@@ -10,7 +10,7 @@ from msgspec import structs
 from penstock.errors import ConfigurationError
 from penstock.jobs.batching import Batch
 from penstock.jobs.claims import Settlement
-from penstock.jobs.current import NoteSink
+from penstock.jobs.current import NoteSink, OutputSink
 from penstock.jobs.registry import Registry
 from penstock.jobs.shard_table import whole_name
 from penstock.worker.run import JobRun
@@ -29,6 +29,11 @@ class BatchRun(JobRun):
     def note_sink(self) -> NoteSink:
         """Adds each report of the call to every job of the batch."""
         return _EachMember(super().note_sink, [one.claim.token for one in self.members])
+
+    @property
+    def output_sink(self) -> OutputSink:
+        """Adds each chunk to the output of every job of the batch."""
+        return _OutputOfEach(super().output_sink, [one.claim.token for one in self.members])
 
     @property
     def shard(self) -> NoReturn:
@@ -62,6 +67,15 @@ class _EachMember:
     def add(self, token: bytes, progress: bytes = b"", line: bytes | None = None) -> None:
         for one in self._tokens:
             self._sink.add(one, progress, line)
+
+
+class _OutputOfEach:
+    def __init__(self, sink: OutputSink, tokens: Sequence[bytes]) -> None:
+        self._sink, self._tokens = sink, tokens
+
+    def emit(self, token: bytes, chunk: bytes) -> None:
+        for one in self._tokens:
+            self._sink.emit(one, chunk)
 
 
 def batch_run(members: Sequence[JobRun]) -> BatchRun:

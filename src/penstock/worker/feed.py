@@ -18,6 +18,7 @@ from penstock.jobs.claims import Claim, Registration, Settlement, TurnReply
 from penstock.jobs.finished import rows_of
 from penstock.jobs.shard import Shard
 from penstock.settings import SLEEPER_TTL_FACTOR, MiB
+from penstock.worker.emitted import PendingOutput
 from penstock.worker.notes import MOST_NOTES, PendingNotes
 from penstock.worker.shared_status import QueueStatus
 
@@ -91,6 +92,8 @@ class Feed:
         """The settlements that no turn has carried yet."""
         self.notes = PendingNotes(self.seal)
         """The reports of the running jobs that no turn has carried yet."""
+        self.output = PendingOutput(self.seal)
+        """What the running jobs have emitted and no turn has carried yet."""
         self.awake = True
         """False while the worker is registered as idle in this queue, or waits for the next due time."""
         self.wake_at = 0.0
@@ -113,6 +116,7 @@ class Feed:
         self.runs.clear()
         self.to_settle.clear()
         self.notes.clear()
+        self.output.clear()
         self.awake = True
         self.wake_at = 0.0
         self._publish(self._status)
@@ -198,6 +202,9 @@ class Feed:
             self.turns += 1
             n = self._count_to_send()
             self._sent, self.to_settle = self.to_settle[:n], self.to_settle[n:]
+            emitted = self.output.take((s.token for s in self._sent), self.held) if self.output else ()
+            if self.output:
+                self._settle_after_output()
             # A wake-up may arrive before the reply. Reset this now, so that the reply does not overwrite the wake-up.
             self.wake_at = self.tick_at = math.inf
             self._wanted = want
@@ -213,9 +220,17 @@ class Feed:
                 once=leave,
                 registration=structs.replace(self._registration, address=self.address) if self.turns == 1 else None,
                 notes=self.notes.take(s.token for s in self._sent) if self.notes else (),
+                emitted=emitted,
                 rows=self._rows,
             )
         return self._unanswered
+
+    def _settle_after_output(self) -> None:
+        """Leave the jobs to later turns of which this turn does not carry all that they have emitted."""
+        later = [one for one in self._sent if self.output.has(one.token)]
+        if later:
+            self._sent = [one for one in self._sent if not self.output.has(one.token)]
+            self.to_settle = [*later, *self.to_settle]
 
     def _rows(self, settlements: Sequence[Settlement]) -> bytes:
         """The rows of completed jobs (`finished.py`)."""
@@ -254,6 +269,7 @@ class Feed:
         for settlement in self._sent:
             self.held.pop(settlement.token, None)
             self.runs.pop(settlement.token, None)
+        self.output.forget([settlement.token for settlement in self._sent])
         for settlement in turn.stale:
             log.warning("settlement of job %s:%s refused: the job was taken back", self.shard.name, settlement.id)
         self._sent = []
@@ -284,12 +300,14 @@ class Feed:
 
     @property
     def must_send(self) -> bool:
-        """Whether settlements, reports that are due or an unanswered turn must reach the server."""
-        return bool(self.to_settle) or self._unanswered is not None or self.notes.are_due
+        """Whether settlements, reports or output that are due, or an unanswered turn must reach the server."""
+        return bool(self.to_settle) or self._unanswered is not None or self.notes.are_due or self.output.are_due
 
     def start_notes(self) -> None:
-        """From now on, begin a round when reports of the jobs are due. Call it on the worker's loop."""
-        self.notes.start(asyncio.get_running_loop(), self._round_due.set)
+        """From now on, begin a round when reports or output of the jobs are due. Call it on the worker's loop."""
+        loop = asyncio.get_running_loop()
+        self.notes.start(loop, self._round_due.set)
+        self.output.start(loop, self._round_due.set)
 
     def wake_up(self, messages: Iterable[str]) -> None:
         """Make the next turn due at the earliest time that one of these wake-ups names."""

@@ -46,12 +46,12 @@ import msgspec
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.definition import Definition
 from penstock.jobs.dependencies import ProcessScope
-from penstock.jobs.notes import encode_notes
 from penstock.jobs.record import Record
 from penstock.jobs.registry import Registry
 from penstock.settings import WorkerSettings
 from penstock.worker.event_loop import loop_factory
 from penstock.worker.execution import Execution
+from penstock.worker.job_channel import ChannelNotes, receive, send
 from penstock.worker.run import JobRun
 from penstock.worker.standard_streams import open_closed_streams
 
@@ -59,9 +59,6 @@ COMMAND: Final = struct.Struct(">cI")
 FORK, KILL = b"f", b"k"
 REPORT: Final = struct.Struct(">cIq")
 READY, BORN, ENDED = b"r", b"b", b"e"
-LENGTH: Final = struct.Struct(">I")
-NOTE: Final = b"\0"
-"""The first byte of a message in which the running job reports something, before its answer."""
 NOT_FORKED: Final = 1 << 32
 """The exit code that is reported for a child that could not be forked."""
 
@@ -321,27 +318,6 @@ def run_request(channel: socket.socket, request: RunRequest, loaded: LoadedModul
         pass
 
 
-class ChannelNotes:
-    """Sends each report of the job to the worker at once. Any thread may call it."""
-
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._is_open = True
-
-    def add(self, token: bytes, progress: bytes = b"", line: bytes | None = None) -> None:
-        message = NOTE + encode_notes(progress, () if line is None else (line,))
-        with self._lock:
-            if self._is_open and os.getpid() == self._pid:
-                send(self._channel, message)
-
-    def close(self) -> None:
-        """Drop later reports, because the answer follows. A thread that the job left behind may still make some."""
-        with self._lock:
-            self._is_open = False
-
-
 def _run(request: RunRequest, loaded: LoadedModules, notes: ChannelNotes) -> Settlement | str:
     """Return the settlement or, if the task could not be found, a text with the reason."""
     loaded.load(request.module, request.name)
@@ -362,7 +338,8 @@ def _run(request: RunRequest, loaded: LoadedModules, notes: ChannelNotes) -> Set
     run = execution.prepare(Claim(request.token, Record(request.body)), request.queue)
     if isinstance(run, Settlement):
         return run
-    run.own_notes, run.started_at = notes, time.monotonic()
+    run.own_notes = run.own_output = notes
+    run.started_at = time.monotonic()
     run.own_incarnation, run.is_sole = request.incarnation, request.is_sole
     run.own_shard = task.queue.first.beside(request.queue)  # not the task's queue if the job was moved
     if scope.is_empty and not definition.is_async:
@@ -417,26 +394,6 @@ def _run_in_async_hooks(execution: Execution, run: JobRun) -> Settlement:
 
 
 # --- length-prefixed messages ---
-
-
-def send(channel: socket.socket, data: bytes) -> None:
-    channel.sendall(LENGTH.pack(len(data)) + data)
-
-
-def receive(channel: socket.socket) -> bytes:
-    """Receive one message. Raises EOFError if the sender closes the channel before the message is complete."""
-    (size,) = LENGTH.unpack(_receive_exactly(channel, LENGTH.size))
-    return _receive_exactly(channel, size)
-
-
-def _receive_exactly(channel: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        chunk = channel.recv(min(size - len(data), 1 << 18))
-        if not chunk:
-            raise EOFError("the other side is gone")
-        data += chunk
-    return bytes(data)
 
 
 # --- processes and signals ---

@@ -36,13 +36,13 @@ from penstock.worker.forkserver import (
     COMMAND,
     FORK,
     KILL,
-    LENGTH,
     NOT_FORKED,
     READY,
     REPORT,
     Preparation,
     RunRequest,
 )
+from penstock.worker.job_channel import CHUNK, LENGTH
 from penstock.worker.processes import describe_exit
 from penstock.worker.run import JobRun
 from penstock.worker.run_channel import RunChannel
@@ -279,9 +279,13 @@ class Isolation:
 
 
 def _pass_on(run: JobRun, note: bytes) -> None:
-    """Keep a report of an isolated job until its worker takes the next turn."""
-    if run.feed is not None:
-        progress, *lines = decode_notes(note)
+    """Keep a report of an isolated job, or a chunk that it emits, until its worker takes the next turn."""
+    if run.feed is None:
+        return
+    if note[:1] == CHUNK:
+        run.feed.output.emit(run.claim.token, note[1:])
+    else:
+        progress, *lines = decode_notes(note[1:])
         for line in lines or (None,):
             run.feed.notes.add(run.claim.token, progress, line)
 

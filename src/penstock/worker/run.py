@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.jobs.claims import Claim
-from penstock.jobs.current import NoteSink
+from penstock.jobs.current import NoteSink, OutputSink
 from penstock.jobs.definition import Definition
 from penstock.jobs.middleware import JobContext
 from penstock.jobs.shard import Shard
@@ -34,6 +34,7 @@ class JobRun(msgspec.Struct, eq=False):
     Only in the process of an isolated run:
 
     own_notes        receives the reports of the job
+    own_output       receives what the job emits
     own_shard        the shard of the job
     own_incarnation  the incarnation of the worker that holds the job
     is_sole          whether the worker runs no other job meanwhile
@@ -50,6 +51,7 @@ class JobRun(msgspec.Struct, eq=False):
     thread: int = 0
     cancelled: bool = False
     own_notes: NoteSink | None = None
+    own_output: OutputSink | None = None
     own_shard: Shard | None = None
     stage: Stage | None = None
     steps: Steps | None = None
@@ -64,6 +66,14 @@ class JobRun(msgspec.Struct, eq=False):
             return self.feed.notes
         assert self.own_notes is not None
         return self.own_notes
+
+    @property
+    def output_sink(self) -> OutputSink:
+        """Receives what the job emits (see `CurrentJob.emit`)."""
+        if self.feed is not None:
+            return self.feed.output
+        assert self.own_output is not None
+        return self.own_output
 
     @property
     def shard(self) -> Shard:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from penstock.worker.forkserver import LENGTH, NOTE
+from penstock.worker.job_channel import CHUNK, LENGTH, NOTE
 
 
 class RunChannel:
@@ -19,7 +19,7 @@ class RunChannel:
         self.ended: asyncio.Future[int | None] = self._loop.create_future()
         """Its exit code, or None if that is not known."""
         self.on_note: Callable[[bytes], None] = lambda _: None
-        """Called with each report of the running job."""
+        """Called with each report of the running job, and each chunk that it emits, with its first byte."""
 
     async def begin(self, *messages: bytes) -> bool:
         """Send the messages that the process needs, the request last, and wait until it begins to run the job.
@@ -61,9 +61,9 @@ class RunChannel:
             while True:
                 (size,) = LENGTH.unpack(await self._receive_exactly(LENGTH.size))
                 message = await self._receive_exactly(size)
-                if message[:1] != NOTE:
+                if message[:1] not in (NOTE, CHUNK):
                     return message
-                self.on_note(message[1:])
+                self.on_note(message)
         except (OSError, EOFError):
             return None
 

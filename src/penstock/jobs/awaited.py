@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 
-class Output:
+class AwaitedResult:
     """Stands for the result of a job, as an argument of a job that waits for it. "": see `RESULT`.
 
     Not a dataclass, because msgspec would encode that as an argument like any other.
@@ -24,15 +24,15 @@ class Output:
 RESULTS: Final = "*results"
 """The name that scripts give to arrived results, beside the arguments of the call: pairs of a place and a result."""
 
-RESULT: Any = Output()
+RESULT: Any = AwaitedResult()
 """As an argument: the result of the job before; after a group or `after=[…]`, the list of their results."""
 
 
-def is_output(value: Any) -> bool:
-    """Whether an argument stands for results: an Output, or a list or tuple of nothing else."""
+def stands_for_results(value: Any) -> bool:
+    """Whether an argument stands for results: an AwaitedResult, or a list or tuple of nothing else."""
     if isinstance(value, list | tuple):
-        return bool(value) and all(isinstance(one, Output) for one in value)
-    return isinstance(value, Output)
+        return bool(value) and all(isinstance(one, AwaitedResult) for one in value)
+    return isinstance(value, AwaitedResult)
 
 
 def with_results(
