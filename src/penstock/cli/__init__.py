@@ -98,6 +98,7 @@ COMMANDS = (
     Command("queue rm", "penstock.cli.queue:rm", "remove an empty queue"),
     Command("job ls", "penstock.cli.job_list:ls", "list jobs by state, task, tenant, worker, id or age"),
     Command("job show", "penstock.cli.job:show_one", "show everything known about a job"),
+    Command("job output", "penstock.cli.job_output:output", "print what a job emits"),
     Command("job enqueue", "penstock.cli.job_enqueue:enqueue", "enqueue a call of a task"),
     Command("job why", "penstock.cli.job:why", "say why a job does not run"),
     Command("job tree", "penstock.cli.job_tree:tree", "show a job with the jobs that it waits for"),

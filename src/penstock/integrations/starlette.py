@@ -3,7 +3,7 @@
     app = Penstock()
     web = Starlette(routes=[…], lifespan=lifespan(app))
 
-Each request then finds the app by `app_of(request)`.
+Each request then finds the app by `app_of(request)`. `event_stream(job)` serves what a job emits to a browser.
 """
 
 from __future__ import annotations
@@ -14,16 +14,23 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Final, TypeAlias
 
+import msgspec
+
 from penstock.app import Penstock
-from penstock.errors import ConfigurationError
+from penstock.core.arguments import check_number
+from penstock.errors import BadCall, ConfigurationError, JobNotFound
 from penstock.integrations.requirements import needs
+from penstock.jobs.job import Job
+from penstock.jobs.output import JobOutput, OutputPart
 from penstock.settings import WorkerSettings
 from penstock.worker.worker import Worker
 
 with needs("starlette", "starlette"):
     from starlette.requests import HTTPConnection
+    from starlette.responses import PlainTextResponse, Response, StreamingResponse
+    from starlette.types import Receive, Scope, Send
 
-__all__ = ["app_of", "lifespan"]
+__all__ = ["app_of", "event_stream", "lifespan"]
 
 log = logging.getLogger("penstock.worker")
 
@@ -69,6 +76,62 @@ def app_of(connection: HTTPConnection) -> Penstock:
             "enter its lifespan, as in `with TestClient(web) as client:`"
         )
     return app
+
+
+def event_stream(job: Job[Any], *, keepalive: float = 15.0) -> Response:
+    """What a job emits, as Server-Sent Events: return it from a route, and read it with a browser's `EventSource`.
+
+    Each part is an event with its `id`, and with `{"chunk": …, "attempt": 1}` as data, also with `"missed"` if chunks
+    before it are gone. The last event has the type `end` and the status of the job, as in `{"status": "completed"}`;
+    then the client closes the source, which would connect again otherwise. A client that reconnects sends
+    `Last-Event-ID`, and gets what follows it, from any process.
+
+    keepalive  seconds after which a quiet stream sends a comment, so that proxies keep the connection
+
+    Answers 404 for an unknown job, and 400 for a `Last-Event-ID` that is no position. Round trips: as
+    `JobOutput.fetch`.
+    """
+    check_number("event_stream", "keepalive", keepalive, 0.1, 3600, "seconds from 0.1 to an hour")
+    return _EventStream(job, keepalive)
+
+
+class _EventStream(Response):
+    media_type = "text/event-stream"
+
+    def __init__(self, job: Job[Any], keepalive: float) -> None:
+        super().__init__()
+        self._job, self._keepalive = job, keepalive
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        after = HTTPConnection(scope).headers.get("last-event-id")
+        answer: Response
+        try:
+            output = self._job.output(after=after or None)
+            parts = await output.fetch.aio(0)
+        except (BadCall, JobNotFound) as error:
+            answer = PlainTextResponse(str(error), 404 if isinstance(error, JobNotFound) else 400)
+        else:
+            headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+            answer = StreamingResponse(self._events(output, parts), headers=headers, media_type=self.media_type)
+        await answer(scope, receive, send)
+
+    async def _events(self, output: JobOutput, parts: list[OutputPart]) -> AsyncIterator[bytes]:
+        yield b": output\n\n"
+        while True:
+            yield b"".join(map(_event, parts))
+            if output.has_ended:
+                break
+            parts = await output.fetch.aio(self._keepalive)
+            if not parts:
+                yield b": \n\n"
+        status = await self._job.status.aio()
+        yield b"event: end\ndata: %b\n\n" % msgspec.json.encode({"status": status})
+
+
+def _event(part: OutputPart) -> bytes:
+    missed = {"missed": part.missed} if part.missed else {}
+    data = {"chunk": part.chunk, "attempt": part.attempt, **missed}
+    return b"id: %b\ndata: %b\n\n" % (part.id.encode(), msgspec.json.encode(data))
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import re
 import struct
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -98,17 +98,30 @@ class OutputPage:
 
 
 def read_after(
-    bindings: QueueBindings, key: str, after: str, address: str, *, register: bool, seal: Seal | None = None
+    bindings: QueueBindings,
+    key: str,
+    after: str,
+    address: str,
+    *,
+    register: bool,
+    seal: Seal | None = None,
+    shows_sealed: bool = False,
 ) -> RoundTrip[OutputPage]:
     """Read the parts after a position; "": from the beginning. If `register`, the listener at `address` is notified of
     further ones; else it is deregistered.
     """
+
+    def open_block(body: bytes) -> bytes | sealing.Sealed:
+        if shows_sealed:
+            return sealing.opened_or_sealed(body, seal)
+        return sealing.open_body(body, seal, f"the output of job {bindings.keys.queue}:{key}")
+
     number, _, began = after.partition("-")
     args = (bindings.clock.now_ms, key, number or 0, began, address, int(register))
-    return bindings._call("read_output", args, partial(_page, f"the output of job {bindings.keys.queue}:{key}", seal))
+    return bindings._call("read_output", args, partial(_page, open_block))
 
 
-def _page(what: str, seal: Seal | None, reply: Sequence[Any]) -> OutputPage:
+def _page(open_block: Callable[[bytes], bytes | sealing.Sealed], reply: Sequence[Any]) -> OutputPage:
     lives, is_known, expires_in, top, begins_at, *blocks = reply
     parts: list[OutputPart] = []
     position = begins_at
@@ -117,7 +130,7 @@ def _page(what: str, seal: Seal | None, reply: Sequence[Any]) -> OutputPage:
         at, count, missed, attempt = _ABOUT.unpack_from(about)
         first = int(last) - count + 1
         missed = missed + first - position - 1 if first > position else 0
-        for number, chunk in enumerate(_chunks(sealing.open_body(encoded, seal, what), count), first):
+        for number, chunk in enumerate(_chunks(open_block(encoded), count), first):
             if number > position:
                 parts.append(OutputPart(f"{number}-{began}", chunk, attempt, at / 1000, missed))
                 missed = 0
@@ -126,8 +139,10 @@ def _page(what: str, seal: Seal | None, reply: Sequence[Any]) -> OutputPage:
     return OutputPage(bool(lives), bool(is_known), waits, position >= top, begins_at, parts)
 
 
-def _chunks(encoded: bytes, count: int) -> list[Any]:
+def _chunks(encoded: bytes | sealing.Sealed, count: int) -> list[Any]:
     """Damaged bytes, which another program wrote, give None for each chunk."""
+    if isinstance(encoded, sealing.Sealed):
+        return [encoded] * count
     try:
         found: list[Any] = msgspec.json.decode(encoded, type=list[Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -152,9 +167,11 @@ class JobOutput:
     It does not raise how the job ended: `job.result()` does.
     """
 
-    def __init__(self, shard: Shard, key: str, after: OutputPart | str | None, wait: float | None) -> None:
+    def __init__(
+        self, shard: Shard, key: str, after: OutputPart | str | None, wait: float | None, *, shows_sealed: bool = False
+    ) -> None:
         check_wait("output", wait)
-        self._shard, self._key, self._wait = shard, key, wait
+        self._shard, self._key, self._wait, self._shows_sealed = shard, key, wait, shows_sealed
         self._after = check_position("output(after=…)", after)
         self._parts: deque[OutputPart] = deque()
         self._was_seen = False
@@ -218,8 +235,9 @@ class JobOutput:
     def _read(self, address: str, *, register: bool) -> Operation[OutputPage]:
         seal = self._shard.settings.seal
         page: OutputPage = yield read_after(
-            self._shard.bindings, self._key, self._after, address, register=register, seal=seal
-        )
+            self._shard.bindings, self._key, self._after, address, register=register, seal=seal,
+            shows_sealed=self._shows_sealed,
+        )  # fmt: skip
         if not page.is_known and not self._was_seen:
             raise JobNotFound(
                 f"no job {self._shard.name}:{self._key}: never enqueued here, or it ended and its output has expired"

@@ -26,6 +26,7 @@ from penstock.jobs.job_list import JobPage, Jobs, JobSummary, Wanted, job_filter
 from penstock.jobs.listing import FoundJob
 from penstock.jobs.moving import move_jobs
 from penstock.jobs.options import EnqueueOptions, Options, job_start, options_of, value_sections
+from penstock.jobs.output import JobOutput
 from penstock.jobs.record import StoredJob, pack_sections
 from penstock.jobs.sealed import encode_limit, new_record
 from penstock.jobs.shard import Shard
@@ -110,6 +111,11 @@ class JobQuestioner(Questioner):
             if info.status is not Status.UNKNOWN:
                 return info
         raise JobNotFound(f"no job {key} in any queue: never enqueued here, or it finished and its result is gone")
+
+    def output(self, job_id: str, *, after: str | None = None, wait: float | None = 0.0) -> JobOutput:
+        """What a job emits; see `Job.output`. A chunk that this app cannot open is `Sealed`."""
+        job = self.open(job_id)
+        return JobOutput(job.shard, job.key, after, wait, shows_sealed=True)
 
     @verb
     def why(self, job_id: str) -> Operation[Explanation]:
