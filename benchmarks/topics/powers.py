@@ -287,7 +287,7 @@ def run_to_end(rig: Rig, queue: str) -> None:
 
 
 async def run_worker(rig: Rig, queue: str) -> None:
-    settings = WorkerSettings(queues=(queue,), burst=True, concurrency=100 if queue == "one_by_one" else 2)
+    settings = WorkerSettings(queues=(queue,), burst=True, concurrency={"one_by_one": 100, "answers": 10}.get(queue, 2))
     try:
         await Worker(rig.app, settings).run()
     finally:
@@ -301,3 +301,38 @@ async def do_nothing_with_three(a: int, b: int, text: str) -> None: ...
 
 
 async def do_nothing_for_all(numbers: list[int]) -> None: ...
+
+
+@TOPIC.scenario
+def emits(rig: Rig) -> Figures:
+    """Ten jobs that emit words side by side, on one worker in this process; beside an EVALSHA for each word"""
+    words, rounds, scripts = (
+        rig.at_pace(20_000, 100_000, 400_000),
+        rig.at_pace(3, 5, 9),
+        rig.at_pace(1000, 5000, 20_000),
+    )
+    answer: Task[[int], None] = rig.app.task(queue="answers", result_ttl=0)(emit_words)
+    key = rig.app.queue("answers").key("bare")
+    rates, single = list[float](), list[float]()
+    with raw_client(rig.app) as client:
+        script = client.register_script("return redis.call('XADD', KEYS[1], 'MAXLEN', 1000, '*', 'word', ARGV[1])")
+        for _ in range(rounds + 1):  # the first round warms up
+            single.append(1 / timed(partial(script, keys=[key], args=[WORD]), scripts))
+            rig.fill(answer.call(words // 10) for _ in range(10))
+            rates.append(words / timed(partial(run_to_end, rig, "answers")))
+        client.delete(key)
+    single, rates = single[1:], rates[1:]
+    ratio = Ratio(median(bare / rate for rate, bare in zip(rates, single, strict=True)), "an EVALSHA")
+    yield figure("an EVALSHA that appends a word", single, "words/s")
+    yield figure("emit, time per word", rates, "words/s", ratio=ratio, target=at_most(1.5, "ratio"))
+    yield figure("emit, one worker", rates, "words/s", target=at_least(20_000))
+
+
+WORD = "a word of 20 letters"
+
+
+async def emit_words(n: int) -> None:
+    for number in range(n):
+        current().emit(WORD)
+        if number % 20 == 0:
+            await asyncio.sleep(0)
