@@ -437,6 +437,26 @@ def test_a_dead_letter_runs_with_other_arguments(app: Penstock):
     assert job.result(timeout=0) == 0.5
 
 
+def test_a_semaphore_gets_a_limit_and_loses_it(app: Penstock):
+    with app.semaphore("market", limit=5):
+        assert act(acting(app), action="limit_semaphore", names=["market"], most=3).json()["done"] == "limit 3"
+        (one,) = ask(dashboard(app), "/api/locks").json()["semaphores"]
+        assert one["limit"] == 3
+        assert act(acting(app), action="limit_semaphore", names=["market"]).json()["done"] == "limit removed"
+        assert act(acting(app), action="limit_semaphore", names=["market"], most=0).status_code == 400
+
+
+def test_a_receiver_is_removed(app: Penstock, tmp_path: Path):
+    (tmp_path / "a.log").write_text("line\n" * 10)
+    app.files("logs").send([tmp_path / "a.log"], receivers=["one", "two"])
+    order: dict[str, Any] = {"action": "remove_receiver", "names": ["logs", "two"]}
+    assert act(acting(app), **order).status_code == 409
+    assert act(acting(app), **order, confirmed=True).json()["done"] == "1 receiver removed"
+    (channel,) = ask(dashboard(app), "/api/files").json()["channels"]
+    assert [one["name"] for one in channel["receivers"]] == ["one"]
+    assert act(acting(app), action="remove_receiver", names=["nothing", "x"], confirmed=True).status_code == 404
+
+
 def test_a_signal_is_sent_to_a_job(app: Penstock):
     @app.task(queue="q")
     async def approve() -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from penstock.cli.job_filter import EVERY, Listed
 from penstock.cli.where import HERE, AsJson, Limit, Where
@@ -11,6 +11,9 @@ from penstock.jobs.status import Status
 from penstock.jobs.why import FOREVER
 from penstock.ops.wording import age, ago, many
 from penstock.terminal.tables import headings, note, show, show_json, show_table
+
+MOST_REASONS = 100
+"""Dead letters whose reasons a list shows; each costs a round trip."""
 
 
 def ls(
@@ -38,19 +41,25 @@ def ls(
     with where.open() as inspector:
         found = inspector.jobs.find(matching.queue, limit=limit, cursor=cursor, **matching.wanted())
         now = inspector.now()
+        dead = [job.id for job in found.jobs if job.status is Status.DEAD and job.ended is None]
+        reasons = inspector.jobs.reasons(*dead[:MOST_REASONS]) if not as_json else {}
     if as_json:
         return show_json(found)
-    if found.jobs:
-        (show_ended if found.jobs[0].ended is not None else show_jobs)(found.jobs, now)
+    if found.jobs and found.jobs[0].ended is not None:
+        show_ended(found.jobs, now)
+    elif found.jobs:
+        show_jobs(found.jobs, now, reasons)
     else:
         show("No job matches." if found.cursor is None else "No job matches so far.")
     note_rest(found)
 
 
-def show_jobs(jobs: Iterable[JobSummary], now: float) -> None:
-    """Print a table of jobs."""
-    columns = headings("job:name", "state:name", "for", "task:text", "tenant:text", "attempts", "worker:name")
-    show_table(columns, ([*_row(job, now)] for job in jobs))
+def show_jobs(jobs: Iterable[JobSummary], now: float, reasons: Mapping[str, str] | None = None) -> None:
+    """Print a table of jobs, with the reasons of dead letters if there are any."""
+    names = ("job:name", "state:name", "for", "task:text", "tenant:text", "attempts", "worker:name")
+    if not reasons:
+        return show_table(headings(*names), ([*_row(job, now)] for job in jobs))
+    show_table(headings(*names, "reason:text"), ([*_row(job, now), reasons.get(job.id, "")] for job in jobs))
 
 
 def _row(job: JobSummary, now: float) -> Iterable[str]:

@@ -234,9 +234,10 @@ class TaskStats:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What the tasks of some queues did lately, the busiest first. `examined`: the jobs that it is made from.
+    """Counts and times of tasks, the busiest first.
 
-    now  server seconds
+    examined  the number of ended jobs that were read for it
+    now       seconds since 1970 by the server's clock
     """
 
     tasks: list[TaskStats]

@@ -19,6 +19,7 @@ from penstock.jobs.constants import CALL, UNIQUE
 from penstock.jobs.counts import Counts
 from penstock.jobs.dead_letters import DeadLetter, dead_letter
 from penstock.jobs.editing import requeue_edited
+from penstock.jobs.failures import Failures
 from penstock.jobs.finished import ENDED_STATES
 from penstock.jobs.finished_list import find_row
 from penstock.jobs.job import Job, JobInfo
@@ -284,6 +285,16 @@ class JobQuestioner(Questioner):
         if status is not Status.DEAD or found.record is None:
             raise PenstockError(f"job {job_id} is not a dead letter: it is {status}")
         return dead_letter(job.shard, job.key, found.record.since / 1000, found.record, found.failures)
+
+    @verb
+    def reasons(self, *ids: str) -> Operation[dict[str, str]]:
+        """Why these jobs became dead letters, without those that are none. One round trip for each."""
+        found: dict[str, str] = {}
+        for job in map(self.open, ids):
+            stored: StoredJob = yield job.shard.bindings.show(job.key)
+            if status_of(stored) is Status.DEAD and stored.failures:
+                found[job.id] = Failures.read(stored.failures).reason
+        return found
 
     @verb
     def repair_dead(self, job_id: str, arguments: Mapping[str, Any]) -> Operation[ActionOutcome]:

@@ -33,7 +33,7 @@ class Order(msgspec.Struct):
     names: list[str] = []
     reason: str = ""
     text: str = ""
-    """What was typed as JSON: the arguments of a job, or the value of a signal."""
+    """The arguments of a job, or the value of a signal, as the user typed them in JSON."""
     most: int | None = None
     weight: float = 1.0
     until: int = 0
@@ -42,6 +42,11 @@ class Order(msgspec.Struct):
     confirmed: bool = False
     user: str = ""
     """The visitor that sent it, whatever the request says."""
+
+    def two_names(self) -> tuple[str, str]:
+        if len(self.names) != 2:
+            raise ValueError(f"{self.action} needs the names of a channel and of a receiver")
+        return self.names[0], self.names[1]
 
     def only_id(self) -> str:
         if len(self.ids) != 1:
@@ -83,6 +88,7 @@ DESTROYS = {
     "remove_files",
     "break",
     "stop_worker",
+    "remove_receiver",
     "cancel_matching",
     "remove_matching",
 }
@@ -116,6 +122,8 @@ class Actions:
             "requeue_group": self.requeue_group,
             "remove_group": self.remove_group,
             "break": self.break_locks,
+            "limit_semaphore": self.limit_semaphore,
+            "remove_receiver": self.remove_receiver,
             "move": self.move,
             "retry_files": self.retry_files,
             "remove_files": self.remove_files,
@@ -214,9 +222,8 @@ class Actions:
 
     def _dead_files(self, order: Order) -> DeadFiles:
         """Those of a receiver. `names` are the channel and the receiver."""
-        if len(order.names) != 2:
-            raise ValueError(f"{order.action} needs the names of a channel and of a receiver")
-        return self._ask.files.open(order.names[0]).receiver(order.names[1]).dead
+        channel, receiver = order.two_names()
+        return self._ask.files.open(channel).receiver(receiver).dead
 
     async def requeue(self, order: Order) -> Done:
         return _summary(await self._ask.jobs.requeue_dead.aio(*order.ids), "requeued")
@@ -266,6 +273,17 @@ class Actions:
         held = await self._ask.coordination.held_locks.aio(order.names)
         broken = await self._ask.coordination.break_locks.aio(held, order.reason or "broken from the dashboard")
         return _counted(len(broken), "lock", "broken")
+
+    async def limit_semaphore(self, order: Order) -> Done:
+        """Store a limit; without `most`, each program has its own again."""
+        await self._ask.coordination.limit_semaphore.aio(order.only_name(), order.most)
+        return Done(f"limit {order.most}" if order.most is not None else "limit removed", "limited")
+
+    async def remove_receiver(self, order: Order) -> Done:
+        channel, receiver = order.two_names()
+        await self._ask.files.channel.aio(channel)
+        left = await self._ask.files.open(channel).receiver(receiver).leave.aio()
+        return _counted(int(left), "receiver", "removed")
 
 
 def _log(user: str, order: Order, outcome: str) -> None:

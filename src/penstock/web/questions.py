@@ -226,7 +226,7 @@ class Questions:
         return Json({"limits": await queue.limits.aio()})
 
     async def tasks(self, request: Request) -> Response:
-        """What the tasks did lately: all that is kept, or the last `since` seconds."""
+        """Counts and times of each task, from all rows that are kept or from the last `since` seconds."""
         text = request.query_params.get("since")
         if text is not None and not text.isdecimal():
             raise ValueError(f"since={text}: seconds")

@@ -1,36 +1,51 @@
 // The channels of files, and the files that a receiver could not save.
 
 import { html, useEffect, useState } from "./ui.js";
-import { Careful, Loading, Problem, Table, Tag, act, mono, seen, teach, useAnswer } from "./components.js";
-import { number, rate, size, t } from "./text.js";
+import { Careful, Choice, Loading, Menu, Problem, Table, Tag, act, mono, seen, teach, useAnswer } from "./components.js";
+import { age, number, rate, size, t } from "./text.js";
 
-function Receivers({ channel, now }) {
-  return html`<${Table} label=${t("receivers")} rows=${channel.receivers} none=${t("none.receivers")} columns=${[
-    [t("receiver"), (row) => mono(row.name)], [t("state"), (row) => t(`receiver.${row.state}`)],
-    [t("behind"), (row) => t("records", { n: number(row.behind) }), "n"],
-    [t("dead-files"), (row) => (row.dead_files ? html`<a href=${`#/deadfiles/${encodeURIComponent(channel.name)}?receiver=${encodeURIComponent(row.name)}`}>${number(row.dead_files)}</a>` : "0"), "n"], [t("process"), (row) => mono(row.holder)], [t("heard-of"), (row) => seen(now, row.seen)]]} />`;
+/** What a receiver has got per second since the last answer, and how long the rest takes at that speed. */
+function left(row, speed) {
+  if (!row.behind) return t("nothing-left");
+  return speed > 0 ? t("left-at", { n: rate(speed), age: age(row.behind / speed) }) : t("stands");
 }
 
-export function Files() {
-  const [answer, error] = useAnswer("files", 2000);
+function Receivers({ channel, now, speeds, mayAct, again }) {
+  const columns = [
+    [t("receiver"), (row) => mono(row.name)], [t("state"), (row) => t(`receiver.${row.state}`)],
+    [t("behind"), (row) => t("records", { n: number(row.behind) }), "n"],
+    [t("remaining"), (row) => left(row, speeds[row.name]), "n"],
+    [t("dead-files"), (row) => (row.dead_files ? html`<a href=${`#/deadfiles/${encodeURIComponent(channel.name)}?receiver=${encodeURIComponent(row.name)}`}>${number(row.dead_files)}</a>` : "0"), "n"], [t("process"), (row) => mono(row.holder)], [t("heard-of"), (row) => seen(now, row.seen)],
+  ];
+  if (mayAct) columns.push([t("actions"), (row) => html`<${Menu} name=${row.name}><${Choice} what=${t("receiver.remove")}><${Careful} label=${t("remove")} then=${again}
+    question=${t("remove.receiver", { receiver: row.name, channel: channel.name, n: number(row.behind) })} order=${{ action: "remove_receiver", names: [channel.name, row.name] }} /><//><//>`, "n"]);
+  return html`<${Table} label=${t("receivers")} rows=${channel.receivers} none=${t("none.receivers")} columns=${columns} />`;
+}
+
+/** How far the sender and each receiver of a channel are, to compare two answers. */
+const places = (channel) => ({ "": channel.last, ...Object.fromEntries(channel.receivers.map((row) => [row.name, channel.last - row.behind])) });
+
+function speedsOf(channel, now, before) {
+  const here = places(channel), seconds = before ? now - before.at : 0;
+  const speeds = Object.fromEntries(Object.entries(here).map(([name, at]) => [name, seconds > 0 ? Math.max(0, (at - (before.here[name] ?? at)) / seconds) : 0]));
+  return { at: now, here, speeds };
+}
+
+export function Files({ mayAct }) {
+  const [answer, error, again] = useAnswer("files", 2000);
   const [before, keep] = useState({});
   useEffect(() => {
-    if (!answer) return;
-    keep((old) => Object.fromEntries(answer.channels.map((channel) => {
-      const last = old[channel.name], seconds = last ? answer.now - last.at : 0;
-      const speed = seconds > 0 ? Math.max(0, (channel.last - last.last) / seconds) : 0;
-      return [channel.name, { at: answer.now, last: channel.last, speed }];
-    })));
+    if (answer) keep((old) => Object.fromEntries(answer.channels.map((channel) => [channel.name, speedsOf(channel, answer.now, old[channel.name])])));
   }, [answer]);
   return html`<h1>${t("page.files")}</h1><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
     ${answer && !answer.channels.length && html`<div class="card none">${teach(t("none.channels"), 'app.files("access").send(["access.log"], receivers=["agg-1"])')}</div>`}
     ${answer?.channels.map((channel) => html`<div class="card" key=${channel.name}>
       <div class="head"><h2 class="mono">${channel.name}</h2>
         <${Tag} state=${channel.closed ? "" : "good"}>${t(channel.closed ? "closed" : "open")}<//>
-        <span class="quiet">${t("sending", { n: channel.sending })} · ${t("blocks-per-second", { n: rate(before[channel.name]?.speed) })}</span></div>
+        <span class="quiet">${t("sending", { n: channel.sending })} · ${t("blocks-per-second", { n: rate(before[channel.name]?.speeds[""]) })}</span></div>
       <p>${t("window", { held: size(channel.bytes), limit: size(channel.limit), peak: size(channel.peak) })}</p>
       <div class="bar" role="img" aria-label=${t("window", { held: size(channel.bytes), limit: size(channel.limit), peak: size(channel.peak) })}><i style=${{ width: `${(100 * channel.bytes) / channel.limit}%` }}></i></div>
-      <p></p><${Receivers} channel=${channel} now=${answer.now} /></div>`)}`;
+      <p></p><${Receivers} channel=${channel} now=${answer.now} speeds=${before[channel.name]?.speeds ?? {}} mayAct=${mayAct} again=${again} /></div>`)}`;
 }
 
 /** The files that a receiver could not save. */

@@ -1,12 +1,22 @@
 // Locks and the other means of coordination: who holds them, and who waits.
 
 import { html } from "./ui.js";
-import { Careful, Loading, Problem, Table, mono, teach, useAnswer } from "./components.js";
+import { Careful, Choice, Loading, Menu, Problem, Table, act, mono, teach, useAnswer } from "./components.js";
 import { age, number, t } from "./text.js";
 
 const owner = (one) => (one ? html`<span class="mono">${one.host ? `${one.host}:${one.pid}` : t("another-library")}</span>${one.age !== null && one.age !== undefined ? html` <span class="quiet">${age(one.age)}</span>` : ""}` : html`<span class="quiet">${t("nobody")}</span>`);
 const owners = (some) => html`${some.slice(0, 5).map((one) => html`<div>${owner(one)}${one.permits > 1 ? ` × ${one.permits}` : ""}</div>`)}${some.length > 5 ? html`<span class="quiet">${t("and-more", { n: some.length - 5 })}</span>` : ""}`;
 const waiters = (row) => (row.waiting ? html`<details><summary>${number(row.waiting)}</summary>${owners(row.waiters || row.candidates || [])}</details>` : "0");
+
+function SemaphoreMenu({ row, again }) {
+  const set = (event) => {
+    event.preventDefault();
+    act({ action: "limit_semaphore", names: [row.name], most: Number(event.target.elements.most.value) }, { then: again });
+  };
+  return html`<${Menu} name=${row.name}>
+    <${Choice} what=${t("semaphore.limit")}><form onSubmit=${set}><input type="number" name="most" min="1" required defaultValue=${row.limit ?? row.held} aria-label=${t("limit")} /><button>${t("weigh")}</button></form><//>
+    <${Choice} what=${t("semaphore.own")}><button disabled=${row.limit === null} onClick=${() => act({ action: "limit_semaphore", names: [row.name] }, { then: again })}>${t("remove")}</button><//><//>`;
+}
 
 export function Locks({ mayAct }) {
   const [answer, error, again] = useAnswer("locks");
@@ -19,7 +29,8 @@ export function Locks({ mayAct }) {
   }
   const parts = answer && [
     ["locks", lockColumns],
-    ["semaphores", [named, [t("held"), (row) => html`${number(row.held)}${row.limit ? ` / ${row.limit}` : ""}`, "n"], [t("holders"), (row) => owners(row.holders)], waiting]],
+    ["semaphores", [named, [t("held"), (row) => number(row.held), "n"], [t("limit"), (row) => (row.limit === null ? html`<span class="quiet">${t("limit.own")}</span>` : number(row.limit)), "n"], [t("holders"), (row) => owners(row.holders)], waiting,
+      ...(mayAct ? [[t("actions"), (row) => html`<${SemaphoreMenu} row=${row} again=${again} />`, "n"]] : [])]],
     ["rwlocks", [named, [t("writer"), (row) => owner(row.writer)], [t("readers"), (row) => html`${number(row.reading)} ${owners(row.readers)}`], waiting]],
     ["elections", [named, [t("leader"), (row) => owner(row.leader)], [t("announced"), (row) => mono(row.leader?.value ?? "")], [t("term"), (row) => mono(row.term ?? ""), "n"], waiting]],
     ["latches", [named, [t("left"), (row) => `${number(row.left)} / ${number(row.count)}`, "n"], [t("waiting"), (row) => number(row.waiting), "n"]]],
