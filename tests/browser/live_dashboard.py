@@ -38,6 +38,9 @@ def prepare(app: Penstock) -> None:
         long.claim(1)[0].fail(LONG)
     for n in range(200):
         long.put(n, tenant=f"{ARABIC}-{n}" if n % 2 else f"tenant-{n}-{NASTY}"[:120])
+    for n, tag in enumerate((NASTY[:60], ARABIC, LONG[:60])):
+        long.put(n, tenant="tags", tags=[tag], delay=3600)
+        app.semaphore(f"{tag[:40]}-{n}", limit=2, lease=600).acquire()
     app.lock(f"lock:{LONG[:180]}", lease=600).acquire()
     app.mailbox(NASTY).post({"text": "hi"})
     app.chats.create(["ada", "bo"], sender="cy", message={"text": "hi"}, id="ops")
@@ -51,6 +54,18 @@ async def flood(app: Penstock) -> None:
         for item in await app.queue("work").claim.aio(20):
             await item.complete.aio()
         await asyncio.sleep(0.2)
+
+
+def enqueue_odd_tasks(app: Penstock) -> None:
+    """Tasks and tenants whose names are long, right-to-left, or HTML."""
+    for name in (f"{ARABIC}.send", NASTY[:100], LONG[:200]):
+
+        @app.task(queue="odd", name=name)
+        async def odd(n: int) -> None:
+            if n == 3:
+                raise ValueError(f"{ARABIC} {NASTY}")
+
+        app.enqueue_many(odd.using(tenant=name[:100]).call(n) for n in range(4))
 
 
 def main() -> None:
@@ -88,8 +103,12 @@ def main() -> None:
         async def merge(parts: list[int]) -> None: ...
 
         async def at_work() -> None:
-            await asyncio.gather(Worker(app, WorkerSettings(queues=("tasks", "flow"))).run(), flood(app))
+            await asyncio.gather(
+                Worker(app, WorkerSettings(queues=("tasks", "flow", "odd"), release=f"{ARABIC} <b>1</b>")).run(),
+                flood(app),
+            )
 
+        enqueue_odd_tasks(app)
         app.enqueue_many(charge.call("ada") for _ in range(3))
         parts = [part.enqueue(n) for n in range(3)]
         merge.using(after=parts, id="merge").enqueue([result_of(one) for one in parts])

@@ -1,5 +1,6 @@
 """A browser looks at every page of the dashboard, and uses it. `make test-browser` installs what this needs."""
 
+import json
 import os
 import re
 import shutil
@@ -38,7 +39,11 @@ PAGES = {
     "job/flow:approve": "wait_for approved",
     "dead/long": "Dead letters of long",
     "job/long:one": "Reason",
-    "queue/long": "50 of 202",
+    "queue/long": "50 of 203",
+    "tasks": "flow",
+    "jobs/odd": "completed",
+    "jobs/long?tag=xxx": "searched",
+    "dead/odd": "ValueError",
 }
 
 
@@ -68,9 +73,12 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
-@pytest.fixture(params=["light", "dark", "phone"])
+WIDTHS = {"phone": 390, "tablet": 820}
+
+
+@pytest.fixture(params=["light", "dark", "phone", "tablet"])
 def look(request: pytest.FixtureRequest) -> dict[str, Any]:
-    size = {"width": 390, "height": 800} if request.param == "phone" else {"width": 1280, "height": 800}
+    size = {"width": WIDTHS.get(request.param, 1280), "height": 800}
     return {"viewport": size, "color_scheme": "dark" if request.param == "dark" else "light", "locale": "en-GB"}
 
 
@@ -94,8 +102,8 @@ def page(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator
 
 
 def is_fault(line: Any) -> bool:
-    """An answer 404 is one of ours, which the page reports."""
-    return line.type in {"error", "warning"} and "404" not in line.text
+    """An answer 400 or 404 is one of ours, which the page reports."""
+    return line.type in {"error", "warning"} and not re.search("status of 40[04]", line.text)
 
 
 def go(page: Any, to: str) -> None:
@@ -113,6 +121,111 @@ def test_every_page_is_shown_without_a_fault(page: Any, look: dict[str, Any], re
         if folder := os.environ.get("PENSTOCK_SCREENSHOTS"):
             page.locator(".side .end .mono").evaluate("place => { place.textContent = 'valkey://localhost:6379'; }")
             page.screenshot(path=f"{folder}/{re.sub('[^a-z]+', '-', to)}-{request.node.callspec.id}.png")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_page_fits_in_chinese(page: Any, width: int):
+    page.set_viewport_size({"width": width, "height": 800})
+    page.get_by_role("combobox", name="Language").select_option("zh")
+    page.get_by_role("heading", name="概览").wait_for()
+    for to in PAGES:
+        go(page, to)
+        page.locator("main h1").first.wait_for()
+        page.locator("main [aria-busy]").first.wait_for(state="detached")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), to
+        headings = page.locator("main h1, main .card > h2, main th").all_inner_texts()
+        names = re.compile(r"[A-Za-z]{4,}")
+        known = re.compile("reports|mail|bulk|tasks|flow|long|odd|guild|merge|approve|part|book|invoice")
+        plain = [text for text in headings if names.search(text) and not known.search(text)]
+        assert plain == [], to
+
+
+def rows(page: Any, place: str) -> list[dict[str, str]]:
+    """The rows of the first table in a place of the page, by their headings."""
+    table = page.locator(place).locator("table").first
+    table.wait_for()
+    found = table.evaluate("""table => [...table.querySelectorAll("tr")].map(
+        row => [...row.cells].map(cell => cell.innerText))""")
+    return [dict(zip(found[0], row, strict=True)) for row in found[1:]]
+
+
+def number(text: str) -> int:
+    return int(re.sub(r"\D", "", text) or 0)
+
+
+def test_the_numbers_are_those_of_the_command_line(page: Any, address: str):
+    """Of the queues in which nothing happens now."""
+    server = page.request.get(f"{address}api/overview").json()["location"].partition(",")[0]
+
+    def told(*words: str) -> Any:
+        command = [sys.executable, "-m", "penstock", *words, "--json", "--url", server]
+        return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    names = ("Ready", "Delayed", "Running", "Dead")
+    shown = {row["Queue"]: [number(row[name]) for name in names] for row in rows(page, "main")}
+    for queue in told("queue", "ls"):
+        if queue["name"] not in {"work", "elsewhere"}:
+            assert shown[queue["name"]] == [queue["counts"][name.lower()] for name in names], queue["name"]
+    go(page, "tasks")
+    page.get_by_role("heading", name="Tasks").wait_for()
+    shown_tasks = {
+        (row["Queue"], row["Task"]): (number(row["Completed"]), number(row["Failed for good"]))
+        for row in rows(page, "main")
+    }
+    for task in told("task", "ls")["tasks"]:
+        if task["queue"] not in {"work", "tasks"}:
+            key = task["queue"], task["task"] or "(values)"
+            assert shown_tasks[key] == (task["completed"], task["failed"])
+    go(page, "queue/long")
+    page.get_by_role("heading", name="Who waits").wait_for()
+    place = ".card:has(h2:text('Who waits'))"
+    tenants = {row["Tenant"].strip(): number(row["Ready"]) for row in rows(page, place)}
+    largest = told("queue", "show", "long", "--tenants", "50")["largest"]
+    assert {name: tenants.get(name) for name in (one["name"] for one in largest)} == {
+        one["name"]: one["counts"]["ready"] for one in largest
+    }
+    go(page, "workers")
+    page.get_by_role("heading", name="Workers").wait_for()
+    processes = {row["Worker"] for row in rows(page, "main")}
+    assert {one["name"] for one in told("worker", "ls")} <= processes | {""}
+
+
+def test_a_tenant_is_paused_in_its_menu(page: Any):
+    go(page, "queue/bulk")
+    page.get_by_role("button", name="Actions on acme").click()
+    dialog = page.locator("dialog[open]")
+    dialog.get_by_role("button", name="Pause").click()
+    dialog.get_by_role("button", name="Resume").click()
+    dialog.get_by_role("button", name="Close").click()
+    sync_api.expect(dialog).to_be_hidden()
+
+
+def test_a_dead_letter_is_edited_and_a_mistake_stays_on_the_page(page: Any):
+    go(page, "jobs/odd?state=dead")
+    page.locator("tbody a.mono").first.click()
+    page.get_by_role("button", name="Edit and run").click()
+    dialog = page.locator("dialog[open]")
+    dialog.get_by_role("textbox").fill("{")
+    dialog.get_by_role("button", name="Edit and run").click()
+    dialog.get_by_text("is not JSON").wait_for()
+    assert dialog.get_by_role("textbox").input_value() == "{"
+
+
+def test_a_shortened_id_is_copied_whole(page: Any):
+    go(page, "jobs/odd?state=completed")
+    link = page.locator("tbody a.mono").first
+    link.wait_for()
+    whole = link.get_attribute("title")
+    assert (
+        link.evaluate("""one => {
+        const range = document.createRange(), chosen = getSelection();
+        range.selectNodeContents(one);
+        chosen.removeAllRanges();
+        chosen.addRange(range);
+        return chosen.toString();
+    }""")
+        == whole
+    )
 
 
 def test_numbers_change_while_it_is_open(page: Any):

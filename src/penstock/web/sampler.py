@@ -81,7 +81,8 @@ class Sampler:
         if time.monotonic() - self._history_at >= HISTORY_INTERVAL:
             found = [await self._inspector.history.moments.aio(name) for name in self._names]
             by_queue = [points(moments, 10, at) for moments in found]
-            self._history = summed(by_queue)
+            # An idle queue has no point in the interval that is not over: the sum of the others would look like a fall.
+            self._history = [point for point in summed(by_queue) if point[0] < at - at % 10]
             self.sparks = {
                 name: sampled([point[4] for point in history[-_SPARK_POINTS:]])
                 for name, history in zip(self._names, by_queue, strict=True)
