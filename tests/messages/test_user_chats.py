@@ -21,8 +21,8 @@ def dying(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`dying("join")`: the process dies before the script of this name is sent, or with `after=True` after that."""
 
     def arm(name: str, *, after: bool = False) -> None:
-        for engine in (app._driver.blocking, app._driver.aio):
-            send, several = engine.send, engine.send_parallel
+        for engine, verb in ((app._driver.blocking, "send"), (app._driver.aio, "call")):
+            send, several = getattr(engine, verb), engine.send_parallel
 
             async def dies(call: RoundTrip[Any], patience: float, *first: Any, send: Any = send) -> Any:
                 if call.script.name == name and not after:
@@ -37,7 +37,7 @@ def dying(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> Any:
                     raise ProcessDied
                 return await several(calls, patience)
 
-            monkeypatch.setattr(engine, "send", dies)
+            monkeypatch.setattr(engine, verb, dies)
             monkeypatch.setattr(engine, "send_parallel", all_die)
 
     return arm

@@ -195,7 +195,7 @@ class QueueModel:
         if not self.alive(incarnation):
             return None
         mine = self.incarnations[incarnation]
-        mine.alive_until = self.now + lease
+        mine.alive_until = max(self.now + lease, mine.alive_until if mine.idle else 0)
         mine.cancels &= {claim[:6] + key.encode() for key, claim in mine.held.items()}
         return sorted(mine.cancels)
 
@@ -397,6 +397,7 @@ class QueueModel:
         assert idle or reply.due_in is None or b"next_expiry" in after["meta"]
         mine.number, mine.given = number, tuple(claim.token for claim in reply.claims)
         mine.alive_until = self.now + (max(sleep, lease) if idle and not mine.held else lease)
+        mine.idle = idle
         if once and not mine.held and not idle:
             del self.incarnations[incarnation]
 

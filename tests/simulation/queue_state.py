@@ -138,6 +138,8 @@ class Incarnation:
     """Of a trial that is watched: how many of them a suspect survives together with its host."""
     held: dict[str, bytes] = field(default_factory=dict)
     """Key -> claim, as the server stores it; the first six bytes are its number."""
+    idle: bool = False
+    """Its last turn registered it as idle."""
     cancels: set[bytes] = field(default_factory=set)
     """Tokens of the jobs that it is asked to cancel."""
     number: int = 0

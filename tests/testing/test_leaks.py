@@ -42,7 +42,9 @@ async def test_a_parked_job_is_no_leak(app: Penstock):
 
 def change_row(raw: Any, base: str, **fields: Any) -> None:
     row = msgspec.structs.replace(read_row(raw.hget(base + "meta", "row")), **fields)
-    raw.hset(base + "meta", "row", b"".join(map(msgspec.msgpack.encode, (FORMAT, row.idle_until, row))))
+    next_history, entered = 0, 0
+    values = FORMAT, row.idle_until, row, next_history, entered
+    raw.hset(base + "meta", "row", b"".join(map(msgspec.msgpack.encode, values)))
 
 
 DAMAGES: list[tuple[str, Callable[[Any, str], Any]]] = [
