@@ -44,7 +44,7 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
         rows = [
             (
                 one.step,
-                one.does,
+                f"{one.does} {one.job}".rstrip(),
                 one.state if one.ends is None else f"{one.state}, ends {_when(one.ends, now)}",
                 ago(one.at, now),
             )

@@ -56,7 +56,7 @@ function Timeline({ job }) {
   const state = { done: "good", failed: "bad", waiting: "", "timed out": "warn" };
   const events = [
     job.enqueued && [job.enqueued, t("event.enqueued")],
-    ...job.steps.map((step) => [step.at, html`<span class="mono">${step.step}</span> ${step.does !== step.step && html`<span class="quiet mono">${step.does}</span>`}
+    ...job.steps.map((step) => [step.at, html`<span class="mono">${step.step}</span> ${step.does !== step.step && html`<span class="quiet mono">${step.does}</span>`} ${step.job && html`<span class="mono">${link("job", step.job)}</span>`}
       ${" "}<${Tag} state=${state[step.state]}>${t(`step.${step.state}`)}<//> ${step.ends && step.ends > job.now && html`<span class="quiet">${t("due-in", { age: age(step.ends - job.now) })}</span>`}`]),
     ...job.log.map((line) => [line.at, html`<code>${line.text}</code>`]),
     job.claimed && [job.claimed, t("event.claimed", { worker: job.worker })],
