@@ -19,7 +19,8 @@ from penstock.jobs.batching import Batch
 from penstock.jobs.claims import Settlement
 from penstock.jobs.current import current
 from penstock.jobs.durable import step
-from penstock.jobs.flow import group
+from penstock.jobs.durable_bindings import ChildRow, StepBindings, suspension
+from penstock.jobs.flow import chain, group
 from penstock.jobs.limits import Concurrency, Limit, Rate
 from penstock.jobs.retry import Retry
 from penstock.jobs.stage import Stage
@@ -45,6 +46,10 @@ PLAIN = "without a power"
 LIMITS = ("a limit of 100 keys", "a rate of 100 keys", "a rate of 100 keys, by weight")
 
 FLOW = "with a job that waits for it"
+
+DEPENDENCY = "a job that waits for another"
+
+CHILD = "a job that runs a child"
 
 TOGETHER = "batch handler of 100"
 
@@ -217,6 +222,55 @@ def flows(rig: Rig) -> Figures:
 def enqueue_flow(rig: Rig, calls: Iterable[Call[Any]]) -> None:
     """A flow in which one more job waits for all of these."""
     group(calls).then(rig.tasks.noop.call(0, 1, "x")).enqueue()
+
+
+@TOPIC.scenario
+def children(rig: Rig) -> Figures:
+    """A job that runs another one as a child, beside a job that waits for another one: both jobs of a pair together"""
+    pairs, rounds = rig.at_pace(200, 1000, 4000), rig.at_pace(3, 9, 15)
+    noop = rig.tasks.noop
+    measured: dict[str, list[tuple[float, float]]] = {DEPENDENCY: [], CHILD: []}
+    for _ in range(rounds + 1):  # the first round warms up
+        calls = [noop.call(n, 1, "x") for n in range(pairs)]
+        measured[DEPENDENCY].append(cost_of(rig, partial(enqueue_pairs, rig), calls))
+        before = reading(rig)
+        run_children(rig, calls)
+        after = reading(rig)
+        measured[CHILD].append(((after[0] - before[0]) / pairs, (after[1] - before[1]) / pairs * 1e6))
+    dependency, child = (costs[1:] for costs in measured.values())
+    for at, (what, unit) in enumerate((("commands", ""), ("CPU of the server", "µs"))):
+        ratio = Ratio(median(a[at] / b[at] for a, b in zip(child, dependency, strict=True)), DEPENDENCY)
+        target = at_most(2, "ratio") if at else None
+        yield figure(f"{DEPENDENCY}, {what} per pair", [cost[at] for cost in dependency], unit)
+        yield figure(f"{CHILD}, {what} per pair", [cost[at] for cost in child], unit, ratio=ratio, target=target)
+
+
+def enqueue_pairs(rig: Rig, calls: Iterable[Call[Any]]) -> None:
+    """For each call, a job that waits for it."""
+    for call in calls:
+        chain(call, rig.tasks.noop.call(0, 1, "x")).enqueue()
+
+
+def run_children(rig: Rig, calls: Sequence[Call[Any]]) -> None:
+    """Each call runs one child. The parents run twice, as in a worker whose jobs take no time."""
+    bindings, run = rig.tasks.queue.first.bindings, rig.app._driver.blocking.run
+    steps, incarnation, number = StepBindings(bindings), mint_id(), 0
+    parents = {call.task.enqueue(n, 1, "x").key: call for n, call in enumerate(calls)}
+    settlements: list[Settlement] = []
+    while number == 0 or settlements:
+        number += 1
+        turn = run(bindings.turn(incarnation, number, lease=60, want=BATCH, settlements=settlements))
+        settlements = []
+        for claim in turn.claims:
+            call = None if claim.record.has_notes else parents.get(claim.id)
+            if call is not None:
+                row = ChildRow("1", "", f"{claim.id}.1", call.task.name, call.draft()[1])
+                run(steps.run_children(incarnation, claim.token, [row], durable=False))
+                settlements.append(Settlement(claim.token, suspension("", ""), "suspend"))
+                continue
+            if claim.id in parents:
+                run(steps.load(incarnation, claim.token))
+            settlements.append(Settlement(claim.token))
 
 
 @TOPIC.scenario

@@ -1,5 +1,6 @@
 """Tasks for isolated runs: a few that behave, and many that do what a process can do to its worker."""
 
+import asyncio
 import contextvars
 import ctypes
 import logging
@@ -14,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from penstock import Drop, JobContext, Middleware, Penstock, Retry, current, per_process, step
+from penstock import Drop, JobContext, Middleware, Penstock, Retry, current, per_process, run, step
 
 app = Penstock("unix:///nowhere", prefix="nowhere")
 
@@ -44,6 +45,13 @@ def steps_and_failure(address: str) -> list[int]:
     if current().attempt == 1:
         raise OSError
     return [first, os.getpid()]
+
+
+@app.task(isolate=True, queue="q")
+async def two_children(address: str) -> list[int]:
+    there = Penstock(address, prefix="nowhere")
+    current()._run.shard._driver = there._driver
+    return [*await asyncio.gather(run(add.call(1)), run(add.call(2)))]
 
 
 @app.task(isolate=True, queue="q")

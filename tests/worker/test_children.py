@@ -26,6 +26,9 @@ from penstock import (
 )
 from penstock.errors import JobCancelled, JobExpired, NoCurrentJob
 from penstock.testing import MovableClock
+from tests.conftest import Apps
+from tests.servers import Server
+from tests.worker import isolated_tasks
 from tests.worker.in_process import run_burst, running_worker
 
 ran: list[Any] = []
@@ -419,6 +422,19 @@ async def test_a_parent_that_an_operator_makes_ready_waits_on(app: Penstock):
     await drain(app, job)
     assert await job.result.aio(0) == 4
     assert (len(runs), ran) == (3, [4])
+
+
+async def test_an_isolated_job_has_children_too(apps: Apps, server: Server):
+    app = apps.make("nowhere")
+    add: Any = isolated_tasks.add
+    app.task(name=add.name)(add.__wrapped__)
+    parent: Any = isolated_tasks.two_children
+    job = await app.task(queue="q", isolate=True, name=parent.name, retry=0)(parent.__wrapped__).enqueue.aio(
+        server.address
+    )
+    await drain(app, job)
+    assert await job.result.aio(0) == [2, 3], await reason_of(job)
+    await app.aclose()
 
 
 # --- what people see ---
