@@ -164,7 +164,7 @@ class ChildHistory:
                 rows.append(ChildRow(step, "" if queue == "near" else queue, key, "t", record()))
             assert self.send("near", bindings.run_children(one.incarnation, claim.token, rows, durable=False)) is None
             if self.random.random() < 0.3:
-                return  # the process goes on, and may die before it suspends the job
+                return  # the process may die before it suspends the job
         one.held.remove(claim)
         open_steps = [step for step, found in loaded.steps.items() if found.kind == "child"]
         if parent.steps and (open_steps or self.random.random() < 0.8):

@@ -104,6 +104,9 @@ function job.settle(s, incarnation, verb, token, ms, text)
     verb, ms, unknown_since, other = failures.hand_back(id, cannot, ms, tonumber(limit), incarnation, s.now)
   end
   if verb == "until" then verb, ms = "later", math.max(0, ms - s.now) end
+  if verb == "suspend" and redis.call("SISMEMBER", base .. "cancels:" .. incarnation, token) == 1 then
+    verb, text = "cancel", "" -- the request has not reached the run before it ended
+  end
   local suspends = verb == "suspend" and body
   if suspends then ms, text = steps.suspend(s, incarnation, id, ms, text), "" end
   local scheduled = schedule.may_have(id)
