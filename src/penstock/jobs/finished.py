@@ -23,6 +23,7 @@ from penstock.jobs.failures import Attempt, Failures, beginning_of
 from penstock.jobs.status import Status
 from penstock.jobs.tags import read_tags
 from penstock.sealing import open_text
+from penstock.settings import Seal
 
 RowList: TypeAlias = Literal["finished", "failed"]
 """The rows of completed, cancelled, expired and dropped jobs; those of jobs that became dead letters."""
@@ -156,10 +157,13 @@ class _Turn(msgspec.Struct, array_like=True):
 _DECODE: Final = msgspec.msgpack.Decoder(_Turn)
 
 
-def read_block(queue: str, segments: bytes, tag: str | None = None) -> list[FinishedJob | None]:
+def read_block(
+    queue: str, segments: bytes, tag: str | None = None, seal: Seal | None = None
+) -> list[FinishedJob | None]:
     """The rows of a block, the earliest first. Rows that another program has damaged are left out.
 
-    `tag`: a completed job without it is read as None. To make objects of them takes most of the time of a search.
+    `seal` opens failed attempts. `tag`: a completed job without it is read as None. To make objects of them takes most
+    of the time of a search.
     """
     found: list[FinishedJob | None] = []
     failures: dict[str, tuple[Attempt, ...]] = {}
@@ -178,7 +182,7 @@ def read_block(queue: str, segments: bytes, tag: str | None = None) -> list[Fini
                 found.append(_purge(body, ended))
             elif kind == FAILED_ATTEMPTS:
                 key, attempts = body[1 : 1 + body[0]].decode(errors="replace"), body[1 + body[0] :]
-                failures[f"{queue}:{key}"] = Failures.read(b"\0" * 7 + attempts).attempts
+                failures[f"{queue}:{key}"] = Failures.read(b"\0" * 7 + attempts, seal).attempts
         except (ValueError, IndexError, TypeError, struct.error, msgspec.MsgspecError):
             continue
     if failures:

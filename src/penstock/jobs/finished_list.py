@@ -94,7 +94,7 @@ class _Source:
         earliest = None if since is None else found.now - since
         self.is_done = found.is_last
         for number, segments in found.blocks:
-            rows = read_block(self.shard.name, segments, tag)
+            rows = read_block(self.shard.name, segments, tag, self.shard.settings.seal)
             if self.left is not None and number == self.block:
                 rows = rows[: self.left]
             kept = [(number, at, row) for at, row in enumerate(rows) if row is not None]

@@ -102,7 +102,7 @@ def _latest(shard: Shard, rows: RowList, most: int, since: float | None) -> Oper
         now = some.now
         earliest = 0.0 if since is None else now - since
         for number, segments in some.blocks:
-            block = [row for row in read_block(shard.name, segments) if row is not None]
+            block = [row for row in read_block(shard.name, segments, seal=shard.settings.seal) if row is not None]
             found += [row for row in block if row.ended >= earliest]
             before = number
             if len(found) >= most or (block and max(row.ended for row in block) < earliest):
