@@ -66,6 +66,9 @@ class QueueModel:
         self.weights: dict[str, float] = {}
         self.totals: Counter[str] = Counter()
         self.paused = self.due_first = False
+        self.bound = (0, 0)
+        """The most unfinished jobs, and the most of a tenant; 0: no bound."""
+        self.refused = 0
         self.fairness = Fairness()
         self._pushes = 0
 
@@ -144,9 +147,32 @@ class QueueModel:
         idle = any(till > self.now for _, till in before.get("sleepers", []))
         assert not (accepted and idle), "accepted beside an idle worker"
         assert not accepted or len(self.staged) + len(jobs) <= INTAKE
+        most, of_tenant = self.bound
+        assert not accepted or not of_tenant, "accepted without counting the jobs of the tenant"
+        assert not accepted or not most or len(self._unfinished()) + len(self.staged) + len(jobs) <= most
         if accepted:
             numbers = range(last[1] - len(jobs) + 1, last[1] + 1)
             self.staged += [(job, self.now, (last[0], number)) for job, number in zip(jobs, numbers, strict=True)]
+
+    def set_bound(self, most: int, of_tenant: int) -> int:
+        self.empty_intake()
+        self.bound = (most, of_tenant)
+        if not most and not of_tenant:
+            self.refused = 0
+        return len(self._unfinished())
+
+    def _unfinished(self, tenant: str | None = None) -> list[Job]:
+        jobs = self.in_state(READY, DELAYED, RUNNING)
+        return jobs if tenant is None else [job for job in jobs if job.tenant == tenant]
+
+    def _refusal(self, tenant: str) -> list[Any] | None:
+        """Count, bound and, if it is its bound, the tenant."""
+        most, of_tenant = self.bound
+        if most and (n := len(self._unfinished())) >= most:
+            return [n, most]
+        if of_tenant and (n := len(self._unfinished(tenant))) >= of_tenant:
+            return [n, of_tenant, tenant]
+        return None
 
     def empty_intake(self) -> None:
         """Every script that reads or moves jobs does so first."""
@@ -172,6 +198,10 @@ class QueueModel:
                 continue
             if (holder := self.holder(job)) is not None and not self._expire(holder):
                 known.append([place, holder])
+                continue
+            if refusal := self._refusal(job.tenant):
+                self.refused += 1
+                known.append([place, job.id, *refusal])
                 continue
             self._hold(job)
             job.generation, job.enqueued = self.seq + place + 1, self.now
@@ -396,6 +426,7 @@ class QueueModel:
         idle = bool(sleep and left and not reply.more and not (once and reply.claims))
         assert idle or reply.due_in is None or b"next_expiry" in after["meta"]
         mine.number, mine.given = number, tuple(claim.token for claim in reply.claims)
+        mine.idle = idle
         mine.alive_until = self.now + (max(sleep, lease) if idle and not mine.held else lease)
         mine.idle = idle
         if once and not mine.held and not idle:
@@ -534,6 +565,8 @@ class QueueModel:
         self._judge_counts(dump)
         self._judge_rows(dump)
         self._judge_wake(dump)
+        bounds = [int(dump.get("meta", {}).get(name, 0)) for name in (b"bound", b"tenant_bound", b"refused")]
+        assert bounds == [*self.bound, self.refused]
         claims = {
             name: {key: held for key, held in claims.items() if key} for name, claims in _family(dump, "held:").items()
         }

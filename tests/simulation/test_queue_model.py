@@ -123,6 +123,7 @@ class Histories(RuleBasedStateMachine):
         self.claims: dict[bytes, Claim] = {}
         """All claims that a turn has returned, by their tokens."""
         self.serial = 0
+        self.calls = 0
 
     # --- sending ---
 
@@ -231,10 +232,36 @@ class Histories(RuleBasedStateMachine):
             due.append(due_at)
             parts += [key, drafted]
             self.ids.append(key)
-        call = self.bindings.enqueue(parts)
+        self.enqueue_parts(jobs, due, parts, numbered)
+
+    def enqueue_parts(
+        self, jobs: Sequence[Job], due: Sequence[int], parts: Sequence[Any], numbered: tuple[str, int] | None = None
+    ) -> None:
+        """Enqueue drafts. Without a number of its own, a call has a new one while a bound may refuse it."""
+        if numbered is None and any(self.model.bound):
+            self.calls += 1
+            numbered = ("z", self.calls)
+        others: list[list[Any]] = []
+        call = self.bindings.enqueue(
+            parts,
+            on_double=lambda place, holder: others.append([place, holder]),
+            on_refusal=lambda place, full: others.append([place, full.count, full.bound, full.tenant]),
+        )
         if numbered:
             call = RoundTrip(call.script, call.keys, (*numbered, *call.args[2:]), call.read)
-        self.check(call, self.model.enqueue(jobs, due, numbered))
+        known = self.send(call)
+        expected: list[Any] = self.model.enqueue(jobs, due, numbered)
+        assert known == [one for one in expected if isinstance(one, int)]
+        assert others == [
+            one if len(one) == 2 else [one[0], *one[2:4], one[4] if len(one) > 4 else None]
+            for one in expected
+            if not isinstance(one, int)
+        ]
+
+    @rule(most=st.sampled_from([0, 0, 2, 5, 150]), of_tenant=st.sampled_from([0, 0, 1, 3]))
+    def set_bound(self, most: int, of_tenant: int) -> None:
+        call = self.bindings._call("set_bound", (self.bindings.clock.now_ms, most, of_tenant), int)
+        self.check(call, self.model.set_bound(most, of_tenant))
 
     @rule(specs=drafts)
     def enqueue_some(self, specs: Sequence[tuple[Any, ...]]) -> None:
@@ -282,11 +309,7 @@ class Histories(RuleBasedStateMachine):
             due.append(self.model.now + delay * 1000 if delay else 0)
             parts += [id, start + job.sections + job.payload]
             self.ids.append(id)
-        doubles: list[list[Any]] = []
-        call = self.bindings.enqueue(parts, on_double=lambda place, holder: doubles.append([place, holder]))
-        assert self.send(call) == []
-        expected: Any = self.model.enqueue(jobs, due)
-        assert doubles == expected
+        self.enqueue_parts(jobs, due, parts)
 
     @rule(n=st.integers(90, 130), tenant=tenants, spread=st.booleans(), level=levels, delay=st.sampled_from([0, 1]))
     def enqueue_many(self, n: int, tenant: str, spread: bool, level: int, delay: int) -> None:
@@ -562,6 +585,7 @@ class Histories(RuleBasedStateMachine):
     def drain(self) -> None:
         """One worker runs everything. Then leases run out, and a last turn removes the ended incarnations."""
         self.pause(False)
+        self.set_bound(0, 0)
         self.wait(3600)
         self.workers = [last] = [Worker("last", trial="alone")]
         while self.model.in_state(READY, DELAYED, RUNNING):
@@ -596,7 +620,7 @@ META = {
     *(b"idle_until sequence completed retried failed dropped cancelled expired lost next_due next_lease".split()),
     *(b"next_result result_classes second listened due_first".split()),
     *(b"woken woken_deputy_at woken_deputy timekeeper timekeeper_until deputy deputy_until alarm".split()),
-    *(b"finished failed purged next_expiry".split()),
+    *(b"finished failed purged next_expiry bound tenant_bound refused".split()),
 }
 
 
