@@ -426,7 +426,6 @@ class QueueModel:
         idle = bool(sleep and left and not reply.more and not (once and reply.claims))
         assert idle or reply.due_in is None or b"next_expiry" in after["meta"]
         mine.number, mine.given = number, tuple(claim.token for claim in reply.claims)
-        mine.idle = idle
         mine.alive_until = self.now + (max(sleep, lease) if idle and not mine.held else lease)
         mine.idle = idle
         if once and not mine.held and not idle:

@@ -145,8 +145,6 @@ class Incarnation:
     number: int = 0
     stale: tuple[Settlement, ...] = ()
     given: tuple[bytes, ...] = ()
-    idle: bool = False
-    """Whether its last turn registered it as idle, so that a heartbeat does not shorten its lease."""
 
     def holds(self, token: bytes) -> bool:
         return self.held.get(token[NUMBER_BYTES:].decode(), b"")[:NUMBER_BYTES] == token[:NUMBER_BYTES]
