@@ -81,7 +81,7 @@ def hold(
     *,
     for_: Annotated[Age | None, Parameter(name="--for")] = None,
     until: datetime | None = None,
-    open: bool = False,
+    open: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     where: Where = HERE,
 ) -> None:
     """Close one key of a rate for a while: no job of it starts. For a service that is down or wants to be left alone.
