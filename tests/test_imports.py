@@ -8,14 +8,15 @@ import pytest
 
 ROOMS = {"penstock", "penstock.core", "penstock.driver", "penstock.jobs"}
 _ALLOWED = """
-    app codec config errors lazy models settings locks
+    app codec config errors lazy models sealing settings short_names locks
     core.arguments core.cached core.clock core.idempotency core.ids core.keys core.layouts core.operations core.scripts
     core.sections core.server_release core.slots
     driver.address driver.connector driver.green driver.library driver.route driver.server_driver
     jobs.failures jobs.finished jobs.key_template jobs.release jobs.tags
     jobs.bindings jobs.claims jobs.constants jobs.counts jobs.dead_letters jobs.decorator jobs.definition
-    jobs.dependencies jobs.editing jobs.item jobs.job jobs.keys jobs.middleware jobs.notes
-    jobs.options jobs.awaited jobs.status jobs.waits jobs.queue jobs.record jobs.registry jobs.retry
+    jobs.dependencies jobs.editing jobs.enqueue_reply jobs.item jobs.job jobs.keys jobs.limit_bindings
+    jobs.middleware jobs.notes jobs.options jobs.awaited jobs.status jobs.waits jobs.queue jobs.queue_limits
+    jobs.queue_settings jobs.record jobs.registry jobs.retry jobs.sealed
     jobs.shard jobs.shard_table jobs.shards jobs.signature jobs.stalls jobs.task
     locks.factory
 """

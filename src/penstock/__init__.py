@@ -22,6 +22,7 @@ The modules of this folder, in reading order:
     lazy.py               public names that are imported when they are first used
     info.py               the types of the values that methods return
     errors.py             every error that Penstock raises, as one tree
+    short_names.py        shortens long names in the text of an error
     settings.py           every setting, its unit, its default and the reason for it
     models.py             writes objects with fields, such as pydantic's models, as JSON, and finds what would be
                           lost

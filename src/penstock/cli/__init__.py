@@ -20,6 +20,7 @@ The modules of this folder, in reading order:
     queue.py, job.py, job_tree.py, dead.py
                           queues, jobs and dead letters
     job_enqueue.py        enqueues a call of a task
+    job_output.py         the output of a job, also while it runs
     job_filter.py, job_list.py, job_actions.py
                           jobs that match a filter
     plain_worker.py, parameter.py

@@ -24,7 +24,8 @@ In the server:
     bounds.lua            how many unfinished jobs a queue has at most, and which calls it refuses
     retention.lua         how many results and dead letters are kept
     notes.lua             the progress and the log that a running job reports
-    output.lua, output.py what a running job emits, and those that read it
+    output.lua, output.py
+                          what a running job emits, and those that read it
     settling.lua          how the run of a job ends
     durable.lua           durable steps, sleeping jobs, and signals
     children.lua          jobs that a durable job runs, and for whose ends it sleeps

@@ -250,15 +250,17 @@ class Steps:
 
     def load(self) -> Operation[dict[str, Recorded]]:
         """What earlier runs have recorded. One round trip in each run that is not the first. Raises LeaseLost."""
-        if self._recorded is None and not self._run.claim.record.has_notes:
-            self._recorded = {}
-        if self._recorded is None:
+        recorded = self._recorded
+        if recorded is None and not self._run.claim.record.has_notes:
+            recorded = {}
+        if recorded is None:
             self._loaded_at = time.monotonic()
             found = yield self._bindings.load(*self.claim)
             if found is None:
                 raise self.lost()
-            self._now, self._recorded, self.first_release = found
-        return self._recorded
+            self._now, recorded, self.first_release = found
+        self._recorded = recorded
+        return recorded
 
     async def load_early(self) -> None:
         """Load before the task begins, so that `patched` can answer at once. An error is raised where it matters."""

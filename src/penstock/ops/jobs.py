@@ -288,7 +288,7 @@ class JobQuestioner(Questioner):
 
     @verb
     def reasons(self, *ids: str) -> Operation[dict[str, str]]:
-        """Why these jobs became dead letters, without those that are none. One round trip for each."""
+        """Why these jobs became dead letters; other jobs are left out. One round trip for each."""
         found: dict[str, str] = {}
         for job in map(self.open, ids):
             stored: StoredJob = yield job.shard.bindings.show(job.key)
