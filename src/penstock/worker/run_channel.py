@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from penstock.worker.job_channel import CHUNK, LENGTH, NOTE
+
+_AT_ONCE: Final = 32
+"""Reports and chunks after which others have their turn on the loop, even if the process sends without a pause."""
 
 
 class RunChannel:
@@ -58,14 +62,17 @@ class RunChannel:
     async def _receive_or_none(self) -> bytes | None:
         """The next message other than a report; None if the process has closed its end."""
         try:
-            while True:
+            for number in itertools.count(1):
                 (size,) = LENGTH.unpack(await self._receive_exactly(LENGTH.size))
                 message = await self._receive_exactly(size)
                 if message[:1] not in (NOTE, CHUNK):
                     return message
                 self.on_note(message)
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)  # `sock_recv` does not wait as long as there is something
         except (OSError, EOFError):
-            return None
+            pass
+        return None
 
     async def _receive_exactly(self, size: int) -> bytes:
         data = bytearray()
