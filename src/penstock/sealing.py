@@ -111,6 +111,11 @@ def open_body(body: bytes, seal: Seal | None, what: str) -> bytes:
             "damaged, or this program has another key of that name",
             key=key,
         ) from error
+    if not isinstance(opened, bytes | bytearray | memoryview):
+        raise SealError(
+            f"{what} is sealed with key {key!r}, and {_name(seal)}.open() returned {type(opened).__name__}, not bytes",
+            key=key,
+        )
     return bytes(opened)
 
 

@@ -511,6 +511,23 @@ async def test_a_codec_that_fails_sends_nothing(make_app: MakeApp, do: Do, answe
     assert (await app.queue("q").count.aio()).waiting == 0
 
 
+@pytest.mark.parametrize("opened", ["a text", None, 3, {"a": 1}])
+async def test_a_codec_that_opens_to_something_else_than_bytes_is_an_error_that_says_so(
+    make_app: MakeApp, do: Do, opened: Any
+):
+    class Wrong(TestSeal):
+        def open(self, sealed: bytes, key: str) -> bytes:
+            return opened  # type: ignore[no-any-return]
+
+    sealing = make_app(seal=TestSeal("k1"))
+    app = make_app(prefix=sealing.settings.prefix, seal=Wrong("k1"))
+    job = await define(sealing).echo.enqueue.aio("a")
+    await run_burst(sealing)
+    with pytest.raises(SealError, match=rf"Wrong\.open\(\) returned {type(opened).__name__}, not bytes"):
+        await do(app.job(job.id).result, 0)
+    assert (await do(app.job(job.id).info)).result == Sealed("k1")
+
+
 async def test_a_result_that_cannot_be_sealed_is_a_dead_letter_without_its_text(make_app: MakeApp, server: Any):
     plain = make_app()
     app = make_app(prefix=plain.settings.prefix, seal=Broken(OSError("no vault")))
