@@ -12,7 +12,8 @@
 -- whose jobs keep their order. Otherwise it is parked in the lanes of a scope, p:hold=name=key, as if the key were
 -- paused (pauses.lua), and holds no place; it passes its limits anew when the hold has ended.
 
-_hold = { PARKED = 100, SCOPE = "p:hold=" }
+-- LONGEST in ms: 366 days.
+_hold = { PARKED = 100, SCOPE = "p:hold=", LONGEST = 31622400000 }
 
 -- Whether a key of the queue may be closed.
 --- (s: table) -> bool
@@ -156,7 +157,7 @@ end
 
 -- Closes a key for everybody, or opens it. `at`: ms from now, or a date if `is_date` is 1; 0 opens it. Returns until
 -- when it is closed, server ms; 0 if it is open now; -1 if no job has used this limit, which it `must_exist` for; -2
--- if the date is in the past.
+-- if the date is past or more than a year away.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, key: str, at: int, is_date: int, must_exist: int
 --- flags: allow-oom
@@ -164,7 +165,7 @@ end
 function script.hold_limit(base, meta, caller, number, given, key, at, is_date, must_exist)
   if must_exist == 1 and not limits.is_known(key) then return -1 end
   if at > 0 and is_date == 0 then at = s.now + at end
-  if at > 0 and at <= s.now then return -2 end
+  if at > 0 and (at <= s.now or at > s.now + _hold.LONGEST) then return -2 end
   holds.set(s, key, at)
   return at
 end

@@ -17,8 +17,8 @@ LONGEST_HOLD: Final = 366 * 86400.0
 UNKNOWN = -1
 """The reply for a limit that no job has used."""
 
-PAST = -2
-"""The reply for a date in the past."""
+OUT_OF_RANGE = -2
+"""The reply for a date that is past or more than a year away."""
 
 
 class LimitBindings:
@@ -41,7 +41,9 @@ class LimitBindings:
         return self._queue._call("set_limit", (self._queue.clock.now_ms, name, most, interval, burst), bool)
 
     def hold_limit(self, key: str, at: int, *, is_date: bool, must_exist: bool = True) -> RoundTrip[int]:
-        """Close a key, for `at` ms or until that date; 0 opens it. Returns until when, server ms, UNKNOWN or PAST."""
+        """Close a key, for `at` ms or until that date; 0 opens it. Returns until when, server ms; or UNKNOWN, or
+        OUT_OF_RANGE.
+        """
         args = (*UNNUMBERED, self._queue.clock.now_ms, key, at, int(is_date), int(must_exist))
         return self._queue._call("hold_limit", args, int)
 

@@ -9,7 +9,7 @@ from penstock.core.arguments import check_whole, is_number, is_text, shown
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.key_template import LONGEST_KEY
-from penstock.jobs.limit_bindings import LONGEST_HOLD, PAST, UNKNOWN, LimitBindings
+from penstock.jobs.limit_bindings import LONGEST_HOLD, OUT_OF_RANGE, UNKNOWN, LimitBindings
 from penstock.jobs.retry import is_date
 from penstock.jobs.shards import ShardMap, ask_all, set_all
 
@@ -81,8 +81,11 @@ class QueueLimits:
             )
 
         found = yield from hold(True)
-        if PAST in found:
-            raise BadCall(f"{what}: until={until!r} is past by the server's clock: to open the key, give None")
+        if OUT_OF_RANGE in found:
+            raise BadCall(
+                f"{what}: until={until!r} is past, or more than a year away, by the server's clock: to open the key, "
+                "give None"
+            )
         if set(found) == {UNKNOWN}:
             raise ConfigurationError(
                 f"{what}: no job has used a rate of this name; only a Rate can be held. `limits()` lists them"
