@@ -85,9 +85,9 @@ async def test_bad_holds_are_refused_with_what_to_do(app: Penstock, do: Do, cloc
     await sync.enqueue.aio()
     hold = app.queue("q").hold_limit
     past = datetime.fromtimestamp(clock.now - 1, UTC)
-    for until in (past, datetime.fromtimestamp(clock.now + 367 * 86_400, UTC)):
+    for date in (past, datetime.fromtimestamp(clock.now + 367 * 86_400, UTC)):
         with pytest.raises(BadCall, match=r"is past, or more than a year away, by the server's clock: to open"):
-            await do(hold, "crm", "", until)
+            await do(hold, "crm", "", date)
     for until in (0, -1, float("nan"), True, "30", timedelta(seconds=1), datetime(2027, 1, 1), 4e7):
         with pytest.raises(
             BadCall, match=r"until=.*: seconds from now, up to a year; a date with a time zone; or None"

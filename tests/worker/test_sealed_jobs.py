@@ -517,7 +517,7 @@ async def test_a_codec_that_opens_to_something_else_than_bytes_is_an_error_that_
 ):
     class Wrong(TestSeal):
         def open(self, sealed: bytes, key: str) -> bytes:
-            return opened  # type: ignore[no-any-return]
+            return opened
 
     sealing = make_app(seal=TestSeal("k1"))
     app = make_app(prefix=sealing.settings.prefix, seal=Wrong("k1"))
