@@ -12,7 +12,7 @@ from penstock.sealing import Sealed
 
 
 def output(id: str, /, *, follow: Flag = False, where: Where = HERE) -> None:
-    """Print what a job has emitted: texts as they are, any other value as a line of JSON.
+    """Print what a job has emitted: texts without quotes, any other value as a line of JSON.
 
     Remarks on standard error say where another run of the job begins, and where chunks are gone.
 

@@ -1,6 +1,6 @@
 """Group commit of the asyncio face: calls that tasks of one event loop make at the same moment travel as one call.
 
-The first call goes at once, so a lone call waits for nobody. Calls that come while it is under way wait for its reply,
+The first call goes at once, so a lone call does not wait. Calls that come while it is under way wait for its reply,
 and then go together in the order in which they were made: one command, one run of the script, one reply. Only calls
 that allow it (`RoundTrip.group_from`) join a group, and only with others of the same script, keys and first arguments.
 

@@ -3,7 +3,7 @@
 --
 -- The claim has the units that the job has said last, beside the keys of its limits of concurrency (limited_runs.lua).
 -- So a call that is sent twice, or that says the same again, changes nothing, and a claim is booked once, whatever the
--- job says on the way. A later claim of the job takes its cost anew.
+-- job says on the way. A later claim of the job takes its cost once more.
 
 -- The units that a claim has booked in a key, or nil; and the position of that number in the keys of the claim, or
 -- that of the first byte behind them.

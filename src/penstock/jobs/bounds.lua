@@ -6,7 +6,7 @@
 -- A job is unfinished while it waits or runs. A retry, a lost worker and a resumed pause change nothing about that. A
 -- dead letter does not count, and neither does a durable job that sleeps or waits for a signal.
 --
--- Only `enqueue` and `enqueue_in_shard` refuse calls. All else passes, because somebody has accepted it already: calls
+-- Only `enqueue` and `enqueue_in_shard` refuse calls. All else passes, because it was accepted already: calls
 -- that a job stages, calls from the outbox of another queue or of a database, flows, schedules, and dead letters that
 -- are requeued. So there may be more jobs than the bound, but no enqueue makes them more.
 --
@@ -80,7 +80,7 @@ function bounds.closed_until(r)
   return (is_near or its[_bound.TENANT] > 0) and _bounds.FOREVER or r[_row.IDLE_UNTIL]
 end
 
--- The error for a call in a pipeline of the user, whose reply nobody reads. It is one job.
+-- The error for a call in a pipeline of the user, whose reply the library does not read. It is one job.
 --- (refused: table) -> error
 --- uses: base
 --- seldom

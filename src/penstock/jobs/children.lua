@@ -193,7 +193,7 @@ function children.wake(s, id, budget)
   return true
 end
 
--- Has later scripts cancel the children of a job that leaves the queue and that nobody else waits for.
+-- Has later scripts cancel the children of a job that leaves the queue and that no other job or caller waits for.
 --- (s: table, id: str)
 --- uses: base
 --- seldom

@@ -292,7 +292,7 @@ class Job(ShardHandle, Generic[R_co]):
         return cancel_job(self.shard, self.key, wait)
 
     def output(self, *, after: OutputPart | str | None = None, wait: float | None = None) -> JobOutput:
-        """What the job emits by `current().emit`: `for part in job.output()`, or `async for`, also while it runs.
+        """Chunks that the job emits by `current().emit`: `for part in job.output()`, or `async for`; while it runs too.
 
         after  a part, or its `id`: begin after it, for instance where a client's last connection ended. None: begin
                with the oldest part that is stored

@@ -8,7 +8,7 @@
 -- reader. The last entry has everything that the next one needs, so there is no other key.
 --
 -- A worker numbers the chunks of each claim, too. So chunks that are sent twice are appended once, and a claim that has
--- ended appends nothing. What a job emits goes with the turns of its worker, and before its settlement.
+-- ended appends nothing. Chunks go with the turns of its worker, and before its settlement.
 --
 -- The oldest blocks are freed. Each write renews the time after which the output expires; the script that ends the job
 -- sets it to that of the result. The claim or the record of a job with an output has the flag NOTES.
@@ -25,7 +25,7 @@ block = layout {
   begun = "I8", -- bytes of the freed blocks
 }
 
--- What a worker sends.
+-- The chunks that a worker sends.
 _sent = layout {
   first = "I8", -- the number of the first chunk in its claim
   count = "I4",

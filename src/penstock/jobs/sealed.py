@@ -24,7 +24,7 @@ def encode_limit(settings: Settings) -> int:
 
 
 def seal_payload(payload: bytes, settings: Settings, what: str) -> tuple[str, bytes]:
-    """The id of the key, "" without a codec, and the payload as it is sent. Raises SealError and PayloadTooLarge."""
+    """The id of the key, "" without a codec, and the payload that is sent. Raises SealError and PayloadTooLarge."""
     if settings.seal is None:
         return "", payload
     return codec.sealed(payload, settings.seal, limit=settings.max_payload, what=what)

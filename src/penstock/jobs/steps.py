@@ -249,7 +249,7 @@ class Steps:
         return one
 
     def load(self) -> Operation[dict[str, Recorded]]:
-        """What earlier runs have recorded. One round trip in each run that is not the first. Raises LeaseLost."""
+        """The records of earlier runs. One round trip in each run that is not the first. Raises LeaseLost."""
         recorded = self._recorded
         if recorded is None and not self._run.claim.record.has_notes:
             recorded = {}

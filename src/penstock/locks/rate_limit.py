@@ -169,7 +169,7 @@ class RateLimit:
         )
 
     def _units(self, n: int, cost: float | None) -> int:
-        """What a request uses. Raises ValueError if that is never allowed."""
+        """The units that a request uses. Raises ValueError if that is never allowed."""
         if cost is not None:
             units = whole_units(cost)
             if units is None or n != 1:

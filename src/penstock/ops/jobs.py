@@ -114,7 +114,7 @@ class JobQuestioner(Questioner):
         raise JobNotFound(f"no job {key} in any queue: never enqueued here, or it finished and its result is gone")
 
     def output(self, job_id: str, *, after: str | None = None, wait: float | None = 0.0) -> JobOutput:
-        """What a job emits; see `Job.output`. A chunk that this app cannot open is `Sealed`."""
+        """The chunks that a job emits; see `Job.output`. A chunk that this app cannot open is `Sealed`."""
         job = self.open(job_id)
         return JobOutput(job.shard, job.key, after, wait, shows_sealed=True)
 
