@@ -185,3 +185,25 @@ def test_a_queue_without_outputs_pays_nothing_for_them(stand: Stand, worker: Fak
     worker.settle(claim)
     commands = {"cmdstat_xadd", "cmdstat_xrevrange", "cmdstat_pexpire", "cmdstat_unlink"}
     assert not commands & set(stand.client.info("commandstats"))
+
+
+def test_many_small_blocks_take_many_reads_and_many_writes_to_free(stand: Stand, worker: FakeWorker, claim: Claim):
+    """One script that returned or freed all of them would block the server for 25 ms."""
+    for first in range(1, 8001, 100):
+        worker.turn(emitted=[block(claim, "x", first=number) for number in range(first, first + 100)])
+    key = f"{stand.base}output:a"
+    stored = stand.client.xlen(key)
+    assert stored > 7000
+    page, read_parts = read(stand), 0
+    while page.parts:
+        assert len(page.parts) <= 1000
+        read_parts += len(page.parts)
+        page = read(stand, after=page.parts[-1].id)
+    assert read_parts == stored
+
+    large = "x" * 65_000
+    worker.turn(emitted=[block(claim, large, first=8001 + n) for n in range(7)])
+    assert stand.client.xlen(key) == stored + 7 - 1000
+    for n in range(7):
+        worker.turn(emitted=[block(claim, "x", first=8008 + n)])
+    assert 500_000 < sum(len(one[1][b"chunks"]) + 128 for one in stand.client.xrange(key)) <= 1_048_576

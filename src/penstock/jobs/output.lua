@@ -36,9 +36,12 @@ _sent = layout {
 
 output = { KEPT_BYTES = 1048576, KEPT_CHUNKS = 100000 } -- of one job; the oldest are freed
 
--- OVERHEAD: about the bytes that the server needs for a block; FREED: the most blocks that one write frees; READ: bytes
--- of chunks that one read returns; TTL: ms after the last write; GRACE: ms after the end of the job, at least
-_output = { OVERHEAD = 128, FREED = 1000, READ = 262144, TTL = 604800000, GRACE = 60000 }
+-- OVERHEAD: about the bytes that the server needs for a block; FREED: the most blocks that one script frees; READ:
+-- bytes of chunks, and BLOCKS, that one read returns; TTL: ms after the last write; GRACE: ms after the end of the job,
+-- at least
+_output = {
+  OVERHEAD = 128, FREED = 1000, READ = 262144, BLOCKS = 1000, TTL = 604800000, GRACE = 60000,
+}
 
 _place = { ID = 1, FIELDS = 2, ABOUT = 2, CHUNKS = 4 } -- in an entry, and in its fields
 
@@ -75,7 +78,7 @@ function output.append(s, incarnation, of, text)
     return
   end
   local top, ended = log.number + sent.count, log.ended + #chunks + _output.OVERHEAD
-  output.free(log, key, top, ended)
+  output.free(s, log, key, top, ended)
   local began = log.number > 0 and log.began or string.format("%d", s.now)
   redis.call("XADD", key, string.format("%d-%s", top, began), "about", block.pack({
     at = s.now, count = sent.count, missed = sent.missed, attempt = attempt, claim = number,
@@ -89,10 +92,10 @@ function output.append(s, incarnation, of, text)
 end
 
 -- Frees the oldest blocks, if the output exceeds its bounds when it ends with the chunk number `top` and has got
--- `ended` bytes ever.
---- (log: table, key: str, top: int, ended: int)
-function output.free(log, key, top, ended)
-  local before, n = log.freed, 0
+-- `ended` bytes ever. What it leaves, because other jobs have emitted as well, the next write frees.
+--- (s: table, log: table, key: str, top: int, ended: int)
+function output.free(s, log, key, top, ended)
+  local before, n = log.freed, s.output_freed or 0
   while n < _output.FREED and log.freed < log.number
     and (ended - log.begun > output.KEPT_BYTES or top - log.freed > output.KEPT_CHUNKS) do
     local some = redis.call("XRANGE", key, log.freed + 1, "+", "COUNT", 10)
@@ -103,6 +106,7 @@ function output.free(log, key, top, ended)
       log.begun = block.ended(some[i][_place.FIELDS][_place.ABOUT])
     end
   end
+  s.output_freed = n
   if log.freed > before then redis.call("XTRIM", key, "MINID", log.freed + 1) end
 end
 
@@ -152,7 +156,8 @@ function script.read_output(base, meta, given, id, number, began, address, regis
     lives and 1 or 0, (lives or is_known) and 1 or 0, lives and expires > s.now and expires - s.now or -1, log.number,
     number,
   }, _output.READ
-  while number < log.number and room > 0 do
+  local last = #reply + 3 * _output.BLOCKS
+  while number < log.number and room > 0 and #reply < last do
     local some = redis.call("XRANGE", key, number + 1, "+", "COUNT", 10)
     if #some == 0 then break end
     for i = 1, #some do
