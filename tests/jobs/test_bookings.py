@@ -6,7 +6,7 @@ import pytest
 
 from penstock.jobs.claims import Claim
 from penstock.jobs.limit_bindings import LimitBindings
-from tests.jobs.stand import FakeWorker, Stand, at_most, ids, per_second, problems_in
+from tests.jobs.stand import FakeWorker, Stand, at_most, ids, per_second, problems_in, without_history
 
 
 @pytest.fixture
@@ -140,3 +140,13 @@ def test_a_job_books_only_in_its_own_rates(stand: Stand, worker: FakeWorker, key
     known = stand.raw_dump()
     assert stand.run(LimitBindings(stand.bindings).used("w", a.token, key, 5)) == -1
     assert stand.raw_dump() == known
+
+
+def test_a_worker_whose_lease_ran_out_books_nothing(stand: Stand) -> None:
+    late = FakeWorker(stand, "w", lease=10)
+    put(stand, 50, "a")
+    (a,) = late.claim()
+    stand.advance(10)
+    known = without_history(stand.raw_dump())
+    assert used(stand, a, 80) == -1
+    assert without_history(stand.raw_dump()) == known

@@ -228,3 +228,36 @@ def test_the_holds_of_a_queue_are_forgotten_when_they_have_ended(stand: Stand) -
     hold(stand, 1, "last")
     assert stand.client.zcard(stand.base + "holds") == 1
     assert 0 < stand.client.pttl(stand.base + "holds") <= 2000
+
+
+def test_a_worker_whose_lease_ran_out_closes_no_key(stand: Stand) -> None:
+    late = FakeWorker(stand, "w", lease=10)
+    stand.put("a", limits=[per_second(10)])
+    (a,) = late.claim()
+    stand.advance(10)
+    assert stand.run(LimitBindings(stand.bindings).hold("w", a.token, "r:n=k", 5000)) == -1
+    assert "holds" not in stand.raw_dump()
+
+
+def test_a_job_at_its_second_rate_gives_up_its_places_as_well(stand: Stand, worker: FakeWorker) -> None:
+    pool, fast = at_most(2, "", "pool"), per_second(10, "x", "fast")
+    stand.put("first", limits=[pool, fast, per_second(10, "a")])
+    worker.settle(*worker.claim())
+    hold(stand, 30, "a")
+    stand.put("a1", "a2", "a3", limits=[pool, fast, per_second(10, "a")])
+    stand.put("b", limits=[pool, fast, per_second(10, "b")])
+    assert stand.states("a1", "a2", "a3", "b") == "pppr"
+    sound(stand)
+    (b,) = worker.claim(10)
+    worker.settle(b)
+    stand.advance(30)
+    assert ids(worker.claim(10)) == ["a1", "a2"]
+    sound(stand)
+
+
+def test_a_job_whose_record_was_lost_does_not_hide_those_behind_it(stand: Stand, worker: FakeWorker) -> None:
+    stand.put("lost", "a", limits=[per_second(10)])
+    stand.client.hdel(stand.base + "jobs", "lost")
+    hold(stand, 30)
+    assert stand.state("a") == "p"
+    assert "admitted" not in stand.raw_dump()

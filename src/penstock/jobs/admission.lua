@@ -106,9 +106,11 @@ end
 function admission.park_again(s, place, member)
   local generation, id = admitted.generation(member), admitted.id(member)
   local body = record.get(id)
-  if not body then return false end
+  if not body or record.state(body) ~= state.READY or record.generation(body) ~= generation then
+    s.started[#s.started + 1] = member -- or it would hide the members behind it for ever
+    return false
+  end
   local was = record.fields(body)
-  if was.state ~= state.READY or was.generation ~= generation then return false end
   local list, at = record.limits(body), 1
   while list[at][_limit.KEY] ~= place.key do at = at + 1 end
   admitted.forget(s, list, was.priority, body, id)

@@ -61,7 +61,7 @@ end
 --- flags: allow-oom
 --- frame: change
 function script.used(base, meta, given, incarnation, token, key, units)
-  local held, id = lease.held(incarnation, token), token.id(token)
+  local held, id = lease.alive(incarnation, s.now) and lease.held(incarnation, token), token.id(token)
   local body = held and record.get(id)
   if not body or not record.has(record.flags(body), flag.LIMITED) then return -1 end
   local list, at = record.limits(body), 1

@@ -57,7 +57,7 @@ end
 --- seldom
 function holds.scope(s, list)
   local at = holds.at(s, list)
-  if at and at > 1 and not limits.is_rate(list[at - 1][_limit.KEY]) and limits.kept(s, list, false) == 0 then
+  if at and at > 1 and limits.kept(s, list, false) == 0 then
     return _hold.SCOPE .. list[at][_limit.KEY]
   end
 end
@@ -177,7 +177,8 @@ end
 --- flags: allow-oom
 --- frame: once
 function script.hold(base, meta, caller, number, given, incarnation, token, key, ms)
-  local body = lease.held(incarnation, token) and record.get(token.id(token))
+  local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
+  local body = held and record.get(token.id(token))
   if not body then return -1 end
   local until_ = math.max(s.now + ms, holds.until_(s, key))
   holds.set(s, key, until_)
