@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from penstock.jobs.claims import Claim, Settlement
-from penstock.jobs.durable_bindings import Recorded, StepBindings, suspension
+from penstock.jobs.durable_bindings import ChildRow, Recorded, StepBindings, suspension
 from penstock.settings import MiB
-from tests.jobs.stand import START, FakeWorker, Stand, at_most
+from tests.jobs.stand import START, FakeWorker, Stand, at_most, record
 
 
 @pytest.fixture
@@ -218,3 +218,17 @@ def test_a_signal_that_no_step_received_is_forgotten_with_its_job(
     stand.run(steps.signal("a", "go", b"1"))
     worker.settle(claim)
     assert not [name for name in stand.names() if "steps:" in name]
+
+
+def test_a_damaged_parent_that_is_removed_leaves_its_list_of_children_only_for_a_time(stand: Stand):
+    worker = FakeWorker(stand, "w")
+    stand.put("p")
+    (parent,) = worker.claim()
+    row = ChildRow("1", "", "child", "f", record("ada"))
+    stand.run(StepBindings(stand.bindings).run_children("w", parent.token, [row], durable=False))
+    worker.settle(parent, ending="bury", text="x")
+    stand.client.hset(stand.base + "jobs", "p", b"x")
+    stand.run(stand.bindings.remove_dead(["p"]))
+    worker.turn()
+    assert stand.state("child") == "-"
+    assert 0 < stand.client.pttl(stand.base + "predecessors:p") <= 3_600_000

@@ -110,6 +110,7 @@ function script.remove_dead(base, meta, given, ids, ...)
       redis.call("HDEL", base .. "failures", id)
       redis.call("HDEL", base .. "notes", id)
       redis.call("UNLINK", base .. "steps:" .. id, base .. "output:" .. id)
+      redis.call("PEXPIRE", base .. "predecessors:" .. id, _flow.KEEP)
       children.orphan(s, id)
       s.row[_row.DEAD] = s.row[_row.DEAD] - 1
     end
