@@ -190,8 +190,8 @@ end
 --- (s: table, list: str, kind: str, body: str)
 function finished.note(s, list, kind, body)
   s.segments = s.segments or {}
-  local text = s.segments[list]
-  s.segments[list] = (text or "") .. _segment.pack({ kind = kind, size = #body, at = s.now, body = body })
+  local some = s.segments[list] or {}
+  s.segments[list], some[#some + 1] = some, _segment.pack({ kind = kind, size = #body, at = s.now, body = body })
 end
 
 -- Notes jobs that a purge has cancelled. A purge takes many scripts: those that follow each other make one row.
@@ -222,7 +222,7 @@ end
 --- seldom
 function finished.write(s)
   if finished.bounds(s) > 0 then
-    for list, text in pairs(s.segments or {}) do finished.append(s, list, text) end
+    for list, some in pairs(s.segments or {}) do finished.append(s, list, table.concat(some)) end
   end
   if s.purged then finished.add_purged(s, s.purged, s.purged_tenant) end
   s.segments, s.purged = nil, nil
