@@ -202,6 +202,25 @@ async def test_each_caller_hears_that_no_server_answers(key: str, own_server: Se
     await driver.aclose()
 
 
+async def test_a_group_that_no_caller_waits_for_does_not_outlive_its_face(key: str, own_server: Server):
+    driver = ServerDriver(own_server.address, QUICK)
+    await prepare(driver, key)
+    before = asyncio.all_tasks()
+    with own_server.frozen():
+        tasks = [asyncio.create_task(driver.aio.run(text(key, str(n)))) for n in range(5)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        await asyncio.sleep(0.01)  # the others are under way as a group
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await driver.aclose_loop()
+        await asyncio.sleep(0.05)
+        left = asyncio.all_tasks() - before
+    await driver.aclose()
+    assert not left
+
+
 async def test_a_face_that_is_closed_leaves_no_caller_waiting(key: str, own_server: Server):
     driver = ServerDriver(own_server.address, QUICK)
     await prepare(driver, key)

@@ -4,9 +4,10 @@ The first call goes at once, so a lone call does not wait. Calls that come while
 and then go together in the order in which they were made: one command, one run of the script, one reply. Only calls
 that allow it (`RoundTrip.group_from`) join a group, and only with others of the same script, keys and first arguments.
 
-A group belongs to no caller: one that is cancelled only drops its answer. The calls of a group have consecutive numbers
-of one idempotency key, and the group carries the last of them. It is repeated unchanged until it is answered. If the
-server refuses it, each call is sent alone, so that only the call that has a fault fails.
+A group belongs to no caller: one that is cancelled only drops its answer, and when all of them are, the group is not
+repeated. The calls of a group have consecutive numbers of one idempotency key, and the group carries the last of them.
+It is repeated unchanged until it is answered. If the server refuses it, each call is sent alone, so that only the call
+that has a fault fails.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from penstock.core.idempotency import IdempotencyKey
@@ -104,11 +105,12 @@ class Groups:
             raise copy.copy(reply.error) from reply.error  # each caller adds its own lines to the traceback
         return await self.engine.send(call, self.engine.settings.give_up_after)
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Send a group in a task. Closing the face does not end it: its callers wait, and the next attempt connects."""
+    def start(self, work: Coroutine[Any, Any, None], callers: Sequence[asyncio.Future[Any]]) -> None:
+        """Send a group in a task while a caller waits. Closing the face does not end it: the next attempt connects."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        asyncio.gather(*callers, return_exceptions=True).add_done_callback(lambda _: task.cancel())
 
 
 class _Sender:
@@ -226,7 +228,8 @@ class _Group:
 
     def _send_in_task(self) -> None:
         self._sender.group_ended()
-        self._sender.groups.start(self._repeat())
+        if callers := [caller for _, caller in self._calls if not caller.done()]:
+            self._sender.groups.start(self._repeat(), callers)
 
     async def _repeat(self) -> None:
         """Send the group until it is answered, and answer its callers."""
