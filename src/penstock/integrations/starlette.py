@@ -95,28 +95,33 @@ def event_stream(job: Job[Any], *, keepalive: float = 15.0) -> Response:
     return _EventStream(job, keepalive)
 
 
-class _EventStream(Response):
+class _EventStream(StreamingResponse):
+    """Reads when it is sent, because the position is a header of the request. The framework and the route may add
+    headers, cookies and background tasks to it before.
+    """
+
     media_type = "text/event-stream"
 
     def __init__(self, job: Job[Any], keepalive: float) -> None:
-        super().__init__()
+        super().__init__((), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self._job, self._keepalive = job, keepalive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         after = HTTPConnection(scope).headers.get("last-event-id")
-        answer: Response
         try:
             output = self._job.output(after=after or None)
             parts = await output.fetch.aio(0)
         except (BadCall, JobNotFound) as error:
-            answer = PlainTextResponse(str(error), 404 if isinstance(error, JobNotFound) else 400)
-        else:
-            headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-            answer = StreamingResponse(self._events(output, parts), headers=headers, media_type=self.media_type)
-        await answer(scope, receive, send)
+            status = 404 if isinstance(error, JobNotFound) else 400
+            await PlainTextResponse(str(error), status, background=self.background)(scope, receive, send)
+            return
+        self.body_iterator = self._events(output, parts, only_headers=scope["method"] == "HEAD")
+        await super().__call__(scope, receive, send)
 
-    async def _events(self, output: JobOutput, parts: list[OutputPart]) -> AsyncIterator[bytes]:
+    async def _events(self, output: JobOutput, parts: list[OutputPart], *, only_headers: bool) -> AsyncIterator[bytes]:
         yield b": output\n\n"
+        if only_headers:
+            return
         while True:
             yield b"".join(map(_event, parts))
             if output.has_ended:
