@@ -40,6 +40,29 @@ async def test_a_quiet_worker_finishes_its_jobs_and_claims_no_more(app: Penstock
             assert await second.result.aio(timeout=scaled(10)) == 1
 
 
+async def test_a_process_that_retires_is_quiet_already_and_still_ends(app: Penstock):
+    go = asyncio.Event()
+
+    @app.task(queue="q")
+    async def work() -> None:
+        await go.wait()
+
+    worker = Worker(app, WorkerSettings(concurrency=1, max_jobs=1))
+    run = asyncio.create_task(worker.run())
+    job = await work.enqueue.aio()
+    await until(lambda: worker._retiring)
+    request = await Inspector(app).workers.quiet.aio(worker.name)
+    assert request.notified
+    await asyncio.sleep(0.2)
+    go.set()
+    try:
+        await asyncio.wait_for(asyncio.shield(run), scaled(5))
+    finally:
+        worker.stop()
+        await run
+    assert str(await job.status.aio()) == "completed"
+
+
 async def test_a_quiet_worker_stays_registered(make_app: MakeApp):
     app, lease = make_app(lease=0.6), 0.6
     ask = Inspector(app)

@@ -306,8 +306,8 @@ class Worker:
 
     def _was_asked(self, word: bytes) -> None:
         """An operator has asked this worker to claim no more jobs (`quiet`), or to `stop`. May be called repeatedly."""
-        if self._stop_calls or (word == b"quiet" and self._quiet):
-            return
+        if self._stop_calls or (word == b"quiet" and (self._quiet or self._retiring)):
+            return  # a retiring process claims no more, and ends, because another one may have taken its place
         if word == b"stop" or self.settings.burst:
             log.info("asked to stop")
             if self._shared_status:
