@@ -88,6 +88,13 @@ async def test_a_queue_that_was_never_used_is_an_error(do, inspector):
         await do(inspector.tasks.all, "nothing")
 
 
+@pytest.mark.parametrize("wrong", [{"since": "1h"}, {"since": -1}, {"since": float("nan")}, {"most": 0}, {"most": "x"}])
+async def test_a_wrong_number_is_refused(do, inspector, wrong):
+    (name,) = wrong
+    with pytest.raises(ValueError, match=rf"tasks\({name}="):
+        await do(inspector.tasks.all, **wrong)
+
+
 def test_percentiles_are_values_that_were_measured():
     assert Percentiles.of([]) == Percentiles(None, None, None)
     assert Percentiles.of([3.0]) == Percentiles(3.0, 3.0, 3.0)

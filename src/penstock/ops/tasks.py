@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
+from penstock.core.arguments import LONGEST_WAIT, check_number, check_whole
 from penstock.core.operations import Operation, verb
 from penstock.jobs.constants import BLOCKS
 from penstock.jobs.finished import BlockSlice, FinishedJob, RowList, read_block, read_blocks
@@ -71,6 +72,9 @@ class TaskQuestioner(Questioner):
         One round trip for each shard and each 2500 rows. Without `queue` also one for each 1000 keys of the server.
         Raises PenstockError for a queue that was never used.
         """
+        if since is not None:
+            check_number("tasks", "since", since, 0, LONGEST_WAIT, "seconds from 0 to a year, or None for all rows")
+        check_whole("tasks", "most", most, 1, 1_000_000, "rows from 1 to a million")
         if queue is None:
             shards = [self._shard(name) for name in sorted((yield from queue_names(self._prefix)))]
         else:
