@@ -10,7 +10,7 @@ import anyio.to_thread
 import msgspec
 import pytest
 
-from penstock import BadCall, ConfigurationError, Penstock, RateLimit, RateLimited, ServerFull
+from penstock import BadCall, ConfigurationError, Penstock, Rate, RateLimit, RateLimited, ServerFull
 from penstock.core import idempotency
 from penstock.core.idempotency import IdempotencyKey
 from tests.conftest import Apps, Do, commands, until
@@ -420,6 +420,21 @@ async def test_a_cost_is_given_at_acquire_or_for_the_block(rate: Make, do: Do):
             RateLimit.try_acquire.operation(rate(10), cost=cost)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="without n"):
         RateLimit.try_acquire.operation(rate(10), 2, cost=3)
+    with pytest.raises(ValueError, match="cost=11 is never allowed at once; from 1 to 10"):
+        RateLimit.acquire.operation(rate(10), cost=11)
+    with pytest.raises(ValueError, match="cost=11 is never allowed at once; from 1 to 10"):
+        rate(10, cost=11)
+
+
+async def _cost(prompt: str) -> float:
+    return 1
+
+
+async def test_a_cost_that_would_have_to_be_awaited_is_refused_where_it_is_declared(rate: Make):
+    with pytest.raises(ValueError, match=r"rate_limit\(cost=.*: a `def` function"):
+        rate(10, cost=_cost)
+    with pytest.raises(ValueError, match=r"Rate\(cost=.*: a `def` function"):
+        Rate(10, per=1, cost=_cost)  # type: ignore[arg-type]
 
 
 @one_place

@@ -29,6 +29,10 @@ def check_cost(what: str, cost: Any) -> None:
                 f"{what}(cost={shown(cost)}): the name of one parameter in braces, as in '{{tokens}}'; to reckon with "
                 "several, give a function of them"
             )
+    elif inspect.iscoroutinefunction(cost):
+        raise ValueError(
+            f"{what}(cost={shown(cost)}): a `def` function, because an enqueue in blocking code calls it too"
+        )
     elif not callable(cost) and not is_number(cost, 0, MOST_UNITS):
         raise ValueError(f"{what}(cost={shown(cost)}): {_RULE}, a parameter in braces, or a function")
 

@@ -78,6 +78,8 @@ class RateLimit:
         self._driver = driver
         capacity = self.burst if kind == "bucket" else limit
         self._max_units = capacity if kind == "bucket" else min(limit, MAX_WINDOW_REQUEST)
+        if isinstance(cost, int | float):
+            self._units(1, cost)
         self.bindings = RateLimitBindings(keys, kind, capacity=capacity, limit=limit, per=per)
 
     def __repr__(self) -> str:
@@ -175,14 +177,12 @@ class RateLimit:
             if units is None or n != 1:
                 raise ValueError(f"rate limit {self.name!r}: cost={shown(cost)}: a number of units from 0, without n")
             n = max(1, units)
-        self._check(n)
-        return n
-
-    def _check(self, n: int) -> None:
         if not is_whole(n, 1, self._max_units):
+            given = f"n={shown(n)}" if cost is None else f"cost={shown(cost)}"
             raise ValueError(
-                f"rate limit {self.name!r}: n={shown(n)} is never allowed at once; from 1 to {self._max_units:,}"
+                f"rate limit {self.name!r}: {given} is never allowed at once; from 1 to {self._max_units:,}"
             )
+        return n
 
     # --- with, and as a decorator ---
 
