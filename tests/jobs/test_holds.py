@@ -261,3 +261,24 @@ def test_a_job_whose_record_was_lost_does_not_hide_those_behind_it(stand: Stand,
     hold(stand, 30)
     assert stand.state("a") == "p"
     assert "admitted" not in stand.raw_dump()
+
+
+def test_a_script_parks_and_admits_fewer_jobs_if_they_are_large(stand: Stand, worker: FakeWorker) -> None:
+    """Each transition copies the record: a hundred of 100 KB held the server for 24 ms."""
+    names = [f"j{n:02}" for n in range(40)]
+    for name in names:
+        stand.put(name, limits=[at_most(100), per_second(1000)], payload=bytes(100_000))
+    hold(stand, 30)
+    parked = [stand.states(*names).count("p")]
+    while parked[-1] < 40 and len(parked) < 10:
+        worker.turn()
+        parked.append(stand.states(*names).count("p"))
+    assert 5 < parked[0] <= 12
+    assert parked[-1] == 40
+    sound(stand)
+    stand.advance(30)
+    worker.turn()
+    assert 5 < stand.states(*names).count("r") <= 30
+    claimed = [id for _ in range(10) for id in ids(worker.claim(40))]
+    assert claimed == names
+    sound(stand)

@@ -1,7 +1,10 @@
 -- Admission: parked jobs get the places that a script has freed. limits.lua explains places.
 
+_look = { BYTES = 6000 } -- for so many bytes of a record, a script looks at one job less
+
 -- Admits parked jobs of the keys in which a place may be free: as many as there are places, the most urgent ones first,
--- at most some hundred in one script. Call it when all other transitions of the script are done.
+-- at most some hundred in one script, and fewer if their records are large. Call it when all other transitions of the
+-- script are done.
 --- (s: table)
 --- uses: base
 function admission.admit(s)
@@ -14,8 +17,26 @@ function admission.admit(s)
   end
 end
 
--- Admits parked jobs of one key. Each entry that it examines uses up one of the `looks`, even if the job has expired or
--- was cancelled. Returns how many looks are left.
+-- How many looks a job uses up that has a record of so many bytes.
+--- (bytes: int) -> int
+function admission.looks(bytes)
+  return 1 + math.floor(bytes / _look.BYTES)
+end
+
+-- Looks at a member of `admissions` whose time has come.
+--- (s: table, member: str)
+--- uses: base
+--- seldom
+function admission.look(s, member)
+  if _signed.sign(member) == "!" then
+    admission.park_over(s, limits.place(s, _signed.name(member)))
+  else
+    limits.mark(s, limits.place(s, member))
+  end
+end
+
+-- Admits parked jobs of one key. Each entry that it examines uses up some of the `looks`, even if the job has expired
+-- or was cancelled. Returns how many looks are left.
 --- (s: table, place: table, looks: int) -> int
 --- uses: base
 --- seldom
@@ -30,32 +51,36 @@ function admission.admit_some(s, place, looks)
     if place.is_scope and pauses.holds(s, place) then return looks end
     local room = place.parked > 0 and limits.room(s, place) or 1
     local needed = room > 0 and limits.needed_first(s, place) or 1
-    looks = looks - 1
+    local bytes
     if room >= needed then
       local entry = limits.pop(place)
-      if entry then admission.admit_entry(s, place, entry) end
-    elseif not admission.displace(s, place) then
-      local at = limits.room_at(s, place, needed)
-      if at then limits.look_again(s, place.key, at) end
-      return looks + 1
+      bytes = entry and admission.admit_entry(s, place, entry) or 0
+    else
+      bytes = admission.displace(s, place)
+      if not bytes then
+        local at = limits.room_at(s, place, needed)
+        if at then limits.look_again(s, place.key, at) end
+        return looks
+      end
     end
+    looks = math.max(0, looks - admission.looks(bytes))
   end
   if place.is_scope then pauses.forget(s, place.key) end
   return looks
 end
 
 -- Admits the job of an entry that was taken from the parked lanes of a key, if it is still parked there and has not
--- expired.
---- (s: table, place: table, parked: str)
+-- expired. Returns the bytes of its record.
+--- (s: table, place: table, parked: str) -> int
 --- uses: base
 function admission.admit_entry(s, place, parked)
   local id, body = entry.id(parked), limits.parked_job(parked)
-  if not body then return end
+  if not body then return 0 end
   local was = record.fields(body)
   if was.expires > 0 and was.expires <= s.now then
     job.remove(s, id, body, ending.EXPIRED, "")
     s.row[_row.EXPIRED] = s.row[_row.EXPIRED] + 1
-    return
+    return #body
   end
   local generation = row.mint(s.row, 1) + 1
   local flags, new_state = was.flags
@@ -72,43 +97,50 @@ function admission.admit_entry(s, place, parked)
   local since = new_state == state.PARKED and was.since or s.now
   counters.add_parked_since(s, new_state == state.PARKED and s.now or was.since, -1)
   redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, since, flags))
+  return #body
 end
 
--- Parks an admitted job again if a more urgent one of its key waits for a place. Returns whether it did.
---- (s: table, place: table) -> bool
+-- Parks an admitted job again if a more urgent one of its key waits for a place. Returns the bytes of its record, or
+-- nil if it parked none.
+--- (s: table, place: table) -> int | nil
 --- uses: base
 function admission.displace(s, place)
   local member = admitted.least_urgent(s, place)
-  return member and admitted.level(member) > place.r[_row.LEVELS][1] and admission.park_again(s, place, member) or false
+  if member and admitted.level(member) > place.r[_row.LEVELS][1] then return admission.park_again(s, place, member) end
 end
 
--- Parks admitted jobs of a rate again until the others fit into what is left of it, the least urgent ones.
+-- Parks admitted jobs of a rate again until the others fit into what is left of it: the least urgent ones, or all from
+-- the most urgent one on. If they are many, the next turn continues.
 --- (s: table, place: table)
 --- uses: base
 --- seldom
 function admission.park_over(s, place)
-  local over, n = -limits.room(s, place), 0
-  local found = over > 0 and admitted.last_ones(s, place, _park.LOOKS) or {}
-  while n < #found and over > 0 do
+  local over, looks, n = -limits.room(s, place), s.looks_over or _park.LOOKS, 0
+  local all, found = over >= place.used, {}
+  if over > 0 then found = all and admitted.first_ones(s, place, looks) or admitted.last_ones(s, place, looks) end
+  while n < #found and over > 0 and looks > 0 do
     n = n + 1
-    local body = record.get(admitted.id(found[n]))
-    for _, one in ipairs(body and record.limits(body) or {}) do
+    local body = record.get(admitted.id(found[n])) or ""
+    for _, one in ipairs(body ~= "" and record.limits(body) or {}) do
       if one[_limit.KEY] == place.key then over = over - one[_limit.COST] end
     end
+    looks = looks - admission.looks(#body)
   end
-  for i = n, 1, -1 do admission.park_again(s, place, found[i]) end
+  for i = 1, n do admission.park_again(s, place, found[all and i or n + 1 - i]) end
+  s.looks_over = math.max(0, looks) -- for all keys of a script
+  if over > 0 and looks <= 0 then limits.look_again(s, "!" .. place.key, s.now) end
 end
 
 -- Parks an admitted job again at one of its keys, ahead of the jobs that are parked there. `member`: what `admitted`
--- has of it. Returns whether it did: the job may be gone.
---- (s: table, place: table, member: str) -> bool
+-- has of it. Returns the bytes of its record; nil if the job is gone.
+--- (s: table, place: table, member: str) -> int | nil
 --- uses: base
 function admission.park_again(s, place, member)
   local generation, id = admitted.generation(member), admitted.id(member)
   local body = record.get(id)
   if not body or record.state(body) ~= state.READY or record.generation(body) ~= generation then
     s.started[#s.started + 1] = member -- or it would hide the members behind it for ever
-    return false
+    return nil
   end
   local was = record.fields(body)
   local list, at = record.limits(body), 1
@@ -123,5 +155,5 @@ function admission.park_again(s, place, member)
     new_state, flags = limits.park_again(s, list, at, new, was.flags, was.priority, was.tenant, was.since)
   end
   redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, was.since, flags))
-  return true
+  return #body
 end

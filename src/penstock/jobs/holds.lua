@@ -92,38 +92,45 @@ function holds.park(s, list, at, entry, flags, priority, tenant, since, body)
 end
 
 -- Parks some jobs of a closed key that were admitted and have not started, and lets jobs that are parked there give up
--- their places: at most PARKED in one script, and the next turn continues. Each uses up one of the `looks`; returns how
--- many are left.
+-- their places: at most PARKED in one script, and the next turn continues. Each uses up some of the `looks`; returns
+-- how many are left.
 --- (s: table, place: table, looks: int) -> int
 --- uses: base
 --- seldom
 function holds.close(s, place, looks)
   local most = math.min(looks, _hold.PARKED - place.admitted)
   local found = most > 0 and admitted.first_ones(s, place, most) or {}
-  for i = 1, #found do admission.park_again(s, place, found[i]) end
-  local n = #found
+  local n = 0
+  for i = 1, #found do
+    if n >= most then break end
+    n = n + admission.looks(admission.park_again(s, place, found[i]) or 0)
+  end
   limits.push(place)
-  while n < most and #place.r[_row.LEVELS] > 0 and holds.give_up_places(s, place) do n = n + 1 end
+  while n < most and #place.r[_row.LEVELS] > 0 do
+    local bytes = holds.give_up_places(s, place)
+    if not bytes then break end
+    n = n + admission.looks(bytes)
+  end
   place.admitted = place.admitted + n
-  if n == most then
+  if n >= most then
     limits.look_again(s, place.key, s.now)
   elseif #place.r[_row.LEVELS] > 0 then
     limits.look_again(s, place.key, holds.until_(s, place.key))
   end
-  return looks - n
+  return math.max(0, looks - n)
 end
 
 -- Moves the first job that is parked at a closed key into the scope of the hold, if it would keep places that it need
--- not keep. Returns whether there was an entry that is gone now.
---- (s: table, place: table) -> bool
+-- not keep. Returns the bytes of its record; nil if there is no such job.
+--- (s: table, place: table) -> int | nil
 --- uses: base
 --- seldom
 function holds.give_up_places(s, place)
   local cursor = limits.first(place)
-  if not cursor or not cursor.entries[1] then return false end
+  if not cursor or not cursor.entries[1] then return nil end
   local id, body = entry.id(cursor.entries[1]), limits.parked_job(cursor.entries[1])
   local scope = body and holds.scope(s, record.limits(body))
-  if not body or not scope then return false end
+  if not body or not scope then return nil end
   limits.pop(place)
   local was, generation = record.fields(body), row.mint(s.row, 1) + 1
   place.parked = math.max(0, place.parked - 1)
@@ -131,7 +138,7 @@ function holds.give_up_places(s, place)
   local new_state, flags = pauses.park(s, scope, false, record.entry(generation, #body, id), was.flags, was.priority,
     was.tenant, was.since, _count.PARKED, body)
   redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, was.since, flags))
-  return true
+  return #body
 end
 
 -- Stores until when a key is closed; 0 opens it. Marks the key, so that `admission.admit` parks or admits its jobs.

@@ -16,7 +16,7 @@
 --   parked:<name=key>:rotation:, heads:, lane:, front:   the lanes of the jobs parked there, as in lane.lua
 --   parking     ZSET  name=key of each that has such lanes; all scores are 0
 --   admitted    ZSET  jobs in a lane that have a place and were never claimed (admitted.lua)
---   admissions  ZSET  name=key -> when to look for a free place again, server ms; =name after a change of the limit
+--   admissions  ZSET  name=key, =name (all of its keys), !name=key (`admission.park_over`) -> when to look, server ms
 --   rate:<name=key>   STRING  a bucket (core/bucket.lua) from which starts take units; TTL until it is full
 --   row         (row.lua)  LIMITED is absent until the queue has its first limit or pause; until then nothing here is
 --                          called
@@ -441,7 +441,7 @@ function limits.mark_due(s)
     if _signed.sign(due[i]) == "=" then
       if limits.mark_all(s, _signed.name(due[i])) then again[#again + 1] = due[i] end
     else
-      limits.mark(s, limits.place(s, due[i]))
+      admission.look(s, due[i])
     end
   end
   local next_ = redis.call("ZRANGE", key, 0, 0, "WITHSCORES")
