@@ -7,7 +7,7 @@ import pytest
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.durable_bindings import ChildRow, Recorded, StepBindings, suspension
 from penstock.settings import MiB
-from tests.jobs.stand import START, FakeWorker, Stand, at_most, record
+from tests.jobs.stand import START, FakeWorker, Stand, at_most, problems_in, record
 
 
 @pytest.fixture
@@ -232,3 +232,16 @@ def test_a_damaged_parent_that_is_removed_leaves_its_list_of_children_only_for_a
     worker.turn()
     assert stand.state("child") == "-"
     assert 0 < stand.client.pttl(stand.base + "predecessors:p") <= 3_600_000
+
+
+def test_the_audit_knows_the_children_of_a_job(stand: Stand):
+    worker = FakeWorker(stand, "w")
+    stand.put("p")
+    (parent,) = worker.claim()
+    row = ChildRow("1", "", "child", "f", record("ada"))
+    stand.run(StepBindings(stand.bindings).run_children("w", parent.token, [row], durable=False))
+    assert not problems_in(stand.raw_dump())
+    stand.client.hdel(stand.base + "dependents", "child")
+    assert problems_in(stand.raw_dump()) == ["children:p: no edge leads there from [b'child']"]
+    stand.client.rename(stand.base + "children:p", stand.base + "orphans:9")
+    assert problems_in(stand.raw_dump()) == ["orphans: ['orphans:9'] belong to no event"]

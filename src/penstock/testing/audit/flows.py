@@ -46,6 +46,28 @@ class FlowsAudit:
         marks = (1 if "dependents" in self.keys else 0) + (2 if "events" in self.keys else 0)
         if marks & ~int(self.row.flows):
             yield f"row: the marks of flows are {self.row.flows}, but there are {marks}"
+        yield from self._children()
+
+    def _children(self) -> Iterator[str]:
+        """Each child that a job still waits for has an edge to it, and none is kept for a job that is gone."""
+        if "events" in self.keys:
+            return
+        if orphans := sorted(name for name in self.keys if name.startswith("orphans:")):
+            yield f"orphans: {orphans} belong to no event"
+        for name, members in self.keys.items():
+            parent = name.removeprefix("children:").encode()
+            if not name.startswith("children:"):
+                continue
+            if parent not in self.jobs:
+                yield f"{name}: there is no such job"
+            children = {member[1:] for member in members if member[:1] == b"\0"}
+            if lost := {child for child in children if not self._leads(child, parent)}:
+                yield f"{name}: no edge leads there from {sorted(lost)}"
+
+    def _leads(self, child: bytes, parent: bytes) -> bool:
+        edge = self.keys.get("dependents", {}).get(child, b"")
+        edges = [edge] if edge else self.keys.get(f"dependents:{child.decode(errors='replace')}", [])
+        return any(one[:6] == bytes(6) and one.endswith(parent) for one in edges)
 
     def _edges(self) -> Counter[tuple[bytes, int]]:
         found: Counter[tuple[bytes, int]] = Counter()
