@@ -74,9 +74,12 @@ def browser() -> Iterator[Any]:
 
 
 WIDTHS = {"phone": 390, "tablet": 820}
+# Axe takes most of the time. In the dark, only colours differ; the layout of a tablet is between the other two.
+ALL_RULES: dict[str, Any] = {"resultTypes": ["violations"]}
+RULES = {"light": ALL_RULES, "phone": ALL_RULES, "dark": {**ALL_RULES, "runOnly": ["color-contrast"]}, "tablet": None}
 
 
-@pytest.fixture(params=["light", "dark", "phone", "tablet"])
+@pytest.fixture(params=RULES)
 def look(request: pytest.FixtureRequest) -> dict[str, Any]:
     size = {"width": WIDTHS.get(request.param, 1280), "height": 800}
     return {"viewport": size, "color_scheme": "dark" if request.param == "dark" else "light", "locale": "en-GB"}
@@ -113,9 +116,11 @@ def go(page: Any, to: str) -> None:
 def test_every_page_is_shown_without_a_fault(page: Any, look: dict[str, Any], request: pytest.FixtureRequest):
     for to, text in PAGES.items():
         go(page, to)
-        page.locator("main").get_by_text(text).first.wait_for()
-        found = axe.Axe().run(page).response["violations"]
-        assert [(fault["id"], [node["target"] for node in fault["nodes"]]) for fault in found] == [], to
+        # A filter of the page may offer the same word in a closed list, which is not visible.
+        page.locator("main").get_by_text(text).filter(visible=True).first.wait_for()
+        if rules := RULES[request.node.callspec.params["look"]]:
+            found = axe.Axe().run(page, options=rules).response["violations"]
+            assert [(fault["id"], [node["target"] for node in fault["nodes"]]) for fault in found] == [], to
         # Wide tables scroll by themselves, so that the page does not.
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), to
         if folder := os.environ.get("PENSTOCK_SCREENSHOTS"):
@@ -157,13 +162,13 @@ def test_the_numbers_are_those_of_the_command_line(page: Any, address: str):
     """Of the queues in which nothing happens now."""
     server = page.request.get(f"{address}api/overview").json()["location"].partition(",")[0]
 
-    def told(*words: str) -> Any:
+    def printed(*words: str) -> Any:
         command = [sys.executable, "-m", "penstock", *words, "--json", "--url", server]
         return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
     names = ("Ready", "Delayed", "Running", "Dead")
     shown = {row["Queue"]: [number(row[name]) for name in names] for row in rows(page, "main")}
-    for queue in told("queue", "ls"):
+    for queue in printed("queue", "ls"):
         if queue["name"] not in {"work", "elsewhere"}:
             assert shown[queue["name"]] == [queue["counts"][name.lower()] for name in names], queue["name"]
     go(page, "tasks")
@@ -172,7 +177,7 @@ def test_the_numbers_are_those_of_the_command_line(page: Any, address: str):
         (row["Queue"], row["Task"]): (number(row["Completed"]), number(row["Failed for good"]))
         for row in rows(page, "main")
     }
-    for task in told("task", "ls")["tasks"]:
+    for task in printed("task", "ls")["tasks"]:
         if task["queue"] not in {"work", "tasks"}:
             key = task["queue"], task["task"] or "(values)"
             assert shown_tasks[key] == (task["completed"], task["failed"])
@@ -180,14 +185,14 @@ def test_the_numbers_are_those_of_the_command_line(page: Any, address: str):
     page.get_by_role("heading", name="Who waits").wait_for()
     place = ".card:has(h2:text('Who waits'))"
     tenants = {row["Tenant"].strip(): number(row["Ready"]) for row in rows(page, place)}
-    largest = told("queue", "show", "long", "--tenants", "50")["largest"]
+    largest = printed("queue", "show", "long", "--tenants", "50")["largest"]
     assert {name: tenants.get(name) for name in (one["name"] for one in largest)} == {
         one["name"]: one["counts"]["ready"] for one in largest
     }
     go(page, "workers")
     page.get_by_role("heading", name="Workers").wait_for()
     processes = {row["Worker"] for row in rows(page, "main")}
-    assert {one["name"] for one in told("worker", "ls")} <= processes | {""}
+    assert {one["name"] for one in printed("worker", "ls")} <= processes | {""}
 
 
 def test_a_tenant_is_paused_in_its_menu(page: Any):
