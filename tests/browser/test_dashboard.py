@@ -309,10 +309,11 @@ def test_the_answer_is_about_what_the_question_was_about(page: Any):
     page.route("**/api/queues/reports", answer)
     page.route("**/api/act", act)
     go(page, "queue/reports")
-    page.get_by_role("row").filter(has_text="one").get_by_role("button", name="Purge").click()
+    page.get_by_role("button", name="Actions on one").click()
+    page.locator("dialog.menu[open]").get_by_role("button", name="Purge").click()
     rows.reverse()
     sync_api.expect(page.locator("tbody tr").first).to_contain_text("two")
-    dialog = page.locator("dialog[open]")
+    dialog = page.locator("dialog[open]:not(.menu)")
     assert "3 waiting jobs of the tenant one" in dialog.inner_text()
     dialog.get_by_role("button", name="Purge").click()
     page.get_by_text("3 jobs cancelled").wait_for()
@@ -321,7 +322,7 @@ def test_the_answer_is_about_what_the_question_was_about(page: Any):
 
 def tenant(name: str, ready: int) -> dict[str, Any]:
     counts = dict.fromkeys(("delayed", "sleeping", "parked", "dependent", "running", "dead"), 0)
-    return {"name": name, "counts": {**counts, "ready": ready}}
+    return {"name": name, "counts": {**counts, "ready": ready, "oldest": 1.0, "weight": 1.0}}
 
 
 def test_a_chart_of_a_single_moment_shows_a_minute(page: Any):
