@@ -26,7 +26,7 @@ from penstock import (
 )
 from penstock.errors import JobCancelled, JobExpired, NoCurrentJob
 from penstock.testing import MovableClock
-from tests.conftest import Apps
+from tests.conftest import Apps, MakeApp
 from tests.servers import Server
 from tests.worker import isolated_tasks
 from tests.worker.in_process import run_burst, running_worker
@@ -464,8 +464,8 @@ async def test_a_parent_and_its_children_are_shown(app: Penstock):
 # --- bad input ---
 
 
-async def test_what_cannot_be_a_child_is_refused(app: Penstock):
-    charge = task_of(app)
+async def test_what_cannot_be_a_child_is_refused(app: Penstock, make_app: MakeApp):
+    charge, elsewhere = task_of(app), task_of(make_app(prefix="elsewhere"))
 
     @app.task(queue="q", name="once", unique=Unique())
     async def once() -> None: ...
@@ -474,6 +474,7 @@ async def test_what_cannot_be_a_child_is_refused(app: Penstock):
         ("a call, as in run(task.call(…))", lambda: charge),
         ("a call, as in run(task.call(…))", lambda: charge(1)),
         ("a unique call cannot be a child", once.call),
+        ("its app has the prefix 'elsewhere'", lambda: elsewhere.call(1)),
         ("leave out id=", lambda: charge.using(id="mine").call(1)),
         ("a child cannot wait for other jobs", lambda: charge.using(after=app.job("q:x")).call(1)),
     ]

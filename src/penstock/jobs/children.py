@@ -326,6 +326,12 @@ def _begin(call: Call[Any], steps: Steps, name: str | None, what: str) -> Child:
             f"{what}: a unique call cannot be a child, because the job that holds its key may be its own parent: give "
             "this work a task without unique=…"
         )
+    prefix, own = task.shard.settings.prefix, steps.run.shard.settings.prefix
+    if prefix != own:
+        raise StepError(
+            f"{what}: its app has the prefix {prefix!r}, and this job's app has {own!r}: a child is a job of the same "
+            "app. Enqueue the call in a step instead"
+        )
     if task.options.id:
         raise StepError(f"{what}: the id of a child follows from its parent and the step: leave out id=")
     if call.wanted or (task.waiting is not None and task.waiting.after):
