@@ -326,3 +326,13 @@ def test_a_change_by_an_operator_outlasts_a_release_whose_clock_is_ahead(stand: 
     stand.run(LimitBindings(stand.bindings).set_limit("c:n", 2, 0, 0))
     stand.put("b", "c", limits=[at_most(1, release=ahead)])
     assert stand.states("a", "b", "c") == "rrp"
+
+
+def test_a_list_of_many_limits_has_fewer_keys_of_each(stand: Stand) -> None:
+    """Forty limits with a hundred keys each would block the server for 80 ms."""
+    for number in range(40):
+        for key in range(8):
+            stand.put(f"{number}-{key}a", f"{number}-{key}b", limits=[per_second(1, f"k{key}", f"n{number}")])
+    found = stand.run(LimitBindings(stand.bindings).limits(100))
+    assert len(found) == 40
+    assert {len(limit.keys) for limit in found} == {5}

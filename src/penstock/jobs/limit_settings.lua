@@ -1,6 +1,8 @@
 -- The limits of a queue for an operator: their numbers, the keys with parked jobs, and a purge of those. limits.lua has
 -- the keys.
 
+_shown = { KEYS = 200 } -- of all limits together: each costs the server about ten commands
+
 -- Sets the numbers of a limit. They stay until a newer release of the code has other numbers. The script admits up to
 -- some hundred parked jobs; the next turns admit the others. Returns 0 if no job has used the limit yet.
 --- keys: base meta
@@ -20,13 +22,14 @@ end
 
 -- Name, numbers (MessagePack) and some of the keys of each limit that have parked jobs or are closed: { name, numbers,
 -- { key, places, jobs that it has room for, ms until a rate has room for the first one or -1, ms until it is open, jobs
--- that are parked for its hold, … }, … }.
+-- that are parked for its hold, … }, … }. With many limits, each has fewer keys.
 --- keys: base meta
 --- args: given: int, keys: int
 --- flags: allow-oom
 --- frame: read
 function script.show_limits(base, meta, given, keys)
   local reply, stored = {}, redis.call("HGETALL", base .. "limits")
+  keys = math.min(keys, math.max(1, math.floor(2 * _shown.KEYS / #stored)))
   local closed = redis.call("ZRANGE", base .. "holds", string.format("(%d", s.now), "+inf", "BYSCORE", "LIMIT", 0, keys)
   for i = 1, #stored, 2 do
     local name, page = stored[i], {}
