@@ -26,17 +26,23 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
-@pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """One for all tests, because it starts slowly on a crowded machine. A single test picks a name."""
     with Server() as server, search_box(server) as address:
-        opened = browser.new_page()
-        opened.set_default_timeout(scaled(20) * 1000)
-        faults: list[Any] = []
-        opened.on("pageerror", lambda fault: faults.append(fault))  # noqa: PLW0108 (playwright takes no method of a list)
-        opened.goto(address)
-        yield opened
-        opened.close()
-        assert faults == []
+        yield address
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:
+    opened = browser.new_page()
+    opened.set_default_timeout(scaled(20) * 1000)
+    faults: list[Any] = []
+    opened.on("pageerror", lambda fault: faults.append(fault))  # noqa: PLW0108 (playwright takes no method of a list)
+    opened.goto(address)
+    yield opened
+    opened.close()
+    assert faults == []
 
 
 def names(page: Any, *wanted: str) -> list[str]:
