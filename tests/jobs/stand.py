@@ -35,6 +35,7 @@ from penstock.jobs.shard_bindings import ShardBindings
 from penstock.jobs.timing import Timing
 from penstock.jobs.unique import unique_section
 from penstock.jobs.why_bindings import WhyBindings
+from penstock.jobs.worker_requests import ask_workers
 from penstock.testing.audit.queues import QueueAudit
 
 R = TypeVar("R")
@@ -444,6 +445,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "accept": bindings._call("accept", (bindings.clock.now_ms, bytes(8), 0, "kept", record("ada")), bytes),
         "forget_receipts": bindings._call("forget_receipts", (bindings.clock.now_ms, bytes(8)), str),
         "scan_workers": bindings.workers(10),
+        "ask_workers": ask_workers(bindings, "quiet", [b"w"]),
         "read_finished": read_blocks(bindings, "finished", 0),
         "counts": bindings.counts(),
         "overview": bindings.overview(10),

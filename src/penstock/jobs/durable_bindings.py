@@ -167,21 +167,21 @@ class StepInfo:
     ends: float | None = None
     job: str = ""
 
-    @classmethod
-    def of(cls, step: str, one: Recorded, queue: str) -> StepInfo:
-        states: dict[str, Literal["failed", "waiting", "timed out"]] = {
-            "failed": "failed",
-            "waits": "waiting",
-            "timeout": "timed out",
-            "child": "waiting",
-            "failure": "failed",
-        }
-        state: Literal["done", "failed", "waiting", "timed out"] = states.get(one.kind, "done")
-        ends = int(one.value) / 1000 if one.kind == "waits" and int(one.value) else None
-        if ends is not None and not one.name and ends <= datetime.now(UTC).timestamp():
-            state = "done"
-        job = ChildRecord.of(one).id(queue) if one.is_of_child else ""
-        return cls(step.removeprefix(PATCH_SIGN), one.does, state, one.at / 1000, ends, job)
+
+def _info(step: str, one: Recorded, queue: str) -> StepInfo:
+    states: dict[str, Literal["failed", "waiting", "timed out"]] = {
+        "failed": "failed",
+        "waits": "waiting",
+        "timeout": "timed out",
+        "child": "waiting",
+        "failure": "failed",
+    }
+    state: Literal["done", "failed", "waiting", "timed out"] = states.get(one.kind, "done")
+    ends = int(one.value) / 1000 if one.kind == "waits" and int(one.value) else None
+    if ends is not None and not one.name and ends <= datetime.now(UTC).timestamp():
+        state = "done"
+    job = ChildRecord.of(one).id(queue) if one.is_of_child else ""
+    return StepInfo(step.removeprefix(PATCH_SIGN), one.does, state, one.at / 1000, ends, job)
 
 
 class LoadedSteps(NamedTuple):
@@ -281,7 +281,7 @@ class StepBindings:
         def read(reply: Sequence[Any]) -> list[StepInfo]:
             pairs = dict(zip(reply[0::2], reply[1::2], strict=True))
             queue = self._queue.keys.queue
-            found = [StepInfo.of(k[1:].decode(), Recorded.read(v), queue) for k, v in pairs.items() if k[:1] == _STEP]
+            found = [_info(k[1:].decode(), Recorded.read(v), queue) for k, v in pairs.items() if k[:1] == _STEP]
             found.sort(key=lambda one: (one.at, (int(one.step), "") if one.step.isdigit() else (0, one.step)))
             return found
 

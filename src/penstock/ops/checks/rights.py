@@ -95,6 +95,7 @@ def _example(name: str, description: Sequence[Any], keys: QueueKeys) -> tuple[st
         "SSUBSCRIBE": (WAKE_CHANNELS,),
         "SUNSUBSCRIBE": (WAKE_CHANNELS,),
         "OBJECT": ("ENCODING", keys.declared[1]),
+        "RENAME": (keys.declared[1], keys.declared[1]),
         "SCRIPT": ("LOAD", "return 1"),
     }
     if name in special:
