@@ -148,7 +148,7 @@ function admission.park_again(s, place, member)
   admitted.forget(s, list, was.priority, body, id)
   counters.add_ready_since(s, was.since, -1)
   generation = row.mint(s.row, 1) + 1
-  local new, new_state, flags = record.entry(generation, #body, id), nil, nil
+  local new, new_state, flags = record.entry(generation, #body, id)
   if holds.any(s) and holds.until_(s, place.key) > 0 then
     new_state, flags = holds.park(s, list, at, new, was.flags, was.priority, was.tenant, was.since, body)
   else

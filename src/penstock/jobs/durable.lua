@@ -238,11 +238,10 @@ end
 --- (s: table, id: str, body: str)
 --- uses: base
 function steps.wake(s, id, body)
-  local was, generation, new_state = record.fields(body), row.mint(s.row, 1) + 1, nil
-  local flags = bit.bor(was.flags, flag.NOTES)
+  local was, generation = record.fields(body), row.mint(s.row, 1) + 1
   redis.call("ZREM", base .. "delayed", record.entry(was.generation, #body, id))
-  new_state, flags = job.make_ready(
-    s, false, record.entry(generation, #body, id), flags, was.priority, was.tenant, s.now, _count.SLEEPING, body)
+  local new_state, flags = job.make_ready(s, false, record.entry(generation, #body, id),
+    bit.bor(was.flags, flag.NOTES), was.priority, was.tenant, s.now, _count.SLEEPING, body)
   redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, s.now, flags))
 end
 

@@ -207,9 +207,9 @@ function job.add_draft(s, id, body, generation, set)
   if not record.has(drafted.how, draft.DUE_IS_DATE) then due = s.now + due end
   if expires > 0 and not record.has(drafted.how, draft.EXPIRES_IS_DATE) then expires = s.now + expires end
   if record.has(drafted.how, draft.OWN_ID) then results.forget(id) end
-  local body = job.enqueue(s, id, body, generation, s.now, due, expires)
-  if expires > 0 then expiry.note(s, id, expires, record.state(body) == state.READY) end
-  set[#set + 1], set[#set + 2] = id, body
+  local stored = job.enqueue(s, id, body, generation, s.now, due, expires)
+  if expires > 0 then expiry.note(s, id, expires, record.state(stored) == state.READY) end
+  set[#set + 1], set[#set + 2] = id, stored
 end
 
 -- Gives a waiting job the arguments of another draft. With DEBOUNCE, a job that is not due is delayed again. If the job

@@ -134,7 +134,7 @@ end
 --- flags: allow-oom
 --- frame: row
 function script.read_output(base, meta, given, id, number, began, address, register)
-  local key, lives, expires = base .. "output:" .. id, false, 0
+  local key, expires, lives = base .. "output:" .. id, 0
   local log = output.load(key)
   local is_known = log.number > 0
   if redis.call("HEXISTS", base .. "owners", id) == 1 then
