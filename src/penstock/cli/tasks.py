@@ -28,9 +28,19 @@ def ls(*, queue: str | None = None, since: Age | None = None, where: Where = HER
     if as_json:
         return show_json(report)
     columns = headings(
-        "task:name", "queue:name", "done", "failed", "retries", "run p50", "p95", "p99", "wait p50", "p95 ", "p99 ",
+        "task:name",
+        "queue:name",
+        "done",
+        "failed",
+        "retries",
+        "run p50",
+        "p95",
+        "p99",
+        "wait p50",
+        "p95 ",
+        "p99 ",
         "last",
-    )  # fmt: skip
+    )
     none = "No job has ended lately." if since is None else "No job has ended in this time."
     show_list(report.tasks, columns, (_row(one, report) for one in report.tasks), none=none, as_json=False)
     if report.tasks:

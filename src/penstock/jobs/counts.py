@@ -82,10 +82,21 @@ def read_counts(reply: Sequence[Any]) -> Counts:
         return 0.0 if second is None else max(0.0, now / 1000 - int(second))
 
     return Counts(
-        *sums, oldest=age(oldest), oldest_parked=age(oldest_parked), paused=bool(paused), due_first=bool(due_first),
-        parked=parked, paused_scopes=scopes, entered=entered, dependent=dependent, by_time=bool(by_time),
-        sleeping=sleeping, bound=bound or None, tenant_bound=of_tenant or None, refused=refused,
-    )  # fmt: skip
+        *sums,
+        oldest=age(oldest),
+        oldest_parked=age(oldest_parked),
+        paused=bool(paused),
+        due_first=bool(due_first),
+        parked=parked,
+        paused_scopes=scopes,
+        entered=entered,
+        dependent=dependent,
+        by_time=bool(by_time),
+        sleeping=sleeping,
+        bound=bound or None,
+        tenant_bound=of_tenant or None,
+        refused=refused,
+    )
 
 
 def total_counts(shards: Sequence[Counts]) -> Counts:

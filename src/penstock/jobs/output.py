@@ -235,9 +235,14 @@ class JobOutput:
     def _read(self, address: str, *, register: bool) -> Operation[OutputPage]:
         seal = self._shard.settings.seal
         page: OutputPage = yield read_after(
-            self._shard.bindings, self._key, self._after, address, register=register, seal=seal,
+            self._shard.bindings,
+            self._key,
+            self._after,
+            address,
+            register=register,
+            seal=seal,
             shows_sealed=self._shows_sealed,
-        )  # fmt: skip
+        )
         if not page.is_known and not self._was_seen:
             raise JobNotFound(
                 f"no job {self._shard.name}:{self._key}: never enqueued here, or it ended and its output has expired"

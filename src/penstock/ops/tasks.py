@@ -52,9 +52,17 @@ class _Tally:
     def stats(self, task: str, queue: str) -> TaskStats:
         completed, failed = self.outcomes.pop("completed", 0), self.outcomes.pop("failed", 0)
         return TaskStats(
-            task, queue, completed, failed, sum(self.outcomes.values()), self.retries, Percentiles.of(self.durations),
-            Percentiles.of(self.waits), self.since, self.last,
-        )  # fmt: skip
+            task,
+            queue,
+            completed,
+            failed,
+            sum(self.outcomes.values()),
+            self.retries,
+            Percentiles.of(self.durations),
+            Percentiles.of(self.waits),
+            self.since,
+            self.last,
+        )
 
 
 class TaskQuestioner(Questioner):
