@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections import Counter
 
@@ -42,9 +43,10 @@ async def test_every_accepted_job_of_a_group_runs_once_through_faults_and_cancel
                         accepted.add(name)
 
             async def break_things() -> None:
-                while not is_over.is_set():
-                    await asyncio.sleep(0.1)
-                    fault = chance.randrange(3)
+                for fault in itertools.cycle(range(3)):
+                    await asyncio.sleep(0.05)
+                    if is_over.is_set():
+                        return
                     if fault == 0:
                         proxy.lose_replies(2)
                     elif fault == 1:
