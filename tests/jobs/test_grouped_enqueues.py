@@ -21,7 +21,7 @@ TASKS, EACH = 20, 30
 
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_every_accepted_job_of_a_group_runs_once_through_faults_and_cancellations(shards: int):
-    settings = Settings(result_ttl=0)
+    settings = Settings(result_ttl=0, reply_timeout=1)
     chance, accepted, seen, is_over = random.Random(shards), set[str](), Counter[str](), asyncio.Event()
     with Server() as server, contextlib.closing(Proxy(server)) as proxy:
         async with (
