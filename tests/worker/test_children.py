@@ -10,6 +10,7 @@ import pytest
 
 from penstock import (
     Concurrency,
+    EnqueueContext,
     Job,
     JobContext,
     JobFailed,
@@ -352,6 +353,27 @@ async def test_two_thousand_children_and_not_one_more(app: Penstock):
         assert await job.result.aio(120) == 1999 * 2000
         with pytest.raises(JobFailed, match="2,001 children at the same time: a job runs at most 2,000"):
             await other.result.aio(60)
+
+
+async def test_limits_of_children_count_in_the_slices_in_which_they_are_enqueued(app: Penstock):
+    sizes: list[int] = []
+
+    class Counting(Middleware):
+        def enqueue(self, context: EnqueueContext) -> Iterator[None]:
+            sizes.append(len(context.jobs))
+            yield
+
+    app.add_middleware(Counting())
+    charge = task_of(app, limit=[Concurrency(200, name="a"), Concurrency(200, name="b")])
+
+    @app.task(queue="q", retry=0)
+    async def total(n: int) -> int:
+        return len(await gather(*(run(charge.call(one)) for one in range(n))))
+
+    job = await total.enqueue.aio(100)
+    async with running_worker(app, concurrency=50):
+        assert await job.result.aio(60) == 100
+    assert sizes == [1, 83, 17]
 
 
 async def test_a_parent_gives_its_place_to_its_child(app: Penstock):

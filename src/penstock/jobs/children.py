@@ -118,6 +118,8 @@ class Child:
 def enqueue_children(steps: Steps, children: Sequence[Child]) -> Operation[None]:
     """Enqueue children of a running job: those of each shard in slices of 250, and of 1 MiB. One round trip for each.
 
+    A limit of a child counts as a further one, because it costs the server as much.
+
     Raises LeaseLost, and PayloadTooLarge if the job has no room for their answers.
     """
     by_shard: dict[str, list[tuple[Child, JobDraft]]] = {}
@@ -144,12 +146,15 @@ def enqueue_children(steps: Steps, children: Sequence[Child]) -> Operation[None]
 
 
 def _slices(children: Sequence[tuple[Child, JobDraft]]) -> Iterator[Sequence[tuple[Child, JobDraft]]]:
-    start = size = 0
-    for at, (_, draft) in enumerate(children):
-        if at > start and (at - start == CHILDREN or size + len(draft.record) > MiB):
+    start = size = weight = 0
+    for at, (child, draft) in enumerate(children):
+        limits = child.call.task.definition.limits
+        own_weight = 1 + (len(limits.limits) if limits else 0)
+        if at > start and (weight + own_weight > CHILDREN or size + len(draft.record) > MiB):
             yield children[start:at]
-            start, size = at, 0
+            start, size, weight = at, 0, 0
         size += len(draft.record)
+        weight += own_weight
     yield children[start:]
 
 
