@@ -265,6 +265,8 @@ class Engine(Generic[C, L]):
             except BaseException:
                 connection.close()
                 raise
+        if not is_sentinel:
+            self._subscriptions.was_accepted = True
         return connection
 
     # --- plain commands ---

@@ -111,7 +111,8 @@ class Subscriptions(Generic[L]):
         """Held while channels move from one subscriber to another."""
         self._channels: dict[str, WakeChannel] = {}
         self._subscribers: dict[Node | None, Subscriber] = {}
-        # If a server has accepted this login once, it will do so again: a password or a certificate is being replaced.
+        # If a server has accepted a connection of the face, it will do so again: a password or a certificate is being
+        # replaced.
         self.was_accepted = False
 
     def listen(self, key: str, *, shared: bool, is_cluster: bool) -> L:
@@ -297,7 +298,6 @@ class Subscriber:
 
     async def _connect(self, node: Node) -> None:
         connection = await self._face.connect(node)
-        self._subscriptions.was_accepted = True
         try:
             (number,) = await connection.exchange(("CLIENT", "ID"))
             if not isinstance(number, Exception):
