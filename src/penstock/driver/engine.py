@@ -63,8 +63,7 @@ T = TypeVar("T")
 C = TypeVar("C", bound=Connection)
 L = TypeVar("L", bound=FaceListener)
 
-# An operation that failed or was cancelled may retry for this many seconds while it cleans up, for instance to give up
-# its position among the waiters of a lock. The server forgets that position soon anyway.
+# For how many seconds an operation that ended retries its clean-up. The server soon forgets what it leaves anyway.
 _CLEANUP_GIVE_UP_AFTER = 3.0
 
 # How many seconds an operation waits for its subscription before it begins.
@@ -265,8 +264,7 @@ class Engine(Generic[C, L]):
             except BaseException:
                 connection.close()
                 raise
-        if not is_sentinel:
-            self._subscriptions.was_accepted = True
+        self._subscriptions.was_accepted |= not is_sentinel
         return connection
 
     # --- plain commands ---
