@@ -13,17 +13,8 @@ from penstock.ops.inspect import Inspector
 from penstock.ops.queues import QueueQuestioner
 from penstock.settings import WorkerSettings
 from penstock.worker.worker import Worker
+from tests.everywhere import face, place  # noqa: F401 - fixtures
 from tests.speed import scaled
-
-
-@pytest.fixture(params=["blocking", "aio"])
-def face(request):
-    return request.param
-
-
-@pytest.fixture(params=["valkey", "cluster", "redis"])
-def place(request):
-    return request.param
 
 
 @pytest.fixture

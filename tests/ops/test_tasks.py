@@ -9,16 +9,7 @@ from penstock.ops.answers import Percentiles
 from penstock.ops.inspect import Inspector
 from penstock.settings import WorkerSettings
 from penstock.worker.worker import Worker
-
-
-@pytest.fixture(params=["blocking", "aio"])
-def face(request):
-    return request.param
-
-
-@pytest.fixture(params=["valkey", "cluster", "redis"])
-def place(request):
-    return request.param
+from tests.everywhere import face, place  # noqa: F401 - fixtures
 
 
 @pytest.fixture
