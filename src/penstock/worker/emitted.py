@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from penstock.jobs.claims import Claim
 from penstock.jobs.constants import KEPT_BYTES, KEPT_CHUNKS
 from penstock.jobs.output import pack_block
 from penstock.settings import Seal
+from penstock.worker.notes import PendingReports
 
 _INTERVAL: Final = 0.05
 """Seconds between two turns that are taken for what jobs emit."""
@@ -76,26 +74,18 @@ class _Chunks:
         return block
 
 
-class PendingOutput:
+class PendingOutput(PendingReports):
     """What one queue's jobs have emitted and no turn has carried.
 
     `emit` is called in any thread, everything else on the worker's loop.
     """
 
     def __init__(self, seal: Seal | None = None) -> None:
-        self._seal = seal
-        self._lock = threading.Lock()
+        super().__init__(seal)
         self._claims: dict[bytes, _Chunks] = {}
         """Of each claim that has emitted, also where nothing is pending, because the numbers continue."""
         self._pending: dict[bytes, _Chunks] = {}
-        self._time_is_up = False
         self._taken_at = 0.0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._due: Callable[[], None] = lambda: None
-
-    def start(self, loop: asyncio.AbstractEventLoop, due: Callable[[], None]) -> None:
-        """Call `due` on the loop when a turn is to be taken: at once, but 50 ms after the last such turn."""
-        self._loop, self._due = loop, due
 
     def emit(self, token: bytes, chunk: bytes) -> None:
         with self._lock:
@@ -104,25 +94,15 @@ class PendingOutput:
             if of_claim is None:
                 of_claim = self._pending[token] = self._claims.setdefault(token, _Chunks())
             of_claim.add(chunk)
-        if is_first and self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has ended
-                self._loop.call_soon_threadsafe(self._plan_turn)
+        if is_first:
+            self._plan_turn()
 
-    def _plan_turn(self) -> None:
-        assert self._loop is not None
-        self._loop.call_later(max(0.0, self._taken_at + _INTERVAL - time.monotonic()), self._be_due)
-
-    def _be_due(self) -> None:
-        self._time_is_up = True
-        self._due()
+    def _delay(self) -> float:
+        """A turn is taken at once, but 50 ms after the last one that carried output."""
+        return max(0.0, self._taken_at + _INTERVAL - time.monotonic())
 
     def __bool__(self) -> bool:
         return bool(self._pending)
-
-    @property
-    def are_due(self) -> bool:
-        """Whether a turn is to be taken for what is pending."""
-        return self._time_is_up and bool(self._pending)
 
     def take(self, first: Iterable[bytes], held: Mapping[bytes, Claim]) -> list[tuple[bytes, bytes]]:
         """Remove and return tokens and blocks for one turn. Claims in `first` go before others; those that are not in

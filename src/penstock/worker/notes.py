@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -20,26 +21,60 @@ _SENT_WITHIN: Final = 0.5
 """Seconds after which a turn is due for reports that no other turn has carried."""
 
 
-class PendingNotes:
+class PendingReports:
+    """What running jobs have sent to their worker, and when a turn is to be taken for it."""
+
+    def __init__(self, seal: Seal | None) -> None:
+        """`seal`: seals the texts when a turn takes them."""
+        self._seal = seal
+        self._lock = threading.Lock()
+        self._time_is_up = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._due: Callable[[], None] = lambda: None
+
+    def start(self, loop: asyncio.AbstractEventLoop, due: Callable[[], None]) -> None:
+        """Call `due` on the loop when a turn is to be taken."""
+        self._loop, self._due = loop, due
+
+    @abstractmethod
+    def _delay(self) -> float:
+        """Seconds until a turn is to be taken for the first thing that is pending. Called on the loop."""
+
+    @abstractmethod
+    def __bool__(self) -> bool:
+        """Whether anything is pending."""
+
+    @property
+    def are_due(self) -> bool:
+        """Whether a turn is to be taken for what is pending."""
+        return self._time_is_up and bool(self)
+
+    def _plan_turn(self) -> None:
+        """The first thing is pending. Called in any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has ended
+                self._loop.call_soon_threadsafe(self._wait)
+
+    def _wait(self) -> None:
+        assert self._loop is not None
+        self._loop.call_later(self._delay(), self._be_due)
+
+    def _be_due(self) -> None:
+        self._time_is_up = True
+        self._due()
+
+
+class PendingNotes(PendingReports):
     """The reports of one queue's jobs: for each job its latest progress, and the log lines that were not sent yet.
 
     `add` is called in any thread, everything else on the worker's loop.
     """
 
     def __init__(self, seal: Seal | None = None) -> None:
-        """`seal`: seals the texts when a turn takes them."""
-        self._seal = seal
-        self._lock = threading.Lock()
+        super().__init__(seal)
         self._progress: dict[bytes, bytes] = {}
         self._lines: dict[bytes, list[bytes]] = {}
         self._sizes: dict[bytes, int] = {}
-        self._time_is_up = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._due: Callable[[], None] = lambda: None
-
-    def start(self, loop: asyncio.AbstractEventLoop, due: Callable[[], None]) -> None:
-        """Call `due` on the loop when reports have waited for half a second."""
-        self._loop, self._due = loop, due
 
     def add(self, token: bytes, progress: bytes = b"", line: bytes | None = None) -> None:
         """Replace the progress of a job unless it is empty, and append a line to its log."""
@@ -48,9 +83,11 @@ class PendingNotes:
             self._progress[token] = progress or self._progress.get(token, b"")
             if line is not None:
                 self._append(token, line)
-        if is_first and self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has ended
-                self._loop.call_soon_threadsafe(self._loop.call_later, _SENT_WITHIN, self._be_due)
+        if is_first:
+            self._plan_turn()
+
+    def _delay(self) -> float:
+        return _SENT_WITHIN
 
     def _append(self, token: bytes, line: bytes) -> None:
         lines = self._lines.setdefault(token, [])
@@ -62,15 +99,6 @@ class PendingNotes:
 
     def __bool__(self) -> bool:
         return bool(self._progress)
-
-    @property
-    def are_due(self) -> bool:
-        """Whether the reports have waited long enough, so that a turn is taken for them."""
-        return self._time_is_up and bool(self._progress)
-
-    def _be_due(self) -> None:
-        self._time_is_up = True
-        self._due()
 
     def take(self, first: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
         """Remove and return the reports for one turn, tokens and encoded notes. Jobs in `first` go before others."""
