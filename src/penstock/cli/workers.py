@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from rich.text import Text
 
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.errors import ConfigurationError
 from penstock.jobs.counts import WorkerInfo
-from penstock.ops.answers import WorkerRequest
 from penstock.ops.wording import age, ago
 from penstock.terminal.tables import cell, headings, note, show, show_list
 
@@ -54,10 +54,7 @@ def quiet(*names: str, where: Where = HERE) -> None:
     names
         The workers as `penstock worker ls` prints them: host:pid.
     """
-    _need(names)
-    with where.open() as inspector:
-        for name in names:
-            _report(inspector.workers.quiet(name), "is asked to claim no more jobs")
+    _ask(where, "quiet", names, "is asked to claim no more jobs")
 
 
 def stop(*names: str, where: Where = HERE) -> None:
@@ -68,18 +65,16 @@ def stop(*names: str, where: Where = HERE) -> None:
     names
         The workers as `penstock worker ls` prints them: host:pid.
     """
-    _need(names)
-    with where.open() as inspector:
-        for name in names:
-            _report(inspector.workers.stop(name), "is asked to stop when its jobs have finished")
+    _ask(where, "stop", names, "is asked to stop when its jobs have finished")
 
 
-def _need(names: Sequence[str]) -> None:
+def _ask(where: Where, word: Literal["quiet", "stop"], names: Sequence[str], what: str) -> None:
     if not names:
         raise ConfigurationError("name the workers, as `penstock worker ls` prints them: host:pid")
-
-
-def _report(request: WorkerRequest, what: str) -> None:
-    show(f"{request.name} {what}.")
-    if not request.notified:
-        note(f"{request.name} did not listen: a worker with jobs sees this within its lease; ask an idle one again")
+    with where.open() as inspector:
+        ask = inspector.workers.quiet if word == "quiet" else inspector.workers.stop
+        for name in names:
+            request = ask(name)
+            show(f"{name} {what}.")
+            if not request.notified:
+                note(f"{name} did not listen: a worker with jobs sees this within its lease; ask an idle one again")
