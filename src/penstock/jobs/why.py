@@ -265,6 +265,16 @@ class _Explainer:
     def _at_limit(self, at: ParkedAt) -> Explanation:
         position = sum(self._facts.ahead or (0, 0, 0))
         key = f", key {at.key}" if at.key else ""
+        if at.held_until is not None:
+            return self._is(
+                "limit",
+                f"rate {at.name}{key} is closed by a job or an operator: it opens {self._in(at.held_until)}",
+                until=at.held_until,
+                limit=at.name,
+                limit_key=at.key,
+                next_in=at.room_in,
+                position=position,
+            )
         if at.is_rate:
             next_in = at.room_in
             eta = None if next_in is None else next_in + position * at.interval * max(1, at.cost)
@@ -278,16 +288,6 @@ class _Explainer:
             eta = None if mean is None else (position + 1) * mean / max(1, at.most)
             rule = f"limit {at.name}{key}: {at.used:,} of {at.most:,} places are used"
             rest = "when one of those ends" if next_in is None else f"in about {age(next_in)}, by recent runs"
-        if at.held_until is not None:
-            return self._is(
-                "limit",
-                f"rate {at.name}{key} is closed by a job or an operator: it opens {self._in(at.held_until)}",
-                until=at.held_until,
-                limit=at.name,
-                limit_key=at.key,
-                next_in=at.room_in,
-                position=position,
-            )
         before = f"; about {many(position, 'parked job', 'parked jobs')} before it" if position else ""
         return self._is(
             "limit",
