@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.jobs.limit_bindings import OUT_OF_RANGE, UNKNOWN, LimitBindings
+from penstock.jobs.constants import OUT_OF_RANGE, UNKNOWN_RATE
+from penstock.jobs.limit_bindings import LimitBindings
 from tests.jobs.stand import START, FakeWorker, Stand, at_most, ids, per_second, problems_in
 
 
@@ -206,7 +207,7 @@ def test_a_hold_of_an_unknown_limit_or_until_a_time_out_of_range_changes_nothing
     stand.put("a", limits=[per_second(10)])
     known = stand.raw_dump()
     bindings = LimitBindings(stand.bindings)
-    assert stand.run(bindings.hold_limit("r:m=k", 1000, is_date=False)) == UNKNOWN
+    assert stand.run(bindings.hold_limit("r:m=k", 1000, is_date=False)) == UNKNOWN_RATE
     assert stand.run(bindings.hold_limit("r:n=k", START - 1, is_date=True)) == OUT_OF_RANGE
     assert stand.run(bindings.hold_limit("r:n=k", START + 367 * 86_400_000, is_date=True)) == OUT_OF_RANGE
     assert stand.raw_dump() == known

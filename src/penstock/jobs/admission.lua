@@ -121,9 +121,9 @@ function admission.park_over(s, place)
   while n < #found and over > 0 and looks > 0 do
     n = n + 1
     local body = record.get(admitted.id(found[n])) or ""
-    for _, one in ipairs(body ~= "" and record.limits(body) or {}) do
-      if one[_limit.KEY] == place.key then over = over - one[_limit.COST] end
-    end
+    local list = body ~= "" and record.limits(body) or {}
+    local at = record.find_limit(list, place.key)
+    if at then over = over - list[at][_limit.COST] end
     looks = looks - admission.looks(#body)
   end
   for i = 1, n do admission.park_again(s, place, found[all and i or n + 1 - i]) end
@@ -143,8 +143,8 @@ function admission.park_again(s, place, member)
     return nil
   end
   local was = record.fields(body)
-  local list, at = record.limits(body), 1
-  while list[at][_limit.KEY] ~= place.key do at = at + 1 end
+  local list = record.limits(body)
+  local at = record.find_limit(list, place.key)
   admitted.forget(s, list, was.priority, body, id)
   counters.add_ready_since(s, was.since, -1)
   generation = row.mint(s.row, 1) + 1

@@ -61,12 +61,12 @@ end
 --- flags: allow-oom
 --- frame: change
 function script.used(base, meta, given, incarnation, token, key, units)
-  local held, id = lease.alive(incarnation, s.now) and lease.held(incarnation, token), token.id(token)
+  local held, id = lease.held_alive(incarnation, token, s.now), token.id(token)
   local body = held and record.get(id)
   if not body or not record.has(record.flags(body), flag.LIMITED) then return -1 end
-  local list, at = record.limits(body), 1
-  while list[at] and list[at][_limit.KEY] ~= key do at = at + 1 end
-  if not list[at] then return -1 end
+  local list = record.limits(body)
+  local at = record.find_limit(list, key)
+  if not at then return -1 end
   local booked = bookings.find(claim.keys(held), key) or list[at][_limit.COST]
   if units ~= booked then
     redis.call("HSET", base .. "held:" .. incarnation, id, bookings.noted(held, key, units))

@@ -99,7 +99,7 @@ end
 function script.set_bound(base, meta, given, most, of_tenant)
   local r = s.row
   if most + of_tenant > 0 then
-    for at = _row.PARKED, _row.BOUND - 1 do r[at] = r[at] or false end -- an array without gaps is packed as one
+    row.widen(r, _row.BOUND)
     r[_row.BOUND] = { most, of_tenant, r[_row.BOUND] and r[_row.BOUND][_bound.REFUSED] or 0 }
   elseif r[_row.BOUND] then
     r[_row.BOUND] = false

@@ -35,7 +35,7 @@ _answer = layout { letter = "c1", parent = "Hc0", text = "*" } -- and back
 --- flags: allow-oom
 --- frame: change
 function script.run_children(base, meta, given, incarnation, token, rows, ...)
-  local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
+  local held = lease.held_alive(incarnation, token, s.now)
   if not held then return { 0 } end
   local parent, fields = token.id(token), {}
   local key = base .. "steps:" .. parent

@@ -54,6 +54,11 @@ ROWS_OF_A_MINUTE: Final = 1440
 ROW_BYTES: Final = 52
 WRAP: Final = 16777216
 
+# hold, in holds.lua
+LONGEST_HOLD: Final = 31622400000
+UNKNOWN_RATE: Final = -1
+OUT_OF_RANGE: Final = -2
+
 # intake, in intake.lua
 MOST_BYTES: Final = 2048
 

@@ -17,8 +17,9 @@ from penstock.core.operations import Driver, Operation, verb
 from penstock.errors import BadCall, LeaseLost, NoCurrentJob, StepError
 from penstock.jobs import stalls
 from penstock.jobs.claims import Claim
+from penstock.jobs.constants import LONGEST_HOLD
 from penstock.jobs.definition import Definition
-from penstock.jobs.limit_bindings import LONGEST_HOLD, LimitBindings
+from penstock.jobs.limit_bindings import LimitBindings
 from penstock.jobs.notes import encode_line, encode_progress
 from penstock.jobs.output import encode_chunk
 from penstock.jobs.record import Record, RecordView
@@ -189,7 +190,7 @@ class CurrentJob(RecordView):
         One round trip. Raises BadCall for a name that is not that of a `Rate` of this job, ValueError for seconds that
         are not above 0 and at most a year, and LeaseLost if another worker has the job now.
         """
-        check_number("hold", "seconds", seconds, 0.001, LONGEST_HOLD, "seconds above 0, up to a year")
+        check_number("hold", "seconds", seconds, 0.001, LONGEST_HOLD / 1000, "seconds above 0, up to a year")
         key = self._rate(f"hold({shown(name)})", name)
         bindings = LimitBindings(self._run.shard.bindings)
         until: int = yield bindings.hold(self._run.incarnation, self._run.claim.token, key, round(seconds * 1000))

@@ -114,7 +114,7 @@ end
 function steps.suspend(s, incarnation, id, ms, text)
   local r = s.row
   if not r[_row.SLEEPING] then -- an array without gaps is packed as one
-    for at = _row.PARKED, _row.SLEEPING - 1 do r[at] = r[at] or false end
+    row.widen(r, _row.SLEEPING)
     r[_row.SLEEPING] = 0
   end
   local sent, key = _suspension.fields(text), base .. "steps:" .. id
@@ -136,7 +136,7 @@ end
 --- flags: allow-oom
 --- frame: read
 function script.load_steps(base, meta, given, incarnation, token)
-  if not lease.alive(incarnation, s.now) or not lease.held(incarnation, token) then return {} end
+  if not lease.held_alive(incarnation, token, s.now) then return {} end
   local found, reply = redis.call("HGETALL", base .. "steps:" .. token.id(token)), { s.now, false }
   for i = 1, #found, 2 do
     if found[i] == "~" then
@@ -156,7 +156,7 @@ end
 --- flags: allow-oom
 --- frame: read
 function script.record_step(base, meta, given, incarnation, token, step, kind, name, value)
-  local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
+  local held = lease.held_alive(incarnation, token, s.now)
   if not held then return { 0 } end
   local id = token.id(token)
   local key = base .. "steps:" .. id
@@ -178,7 +178,7 @@ end
 --- flags: allow-oom
 --- frame: read
 function script.receive_signal(base, meta, given, incarnation, token, step, name)
-  local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
+  local held = lease.held_alive(incarnation, token, s.now)
   if not held then return { 0 } end
   local id = token.id(token)
   local key = base .. "steps:" .. id

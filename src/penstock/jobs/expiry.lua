@@ -15,7 +15,7 @@ _expiry = { JOBS = 100 }
 --- seldom
 function expiry.open(r)
   if r[_row.NEXT_EXPIRY] then return end
-  for at = _row.PARKED, _row.NEXT_EXPIRY - 1 do r[at] = r[at] or false end -- an array without gaps is packed as one
+  row.widen(r, _row.NEXT_EXPIRY)
   r[_row.NEXT_EXPIRY] = 0
 end
 

@@ -83,7 +83,7 @@ _event = { DEAD = "d", REQUEUED = "r", RELEASE = "!", WAKE = "w", ORPHANS = "-" 
 --- (r: table)
 function flow.open(r)
   if r[_row.FLOWS] then return end
-  for at = _row.PARKED, _row.FLOWS - 1 do r[at] = r[at] or false end
+  row.widen(r, _row.FLOWS)
   r[_row.FLOWS], r[_row.DEPENDENT] = 0, 0
 end
 

@@ -12,8 +12,10 @@
 -- whose jobs keep their order. Otherwise it is parked in the lanes of a scope, p:hold=name=key, as if the key were
 -- paused (pauses.lua), and holds no place; it passes its limits anew when the hold has ended.
 
--- LONGEST in ms: 366 days.
-_hold = { PARKED = 100, SCOPE = "p:hold=", LONGEST = 31622400000 }
+-- LONGEST_HOLD: ms, 366 days. UNKNOWN_RATE, OUT_OF_RANGE: replies of `hold_limit`.
+hold = { LONGEST_HOLD = 31622400000, UNKNOWN_RATE = -1, OUT_OF_RANGE = -2 }
+
+_hold = { PARKED = 100, SCOPE = "p:hold=" }
 
 -- Whether a key of the queue may be closed.
 --- (s: table) -> bool
@@ -163,16 +165,16 @@ function holds.set(s, key, until_)
 end
 
 -- Closes a key for everybody, or opens it. `at`: ms from now, or a date if `is_date` is 1; 0 opens it. Returns until
--- when it is closed, server ms; 0 if it is open now; -1 if no job has used this limit, which it `must_exist` for; -2
--- if the date is past or more than a year away.
+-- when it is closed, server ms; 0 if it is open now; UNKNOWN_RATE if no job has used this limit, which it `must_exist`
+-- for; OUT_OF_RANGE if the date is past or more than a year away.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, key: str, at: int, is_date: int, must_exist: int
 --- flags: allow-oom
 --- frame: once
 function script.hold_limit(base, meta, caller, number, given, key, at, is_date, must_exist)
-  if must_exist == 1 and not limits.is_known(key) then return -1 end
+  if must_exist == 1 and not limits.is_known(key) then return hold.UNKNOWN_RATE end
   if at > 0 and is_date == 0 then at = s.now + at end
-  if at > 0 and (at <= s.now or at > s.now + _hold.LONGEST) then return -2 end
+  if at > 0 and (at <= s.now or at > s.now + hold.LONGEST_HOLD) then return hold.OUT_OF_RANGE end
   holds.set(s, key, at)
   return at
 end
@@ -184,7 +186,7 @@ end
 --- flags: allow-oom
 --- frame: once
 function script.hold(base, meta, caller, number, given, incarnation, token, key, ms)
-  local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
+  local held = lease.held_alive(incarnation, token, s.now)
   local body = held and record.get(token.id(token))
   if not body then return -1 end
   local until_ = math.max(s.now + ms, holds.until_(s, key))

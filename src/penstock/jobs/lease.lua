@@ -129,6 +129,14 @@ function lease.held(incarnation, of)
   return held and claim.number(held) == token.number(of) and held
 end
 
+-- The same for an incarnation whose lease may have run out: its claims count for nothing then.
+--- (incarnation: str, of: str, now: int) -> str | false | nil
+--- uses: base
+--- inline
+function lease.held_alive(incarnation, of, now)
+  return lease.alive(incarnation, now) and lease.held(incarnation, of)
+end
+
 -- Ends one claim.
 --- (s: table, incarnation: str, id: str, held: str)
 --- uses: base

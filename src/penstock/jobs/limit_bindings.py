@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import RoundTrip
@@ -10,15 +10,6 @@ from penstock.core.operations import RoundTrip
 if TYPE_CHECKING:
     from penstock.jobs.bindings import QueueBindings
     from penstock.jobs.limits import LimitInfo
-
-LONGEST_HOLD: Final = 366 * 86400.0
-"""Seconds."""
-
-UNKNOWN = -1
-"""The reply for a limit that no job has used."""
-
-OUT_OF_RANGE = -2
-"""The reply for a date that is past or more than a year away."""
 
 
 class LimitBindings:
@@ -41,8 +32,8 @@ class LimitBindings:
         return self._queue._call("set_limit", (self._queue.clock.now_ms, name, most, interval, burst), bool)
 
     def hold_limit(self, key: str, at: int, *, is_date: bool, must_exist: bool = True) -> RoundTrip[int]:
-        """Close a key, for `at` ms or until that date; 0 opens it. Returns until when, server ms; or UNKNOWN, or
-        OUT_OF_RANGE.
+        """Close a key, for `at` ms or until that date; 0 opens it. Returns until when, server ms; or
+        UNKNOWN_RATE, or OUT_OF_RANGE.
         """
         args = (*UNNUMBERED, self._queue.clock.now_ms, key, at, int(is_date), int(must_exist))
         return self._queue._call("hold_limit", args, int)

@@ -117,8 +117,7 @@ function queue.add_jobs(s, caller, number, jobs, first)
   if caller == "" and first_refused then return bounds.error(first_refused) end
   idempotency.keep(caller, number, known)
   if #known > 0 then return known end
-  local closed_until = r[_row.BOUND] and bounds.closed_until(r) or r[_row.IDLE_UNTIL]
-  return closed_until > s.now and _taken.NO or _taken.YES
+  return row.closed_until(r) > s.now and _taken.NO or _taken.YES
 end
 
 -- Enqueues `jobs`: id, draft (see record.lua), id, draft, … Send at most a few hundred per call. Returns the positions,
@@ -275,7 +274,7 @@ end
 --- frame: change
 function script.settle(base, meta, given, incarnation, verb, token, ms, text, rows)
   local memory = base .. "settled:" .. incarnation
-  local held = lease.alive(incarnation, s.now) and lease.held(incarnation, token)
+  local held = lease.held_alive(incarnation, token, s.now)
   if not held then return redis.call("SISMEMBER", memory, token) end
   if verb == "complete" then
     job.complete(s, incarnation, { token.id(token) }, token, { text }, { held }, {}, {})

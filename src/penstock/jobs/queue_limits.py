@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from penstock.core.arguments import check_whole, is_number, is_text, shown
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import BadCall, ConfigurationError
+from penstock.jobs.constants import LONGEST_HOLD, OUT_OF_RANGE, UNKNOWN_RATE
 from penstock.jobs.key_template import LONGEST_KEY
-from penstock.jobs.limit_bindings import LONGEST_HOLD, OUT_OF_RANGE, UNKNOWN, LimitBindings
+from penstock.jobs.limit_bindings import LimitBindings
 from penstock.jobs.retry import is_date
 from penstock.jobs.shards import ShardMap, ask_all, set_all
 
@@ -86,11 +87,11 @@ class QueueLimits:
                 f"{what}: until={until!r} is past, or more than a year away, by the server's clock: to open the key, "
                 "give None"
             )
-        if set(found) == {UNKNOWN}:
+        if set(found) == {UNKNOWN_RATE}:
             raise ConfigurationError(
                 f"{what}: no job has used a rate of this name; only a Rate can be held. `limits()` lists them"
             )
-        if UNKNOWN in found:
+        if UNKNOWN_RATE in found:
             yield from hold(False)
 
 
@@ -101,7 +102,7 @@ def _moment(what: str, until: float | datetime | None) -> tuple[int, bool]:
     if is_date(until):
         assert isinstance(until, datetime)
         return max(1, round(until.timestamp() * 1000)), True
-    if not is_number(until, 0.001, LONGEST_HOLD):
+    if not is_number(until, 0.001, LONGEST_HOLD / 1000):
         raise BadCall(
             f"{what}: until={shown(until)}: seconds from now, up to a year; a date with a time zone; or None, which "
             "opens the key"

@@ -160,6 +160,15 @@ function record.limits(body)
   return list
 end
 
+-- The position of the limit with this key in the limits of a job, or nil.
+--- (list: table, key: str) -> int | nil
+--- seldom
+function record.find_limit(list, key)
+  for at = 1, #list do
+    if list[at][_limit.KEY] == key then return at end
+  end
+end
+
 -- The draft of the call that takes the place of a job if one that it waits for fails.
 --- (body: str) -> str
 function record.substitute(body)

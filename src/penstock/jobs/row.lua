@@ -96,13 +96,26 @@ end
 --- (s: table)
 --- uses: base meta
 function row.store(s)
-  local closed_until = s.row[_row.BOUND] and bounds.closed_until(s.row) or s.row[_row.IDLE_UNTIL]
-  local packed = cmsgpack.pack(record.FORMAT, closed_until, s.row, s.next_history, s.entered)
+  local packed = cmsgpack.pack(record.FORMAT, row.closed_until(s.row), s.row, s.next_history, s.entered)
   if s.counted then history.write(s) end
   if packed ~= s.packed then
     redis.call("HSET", meta, "row", packed)
     s.packed = packed
   end
+end
+
+-- Gives the fields before `field` a value that have none: an array without gaps is packed as one.
+--- (r: table, field: int)
+--- seldom
+function row.widen(r, field)
+  for at = _row.PARKED, field - 1 do r[at] = r[at] or false end
+end
+
+-- Until when `take_in` accepts no calls, server ms.
+--- (r: table) -> int
+--- inline
+function row.closed_until(r)
+  return r[_row.BOUND] and bounds.closed_until(r) or r[_row.IDLE_UNTIL]
 end
 
 -- Reserves `n` numbers and returns the one before them.
