@@ -10,12 +10,13 @@ from tests.retries import is_model, recurring
 ROOT = Path(__file__).parents[1]
 
 
-def test_a_test_that_needed_a_second_run_in_two_targets_is_found_whatever_its_parameters():
+def test_a_test_that_needed_a_second_run_in_three_targets_is_found_whatever_its_parameters():
     retried = {
         "test": ["tests/a.py::test_x[blocking]", "tests/a.py::test_y"],
-        "test-pairs": ["tests/a.py::test_x[aio]", "tests/a.py::test_z"],
+        "test-pairs": ["tests/a.py::test_x[aio]", "tests/a.py::test_y"],
+        "test-servers": ["tests/a.py::test_x[aio]"],
     }
-    assert recurring(retried) == ["tests/a.py::test_x (test, test-pairs)"]
+    assert recurring(retried) == ["tests/a.py::test_x (test, test-pairs, test-servers)"]
     assert recurring({"test": retried["test"]}) == []
 
 
