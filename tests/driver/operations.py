@@ -16,6 +16,8 @@ from penstock.settings import Settings
 from tests.speed import scaled
 
 QUICK = Settings(ping_interval=0.2)
+"""For tests in which an unused or a silent connection ends. Elsewhere a busy machine would make a server miss the 80 ms
+within which it has to answer a PING, and so end the waits of a test."""
 
 
 def script(name: str, body: str, *args: str, flags: str = "") -> Script:
@@ -70,12 +72,24 @@ def waiting(
     return messages
 
 
+def hearing(key: str, opened: Callable[[str], Any] = str) -> Operation[str]:
+    """Wait for a message with a text, however often a confirmation or a lost connection ends the wait before."""
+    listener = yield Listen(key)
+    opened(listener.address)
+    text = ""
+    while not text:
+        messages: list[str] = yield Wait(listener, None)
+        text = max(messages)
+    listener.close()
+    return text
+
+
 class FaceDriver:
     """A driver, used through one of its faces, so that a test reads the same for both."""
 
-    def __init__(self, face: str, server: Any, settings: Settings = QUICK) -> None:
+    def __init__(self, face: str, server: Any, settings: Settings | None = None) -> None:
         self.face = face
-        self.server_driver = ServerDriver(server, settings)
+        self.server_driver = ServerDriver(server, settings or Settings())
 
     async def run(self, work: Any) -> Any:
         if self.face == "aio":

@@ -6,13 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import anyio
 import anyio.to_thread
 import pytest
 
 from penstock.core.operations import Listen, Operation, Wait
+from penstock.driver.listening import _slot_tags, channel_name
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ServerRefused, ServerUnavailable
 from penstock.settings import Settings
@@ -21,6 +24,7 @@ from tests.driver.operations import (
     QUICK,
     FaceDriver,
     count,
+    hearing,
     send,
     waiting,
 )
@@ -70,12 +74,12 @@ async def test_a_message_without_a_listener_is_dropped(driver: FaceDriver, key: 
 
 
 async def test_two_hundred_listeners_share_one_connection(face: str, key: str, own_server: Server):
-    driver = ServerDriver(own_server.address, QUICK)
+    driver = ServerDriver(own_server.address)
     addresses: list[str] = []
     threads = anyio.CapacityLimiter(200)
 
-    async def wait() -> list[str]:
-        operation = waiting(key, 20, addresses.append)
+    async def wait() -> str:
+        operation = hearing(key, addresses.append)
         if face == "aio":
             return await driver.aio.run(operation)
         return await anyio.to_thread.run_sync(driver.blocking.run, operation, limiter=threads)
@@ -85,25 +89,26 @@ async def test_two_hundred_listeners_share_one_connection(face: str, key: str, o
     await until(lambda: len(own_server.subscribers()) == 1)
     for place, address in enumerate(addresses):
         await driver.aio.run(send(key, address, str(place)))
-    assert sorted(await asyncio.gather(*tasks)) == sorted([str(n)] for n in range(200))
+    assert sorted(await asyncio.gather(*tasks)) == sorted(str(n) for n in range(200))
     await driver.aclose()
 
 
-async def test_a_connection_without_listeners_is_closed_and_another_opened(
-    driver: FaceDriver, key: str, server: Server
-):
+async def test_a_connection_without_listeners_is_closed_and_another_opened(face: str, key: str, own_server: Server):
+    driver = FaceDriver(face, own_server.address, QUICK)
+
     def readers() -> int:
-        return len(server.subscribers())
+        return len(own_server.subscribers())
 
     for _ in range(2):
         async with driver.running(waiting(key, 0.1)):
             await until(lambda: readers() == 1)
         await until(lambda: readers() == 0)
     addresses: list[str] = []
-    async with driver.running(waiting(key, 10, addresses.append)) as task:
+    async with driver.running(hearing(key, addresses.append)) as task:
         await until(lambda: addresses)
         await driver.run(send(key, addresses[0], "again"))
-    assert task.result() == ["again"]
+    assert task.result() == "again"
+    await driver.aclose()
 
 
 async def test_a_lost_connection_notifies_all_listeners(driver: FaceDriver, key: str, server: Server):
@@ -245,23 +250,27 @@ async def test_a_face_hears_of_many_slots_over_one_connection_per_node(face: str
     driver = FaceDriver(face, small_cluster.address)
     addresses: dict[str, str] = {}
 
-    def operation(key: str) -> Operation[list[str]]:
-        listener = yield Listen(key)
-        addresses[key] = listener.address
-        return (yield Wait(listener, 20))
-
     keys = [f"many{n}" for n in range(30)]
-    tasks = [asyncio.create_task(driver.run(operation(key))) for key in keys]
+    tasks = [asyncio.create_task(driver.run(hearing(key, partial(addresses.__setitem__, key)))) for key in keys]
     await until(lambda: len(addresses) == 30)
     await until(lambda: all(len(node.subscribers()) == 1 for node in small_cluster.nodes))
     for key in keys:
         assert await driver.run(send(key, addresses[key], key)) == 1
-    assert await asyncio.gather(*tasks) == [[key] for key in keys]
+    assert await asyncio.gather(*tasks) == keys
     await driver.aclose()
 
 
+def test_threads_that_begin_at_once_make_the_tags_of_the_slots_once():
+    """Otherwise thirty threads need a second of CPU time before the first of them has its channel."""
+    _slot_tags.cache_clear()
+    with ThreadPoolExecutor(10) as threads:
+        names = list(threads.map(lambda n: channel_name("face", f"k{n}", is_cluster=True), range(10)))
+    assert len(set(names)) == 10
+    assert _slot_tags.cache_info().misses == 1
+
+
 async def test_an_unused_channel_is_left_while_others_are_used(face: str, small_cluster: Cluster):
-    driver = FaceDriver(face, small_cluster.address)
+    driver = FaceDriver(face, small_cluster.address, QUICK)
     node = small_cluster.owner("{used}")
     unused = next(f"k{n}" for n in range(100) if small_cluster.owner(f"k{n}") is node)
     addresses: list[str] = []
@@ -269,7 +278,7 @@ async def test_an_unused_channel_is_left_while_others_are_used(face: str, small_
     def channels() -> int:
         return len(node.client.execute_command("PUBSUB", "SHARDCHANNELS", "penstock:wake:{*"))
 
-    async with driver.running(waiting("{used}", 20, addresses.append)):
+    async with driver.running(hearing("{used}", addresses.append)):
         for _ in range(2):  # it can be subscribed to again
             async with driver.running(waiting(unused, 0.1)):
                 await until(lambda: channels() == 2)
@@ -280,6 +289,7 @@ async def test_an_unused_channel_is_left_while_others_are_used(face: str, small_
 
 FORKING = """
 import asyncio, os, sys, threading, time
+from penstock.driver.listening import _slot_tags, channel_name
 from penstock.driver.server_driver import ServerDriver
 from tests.driver.operations import waiting
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
+import threading
 from functools import cache
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
@@ -25,7 +27,19 @@ Message: TypeAlias = str | Exception
 
 def channel_name(face: str, key: str, *, is_cluster: bool) -> str:
     """The channel on which a face receives the messages that scripts send from the slot of a key."""
-    return wake_channel(face, _slot_tags()[slot(key)] if is_cluster else "")
+    return wake_channel(face, _slot_tag(slot(key)) if is_cluster else "")
+
+
+def _slot_tag(number: int) -> str:
+    with _making_tags:  # else each of the threads that begin at once would make all the tags
+        return _slot_tags()[number]
+
+
+_making_tags = threading.RLock()
+# Otherwise a child could be forked while another thread holds the lock, which nobody would release in the child.
+os.register_at_fork(
+    before=_making_tags.acquire, after_in_parent=_making_tags.release, after_in_child=_making_tags.release
+)
 
 
 @cache
