@@ -11,7 +11,9 @@ Kubernetes   as docker, after the preStop hook
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,13 +26,14 @@ import pytest
 
 from penstock import JobFailed, Status
 from penstock.cli.exits import Exit
-from tests.cli.worker_shop import gone, opened_shop
+from tests.cli.worker_shop import children_of, gone, opened_shop
 from tests.command_line import SOURCE
 from tests.embedded.users import in_own_mounts
 from tests.leftovers import tree
 from tests.servers import Server, eventually
 from tests.speed import scaled
 
+ROOT = Path(__file__).parents[2]
 WORDS = [sys.executable, "-m", "penstock", "worker", "tasks:app"]
 
 
@@ -154,6 +157,32 @@ def test_docker_stop_lets_running_jobs_finish(shop, begun, tmp_path: Path, init:
         os.kill(first, signal.SIGTERM)
         assert outer.wait(scaled(30)) == Exit.OK
     assert job.status() is Status.COMPLETED
+
+
+def image() -> tuple[list[str], dict[str, str]]:
+    """The command of the image in docs/howto/containers.md, and its environment."""
+    text = (ROOT / "docs" / "howto" / "containers.md").read_text("utf-8")
+    lines = dict(re.findall(r"^(ENTRYPOINT|CMD|ENV|STOPSIGNAL) (.+)$", text, re.MULTILINE))
+    assert lines["STOPSIGNAL"] == "SIGTERM"
+    program, *words = json.loads(lines["ENTRYPOINT"]) + json.loads(lines["CMD"])
+    assert program == "penstock"
+    return [sys.executable, "-m", program, *words], dict(one.split("=") for one in lines["ENV"].split())
+
+
+def test_the_image_of_the_page_reaps_orphans_and_ends_its_job_first(shop, begun, tmp_path: Path):
+    words, environment = image()
+    (tmp_path / "shop").mkdir()
+    shutil.copy(tmp_path / "tasks.py", tmp_path / "shop" / "jobs.py")
+    with container(tmp_path, shop.where | environment, *words) as (outer, first):
+        for _ in range(3):
+            shop.leave_an_orphan.enqueue().result(timeout=scaled(30))
+        eventually(lambda: len(children_of(first)) == 1)  # the worker's process: no orphan is left, and no zombie
+        assert "Z" not in children_of(first).values()
+        job = shop.nap.enqueue(2.0)
+        eventually(lambda: begun(1))
+        os.kill(first, signal.SIGTERM)
+        assert outer.wait(scaled(30)) == Exit.OK
+        assert job.status() is Status.COMPLETED
 
 
 @pytest.mark.parametrize("lease", [1.5])

@@ -1,8 +1,6 @@
 """`penstock worker` by default: one process under a supervisor, whatever the streams, the process id, or the memory."""
 
-import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +13,7 @@ import pytest
 
 from penstock import JobFailed, Status
 from penstock.cli.exits import Exit
-from tests.cli.worker_shop import gone, opened_shop
+from tests.cli.worker_shop import children_of, gone, opened_shop
 from tests.command_line import SOURCE
 from tests.servers import Server, default_signals, eventually, free_port
 from tests.speed import scaled
@@ -34,17 +32,6 @@ def shop(server: Server, tmp_path: Path, lease: float):
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
-
-
-def children_of(pid: int) -> list[str]:
-    """The state letter of each child."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            letter, parent = stat.read_text().rpartition(") ")[2].split()[:2]
-            if int(parent) == pid:
-                found.append(letter)
-    return found
 
 
 # --- supervised by default ---
@@ -205,11 +192,6 @@ os.execv(sys.executable, sys.argv[1:])
 """A program that asks the kernel for orphans, as PID 1 gets them, and then becomes the command."""
 
 
-def can_unshare() -> bool:
-    command = ["unshare", "--pid", "--fork", "--kill-child", "true"]
-    return shutil.which("unshare") is not None and subprocess.run(command, check=False).returncode == 0
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="orphans go to other processes only on Linux")
 @pytest.mark.parametrize("processes", ["1", "0"])
 def test_a_process_that_adopts_orphans_reaps_them(shop, tmp_path: Path, processes: str):
@@ -222,38 +204,12 @@ def test_a_process_that_adopts_orphans_reaps_them(shop, tmp_path: Path, processe
     try:
         orphans = [shop.leave_an_orphan.enqueue().result(timeout=scaled(30)) for _ in range(3)]
         eventually(lambda: all(map(gone, orphans)))
-        assert "Z" not in children_of(worker.pid)
+        assert "Z" not in children_of(worker.pid).values()
         worker.send_signal(signal.SIGINT)
         assert worker.wait(scaled(30)) == Exit.OK
     finally:
         worker.kill()
         worker.wait()
-
-
-@pytest.mark.skipif(not can_unshare(), reason="this machine allows no process namespaces")
-def test_as_the_first_process_of_a_container_it_reaps_orphans_and_stops_on_sigterm(shop, tmp_path: Path):
-    words = [sys.executable, "-m", "penstock", "worker", "tasks:app"]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), **shop.where}
-    container = subprocess.Popen(
-        ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *words],
-        cwd=tmp_path,
-        env=environment,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        shop.leave_an_orphan.enqueue().result(timeout=scaled(30))
-        (first,) = (
-            int(word) for word in Path(f"/proc/{container.pid}/task/{container.pid}/children").read_text().split()
-        )
-        eventually(lambda: len(children_of(first)) == 1)  # the supervisor alone
-        began = time.monotonic()
-        os.kill(first, signal.SIGTERM)
-        assert container.wait(scaled(30)) == Exit.OK
-        assert time.monotonic() - began < scaled(10)
-        assert not shop.pids() or gone(first)
-    finally:
-        container.kill()
-        container.wait()
 
 
 # --- a module that tolerates no second copy of itself ---

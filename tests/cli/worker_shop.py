@@ -168,5 +168,16 @@ def state(pid: int) -> str:
     return ""
 
 
+def children_of(pid: int) -> dict[int, str]:
+    """Its child processes, each with the letter of its state. Z is a zombie."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            letter, parent = stat.read_text().rpartition(") ")[2].split()[:2]
+            if int(parent) == pid:
+                found[int(stat.parent.name)] = letter
+    return found
+
+
 def gone(pid: int) -> bool:
     return state(pid) in {"", "Z", "X"}
