@@ -176,7 +176,7 @@ def test_the_image_of_the_page_reaps_orphans_and_ends_its_job_first(shop, begun,
     with container(tmp_path, shop.where | environment, *words) as (outer, first):
         for _ in range(3):
             shop.leave_an_orphan.enqueue().result(timeout=scaled(30))
-        eventually(lambda: len(children_of(first)) == 1)  # the worker's process: no orphan is left, and no zombie
+        eventually(lambda: len(children_of(first)) == 1)  # the supervisor: no orphan is left, and no zombie
         assert "Z" not in children_of(first).values()
         job = shop.nap.enqueue(2.0)
         eventually(lambda: begun(1))
