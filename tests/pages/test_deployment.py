@@ -33,6 +33,7 @@ def test_a_unit_of_systemd_starts_a_command_that_exists(page: str):
     unit = configparser.ConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read_string(text)
+    assert unit["Install"]["WantedBy"] == "multi-user.target"  # else `systemctl enable` does nothing
     words = shlex.split(unit["Service"]["ExecStart"])
     assert words[0].endswith("/bin/penstock")
     assert words[1] in {"worker", "server"}
@@ -45,6 +46,8 @@ def test_an_image_runs_the_worker_as_process_1():
     assert {"FROM", "ENTRYPOINT", "CMD", "USER"} <= set(lines)
     assert lines["ENTRYPOINT"].startswith('["penstock", "worker", ')
     assert "PENSTOCK_EMBEDDED=0" in lines["ENV"]
+    (extras,) = re.findall(r"penstock\[([\w,]+)\]", text)
+    assert "--metrics-port" not in "".join(files("containers.md", "yaml")) or "prometheus" in extras.split(",")
 
 
 def yaml_files() -> list[Any]:
