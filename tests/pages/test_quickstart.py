@@ -93,8 +93,8 @@ def test_the_first_ten_minutes(address: str, tmp_path: Path):
         assert printed[0].startswith("JobProgress(fraction=")
         assert reader.run("many.py") == reader.shown("python many.py")
         kill(workers[0])
-        printed, shown = reader.run("-m", "penstock", "queue", "ls"), reader.shown("penstock queue ls")
-        assert printed.splitlines()[0].split() == shown.splitlines()[0].split()
+        table, shown = reader.run("-m", "penstock", "queue", "ls"), reader.shown("penstock queue ls")
+        assert table.splitlines()[0].split() == shown.splitlines()[0].split()
         workers.append(reader.start_worker(50))
         with Penstock(address) as app:
             deadline = Deadline(60)
