@@ -11,7 +11,7 @@ from penstock import Penstock, Status, Unique
 from penstock.core.operations import RoundTrip
 from penstock.errors import JobCancelled, QueueFull
 from tests.conftest import Do
-from tests.jobs.stand import FakeWorker, Stand, record, settlement
+from tests.jobs.stand import FakeWorker, Stand, problems_in, record, settlement
 from tests.jobs.test_full_queues import bound
 from tests.worker.in_process import running_worker
 
@@ -133,6 +133,39 @@ def test_a_successor_that_expires_leaves_the_key_to_the_running_job(stand: Stand
     stand.advance(6)
     assert put(stand, "c") == "c"
     assert stand.states("a", "b", "c") == "x-a"
+
+
+def test_a_successor_with_the_mode_of_another_task_gives_the_key_back_as_well(stand: Stand, worker: FakeWorker):
+    put(stand, "a")
+    worker.claim()
+    put(stand, "b")
+    stand.put("c", unique=("k", "r", 0), payload=b"1")
+    assert (stand.states("a", "b", "c"), payload(stand, "b")) == ("xa-", b"1")
+    stand.run(stand.bindings.cancel(["b"]))
+    assert holder(stand) == b"a"
+
+
+@pytest.mark.parametrize("mode", ["l", "r"])
+def test_a_requeued_job_keeps_its_failures_when_a_double_replaces_its_arguments(
+    stand: Stand, worker: FakeWorker, mode: str
+):
+    stand.put("a", unique=("k", mode, 0))
+    worker.settle(*worker.claim(), ending="bury", text='{"reason":"x"}')
+    stand.run(stand.bindings.requeue(["a"]))
+    stand.put("b", unique=("k", mode, 0), payload=b"1")
+    assert (stand.states("a", "b"), payload(stand, "a")) == ("r-", b"1")
+    assert problems_in(stand.raw_dump()) == []
+    worker.settle(*worker.claim())
+    assert "failures" not in stand.raw_dump()
+
+
+@pytest.mark.parametrize("expires", [(0, 5), (5, 0), (5, 7)])
+def test_the_last_of_several_doubles_in_one_call_decides_when_the_job_expires(stand: Stand, expires: tuple[int, int]):
+    put(stand, "a", expires=3)
+    stand.put_drafts([(f"b{n}", record(unique=KEY, expires=one)) for n, one in enumerate(expires)])
+    assert problems_in(stand.raw_dump()) == []
+    noted = stand.client.zscore(stand.base + "expiring", "a")
+    assert noted == (stand.clock.now_ms + expires[1] * 1000 if expires[1] else None)
 
 
 def test_doubles_in_one_call_leave_one_successor(stand: Stand, worker: FakeWorker):

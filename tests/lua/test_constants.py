@@ -79,6 +79,7 @@ def test_a_mask_leaves_out_the_flags_that_it_names():
         "NO_SUSPECT": 255 - flag["SUSPECT"],
         "OF_KEYS": flag["LIMITED"] + flag["UNIQUE"],
         "OF_RUNS": flag["CALL"] + flag["SUSPECT"] + flag["REASON"] + flag["NOTES"],
+        "STORED": flag["REASON"] + flag["NOTES"],
         "READ": 255 - found["power"]["OPAQUE"],
     }
 

@@ -33,14 +33,17 @@ end
 --- uses: base
 --- seldom
 function expiry.write(s)
-  local added, removed = {}, {}
+  local added, removed, known = {}, {}, {}
   expiry.open(s.row)
-  for _, one in ipairs(s.expiring) do
-    if one[2] > 0 then
-      added[#added + 1], added[#added + 2] = string.format("%d", one[2]), one[1]
+  for i = #s.expiring, 1, -1 do -- the last note of a job counts: a call may have several doubles of it
+    local one = s.expiring[i]
+    local id, is_last = one[1], not known[one[1]]
+    known[id] = true
+    if is_last and one[2] > 0 then
+      added[#added + 1], added[#added + 2] = string.format("%d", one[2]), id
       row.not_after(s.row, _row.NEXT_EXPIRY, one[2])
-    else
-      removed[#removed + 1] = one[1]
+    elseif is_last then
+      removed[#removed + 1] = id
     end
   end
   batch.leave_listpack(base .. "expiring", #added / 2)

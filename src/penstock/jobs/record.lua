@@ -85,8 +85,9 @@ power = {
 -- One limit of a job.
 _limit = { KEY = 1, MOST = 2, INTERVAL = 3, BURST = 4, RELEASE = 5, COST = 6 } -- KEY: name=key
 
--- OF_KEYS: LIMITED and UNIQUE; OF_RUNS: the flags that do not follow from the call; READ: the powers without OPAQUE
-_mask = { NO_SUSPECT = 253, OF_KEYS = 144, OF_RUNS = 15, READ = 231 }
+-- OF_KEYS: LIMITED and UNIQUE; OF_RUNS: the flags that do not follow from the call; STORED: those that say which other
+-- keys have something of the job; READ: the powers without OPAQUE
+_mask = { NO_SUSPECT = 253, OF_KEYS = 144, OF_RUNS = 15, STORED = 12, READ = 231 }
 
 -- The size class of an entry: up to 1 KiB, up to 2 KiB, … MORE is set in the first entry of a lane that has others.
 _size_class = { BYTES = 1024, MORE = 128 }
@@ -190,7 +191,7 @@ end
 --- (body: str, drafted: str, generation: int, since: int, expires: int) -> str
 function record.replaced(body, drafted, generation, since, expires)
   local old_flags, powers, ttl = record.flags(body), record.powers(drafted), record.ttl(drafted)
-  local flags = bit.bor(record.flags(drafted), bit.band(old_flags, flag.NOTES))
+  local flags = bit.bor(record.flags(drafted), bit.band(old_flags, _mask.STORED))
   body = record.with(body, {
     generation = generation, since = since, expires = expires, flags = flags, powers = powers, ttl = ttl,
   })

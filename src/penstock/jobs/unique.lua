@@ -169,7 +169,8 @@ end
 function unique.leave(s, id, body, was)
   local one = record.unique(body)
   if was == state.DEAD then return end
-  local before = was == state.WAITING and one[2] == keeping.LATEST and unique.predecessor(s, id, one)
+  -- A double of another task may have given a successor its own mode.
+  local before = was == state.WAITING and unique.replaces(one[2]) and unique.predecessor(s, id, one)
   if before then return unique.hold(s, one, before, body) end -- a later double must wait for it as well
   if one[2] ~= keeping.THROTTLE then return unique.give_up(s, one[1], id) end
   if unique.holder(s, one) == id then redis.call("DEL", base .. "throttle:" .. one[1]) end
