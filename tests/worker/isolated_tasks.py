@@ -48,6 +48,32 @@ def steps_and_failure(address: str) -> list[int]:
 
 
 @app.task(isolate=True, queue="q")
+def with_powers(address: str, estimate: int, real: int) -> int:
+    """Emits, books and closes its key. Its first run dies after half of that."""
+    there = Penstock(address, prefix="nowhere")
+    current()._run.shard._driver = there._driver
+    current().emit(["a", current().deliveries])
+    current().used("crm", 200)
+    if current().deliveries == 1:
+        os.abort()
+    current().emit("b")
+    current().used("crm", real)
+    current().hold("crm", seconds=30)
+    return os.getpid()
+
+
+@app.task(isolate=True, queue="q")
+async def with_powers_awaited(address: str, estimate: int, real: int) -> int:
+    there = Penstock(address, prefix="nowhere")
+    current()._run.shard._driver = there._driver
+    current().emit("a")
+    await current().used.aio("crm", real)
+    await current().hold.aio("crm", seconds=30)
+    await there.aclose()
+    return os.getpid()
+
+
+@app.task(isolate=True, queue="q")
 async def two_children(address: str) -> list[int]:
     there = Penstock(address, prefix="nowhere")
     current()._run.shard._driver = there._driver

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 
 from penstock import BadCall, Concurrency, ConfigurationError, Penstock, Rate, RetryLater, Status, current
 from penstock.errors import NoCurrentJob
-from tests.conftest import Do, Time
+from tests.conftest import Apps, Do, Time
 from tests.everywhere import face  # noqa: F401 - a fixture
+from tests.servers import Server
+from tests.worker import isolated_tasks
 from tests.worker.in_process import run_burst
 
 
@@ -195,3 +198,30 @@ async def test_a_wrong_amount_is_refused(app: Penstock):
     assert "its rates are: 'crm'" in errors[1]
     assert all("a number of units from 0 to 1,000,000,000" in error for error in errors[2:])
     assert len(errors) == 5
+
+
+@pytest.mark.parametrize(
+    ("adopted", "left", "chunks"),
+    [
+        (isolated_tasks.with_powers, 300, [["a", 1], ["a", 2], "b"]),  # its first run has booked 200, and died
+        (isolated_tasks.with_powers_awaited, 500, ["a"]),
+    ],
+)
+async def test_an_isolated_job_emits_books_and_closes_its_key(
+    apps: Apps, server: Server, adopted: Any, left: int, chunks: list[Any]
+):
+    app = apps.make("nowhere")
+    limit = Rate(1000, per=1_000_000, name="crm", cost="{estimate}")
+    task = app.task(queue="q", isolate=True, name=adopted.name, limit=limit)(adopted.__wrapped__)
+    job = await task.enqueue.aio(server.address, 100, 500)
+    await run_burst(app)
+    assert await job.result.aio(0) != os.getpid()
+    assert [part.chunk async for part in job.output()] == chunks
+    probe = await task.enqueue.aio(server.address, 1000, 0)
+    ((usage,),) = [limit.keys for limit in await app.queue("q").limits.aio()]
+    assert 20 < (usage.held_for or 0) <= 30
+    await app.queue("q").hold_limit.aio("crm", "", None)
+    ((usage,),) = [limit.keys for limit in await app.queue("q").limits.aio()]
+    assert (usage.left, usage.held_for) == (left, None)
+    await probe.cancel.aio()
+    await app.aclose()
