@@ -69,7 +69,7 @@ test-processes: setup  ## worker processes, the programs of the documents, and t
 test-pairs: setup  ## the tests of components with those pairs of a face and a server that make test leaves out
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal --pairs rest tests || $(BIN)/pytest $(RETRY)
 
-test-browser: setup  ## a browser uses the dashboard and the search box of the examples; installs Debian's chromium and playwright if they are missing
+test-browser: setup  ## a browser uses the dashboard and two pages of the examples; installs Debian's chromium and playwright if they are missing
 	@command -v chromium >/dev/null && fc-list :lang=zh 2>/dev/null | grep -q . || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fontconfig fonts-noto-cjk; }
 	@$(BIN)/python -c 'import playwright, axe_playwright_python' 2>/dev/null || \

@@ -2,30 +2,24 @@
 
 Run it with `python examples/streamed_answers.py`; it needs starlette, uvicorn and httpx. The model is a list of words.
 The first run fails in the middle of the answer, as if the provider had closed the connection, and the client loses its
-own connection once.
+own connection once. With `serve` behind the name, the program prints the address of a page for a browser instead.
 
+    GET  /                        the page
     POST /questions               enqueues, and answers with the job's id
-    GET  /answers/{id}            the events. In a browser:
-
-        let text = "", attempt = 0;
-        const source = new EventSource(`/answers/${id}`);       // reconnects with its last id by itself
-        source.onmessage = ({ data }) => {
-          const part = JSON.parse(data);
-          if (part.attempt !== attempt) [text, attempt] = ["", part.attempt];   // the job runs again
-          text += part.chunk;
-        };
-        source.addEventListener("end", () => source.close());
+    GET  /answers/{id}            the events
 """
 
 import asyncio
 import json
+import os
 import socket
+import sys
 
 import httpx
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from penstock import Penstock, Retry, WorkerSettings, current
@@ -55,8 +49,45 @@ async def read(request: Request) -> Response:
     return event_stream(app_of(request).job(request.path_params["id"]))
 
 
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>Ask</title>
+<form><input aria-label="Question" autofocus> <button>Ask</button></form>
+<p role="log"></p>
+<p role="status"></p>
+<script>
+  const [form, answer, state] = document.querySelectorAll("form, p");
+  function follow(id) {
+    let attempt = 0;
+    const source = new EventSource(`/answers/${id}`);     // reconnects with the id of its last event by itself
+    source.onmessage = ({ data }) => {
+      const part = JSON.parse(data);
+      if (part.attempt !== attempt) [answer.textContent, attempt] = ["", part.attempt];    // the job runs again
+      answer.textContent += part.chunk;
+    };
+    source.addEventListener("end", ({ data }) => {
+      state.textContent = JSON.parse(data).status;
+      source.close();
+    });
+  }
+  form.onsubmit = async (event) => {
+    event.preventDefault();
+    const asked = await fetch("/questions", { method: "POST", body: form[0].value });
+    location.hash = await asked.text();                   // a page that is loaded again finds the answer
+    follow(location.hash.slice(1));
+  };
+  if (location.hash) follow(location.hash.slice(1));
+</script>
+</html>"""
+
+
+async def page(request: Request) -> Response:
+    return HTMLResponse(PAGE)
+
+
 web = Starlette(
-    routes=[Route("/questions", ask, methods=["POST"]), Route("/answers/{id}", read)],
+    routes=[Route("/", page), Route("/questions", ask, methods=["POST"]), Route("/answers/{id}", read)],
     lifespan=lifespan(jobs, worker=WorkerSettings(concurrency=5)),
 )
 
@@ -116,4 +147,10 @@ async def main() -> None:
     assert unknown.status_code == 404
 
 
-asyncio.run(main())
+async def serve() -> None:
+    with socket.create_server(("127.0.0.1", int(os.environ.get("PORT", "8000")))) as listening:
+        print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
+        await uvicorn.Server(uvicorn.Config(web, log_level="warning")).serve(sockets=[listening])
+
+
+asyncio.run(serve() if "serve" in sys.argv else main())
