@@ -14,7 +14,7 @@ from penstock.ops.inspect import Inspector
 from penstock.web.sampler import points, summed
 from tests.command_line import Command
 
-START = 1_800_000_000
+START = 3_999_999_960  # the start of a minute in the future
 
 
 def moment(at: float, seconds: float, ready: int, entered: int) -> Moment:

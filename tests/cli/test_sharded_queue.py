@@ -176,7 +176,7 @@ def test_limits_of_all_shards_are_listed_and_changed(shop: Penstock, penstock: C
 
 def test_the_history_of_a_queue_is_that_of_all_its_shards(filled: Queue, shop: Penstock, penstock: Command):
     for n in range(3):
-        shop.clock.now_ms = 1_800_000_000_000 + 10_000 * n
+        shop.clock.now_ms = 4_000_000_000_000 + 10_000 * n  # in the future
         for tenant in sorted(TENANTS, key=lambda one: filled.shard_for(one).name):
             shop.clock.now_ms += 100
             filled.put_many([n], tenant=tenant)

@@ -325,6 +325,8 @@ class _DemoRun:
                     enqueueing.result()
                 fed, counts = enqueueing.done(), await self._read_counts(app, tasks)
                 self._watch(DemoProgress(self._ledger, counts, self._phase, self._recent_rate()))
+                if self._killing is not None and self._killing.done() and self._killing.result() is None:
+                    self._killing = None  # no process held a job just then
                 if self._killing is None and counts.completed >= KILL_AT * self._ledger.jobs > 1:
                     self._killing = asyncio.create_task(self._kill_one(tasks))
                 if fed and not counts.waiting and not counts.running:
