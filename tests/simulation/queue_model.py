@@ -21,7 +21,7 @@ from penstock.jobs import constants
 from penstock.jobs.claims import Claim, Ending, Failure, Settlement, Trial, TurnReply
 from penstock.jobs.constants import NUMBER_BYTES
 from penstock.jobs.failures import Failures
-from penstock.jobs.finished import BLOCK_HEAD, OUTCOMES, read_block
+from penstock.jobs.finished import BLOCK_HEAD, read_block
 from penstock.jobs.record import entry_has_more, entry_id
 from tests.jobs.stand import DEAD, DELAYED, READY, RESULT_START, RUNNING, Dump
 from tests.simulation.fairness import LEVELS, Fairness
@@ -65,6 +65,8 @@ class QueueModel:
         self.settled: dict[str, set[bytes]] = {}
         self.weights: dict[str, float] = {}
         self.totals: Counter[str] = Counter()
+        self.rows: Counter[tuple[str, str]] = Counter()
+        """Ends of jobs, as id and outcome. Those of a purge have no id."""
         self.paused = self.due_first = False
         self.bound = (0, 0)
         """The most unfinished jobs, and the most of a tenant; 0: no bound."""
@@ -124,6 +126,10 @@ class QueueModel:
             self.done[job.id] = (self.now + job.ttl, end)
         self.waiters.pop(job.id, None)
 
+    def _count_end(self, outcome: str, job_id: str) -> None:
+        self.totals[outcome] += 1
+        self.rows[job_id, outcome] += 1
+
     def is_over(self, job: Job) -> bool:
         return job.state in (READY, DELAYED) and 0 < job.expires <= self.now
 
@@ -133,7 +139,7 @@ class QueueModel:
         if job is None or not self.is_over(job):
             return False
         self._finish(job, constants.EXPIRED)
-        self.totals["expired"] += 1
+        self._count_end("expired", key)
         return True
 
     def _next_generation(self, job: Job) -> None:
@@ -259,7 +265,7 @@ class QueueModel:
             self._expire(key)
         return [self._cancel(key) for key in ids]
 
-    def _cancel(self, key: str) -> str:
+    def _cancel(self, key: str, *, purged: bool = False) -> str:
         job = self.jobs.get(key)
         if job is None:
             until, result = self.done.get(key, (0, b""))
@@ -272,7 +278,7 @@ class QueueModel:
         if job.state in {RUNNING, DEAD}:
             return "running" if job.state == RUNNING else "dead"
         self._finish(job, constants.CANCELLED)
-        self.totals["cancelled"] += 1
+        self._count_end("cancelled", "" if purged else key)
         return "cancelled"
 
     def edit(self, key: str, due: int | None, priority: int | None, payload: bytes | None) -> str:
@@ -314,7 +320,7 @@ class QueueModel:
         others = self.suspects if suspects else lambda: self.in_state(DELAYED)
         reached_the_others = finished or any(job in others() for job in gone)
         for job in gone:
-            self._cancel(job.id)
+            self._cancel(job.id, purged=True)
         in_lanes = [job for job in self.in_state(READY) if not job.suspect]
         assert not (reached_the_others and any(tenant in (None, job.tenant) for job in in_lanes))
         assert not (finished and tenant is None and others())
@@ -443,7 +449,7 @@ class QueueModel:
         job, delay = self.jobs[key], round(settlement.delay * 1000)
         if settlement.ending in _ENDS:
             total, letter = _ENDS[settlement.ending]
-            self.totals[total] += 1
+            self._count_end(total, key)
             self._finish(job, letter + settlement.data)
             return True
         self._next_generation(job)
@@ -459,7 +465,7 @@ class QueueModel:
         elif settlement.ending != "release":
             job.clear_deaths()
         if is_dead:
-            self.totals["failed"] += 1
+            self._count_end("failed", key)
             self._give_up(job, "d")
             self.waiters.pop(key, None)
             job.state, job.since = DEAD, self.now
@@ -553,7 +559,7 @@ class QueueModel:
             if job.id.encode() not in after.get("jobs", {}):
                 assert not self.claimable(job), f"{job.id} is lost"
                 self._finish(job, constants.EXPIRED)
-                self.totals["expired"] += 1
+                self._count_end("expired", job.id)
 
     # --- the key space ---
 
@@ -674,13 +680,13 @@ class QueueModel:
 
     def _judge_rows(self, dump: Dump) -> None:
         """Each end of a job has one row, whatever was repeated. The histories are too short to drop any."""
-        found: Counter[str] = Counter()
+        found: Counter[tuple[str, str]] = Counter()
         for name in ("finished", "failed"):
             blocks = [block[BLOCK_HEAD:] for block in dump.get(f"{name}:blocks", [])] + [dump.get(name, b"")]
             for row in (row for block in blocks for row in read_block("q", block)):
                 assert row is not None
-                found[row.outcome] += row.jobs
-        assert found == +Counter({outcome: self.totals[outcome] for outcome in OUTCOMES.values()})
+                found[row.id.removeprefix("q:"), row.outcome] += row.jobs
+        assert found == self.rows
 
     def _judge_wake(self, dump: Dump) -> None:
         """While a job is ready and a worker is idle, a wake-up is pending."""
