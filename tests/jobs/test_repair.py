@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from penstock import BadCall, Concurrency, Drop, Penstock, Rate, Status, Task, Unique, step
+from penstock.core.operations import RoundTrip
 from penstock.errors import UniqueKeyHeld
 from penstock.jobs.constants import TAGS
 from penstock.jobs.editing import requeue_with
 from penstock.jobs.record import Record, pack_sections, with_power, with_tags_of
 from tests.conftest import Do
-from tests.jobs.stand import FakeWorker, Stand, record
+from tests.jobs.stand import DEAD, FakeWorker, Stand, record
 from tests.worker.in_process import run_burst
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -133,6 +134,32 @@ def test_an_edit_whose_reply_was_lost_counts_once(stand: Stand):
     assert claim.record.payload == b'{"n":2}'
     worker.settle(claim)
     assert "failures" not in stand.dump()
+
+
+def test_a_copy_of_a_requeue_that_arrives_after_the_next_death_changes_nothing(stand: Stand):
+    """The reply was lost, and the job failed again before the call was repeated."""
+    stand.put("j")
+    worker = FakeWorker(stand, "w")
+    worker.settle(*worker.claim(), ending="bury", text="boom")
+    call = stand.bindings.requeue(["j"])
+    call = RoundTrip(call.script, call.keys, ("caller", 1, *call.args[2:]), call.read)
+    assert stand.run(call) == 1
+    worker.settle(*worker.claim(), ending="bury", text="again")
+    assert stand.run(call) == 1
+    assert stand.state("j") == DEAD
+
+
+def test_a_copy_of_an_edit_that_arrives_after_the_next_death_changes_nothing(stand: Stand):
+    stand.put("j", payload=b'{"n":1}')
+    worker = FakeWorker(stand, "w")
+    worker.settle(*worker.claim(), ending="bury", text="boom")
+    call = requeue_with(stand.bindings, "j", record("ada", payload=b'{"n":2}'))
+    call = RoundTrip(call.script, call.keys, ("caller", 1, *call.args[2:]), call.read)
+    assert stand.run(call) == "requeued"
+    worker.settle(*worker.claim(), ending="bury", text="again")
+    before = stand.dump()
+    assert stand.run(call) == "requeued"
+    assert stand.dump() == before
 
 
 def test_tags_of_the_dead_letter_stay_unless_the_call_has_its_own():

@@ -385,7 +385,7 @@ class QueueBindings:
                 raise UniqueKeyHeld(f"job {job} stays a dead letter: job {holder} holds its unique key", holder=holder)
             return int(reply[0])
 
-        return self._call("requeue", (self.clock.now_ms, *chosen), read)
+        return self._call("requeue", (*UNNUMBERED, self.clock.now_ms, *chosen), read)
 
     def remove_dead(self, ids: Iterable[str | bytes]) -> RoundTrip[int]:
         """Delete dead letters. Returns how many of the ids were dead letters."""

@@ -44,9 +44,9 @@ end
 -- another job holds its unique key. Returns { how many are ready again, id of a job that stays dead, id of the job that
 -- holds its key, … }.
 --- keys: base meta
---- args: given: int, ids: *
---- frame: change
-function script.requeue(base, meta, given, ids, ...)
+--- args: caller: str, number: int, given: int, ids: *
+--- frame: once
+function script.requeue(base, meta, caller, number, given, ids, ...)
   local n, reply = 0, { 0 }
   for i = ids, #ARGV do
     local id = ARGV[i]
