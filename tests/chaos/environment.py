@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -21,6 +22,7 @@ from penstock.testing.audit.instances import audits
 from penstock.testing.audit.stored_keys import read_keys
 from penstock.testing.history import Enqueued, Event, FaultInjected, FinalState, History, Outage, read
 from tests.chaos.forker import Forker, is_running
+from tests.chaos.load import ended_jobs
 from tests.chaos.tasks import QUEUE, make_app, register_newer
 from tests.driver.proxy import Proxy
 from tests.servers import Server, eventually
@@ -54,6 +56,7 @@ class Environment:
         self.forker = self._stack.enter_context(Forker(folder, lease=lease))
         self.history = History(self.forker.history)
         self.app = make_app(self.server.address)
+        self.app.queue(QUEUE).keep(finished=10_000_000)
         self.tasks = register_newer(self.app)
         self._stack.callback(self.app.close)
         self.workers: list[int] = []
@@ -168,11 +171,24 @@ class Environment:
         self.stop_workers()
         self.record_states(dict.fromkeys(event.job for event in self.events() if isinstance(event, Enqueued)))
         faults = job_violations(self.events(), takeover=takeover, drained=True)
+        faults += self._wrong_rows()
         # Leftovers are allowed: a worker that was killed while it waited is still registered.
         keys = list(read_keys(self.server.client, key_pattern("storm")))
         faults += [problem for key in keys for problem in key.problems()]
         faults += [problem for audit in audits(keys).values() for problem in audit.problems()]
         return faults
+
+    def _wrong_rows(self) -> list[str]:
+        """A sentence for each job that has ended and does not have exactly one row, and for each row of another job."""
+        final = {event.job: event.state for event in self.events() if isinstance(event, FinalState)}
+        rows = [(row.id.partition(":")[2], str(row.status)) for row in ended_jobs(self.app.queue(QUEUE))]
+        wanted = Counter((job, state) for job, state in final.items() if state in {*_ENDS.values(), "dead"})
+        found = Counter(rows)
+        return [
+            f"job {job} is {state}, and has {found[job, state]} rows instead of {wanted[job, state]}"
+            for job, state in {*wanted, *found}
+            if found[job, state] != wanted[job, state]
+        ]
 
 
 def _found(

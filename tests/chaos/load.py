@@ -21,13 +21,15 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias
 
 from penstock import Item, LeaseLost, NotDurable, Penstock, PenstockError, ServerError
 from penstock.errors import BarrierBroken, ChannelError
+from penstock.jobs.job_list import JobSummary
+from penstock.jobs.queue import Queue
 from penstock.messages.message import number_of
 from penstock.testing import (
     barrier_violations,
@@ -59,6 +61,9 @@ Name: TypeAlias = Callable[[Callable[[str], str], str], str]
 
 PAUSE = 0.01
 LEASE = 2.0
+KEPT_ROWS = 10_000
+"""Rows that each shard keeps at least."""
+
 NAMES = 500
 """In the directory at most."""
 
@@ -123,6 +128,17 @@ class Work(ABC):
         return [f"{self.kind}: {len(twice)} came twice, such as {twice[:3]}"] * bool(twice)
 
 
+def ended_jobs(queue: Queue, state: str = "ended") -> Iterator[JobSummary]:
+    """The rows of jobs that have ended, the latest first."""
+    jobs, cursor = queue.jobs(state=state), None
+    while True:
+        page = jobs.page(1000, cursor)
+        yield from page.jobs
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
 class JobWork(Work):
     kind = "queue"
     wait = 0.5
@@ -163,7 +179,16 @@ class JobWork(Work):
             return not count.waiting and not count.running
 
         eventually(drained)
-        return self.lost(self.completed, upto) + self.doubled(self.completed, upto)
+        return self.lost(self.completed, upto) + self.doubled(self.completed, upto) + self.wrong_rows()
+
+    def wrong_rows(self) -> list[str]:
+        """Each completion has one row, because the script that completes a job writes it."""
+        rows = Counter(row.id for row in ended_jobs(self.queue, "completed"))
+        completed, twice = self.queue.count().completed, [job for job, n in rows.items() if n > 1]
+        missing = min(completed, KEPT_ROWS) - rows.total()
+        return [f"{self.kind}: {missing} of {completed} jobs have no row"] * (missing > 0) + [
+            f"{self.kind}: job {job} has {rows[job]} rows" for job in twice
+        ]
 
 
 class ShardedJobWork(JobWork):
@@ -230,6 +255,7 @@ class WorkerWork(JobWork):
             self.lost(self.completed, upto)
             + [f"{self.kind}: {len(missing)} durable jobs were lost, such as {missing[:3]}"] * bool(missing)
             + self.doubled(self.completed, math.inf)
+            + self.wrong_rows()
         )
 
 
