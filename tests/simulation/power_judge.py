@@ -232,6 +232,18 @@ class Judge:
             n += 1
         return n
 
+    def edit_dead(
+        self, job: Job, limits: Sequence[Limits], unique: tuple[str, str, int] | None, payload: bytes
+    ) -> str | None:
+        """A dead letter runs again with another call. Returns the job that holds its new key; then it stays dead."""
+        if unique is not None and (holder := self.held.get(unique[0])) is not None and not self.expire(holder):
+            return holder
+        job.limits, job.unique, job.payload = limits, unique, payload
+        for name, _, most, interval, burst, release, _ in limits:
+            self.sent[name].add((most, interval, burst, release))
+        self.requeue([job.id])
+        return None
+
     # --- the key space ---
 
     def look(self, dump: Dump) -> None:

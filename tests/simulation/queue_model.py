@@ -61,7 +61,7 @@ class QueueModel:
         self.windows: dict[str, tuple[int, str]] = {}
         """Key of a throttle -> until when it is held, and by which job."""
         self.waiters: dict[str, list[str]] = {}
-        self.replays: dict[str, tuple[int, list[int]]] = {}
+        self.replays: dict[str, tuple[int, Any]] = {}
         self.settled: dict[str, set[bytes]] = {}
         self.weights: dict[str, float] = {}
         self.totals: Counter[str] = Counter()
@@ -141,6 +141,11 @@ class QueueModel:
         self._finish(job, constants.EXPIRED)
         self._count_end("expired", key)
         return True
+
+    def sweep(self) -> None:
+        """Turns, and scripts that count or show jobs, end the jobs that are over: here never more than a slice."""
+        for key in list(self.jobs):
+            self._expire(key)
 
     def _next_generation(self, job: Job) -> None:
         self.seq += 1
@@ -334,11 +339,32 @@ class QueueModel:
                     dead.remove(job)
                     continue
                 self._hold(job)
-            self._next_generation(job)
-            job.attempts = job.deliveries = job.expires = 0
-            job.clear_deaths()
-            self._become_ready(job, self.now)
+            self._run_again(job)
         return len(dead)
+
+    def _run_again(self, job: Job) -> None:
+        self._next_generation(job)
+        job.attempts = job.deliveries = job.expires = 0
+        job.clear_deaths()
+        self._become_ready(job, self.now)
+
+    def edit_dead(
+        self, key: str, task: str, unique: tuple[str, str, int] | None, payload: bytes, call: tuple[str, int] | None
+    ) -> str | list[str]:
+        """`call`: its caller and number; then a repeated call gets the same answer. The jobs here have no task."""
+        self.empty_intake()
+        job = self.jobs[key]
+        if task:
+            return "task"
+        holder = self.keys.get(unique[0]) if unique else None
+        if holder is not None and not self._expire(holder):
+            return [holder]
+        job.edit(unique, payload, self.now)
+        self._hold(job)
+        self._run_again(job)
+        if call:
+            self.replays[call[0]] = (call[1], "requeued")
+        return "requeued"
 
     def remove_dead(self, ids: Sequence[str]) -> int:
         self.empty_intake()
@@ -353,7 +379,8 @@ class QueueModel:
 
     def wait_for(self, key: str, address: str) -> None:
         self.empty_intake()
-        if key in self.jobs and self.jobs[key].state != "d" and not self.is_over(self.jobs[key]):
+        self.sweep()
+        if key in self.jobs and self.jobs[key].state != "d":
             waiting = self.waiters.setdefault(key, [])
             waiting.extend({address} - set(waiting))
 
@@ -407,8 +434,7 @@ class QueueModel:
         mine.stale = tuple(s for s in _in_order(settlements) if not self._settle(mine, s))
         assert reply.stale == mine.stale
         promoted = self._promote()
-        for key in list(self.jobs):
-            self._expire(key)
+        self.sweep()
         more_lost = self._take_back(after)
         looked = entries + self._pushes - _entries(after)
         most = max(4 * want, LOOK) if want else 0
@@ -599,7 +625,8 @@ class QueueModel:
         assert dump.get("delayed", []) == [(job.entry(), float(job.since)) for job in self._delayed()]
         assert dict(dump.get("dead", [])) == {job.id.encode(): float(job.since) for job in self.in_state(DEAD)}
         kept = {id: Failures.read(packed).attempts for id, packed in dump.get("failures", {}).items()}
-        assert all(0 < (one.began or 0) <= one.ended for attempts in kept.values() for one in attempts)
+        runs = [one for attempts in kept.values() for one in attempts if one.outcome != "edited"]
+        assert all(0 < (one.began or 0) <= one.ended for one in runs)
         assert {id: [replace(one, began=None) for one in attempts] for id, attempts in kept.items()} == {
             job.id.encode(): job.failures for job in jobs if job.failures
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -102,6 +103,13 @@ class Job:
         attempt = Attempt(self.attempts + 1, outcome, None, now / 1000, why.worker, why.release, why.reason)
         replaces = outcome == "postponed" and self.failures and self.failures[0].outcome == outcome
         self.failures = [attempt, *self.failures[1 if replaces else 0 :]][:5]
+
+    def edit(self, unique: tuple[str, str, int] | None, payload: bytes, now: int) -> None:
+        """The dead letter gets the arguments of another call, and keeps the old ones among its attempts."""
+        why = "its arguments were changed"
+        old = Attempt(self.attempts, "edited", None, now / 1000, reason=why, arguments=json.loads(self.payload))
+        self.failures = [old, *self.failures][:5]
+        self.unique, self.payload = unique, payload
 
     def clear_deaths(self) -> None:
         self.crashes = self.halves = self.host_deaths = 0

@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 from penstock.core.operations import RoundTrip
 from penstock.jobs import constants
 from penstock.jobs.claims import Claim, Ending
+from penstock.jobs.editing import requeue_with
 from penstock.jobs.limit_bindings import LimitBindings
 from penstock.jobs.record import Record
 from penstock.jobs.retention import Retention
 from tests.jobs.stand import DELAYED, START, Limits, Stand, at_most, record, settlement
 from tests.simulation.histories import run_histories
-from tests.simulation.power_judge import Job, Judge
+from tests.simulation.power_judge import ANY_TIME, Job, Judge
 from tests.simulation.test_queue_model import Worker
 
 R = TypeVar("R")
@@ -71,6 +72,7 @@ class PowerHistory:
             *[self.wait] * 3,
             self.cancel,
             self.change_dead_letters,
+            self.edit_dead,
             *pick.sample(rare, 3),
         ]
 
@@ -276,6 +278,25 @@ class PowerHistory:
             self.send(self.stand.bindings.remove_dead(ids))
             for id in dict.fromkeys(ids):
                 self.judge.end(self.judge.jobs[id])
+        self.judge.judge(self.before)
+
+    def edit_dead(self) -> None:
+        """A dead letter gets other arguments, and with them other limits and another unique key. It is sent twice."""
+        pick, dead = self.random, [job for job in self.judge.jobs.values() if job.dead]
+        if not dead:
+            return
+        job, kind, key = pick.choice(dead), pick.choice(KINDS), pick.choice("kkl")
+        limits = self.limits_of(kind, key)
+        unique = (key, ANY_TIME, 0) if pick.random() < 0.5 else None
+        payload = f'"{job.id} edited"'.encode()
+        task = self.judge.records[job.id].task
+        drafted = record("elsewhere", 9, task=task, limits=limits, unique=unique, payload=payload, ttl=0)
+        call = requeue_with(self.stand.bindings, job.id, drafted)
+        self.calls += 1
+        call = RoundTrip(call.script, call.keys, ("caller", self.calls, *call.args[2:]), call.read)
+        holder = self.judge.edit_dead(job, limits, unique, payload)
+        for _ in range(2):
+            assert self.send(call) == ([holder] if holder else "requeued")
         self.judge.judge(self.before)
 
     def edit(self) -> None:

@@ -18,8 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from penstock.core.operations import RoundTrip
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
 from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
+from penstock.jobs.editing import requeue_with
 from penstock.jobs.finished import rows_of
-from penstock.jobs.record import draft
+from penstock.jobs.record import draft, pack_sections
+from penstock.jobs.unique import unique_section
 from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, START, Stand, record
 from tests.servers import Server
 from tests.simulation.histories import model_settings
@@ -441,6 +443,7 @@ class Histories(RuleBasedStateMachine):
         if self.model.staged:
             self.send(self.bindings.counts())  # empties the intake
             self.model.empty_intake()
+            self.model.sweep()
         if single and settlements:
             self.check(self.bindings.settle(one.incarnation, settlements[0]), False)
             assert self.before == self.dump
@@ -538,6 +541,47 @@ class Histories(RuleBasedStateMachine):
             self.check(self.bindings.requeue(ids), self.model.requeue(ids))
         else:
             self.check(self.bindings.remove_dead(ids), self.model.remove_dead(ids))
+
+    @rule(
+        place=some, task=st.sampled_from([b"", b"", b"", b"other"]), key=st.sampled_from([None, *"klm"]), again=chances
+    )
+    def edit_dead_letter(self, place: int, task: bytes, key: str | None, again: bool) -> None:
+        """A dead letter gets the arguments of another call, and with them another unique key. `again`: sent twice."""
+        dead = self.model.in_state(DEAD) or self.bury_one()
+        if not dead:
+            return
+        job = dead[place % len(dead)]
+        unique = ("d" + key, "d", 0) if key else None
+        start = draft(
+            flags=UNIQUE if unique else 0,
+            how=0,
+            priority=1,
+            tenant=b"elsewhere",
+            task=task,
+            delay_ms=0,
+            expires_ms=0,
+            ttl_ms=5000,
+            powers=UNIQUE_KEY if unique else 0,
+        )
+        section = pack_sections({UNIQUE_KEY: unique_section("d" + key, b"d", 0)}) if key else b""
+        call = requeue_with(self.bindings, job.id, start + section + b'"edited"')
+        if again:
+            self.calls += 1
+            call = RoundTrip(call.script, call.keys, ("z", self.calls, *call.args[2:]), call.read)
+        numbered = ("z", self.calls) if again else None
+        expected = self.model.edit_dead(job.id, task.decode(), unique, b'"edited"', numbered)
+        for _ in range(1 + again):
+            self.check(call, expected)
+
+    def bury_one(self) -> list[Job]:
+        """A program without a worker claims a job, and fails. Nothing is claimed while the queue is paused."""
+        self.enqueue([("", 0, 0, 0, False, None, 600)])
+        self.claim_single(1)
+        while self.singles and not self.model.in_state(DEAD):
+            incarnation, claim = self.singles.pop()
+            end = settlement(claim, "bury", 0)
+            self.check(self.bindings.settle(incarnation, end, b""), self.model.settle(incarnation, end))
+        return self.model.in_state(DEAD)
 
     @rule(on=st.booleans())
     def pause(self, on: bool) -> None:
