@@ -180,7 +180,7 @@ class Environment:
 
     def _wrong_rows(self) -> list[str]:
         """A sentence for each job that has ended and does not have exactly one row, and for each row of another job."""
-        final = {event.job: event.state for event in self.events() if isinstance(event, FinalState)}
+        final: dict[str, str] = {event.job: event.state for event in self.events() if isinstance(event, FinalState)}
         rows = [(row.id.partition(":")[2], str(row.status)) for row in ended_jobs(self.app.queue(QUEUE))]
         wanted = Counter((job, state) for job, state in final.items() if state in {*_ENDS.values(), "dead"})
         found = Counter(rows)
