@@ -7,7 +7,7 @@ PENSTOCK_SIMULATION=<examples> makes the run long and random.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock import Item, Penstock
+from penstock.jobs.job_list import JobSummary
 from penstock.jobs.options import Options
 from penstock.jobs.shard_bindings import Elsewhere, ShardBindings
 from penstock.jobs.shard_table import shard_number
@@ -48,15 +49,15 @@ class Histories(RuleBasedStateMachine):
         self.fresh: set[int] = set()
         """Jobs that were ready at once, and were never handed out before."""
         self.held: list[Item] = []
+        self.ended: Counter[tuple[str, str]] = Counter()
+        """Id and outcome of each end; a purge has one row, or several, without an id."""
         self.last = 0
         self.number = 0
         self.shards = 2
 
     def teardown(self) -> None:
-        for item in self.held:
-            item.complete()
-            del self.live[item.body]
-        self.held = []
+        while self.held:
+            self.settle(0, "complete")
         self.advance(10)
         self.requeue_or_remove(0, requeue=True)
         while self.claim_some(0, 20):
@@ -140,8 +141,10 @@ class Histories(RuleBasedStateMachine):
         if ending == "complete":
             item.complete()
             del self.live[item.body]
+            self.ended[item.id, "completed"] += 1
         elif ending == "fail":
             item.fail("no")
+            self.ended[item.id, "dead"] += 1
         else:
             item.retry()
 
@@ -168,6 +171,7 @@ class Histories(RuleBasedStateMachine):
         for number in [n for n, (of, _) in self.live.items() if of == tenant and n not in running | dead]:
             del self.live[number]
             self.fresh.discard(number)
+            self.ended["", "cancelled"] += 1
 
     # --- what the operator does ---
 
@@ -188,6 +192,25 @@ class Histories(RuleBasedStateMachine):
     def no_job_is_lost_or_doubled(self) -> None:
         counts = self.queues[0].count()
         assert counts.waiting + counts.running + counts.dead == len(self.live)
+
+    @rule(program=programs, limit=st.sampled_from([1, 7, 1000]), between=st.booleans())
+    def read_rows(self, program: int, limit: int, between: bool) -> None:
+        """Page by page, each ended job is there once, the latest first, also if others end `between` two pages."""
+        expected, rows, cursor = Counter(self.ended), list[JobSummary](), None
+        while True:
+            page = self.queues[program].jobs(state="ended").page(limit, cursor)
+            rows += page.jobs
+            cursor = page.cursor
+            if cursor is None:
+                break
+            if between and self.held:
+                self.settle(0, "complete")
+        found: Counter[tuple[str, str]] = Counter()
+        for row in rows:
+            found[row.id, str(row.status)] += row.jobs
+        assert found == +expected
+        times = [row.since for row in rows]
+        assert times == sorted(times, reverse=True)
 
     @invariant()
     def all_jobs_of_a_tenant_are_in_one_shard(self) -> None:
