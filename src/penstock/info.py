@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Leader,
         LockInfo,
         Owner,
+        RateLimitInfo,
         ReadWriteLockInfo,
         SemaphoreInfo,
     )
@@ -85,6 +86,7 @@ __all__ += [
     "Leader",
     "LockInfo",
     "Owner",
+    "RateLimitInfo",
     "ReadWriteLockInfo",
     "SemaphoreInfo",
 ]

@@ -11,7 +11,7 @@ import threading
 
 import uvicorn
 
-from penstock import Concurrency, Penstock, Worker, current, result_of, step, wait_for
+from penstock import Concurrency, Penstock, Rate, Worker, current, result_of, step, wait_for
 from penstock.errors import LeaseLost
 from penstock.ops.inspect import Inspector
 from penstock.settings import WorkerSettings
@@ -42,6 +42,8 @@ def prepare(app: Penstock) -> None:
         long.put(n, tenant="tags", tags=[tag], delay=3600)
         app.semaphore(f"{tag[:40]}-{n}", limit=2, lease=600).acquire()
     app.lock(f"lock:{LONG[:180]}", lease=600).acquire()
+    for name in ("api:acme", LONG[:180], f"{ARABIC} {NASTY}"):
+        app.rate_limit(name, limit=10, per=3600, burst=4).acquire(3)
     app.mailbox(NASTY).post({"text": "hi"})
     app.chats.create(["ada", "bo"], sender="cy", message={"text": "hi"}, id="ops")
     app.directory("guild:9").add_many([("Ma Smith", "u2"), ("Ann", "u1"), ("名前", "u3")])
@@ -81,6 +83,9 @@ def main() -> None:
         async def charge(account: str) -> None:
             await asyncio.sleep(3600)
 
+        @app.task(queue="rated", limit=Rate(1, per=3600, key="{account}"))
+        async def bill(account: str) -> None: ...
+
         @app.task(queue="flow")
         async def approve(order: int) -> None:
             await step(book, order)
@@ -104,12 +109,15 @@ def main() -> None:
 
         async def at_work() -> None:
             await asyncio.gather(
-                Worker(app, WorkerSettings(queues=("tasks", "flow", "odd"), release=f"{ARABIC} <b>1</b>")).run(),
+                Worker(
+                    app, WorkerSettings(queues=("tasks", "flow", "odd", "rated"), release=f"{ARABIC} <b>1</b>")
+                ).run(),
                 flood(app),
             )
 
         enqueue_odd_tasks(app)
         app.enqueue_many(charge.call("ada") for _ in range(3))
+        app.enqueue_many(bill.call("ada") for _ in range(3))
         parts = [part.enqueue(n) for n in range(3)]
         merge.using(after=parts, id="merge").enqueue([result_of(one) for one in parts])
         approve.using(id="approve").enqueue(17)

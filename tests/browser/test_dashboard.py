@@ -27,6 +27,7 @@ PAGES = {
     "dead/mail": "Dead letters of mail",
     "workers": "Workers",
     "locks": "invoice:7",
+    "rates": "api:acme",
     "messages": "Mailboxes",
     "files": "Files",
     "directories": "guild:9",
@@ -140,7 +141,7 @@ def test_every_page_fits_in_chinese(page: Any, width: int):
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), to
         headings = page.locator("main h1, main .card > h2, main th").all_inner_texts()
         names = re.compile(r"[A-Za-z]{4,}")
-        known = re.compile("reports|mail|bulk|tasks|flow|long|odd|guild|merge|approve|part|book|invoice")
+        known = re.compile("reports|mail|bulk|tasks|flow|long|odd|guild|merge|approve|part|book|invoice|rated")
         plain = [text for text in headings if names.search(text) and not known.search(text)]
         assert plain == [], to
 
@@ -181,6 +182,11 @@ def test_the_numbers_are_those_of_the_command_line(page: Any, address: str):
         if task["queue"] not in {"work", "tasks"}:
             key = task["queue"], task["task"] or "(values)"
             assert shown_tasks[key] == (task["completed"], task["failed"])
+    go(page, "rates")
+    page.get_by_role("heading", name="Rate limits").wait_for()
+    shown_rates = {row["Name"]: (row["Left"].split()[0], row["Waiting"]) for row in rows(page, "main")}
+    for rate in printed("ratelimit", "ls"):
+        assert shown_rates[rate["name"]] == (str(rate["left"]), str(rate["waiting"]))
     go(page, "queue/long")
     page.get_by_role("heading", name="Who waits").wait_for()
     place = ".card:has(h2:text('Who waits'))"
@@ -447,6 +453,16 @@ def test_a_lock_is_broken_after_a_question(page: Any):
     page.get_by_role("row").filter(has_text="invoice:7").get_by_role("button", name="Break").click()
     page.locator("dialog[open]").get_by_role("button", name="Break").click()
     page.get_by_text("1 lock broken").wait_for()
+
+
+def test_a_rate_is_reset_after_a_question(page: Any):
+    go(page, "rates")
+    row = page.get_by_role("row").filter(has_text="api:acme")
+    sync_api.expect(row).to_contain_text("1 / 4")
+    row.get_by_role("button", name="Reset").click()
+    page.locator("dialog[open]").get_by_role("button", name="Reset").click()
+    page.get_by_text("all units of api:acme are allowed again").wait_for()
+    row.wait_for(state="detached")
 
 
 def test_a_name_is_completed(page: Any):

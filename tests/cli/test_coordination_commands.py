@@ -4,6 +4,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
@@ -29,6 +30,7 @@ def app(shop: Penstock) -> Iterator[Penstock]:
     ("noun", "none"),
     [
         ("semaphore", "No semaphore is in use.\n"),
+        ("ratelimit", "No rate limit is in use.\n"),
         ("election", "There are no elections.\n"),
         ("latch", "There are no latches.\n"),
         ("barrier", "There are no barriers.\n"),
@@ -40,7 +42,8 @@ def test_where_there_is_nothing(app: Penstock, penstock: Command, noun: str, non
     assert penstock(noun, "ls", "--json") == (Exit.OK, "[]\n", "")
     code, out, err = penstock(noun, "show", "mail")
     assert (code, out) == (Exit.FAILED, "")
-    assert f"no {noun} 'mail' with prefix {app.settings.prefix!r} on this server" in err
+    kind = "rate limit" if noun == "ratelimit" else noun
+    assert f"no {kind} 'mail' with prefix {app.settings.prefix!r} on this server" in err
 
 
 def test_semaphores(app: Penstock, penstock: Command):
@@ -56,6 +59,28 @@ def test_semaphores(app: Penstock, penstock: Command):
     assert f"{PROCESS}  holds 2" in shown[1]
     for words in (("limit", ODD), ("limit", ODD, "3", "--own"), ("limit", ODD, "0"), ("limit", ODD, str(2**70))):
         assert penstock("semaphore", *words)[0] == Exit.USAGE
+
+
+@pytest.mark.parametrize("kind", ["bucket", "window"])
+def test_rate_limits(app: Penstock, penstock: Command, kind: Literal["bucket", "window"]):
+    limit = app.rate_limit(ODD, limit=3, per=3600, kind=kind)
+    limit.acquire(3)
+    waits = threading.Thread(target=limit.acquire, args=(2,))
+    waits.start()
+    eventually(lambda: limit.info().waiting)
+    (_, listed, _) = penstock("ratelimit", "ls")
+    (_, one, _) = penstock("ratelimit", "show", ODD, "--json")
+    shown = penstock("ratelimit", "show", ODD)
+    assert "3 in 60 min" in listed
+    assert "\x1b" not in listed + shown[1]
+    assert (json.loads(one)["left"], json.loads(one)["waiting"], json.loads(one)["units"]) == (0, 1, 2)
+    assert PROCESS in shown[1]
+    assert penstock("ratelimit", "reset", ODD)[0] == Exit.OK
+    waits.join()
+    assert limit.info().left == 1
+    code, _, err = penstock("ratelimit", "reset", "import")
+    assert code == Exit.FAILED
+    assert "no rate limit 'import'" in err
 
 
 def test_elections(app: Penstock, penstock: Command):

@@ -105,6 +105,8 @@ def commands(shop: Penstock, tmp_path: Path) -> Iterator[dict[str, list[str]]]:
             "lock ls": [],
             "semaphore ls": [],
             "semaphore show": ["market"],
+            "ratelimit ls": [],
+            "ratelimit show": ["api"],
             "rwlock ls": [],
             "rwlock show": ["book"],
             "election ls": [],
@@ -167,6 +169,7 @@ def hold_everything(shop: Penstock, until: ExitStack) -> None:
     until.enter_context(shop.lock("till", lease=10))
     until.enter_context(shop.read_write_lock("book", lease=10).read())
     until.enter_context(shop.semaphore("market", limit=2))
+    shop.rate_limit("api", limit=100, per=86400).acquire(50)
     until.enter_context(shop.election("chief", value="one"))
     shop.latch("import", count=3).count_down()
     parties = shop.barrier("start", parties=2)

@@ -1,6 +1,7 @@
 """Rate limits: never exceeded by the server's clock, in order of arrival, and a wait that ends early uses nothing."""
 
 import asyncio
+import os
 import random
 import time
 from collections.abc import Callable, Coroutine
@@ -16,7 +17,7 @@ from penstock.core.idempotency import IdempotencyKey
 from tests.conftest import Apps, Do, commands, until
 from tests.driver.proxy import Proxy
 from tests.locks.conftest import FrozenFace
-from tests.servers import Server, interrupt_when
+from tests.servers import Server, eventually, interrupt_when
 from tests.speed import scaled
 
 one_place = pytest.mark.parametrize("place", ["valkey"])
@@ -482,3 +483,45 @@ async def test_a_cost_that_follows_from_arguments_needs_a_function(rate: Make):
 
     with pytest.raises(BadCall, match="gave -1: a cost is a number of units from 0"):
         await wrong("x")
+
+
+async def test_what_is_left_is_shown_and_forgotten_on_request(rate: Make, do: Do, kind: str):
+    limit = rate(3, per=60.0)
+    assert (await do(limit.info)).limit is None
+    assert not await do(limit.reset)
+    assert (await do(limit.try_acquire, 2)).remaining == 1
+    shown = await do(limit.info)
+    assert (shown.name, shown.kind, shown.limit, shown.per, shown.left) == ("api:17", kind, 3, 60.0, 1)
+    assert (shown.burst, shown.next_in, shown.waiting) == (3 if kind == "bucket" else None, 0.0, 0)
+    await do(limit.acquire)
+    shown = await do(limit.info)
+    assert (shown.left, shown.next_in) == (0, pytest.approx(20 if kind == "bucket" else 60, abs=2))
+    assert await do(limit.reset)
+    assert (await do(limit.try_acquire, 3)).remaining == 0
+
+
+@one_place
+async def test_a_reset_serves_the_requests_that_wait(app: Penstock, kind: Any):
+    limit = app.rate_limit("api:17", limit=3, per=3600, kind=kind)
+    await limit.acquire.aio(3)
+    waits = asyncio.create_task(limit.acquire.aio(2))
+    await asyncio.to_thread(eventually, lambda: limit.info().waiting)
+    shown = await limit.info.aio()
+    assert (shown.left, shown.units, shown.waiters[0].permits, shown.waiters[0].pid) == (0, 2, 2, os.getpid())
+    assert shown.next_in > 3000
+    assert await limit.reset.aio()
+    await asyncio.wait_for(waits, scaled(5))
+    shown = await limit.info.aio()
+    assert (shown.waiting, shown.left) == (0, 1)
+
+
+@one_face
+@one_place
+async def test_units_given_back_keep_the_numbers_of_the_limit(rate: Make, do: Do):
+    limit = rate(3, per=60.0)
+    await do(limit.try_acquire)
+    key, packed = IdempotencyKey("someone", 1), limit.bindings.pack("token", 1)
+    await limit._driver.aio.run(limit.bindings.acquire(packed, key, join=False))
+    await limit._driver.aio.run(limit.bindings.withdraw(packed, key))
+    shown = await do(limit.info)
+    assert (shown.limit, shown.left) == (3, 2)

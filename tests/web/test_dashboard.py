@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,40 +29,9 @@ from penstock.web.dashboard import pages
 from penstock.web.sampler import Sampler
 from tests.seals import TestSeal
 from tests.speed import scaled
+from tests.web.asking import JSON, LOCAL, act, acting, ask
 
 FOLDER = Path(penstock.web.__file__).parent
-LOCAL = "http://localhost:8321"
-JSON = {"content-type": "application/json", "origin": LOCAL}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[TemporaryServer]:
-    with TemporaryServer() as server:
-        yield server
-
-
-@pytest.fixture
-def app(server: TemporaryServer, request: pytest.FixtureRequest) -> Iterator[Penstock]:
-    with Penstock(server.address, prefix=f"p{abs(hash(request.node.nodeid)) % 10**9}") as app:
-        yield app
-
-
-def ask(asgi: Any, path: str, *, client: str = "127.0.0.1", base: str = LOCAL, **how: Any) -> httpx.Response:
-    async def send() -> httpx.Response:
-        transport = httpx.ASGITransport(asgi, client=(client, 5))
-        async with httpx.AsyncClient(transport=transport, base_url=base) as http:
-            return await http.request(how.pop("method", "GET"), path, **how)
-
-    return asyncio.run(send())
-
-
-def act(asgi: Any, headers: dict[str, str] = JSON, **order: Any) -> httpx.Response:
-    return ask(asgi, "/api/act", method="POST", content=json.dumps(order), headers=headers)
-
-
-def acting(app: Penstock) -> Any:
-    return pages(Inspector(app), local_may_act=True)
-
 
 # --- what it answers ---
 

@@ -34,7 +34,7 @@ The modules of this folder, in reading order:
     schedule.py           schedules
     lock.py, directory.py, mailbox.py, chat.py
                           locks, directories, mailboxes and chats
-    coordination.py       read-write locks, elections, latches and barriers, from one table
+    coordination.py       semaphores, rate limits, read-write locks, elections, latches and barriers, from one table
     outbox.py, sql.py     calls that wait in a database, and its tables
     dashboard.py          serves the dashboard
     completion.py         completion of commands by the shell
@@ -153,6 +153,11 @@ COMMANDS = (
     Command(
         "semaphore limit", "penstock.cli.coordination:limit_semaphore", "store a limit that replaces all programs' own"
     ),
+    Command("ratelimit ls", "penstock.cli.coordination:list_rate_limits", "list the rate limits that are in use"),
+    Command(
+        "ratelimit show", "penstock.cli.coordination:show_rate_limit", "show one and the requests that wait for it"
+    ),
+    Command("ratelimit reset", "penstock.cli.coordination:reset_rate_limit", "forget the units that were used"),
     Command("rwlock ls", "penstock.cli.coordination:list_locks", "list the read-write locks that are held"),
     Command("rwlock show", "penstock.cli.coordination:show_lock", "show one with its writer, readers and waiters"),
     Command("election ls", "penstock.cli.coordination:list_elections", "list the elections with their leaders"),

@@ -1,4 +1,4 @@
-"""`penstock semaphore|election|latch|barrier|rwlock ls|show`: the commands of five nouns, from one table."""
+"""`penstock semaphore|ratelimit|election|latch|barrier|rwlock ls|show`: the commands of six nouns, from one table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from cyclopts.validators import Number
 from penstock.cli.owners import owner_age, owner_name
 from penstock.cli.where import HERE, AsJson, Flag, Where
 from penstock.errors import ConfigurationError
-from penstock.locks.answers import BarrierInfo, ElectionInfo, LatchInfo, Owner, ReadWriteLockInfo, SemaphoreInfo
+from penstock.locks.answers import (
+    BarrierInfo,
+    ElectionInfo,
+    LatchInfo,
+    Owner,
+    RateLimitInfo,
+    ReadWriteLockInfo,
+    SemaphoreInfo,
+)
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age
 from penstock.terminal.tables import Kind, headings, show, show_facts, show_json, show_list, show_table
@@ -139,6 +147,64 @@ def limit_semaphore(name: str, limit: Permits | None = None, /, *, own: Flag = F
     with where.open() as inspector:
         inspector.coordination.limit_semaphore(name, limit)
     show(f"The limit of {name} is {'that of each program' if limit is None else f'{limit:,}'}.")
+
+
+# --- rate limits ---
+
+
+def _rate_of(one: RateLimitInfo) -> str:
+    if one.limit is None or one.per is None:
+        return ""
+    return f"{one.limit:,} in {age(one.per)}"
+
+
+def _allowed(one: RateLimitInfo) -> str:
+    return f"in {age(one.next_in)}" if one.next_in else "now"
+
+
+def _rate_row(one: RateLimitInfo) -> tuple[str, ...]:
+    left = "" if one.left is None else f"{one.left:,}"
+    return one.name, one.kind, _rate_of(one), left, _allowed(one), f"{one.waiting:,}"
+
+
+def _rate_facts(one: RateLimitInfo) -> dict[str, object]:
+    facts: dict[str, object] = {"rate limit": one.name, "kind": one.kind}
+    if one.limit is not None:
+        facts |= {"at most": _rate_of(one)}
+        facts |= {} if one.burst is None else {"at once": f"{one.burst:,}"}
+        facts |= {"left": f"{one.left:,}"}
+    waiting = f"{one.waiting:,}" + (f", for {one.units:,} units" if one.waiting else "")
+    return facts | {"next": _allowed(one), "waiting": waiting}
+
+
+list_rate_limits, show_rate_limit = commands(
+    Noun(
+        "List the rate limits that are in use: the units that are left, and when a new request is allowed one.",
+        "Show one rate limit that is in use, with the requests that wait for it, in order.",
+        "The rate limit.",
+        "No rate limit is in use.",
+        headings("limit:name", "kind:name", "at most:name", "left", "next:name", "waiting"),
+        lambda inspector: inspector.coordination.rate_limits(),
+        lambda inspector, name: inspector.coordination.rate_limit(name),
+        _rate_row,
+        _rate_facts,
+        headings("process:name", "units", "waits for"),
+        lambda one: [(owner_name(owner), f"{owner.permits:,}", owner_age(owner)) for owner in one.waiters],
+    )
+)
+
+
+def reset_rate_limit(name: str, /, *, where: Where = HERE) -> None:
+    """Forget the units of a rate limit that were used: all are allowed again, first to the requests that wait.
+
+    Parameters
+    ----------
+    name
+        The rate limit.
+    """
+    with where.open() as inspector:
+        inspector.coordination.reset_rate_limit(name)
+    show(f"All units of {name} are allowed again.")
 
 
 # --- elections ---

@@ -43,7 +43,7 @@ function bookings.book(s, body, place, one, booked, units, began)
   local interval = limits.definition(s, place.name).interval
   place.left = nil
   if units > booked then
-    local full = math.ceil(bucket.take(stored, units - booked, now, interval, 0) / _park.MICROS)
+    local full = math.ceil(bucket.take(stored, units - booked, now, interval, 0, "") / _park.MICROS)
     if record.powers(body) >= power.IN_SHARDS then shards.keep(record.tenant(body), s.now, full) end
     admission.park_over(s, place)
   else

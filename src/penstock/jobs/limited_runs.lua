@@ -46,7 +46,7 @@ function limited_runs.take(s, place, n)
   place.used, place.left = math.max(0, place.used - n), nil
   if place.parked > 0 then limits.mark(s, place) end
   local interval = limits.definition(s, place.name).interval
-  return math.ceil(bucket.take(base .. "rate:" .. place.key, n, s.now * _park.MICROS, interval, 0) / _park.MICROS)
+  return math.ceil(bucket.take(base .. "rate:" .. place.key, n, s.now * _park.MICROS, interval, 0, "") / _park.MICROS)
 end
 
 -- The keys of concurrency in the keys of a claim, and the position of the first byte behind them.

@@ -16,8 +16,8 @@ In Python:
     keys.py               the keys of all these
     constants.py          the constants that the Lua files define
     bindings.py           the scripts as round trips
-    election_bindings.py, meeting_bindings.py
-                          the scripts of elections, and of latches and barriers, as round trips
+    rate_bindings.py, election_bindings.py, meeting_bindings.py
+                          the scripts of rate limits, of elections, and of latches and barriers, as round trips
     answers.py            owners, waiters and allowances, as users read them
     wait_times.py         measures how long requests for locks wait
     leased.py             acquiring, waiting and releasing, for locks and semaphores

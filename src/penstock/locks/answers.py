@@ -182,6 +182,32 @@ class BarrierPass:
 
 
 @dataclass(frozen=True, slots=True)
+class RateLimitInfo:
+    """The state of a rate limit in the server. It keeps nothing of a limit whose units are all allowed again.
+
+    kind     bucket or window
+    limit    units in `per` seconds, as the last request that was granted named them; None if nothing is kept
+    burst    of a bucket: how many units may be used at once after a pause
+    left     how many units are allowed now to a new request: 0 while others wait
+    next_in  seconds until a new request is allowed one unit, after all that wait; 0.0: it is allowed now
+    waiting  how many requests wait
+    units    how many units they want together
+    waiters  in the order in which they will be served, at most a hundred; `permits` are the units of each
+    """
+
+    name: str
+    kind: str
+    limit: int | None
+    per: float | None
+    burst: int | None
+    left: int | None
+    next_in: float
+    waiting: int
+    units: int
+    waiters: tuple[Owner, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Allowance:
     """The answer of a rate limit. It is truthy if the units are allowed.
 

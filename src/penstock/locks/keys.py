@@ -36,7 +36,7 @@ SEMAPHORE = {
 
 
 RATE_LIMIT = {
-    "bucket": ("STRING", "server microseconds at which it is full again", "TTL"),
+    "bucket": ("STRING", "server microseconds at which it is full again, and the numbers of the limit", "TTL"),
     "window": ("ZSET", "unit -> when it was used", "TTL"),
     "units": ("STRING", "how many units the waiters want together", "TTL"),
     "swept": ("STRING", "there for a second after waiters were checked", "TTL"),

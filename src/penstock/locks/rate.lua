@@ -1,7 +1,8 @@
 -- The scripts of a rate limit: at most `limit` units in `per`, across all hosts, granted in order of arrival.
 --
---   bucket      STRING  see core/bucket.lua
---   window      ZSET    unit -> server microseconds at which it was used; TTL until the last one is older than `per`
+--   bucket      STRING  see core/bucket.lua; the terms are " capacity per interval", for those who look
+--   window      ZSET    unit -> server microseconds at which it was used; TTL until the last one is older than `per`. A
+--                       unit begins with the terms
 --   waiters, checks, offers, unresponsive, units: see core/waiters.lua. replay: see core/idempotency.lua
 --
 --   acquire ──────────────────────────────────────────▶ granted, if the units are allowed now and no waiter is before
@@ -67,6 +68,12 @@ end
 function rate.allowed_at(r, n, us)
   if r[_request.KIND] == "window" then return window.allowed_at(n, us, r[_request.PER], r[_request.LIMIT]) end
   return bucket.allowed_at(stored, n, us, r[_request.INTERVAL], r[_request.LIMIT])
+end
+
+-- The numbers of the limit as a request has them, which are stored with the units that it takes.
+--- (r: table) -> str
+function rate.terms(r)
+  return string.format(" %.0f %.0f %.0f", r[_request.LIMIT], r[_request.PER], r[_request.INTERVAL])
 end
 
 -- Returns how many units are allowed now to a request that does not wait.
@@ -182,11 +189,12 @@ function script.acquire(base, stored, caller, number, request, ticket, join, max
   if r[_request.ADDRESS] ~= "" then waiters.mark_alive(r, view.now) end
 
   if rate.may_pass(view, request, r, us) then
-    local id, full = caller .. "/" .. number, 0
+    local terms = rate.terms(r)
+    local id, full = terms .. "/" .. caller .. "/" .. number, 0
     if r[_request.KIND] == "window" then
       window.take(id, n, us, r[_request.PER])
     else
-      full = bucket.take(stored, n, us, interval, ticket > 0 and interval - 1 or 0)
+      full = bucket.take(stored, n, us, interval, ticket > 0 and interval - 1 or 0, terms)
     end
     if ticket > 0 then waiters.leave(request, r) end
     local till = 0
@@ -240,4 +248,50 @@ function script.withdraw(base, stored, caller, number, request)
     rate.announce(waiters.view(math.floor(us / 1000)), us, "")
   end
   return 1
+end
+
+-- Forgets the units that were used, so that all are allowed now. The waiters come first: they are notified. While some
+-- wait, a bucket remains and is full: one that is gone would let the first of them be late, and grant a unit more.
+-- Returns 1 if there were any.
+--- keys: base stored
+--- args: kind: str
+--- flags: allow-oom
+function script.reset(base, stored, kind)
+  local us, waits = clock.micros(), redis.call("EXISTS", base .. "waiters") == 1
+  if redis.call("EXISTS", stored) == 0 then return 0 end
+  if kind == "bucket" and waits then
+    local full, terms = bucket.read(stored)
+    local interval = tonumber(string.match(terms, "%d+$"))
+    bucket.write(stored, math.min(full, us), us, interval, terms)
+  else
+    redis.call("DEL", stored)
+  end
+  if waits then rate.announce(waiters.view(math.floor(us / 1000)), us, "") end
+  return 1
+end
+
+-- Returns { server microseconds, the terms or false if no units are kept, units that are allowed now, microseconds
+-- until a new request is allowed one, units that the waiters want together, number of waiters, request, ticket, … }
+--- keys: base stored
+--- args: kind: str, limit: int
+--- flags: no-writes
+function script.show(base, stored, kind, limit)
+  local us, terms, _ = clock.micros(), false, nil
+  if kind == "window" then
+    local last = redis.call("ZRANGE", stored, -1, -1)[1]
+    terms = last and string.match(last, "^ %d+ %d+ %d+") or false
+  elseif redis.call("EXISTS", stored) == 1 then
+    _, terms = bucket.read(stored)
+  end
+  local units = tonumber(redis.call("GET", base .. "units") or 0)
+  local shown = { us, terms, 0, 0, units }
+  if terms then
+    local capacity, per, interval = string.match(terms, "(%d+) (%d+) (%d+)")
+    local r = { [_request.KIND] = kind, [_request.LIMIT] = tonumber(capacity), [_request.PER] = tonumber(per),
+      [_request.INTERVAL] = tonumber(interval) }
+    shown[3], shown[4] = rate.left(r, us), rate.allowed_at(r, units + 1, us) - us
+  end
+  local waiting = waiters.list(base, limit)
+  for i = 1, #waiting do shown[5 + i] = waiting[i] end
+  return shown
 end

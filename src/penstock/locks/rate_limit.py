@@ -16,12 +16,12 @@ from penstock.core.idempotency import IdempotencyKey, release_key, take_key
 from penstock.core.ids import mint_token
 from penstock.core.operations import Driver, Listen, Listener, Operation, RoundTrip, verb
 from penstock.errors import RateLimited
-from penstock.locks.answers import Allowance
-from penstock.locks.bindings import LimitKind, RateLimitBindings, RateReply
+from penstock.locks.answers import Allowance, RateLimitInfo
 from penstock.locks.constants import MOST_WAITERS
 from penstock.locks.decorating import guard_calls
 from penstock.locks.keys import RateLimitKeys
 from penstock.locks.last_tries import LastTries
+from penstock.locks.rate_bindings import LimitKind, RateLimitBindings, RateReply
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -119,6 +119,20 @@ class RateLimit:
         else:
             check_wait("acquire", wait)
         return self._acquire(n, wait)
+
+    @verb
+    def info(self) -> RoundTrip[RateLimitInfo]:
+        """The units that are left, the numbers of the limit as they were last used, and the waiters. One round trip."""
+        return self.bindings.info()
+
+    @verb
+    def reset(self) -> RoundTrip[bool]:
+        """Forget the units that were used, so that all are allowed now, to the requests that wait first.
+
+        Returns False if no units were used. One round trip; a call that the driver sends again also forgets what was
+        used in between.
+        """
+        return self.bindings.reset()
 
     def _acquire(self, n: int, wait: float | None) -> Operation[Allowance]:
         # The key identifies the request, so it stays in use until the end of the wait.

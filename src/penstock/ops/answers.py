@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 from penstock.jobs.counts import Counts, Outgoing, TenantCounts, WorkerInfo
 from penstock.jobs.dead_letters import DeadLetter
 from penstock.jobs.job_list import JobPage
+from penstock.jobs.limits import LimitInfo
 from penstock.jobs.pauses import PausedScope
 from penstock.jobs.retention import Retention
 from penstock.jobs.status import Status
@@ -29,6 +30,14 @@ class TenantView:
 
     name: str
     counts: TenantCounts
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRates:
+    """A queue and the rates among its limits."""
+
+    queue: str
+    rates: list[LimitInfo]
 
 
 @dataclass(frozen=True, slots=True)

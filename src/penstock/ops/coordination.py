@@ -6,7 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from penstock.core.operations import Operation, RoundTrip, verb
-from penstock.locks.answers import BarrierInfo, ElectionInfo, LatchInfo, LockInfo, ReadWriteLockInfo, SemaphoreInfo
+from penstock.locks.answers import (
+    BarrierInfo,
+    ElectionInfo,
+    LatchInfo,
+    LockInfo,
+    RateLimitInfo,
+    ReadWriteLockInfo,
+    SemaphoreInfo,
+)
+from penstock.locks.rate_limit import RateLimit
 from penstock.ops.probe import instance_names, lock_names
 from penstock.ops.questioner import Questioner
 
@@ -117,6 +126,45 @@ class CoordinationQuestioner(Questioner):
     def limit_semaphore(self, name: str, limit: int | None) -> Operation[None]:
         """Store a limit in the server; see `Semaphore.set_limit`. One round trip."""
         return self._app.semaphore(name, limit=1, lease=1).set_limit.within(limit)
+
+    @verb
+    def rate_limits(self) -> Operation[list[RateLimitInfo]]:
+        """The rate limits with units that are used, sorted by name. Requests wait only for these.
+
+        Two round trips for each 1000 keys of the server, and one for each limit.
+        """
+        found: list[RateLimitInfo] = []
+        for kind in ("bucket", "window"):
+            for name in (yield from instance_names(self._prefix, "rate", kind)):
+                info: RateLimitInfo = yield self._rate_limit(name, kind).bindings.info()
+                if info.limit is not None:
+                    found.append(info)
+        return sorted(found, key=lambda info: info.name)
+
+    @verb
+    def rate_limit(self, name: str) -> Operation[RateLimitInfo]:
+        """A rate limit that is in use. Two round trips. Raises PenstockError for one that is not."""
+        info: RateLimitInfo
+        for kind in ("bucket", "window"):
+            info = yield self._rate_limit(name, kind).bindings.info()
+            if info.limit is not None:
+                return info
+        known = [info.name for info in (yield from self.rate_limits.within())]
+        raise self._not_found("rate limit", name, known)
+
+    @verb
+    def reset_rate_limit(self, name: str) -> Operation[bool]:
+        """Forget the units that were used of a rate limit; see `RateLimit.reset`. Three round trips.
+
+        Raises PenstockError for a limit that is not in use.
+        """
+        info = yield from self.rate_limit.within(name)
+        had: bool = yield self._rate_limit(name, info.kind).bindings.reset()
+        return had
+
+    def _rate_limit(self, name: str, kind: str) -> RateLimit:
+        """A limit of any numbers: the server has those that were used last."""
+        return self._app.rate_limit(name, limit=1, per=1, kind="window" if kind == "window" else "bucket")
 
     def _ask_semaphore(self, name: str) -> RoundTrip[SemaphoreInfo | None]:
         info = self._app.semaphore(name, limit=1, lease=1).bindings.info()

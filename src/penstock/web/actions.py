@@ -88,6 +88,7 @@ DESTROYS = {
     "remove_files",
     "break",
     "stop_worker",
+    "reset_rate",
     "remove_receiver",
     "cancel_matching",
     "remove_matching",
@@ -123,6 +124,7 @@ class Actions:
             "remove_group": self.remove_group,
             "break": self.break_locks,
             "limit_semaphore": self.limit_semaphore,
+            "reset_rate": self.reset_rate,
             "remove_receiver": self.remove_receiver,
             "move": self.move,
             "retry_files": self.retry_files,
@@ -278,6 +280,10 @@ class Actions:
         """Store a limit; without `most`, each program has its own again."""
         await self._ask.coordination.limit_semaphore.aio(order.only_name(), order.most)
         return Done(f"limit {order.most}" if order.most is not None else "limit removed", "limited")
+
+    async def reset_rate(self, order: Order) -> Done:
+        await self._ask.coordination.reset_rate_limit.aio(order.only_name())
+        return Done(f"all units of {order.only_name()} are allowed again", "reset")
 
     async def remove_receiver(self, order: Order) -> Done:
         channel, receiver = order.two_names()

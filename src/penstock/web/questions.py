@@ -70,6 +70,7 @@ class Questions:
             "/tasks": self.tasks,
             "/workers": self.workers,
             "/locks": self.locks,
+            "/rates": self.rates,
             "/messages": self.messages,
             "/files": self.files,
             "/dead-files": self.dead_files,
@@ -248,6 +249,10 @@ class Questions:
                 "barriers": await ask.coordination.barriers.aio(),
             }
         )
+
+    async def rates(self, request: Request) -> Response:
+        ask = self._ask
+        return Json({"limits": await ask.coordination.rate_limits.aio(), "queues": await ask.queues.rates.aio()})
 
     async def messages(self, request: Request) -> Response:
         ask = self._ask

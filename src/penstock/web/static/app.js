@@ -8,7 +8,7 @@ import { LANGUAGES, chooseLanguage, language, number, t } from "./text.js";
 /** Pages that belong to one of the navigation. */
 const PARTS = { queue: "overview", job: "jobs", deadfiles: "files" };
 
-const NAVIGATION = ["overview", "jobs", "tasks", "dead", "schedules", "workers", "locks", "messages", "files", "directories", "health"];
+const NAVIGATION = ["overview", "jobs", "tasks", "dead", "schedules", "workers", "locks", "rates", "messages", "files", "directories", "health"];
 
 /** The page, its argument and its filters: #/queue/mail?offset=50 */
 function address() {

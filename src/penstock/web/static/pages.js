@@ -9,10 +9,11 @@ import { Locks } from "./locks.js";
 import { Directories, Messages } from "./messages.js";
 import { Overview } from "./overview.js";
 import { Queue } from "./queue.js";
+import { Rates } from "./rates.js";
 import { Tasks } from "./tasks.js";
 import { Workers } from "./workers.js";
 
 export const PAGES = {
-  overview: Overview, queue: Queue, job: Job, jobs: Jobs, tasks: Tasks, dead: Dead, schedules: Schedules, workers: Workers, locks: Locks,
+  overview: Overview, queue: Queue, job: Job, jobs: Jobs, tasks: Tasks, dead: Dead, schedules: Schedules, workers: Workers, locks: Locks, rates: Rates,
   messages: Messages, files: Files, deadfiles: DeadFiles, directories: Directories, health: Health,
 };
