@@ -257,8 +257,13 @@ class Stand:
         meta = self.base + "meta"
         row = msgspec.structs.replace(read_row(self.client.hget(meta, "row")), **fields)
         self.client.hset(
-            meta, "row", b"".join(map(msgspec.msgpack.encode, (constants.FORMAT, row.idle_until, row, 0, 0)))
+            meta, "row", b"".join(map(msgspec.msgpack.encode, (constants.FORMAT, int(row.idle_until > 0), row, 0, 0)))
         )
+
+    def change_wake(self, **fields: Any) -> None:
+        """Overwrite what the row has of the idle workers."""
+        wake: Any = read_row(self.client.hget(self.base + "meta", "row")).wake
+        self.change_row(wake=msgspec.structs.replace(wake, **fields))
 
     def entries(self) -> int:
         """How many entries all lanes and front lists have."""
@@ -269,12 +274,23 @@ class Stand:
         return [name.removeprefix(self.base) for name in self.names() if self.client.pttl(name) < 0]
 
 
+def idle_workers(client: Any, base: str) -> int:
+    """How many workers a queue has registered as idle: the row has a single one, else a sorted set has them."""
+    row = client.hget(base + "meta", "row")
+    return int(client.zcard(base + "sleepers")) + bool(row and read_row(row).alone)
+
+
 def readable(dump: Dump) -> Dump:
     """The dump without history and padding, and with the numbers of the row that are not 0 as fields of `meta`."""
     if packed := dump.get("meta", {}).pop(b"row", None):
         fields = msgspec.structs.asdict(read_row(packed))
         levels = fields.pop("levels") or []
         batch, bound = fields.pop("batch") or [], fields.pop("bound") or []
+        if wake := fields.pop("wake"):
+            named = msgspec.structs.asdict(wake)
+            dump["meta"] |= {name.encode(): str(held).encode() for name, held in named.items() if held}
+            if wake.alone:
+                dump["sleepers"] = [(wake.alone.encode(), float(wake.alone_until))]
         fields |= {f"batch{place}": n for place, n in enumerate(batch) if n}
         fields |= dict(zip(("bound", "tenant_bound", "refused"), bound, strict=False))
         fields |= {f"entries{int(level)}": n for level, n in zip(levels[::3], levels[1::3], strict=True)}

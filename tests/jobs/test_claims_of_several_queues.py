@@ -13,6 +13,7 @@ import pytest
 from penstock import Penstock
 from penstock.errors import ConfigurationError
 from tests.conftest import Apps, Do, MakeApp, commands, until
+from tests.jobs.stand import idle_workers
 from tests.servers import interrupt_when
 from tests.speed import scaled
 
@@ -30,7 +31,7 @@ sys.stdin.read()
 
 
 def sleepers(raw: Any, app: Penstock, name: str) -> int:
-    return raw.zcard(f"{app.queue(name).first.bindings.keys.base}sleepers")
+    return idle_workers(raw, app.queue(name).first.bindings.keys.base)
 
 
 async def asleep(raw: Any, app: Penstock, n: int = 1) -> None:
@@ -119,7 +120,7 @@ async def test_a_queue_with_shards_wakes_a_waiting_claim_from_each_of_them(make_
     tenants = [f"tenant-{n}" for n in range(12)]
 
     def waiting() -> list[int]:
-        return [raw.zcard(f"{shard.bindings.keys.base}sleepers") for shard in split.shards.current.known]
+        return [idle_workers(raw, shard.bindings.keys.base) for shard in split.shards.current.known]
 
     for number in range(3):
         if number == 2:

@@ -13,6 +13,7 @@ from penstock import Penstock, Queue, Settings, Status
 from penstock.testing import enqueued, leaks
 from tests.conftest import Do, until
 from tests.driver.proxy import Proxy
+from tests.jobs.stand import idle_workers
 from tests.servers import Server
 from tests.worker.in_process import run_burst
 
@@ -113,7 +114,7 @@ async def test_an_idle_worker_gets_a_job_at_once_and_nothing_is_staged_beside_it
     queue = app.queue("raw")
     await begin_staging(do, queue)
     claim = asyncio.create_task(queue.claim.aio(1, wait=20))
-    await until(lambda: raw.exists(queue.first.bindings.keys.base + "sleepers"))
+    await until(lambda: idle_workers(raw, queue.first.bindings.keys.base))
     await do(queue.put, 1)
     (item,) = await claim
     assert (item.body, staged(raw, queue)) == (1, 0)

@@ -13,6 +13,7 @@ import valkey.asyncio
 from penstock import BadCall, ConfigurationError, Penstock, Queue
 from penstock.errors import PayloadTooLarge
 from tests.conftest import Do, MakeApp, until
+from tests.jobs.stand import idle_workers
 from tests.speed import scaled
 
 
@@ -139,7 +140,7 @@ async def test_a_task_is_enqueued_in_a_pipeline(app: Penstock, do: Do, client: A
 
 async def test_a_put_in_a_pipeline_wakes_a_waiting_claim(queue: Queue, do: Do, client: Any, face: str, raw: Any):
     waiting = asyncio.create_task(do(queue.claim, wait=10))
-    await until(lambda: raw.exists(f"{queue.first.bindings.keys.base}sleepers"))
+    await until(lambda: idle_workers(raw, queue.first.bindings.keys.base))
     pipe = client.pipeline()
     queue.put_in(pipe, "x")
     await execute(pipe, face)

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from penstock import Penstock, Queue
+from penstock.jobs.row import read_row
 from tests.conftest import Apps, Do, MakeApp, commands, until
+from tests.jobs.stand import idle_workers
 from tests.servers import interrupt_when
 from tests.speed import scaled
 
@@ -18,7 +20,7 @@ def queue(app: Penstock) -> Queue:
 
 
 def sleepers(raw: Any, queue: Queue) -> int:
-    return raw.zcard(f"{queue.first.bindings.keys.base}sleepers")
+    return idle_workers(raw, queue.first.bindings.keys.base)
 
 
 async def asleep(raw: Any, queue: Queue, n: int = 1) -> None:
@@ -140,7 +142,7 @@ async def test_resuming_a_queue_wakes_a_waiting_claim(queue: Queue, do: Do, raw:
 async def test_an_idle_claim_is_registered_for_longer_than_its_renewal_interval(queue: Queue, do: Do, raw: Any):
     waiting = asyncio.create_task(do(queue.claim, wait=60))
     await asleep(raw, queue)
-    ((_, till),) = raw.zrange(f"{queue.first.bindings.keys.base}sleepers", 0, -1, withscores=True)
+    till = read_row(raw.hget(f"{queue.first.bindings.keys.base}meta", "row")).idle_until
     assert till / 1000 - time.time() > 2 * queue.settings.sleep
     await do(queue.put, "x")
     await do((await waiting)[0].complete)

@@ -7,6 +7,7 @@ import pytest
 
 from penstock import Penstock, Queue
 from tests.conftest import Apps, Do, MakeApp, commands, until
+from tests.jobs.stand import idle_workers
 from tests.servers import interrupt_when
 from tests.speed import scaled
 
@@ -20,7 +21,7 @@ def queue(app: Penstock) -> Queue:
 
 def waiting(raw: Any, queue: Queue) -> list[int]:
     """How many claims wait in each shard."""
-    return [raw.zcard(f"{shard.bindings.keys.base}sleepers") for shard in queue.shards.current.known]
+    return [idle_workers(raw, shard.bindings.keys.base) for shard in queue.shards.current.known]
 
 
 def held(raw: Any, queue: Queue) -> int:

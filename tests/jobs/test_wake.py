@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from penstock.jobs.claims import TurnReply
@@ -33,8 +35,8 @@ def wake_ups_of(stand: Stand, *processes: str) -> list[list[str]]:
 
 
 def watchers(stand: Stand) -> tuple[str, str]:
-    timekeeper, deputy = stand.client.hmget(stand.base + "meta", "timekeeper", "deputy")
-    return (timekeeper or b"-").decode(), (deputy or b"-").decode()
+    meta = stand.dump()["meta"]
+    return meta.get(b"timekeeper", b"-").decode(), meta.get(b"deputy", b"-").decode()
 
 
 # --- a job is ready ---
@@ -341,7 +343,7 @@ def test_a_timekeeper_with_more_than_a_slice_to_take_back_takes_another_turn_at_
     turn = FakeWorker(stand, "w").turn(1, address="p/1", sleep=50)
     assert (turn.more, turn.due_in) == (True, None)
     turn = FakeWorker(stand, "w", number=1).turn(1, address="p/1", sleep=50)
-    assert (turn.more, turn.due_in) == (False, 50.0)
+    assert (turn.more, turn.due_in) == (False, 10.0), "the only idle worker looks when its first lease would have ended"
 
 
 # --- workers whose processes are gone ---
@@ -406,7 +408,7 @@ def test_timekeeper_and_deputy_that_are_gone_are_replaced_when_a_job_is_delayed(
 def test_timekeeper_and_deputy_that_are_gone_are_replaced_when_a_job_is_ready(stand: Stand):
     stand.put("later", delay=5)
     become_idle(stand, "q", "r", "s", "gone", "gone too")
-    stand.client.hset(stand.base + "meta", mapping={"timekeeper": "gone/1", "deputy": "gone too/1"})
+    stand.change_wake(timekeeper="gone/1", deputy="gone too/1")
     stand.kill_processes("gone", "gone too")
     messages_of(stand, "q", "r", "s")
     stand.put("now")
@@ -434,3 +436,27 @@ def test_suspects_wake_as_many_of_the_workers_that_are_still_there(stand: Stand)
     stand.run(stand.bindings.abandon("w", "loss", b"{}", [claim.token for claim in claims]))
     assert wake_ups_of(stand, "q", "r") == [["1 0"], ["1 0"]]
     assert watchers(stand)[0] in ("q/1", "-")
+
+
+# --- what an idle worker's job costs ---
+
+
+def calls_in(stand: Stand) -> Counter[str]:
+    """How often the server has received each command so far, from scripts too."""
+    return Counter({name: of["calls"] for name, of in stand.client.info("commandstats").items()})
+
+
+def test_a_job_of_the_only_idle_worker_takes_few_commands(stand: Stand):
+    """From its enqueue to its end. With the clock of the server, and a row of the job, there are 35."""
+    become_idle(stand, "p")
+    took = []
+    for n in range(3):
+        stand.advance(0.1)
+        before = calls_in(stand)
+        stand.put_as("me", n + 1, f"job {n}")
+        (claim,) = next_turn(stand, "p", want=2, number=2 * n + 2).claims
+        worker = FakeWorker(stand, "p.worker", number=2 * n + 2)
+        worker.turn(2, settlement(claim), address="p/1", sleep=50)
+        sent = calls_in(stand) - before
+        took.append(sum(sent.values()) - sum(sent[f"cmdstat_{name}"] for name in ("evalsha", "info", "ping")))
+    assert took[1:] == [30, 30], "the first job fills what is empty"

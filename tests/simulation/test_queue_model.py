@@ -664,6 +664,7 @@ META = {
     *(b"idle_until sequence completed retried failed dropped cancelled expired lost next_due next_lease".split()),
     *(b"next_result result_classes second listened due_first".split()),
     *(b"woken woken_deputy_at woken_deputy timekeeper timekeeper_until deputy deputy_until alarm".split()),
+    *(b"checked alone alone_until listed".split()),
     *(b"finished failed purged next_expiry bound tenant_bound refused".split()),
 }
 

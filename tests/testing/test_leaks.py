@@ -43,7 +43,7 @@ async def test_a_parked_job_is_no_leak(app: Penstock):
 def change_row(raw: Any, base: str, **fields: Any) -> None:
     row = msgspec.structs.replace(read_row(raw.hget(base + "meta", "row")), **fields)
     next_history, entered = 0, 0
-    values = FORMAT, row.idle_until, row, next_history, entered
+    values = FORMAT, int(row.idle_until > 0), row, next_history, entered
     raw.hset(base + "meta", "row", b"".join(map(msgspec.msgpack.encode, values)))
 
 
@@ -70,6 +70,7 @@ DAMAGES: list[tuple[str, Callable[[Any, str], Any]]] = [
     ("queue q: failures: ", lambda raw, base: raw.hset(base + "failures", "ghost", "{}")),
     ("queue q: listeners: ", lambda raw, base: raw.hset(base + "listeners", "ghost", "me/1")),
     ("queue q: sleepers: ", lambda raw, base: raw.zadd(base + "sleepers", {"me/1": 1})),
+    ("queue q: sleepers: me/1", lambda raw, base: change_row(raw, base, wake=[*[False] * 9, "me/1", 1, False])),
 ]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock import Penstock, Worker, WorkerSettings
 from tests.conftest import MakeApp, commands, until
+from tests.jobs.stand import idle_workers
 from tests.servers import Server
 from tests.speed import Deadline, scaled
 from tests.worker.in_process import running_worker
@@ -23,8 +24,8 @@ async def completed(app: Penstock, n: int) -> None:
 
 
 async def registered_idle(raw: Any, app: Penstock, workers: int = 1) -> None:
-    key = f"{app.queue('q').first.bindings.keys.base}sleepers"
-    await until(lambda: raw.zcard(key) == workers)
+    base = app.queue("q").first.bindings.keys.base
+    await until(lambda: idle_workers(raw, base) == workers)
 
 
 def pings(client: Any) -> int:

@@ -11,6 +11,7 @@ import pytest
 from penstock import Job, Penstock, Status
 from penstock.worker.heartbeat import PeriodicThread
 from tests.conftest import MakeApp, Time, until
+from tests.jobs.stand import idle_workers
 from tests.speed import Deadline, scaled
 from tests.worker.in_process import running_worker
 
@@ -180,7 +181,7 @@ async def test_a_worker_that_holds_no_job_sends_no_heartbeat(make_app: MakeApp, 
 
     async with running_worker(app):
         await (await task.enqueue.aio()).result.aio(scaled(20))
-        await until(lambda: raw.zcard(f"{app.queue('q').first.bindings.keys.base}sleepers"))
+        await until(lambda: idle_workers(raw, app.queue("q").first.bindings.keys.base))
         await asyncio.sleep(0.1)
         before = raw.info("commandstats")["cmdstat_evalsha"]["calls"]
         await asyncio.sleep(0.6)

@@ -11,6 +11,7 @@ import pytest
 
 from penstock import Job, Penstock, Status, Worker, WorkerSettings
 from tests.conftest import until
+from tests.jobs.stand import idle_workers
 from tests.speed import scaled
 
 
@@ -70,8 +71,8 @@ async def states(jobs: list[Job[Any]]) -> list[Status]:
 
 
 async def registered_idle(raw: Any, app: Penstock, workers: int = 1) -> None:
-    key = f"{app.queue('q').first.bindings.keys.base}sleepers"
-    await until(lambda: raw.zcard(key) == workers)
+    base = app.queue("q").first.bindings.keys.base
+    await until(lambda: idle_workers(raw, base) == workers)
 
 
 async def test_a_graceful_stop_lets_running_jobs_finish(app: Penstock, started: StoppableWorker):

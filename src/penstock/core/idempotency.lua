@@ -18,6 +18,23 @@ function idempotency.replay(caller, number)
   end
 end
 
+-- As `replay`; but a call that was not executed before is stored already, with an empty array as its answer. For a script
+-- that cannot refuse the call any more, and stores any other answer with `keep`.
+--- (caller: str, number: int) -> any
+--- uses: base
+function idempotency.begin(caller, number)
+  if caller == "" then return nil end
+  local key = base .. "replay:" .. caller
+  local kept = redis.call("SET", key, cmsgpack.pack(number, {}), "PX", 60000, "GET")
+  if kept then
+    local last, answer = cmsgpack.unpack(kept)
+    if number <= last then
+      redis.call("SET", key, kept, "PX", 60000)
+      return answer
+    end
+  end
+end
+
 -- The number of the caller's last call; 0 if none is known.
 --- (caller: str) -> int
 --- uses: base

@@ -1,15 +1,19 @@
 -- Idle workers that serve the same work, such as the jobs of a queue. New work wakes one of them, and not all.
 --
 --   list    ZSET   address (notify.lua) -> server ms until which the worker is idle
---   marks   HASH   <prefix>woken: ms of the last wake-up; deleted when a worker looks for work
---                  <prefix>woken_deputy, <prefix>woken_deputy_at: the deputy (deputy.lua) of the worker that was woken
---                  last, and when the deputy looks for work
 --
--- The caller names both keys and the prefix, and adds and removes the addresses. Messages to an idle worker: "0": look
--- for work now; "<n>": look for work in n ms.
+-- The caller names this key, adds and removes the addresses, and stores the `_woken` of a list. Messages to an idle
+-- worker: "0": look for work now; "<n>": look for work in n ms.
 --
 -- New work wakes the worker that became idle last. If its process is gone, the worker is forgotten and the next one is
 -- tried. A process may also be frozen, so another idle worker is its deputy, and looks for work 50 ms later.
+
+-- Each is false where it is not known.
+_woken = {
+  AT = 1, -- ms of the last wake-up; false as soon as a worker looks for work
+  DEPUTY = 2, -- the deputy (deputy.lua) of the worker that was woken last
+  DEPUTY_AT = 3, -- when that deputy looks for work
+}
 
 -- `notify_last` reads the first 4 workers, then 100 at a time, and skips at most 100 of one process. One call forgets
 -- about a thousand workers that are gone, and wakes at most 100.
@@ -48,33 +52,31 @@ function sleepers.notify_last(list, now, other, text, gone)
   end
 end
 
--- Wakes one idle worker, unless one was woken in the last 50 ms and has not looked for work yet. Returns the addresses
--- of workers that were found to be gone.
---- (list: str, marks: str, prefix: str, now: int) -> table
-function sleepers.wake_one(list, marks, prefix, now)
-  local gone = {}
-  if redis.call("EXISTS", list) == 0 then return gone end
-  local marked = redis.call("HMGET", marks, prefix .. "woken", prefix .. "woken_deputy_at", prefix .. "woken_deputy")
-  if marked[1] and math.abs(now - marked[1]) < _deputy.READY then return gone end
-  local worker, _, is_alone = sleepers.notify_last(list, now, nil, "0", gone)
-  if not worker then return gone end
-  redis.call("ZREM", list, worker)
-  redis.call("HSET", marks, prefix .. "woken", now)
-  -- No new deputy is needed if one that is still idle looks for work within the next 50 ms.
-  local has_deputy = marked[2] and marked[2] - now >= 0 and marked[2] - now <= _deputy.READY
-    and redis.call("ZSCORE", list, marked[3])
-  local second = not has_deputy and not is_alone
-    and sleepers.notify_last(list, now, worker, string.format("%d", _deputy.READY), gone)
-  if second then
-    redis.call("HSET", marks, prefix .. "woken_deputy_at", now + _deputy.READY, prefix .. "woken_deputy", second)
-  end
-  return gone
+-- Whether a worker was woken in the last 50 ms and has not looked for work yet.
+--- (marks: table, now: int) -> bool
+--- inline
+function sleepers.was_woken(marks, now)
+  return marks[_woken.AT] and math.abs(now - marks[_woken.AT]) < _deputy.READY
 end
 
--- Records that a worker looks for work, so that new work wakes the next one at once.
---- (marks: str, prefix: str)
-function sleepers.answered(marks, prefix)
-  redis.call("HDEL", marks, prefix .. "woken")
+-- Wakes one idle worker, unless one was woken in the last 50 ms and has not looked for work yet. Changes `marks`, the
+-- `_woken` of the list. Returns the addresses of workers that were found to be gone, and whether the list is empty now.
+--- (list: str, marks: table, now: int) -> table, bool
+function sleepers.wake_one(list, marks, now)
+  local gone = {}
+  if sleepers.was_woken(marks, now) then return gone, false end
+  local worker, _, is_alone = sleepers.notify_last(list, now, nil, "0", gone)
+  if not worker then return gone, #gone < _idle_slice.GONE end
+  redis.call("ZREM", list, worker)
+  marks[_woken.AT] = now
+  -- No new deputy is needed if one that is still idle looks for work within the next 50 ms.
+  local looks_at = marks[_woken.DEPUTY_AT]
+  local has_deputy = looks_at and looks_at - now >= 0 and looks_at - now <= _deputy.READY
+    and redis.call("ZSCORE", list, marks[_woken.DEPUTY])
+  local second = not has_deputy and not is_alone
+    and sleepers.notify_last(list, now, worker, string.format("%d", _deputy.READY), gone)
+  if second then marks[_woken.DEPUTY], marks[_woken.DEPUTY_AT] = second, now + _deputy.READY end
+  return gone, is_alone
 end
 
 -- Wakes up to `most` idle workers, at most a hundred. Returns the addresses of workers that were found to be gone.

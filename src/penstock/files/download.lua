@@ -254,7 +254,7 @@ function script.share(base, state, given, receiver, token, lease_ms, limit, room
     cursor = math.max(cursor, low)
   end
   redis.call("HSET", base .. "seen", receiver, string.format("%d", now))
-  if limit > 0 then sleepers.answered(base .. "woken", receiver .. "\0") end
+  if limit > 0 then shared_reader.answered(receiver) end
   waiting.remove("idle:" .. receiver, address) -- before `claim`, which may wake one of the others
   download.stop_waiting(address)
   local answer = { "OK", -1 }

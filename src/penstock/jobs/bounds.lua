@@ -17,7 +17,7 @@
 
 _bound = { JOBS = 1, TENANT = 2, REFUSED = 3 }
 
-_bounds = { FOREVER = 9007199254740991, INTAKE = 128 } -- server ms; calls that the intake takes
+_bounds = { INTAKE = 128 } -- calls that the intake takes
 
 -- The unfinished jobs of the queue.
 --- (r: table) -> int
@@ -72,12 +72,11 @@ function bounds.refuse(s, tenant)
   return { n, its[_bound.TENANT], tenant }
 end
 
--- Until when `take_in` accepts no calls, server ms: while a worker is idle, or while a bound has to be counted.
---- (r: table) -> int
-function bounds.closed_until(r)
+-- Whether `take_in` accepts no calls because a bound has to be counted.
+--- (r: table) -> bool
+function bounds.closes(r)
   local its = r[_row.BOUND]
-  local is_near = its[_bound.JOBS] > 0 and bounds.unfinished(r) + _bounds.INTAKE > its[_bound.JOBS]
-  return (is_near or its[_bound.TENANT] > 0) and _bounds.FOREVER or r[_row.IDLE_UNTIL]
+  return its[_bound.TENANT] > 0 or its[_bound.JOBS] > 0 and bounds.unfinished(r) + _bounds.INTAKE > its[_bound.JOBS]
 end
 
 -- The error for a call in a pipeline of the user, whose reply the library does not read. It is one job.

@@ -2,10 +2,11 @@
 --
 --   intake   LIST   for each call: caller, number, id, draft, server ms
 --
--- The script `take_in` (queue.lua) appends a plain call with four commands, as long as no worker is idle and the intake
--- is not full. Every other script that reads or changes jobs first moves all calls of the intake into lanes, so it need
--- not know about the intake. No worker is idle while the intake has a call: the turn that makes a worker idle empties
--- the intake first, and while a worker is idle, `take_in` accepts nothing.
+-- The script `take_in` (queue.lua) appends a plain call with four commands, as long as no worker is registered as idle
+-- and the intake is not full. Every other script that reads or changes jobs first moves all calls of the intake into
+-- lanes, so it need not know about the intake. No worker is registered while the intake has a call: the turn that
+-- registers the first one empties the intake before, and until the last one is forgotten, `take_in` accepts nothing.
+-- That depends on no clock, so the scripts do not look into the intake while the row has an idle worker.
 
 intake = { MOST_BYTES = 2048 } -- of a record that may be taken in
 

@@ -15,7 +15,7 @@ function job.begin(given)
     finished = {}, results = {}, ends = {}, budget = listeners.slice(),
   }
   local newer = row.load(s)
-  if not newer then intake.empty(s) end
+  if not newer and s.row[_row.IDLE_UNTIL] == 0 then intake.empty(s) end
   return s, newer
 end
 
@@ -152,6 +152,27 @@ function job.enqueue(s, id, body, generation, now, since, expires)
     s, false, record.entry(generation, #body, id), drafted.flags, drafted.priority, tenant, now, _count.NONE, body)
   if flags ~= drafted.flags then body = record.with(body, { flags = flags }) end
   return record.from_draft(body, new_state, generation, now, now, expires)
+end
+
+-- Enqueues a job that is due now and has no power, if its id is new. Returns whether it did.
+-- An idle worker waits for such a job, so it takes few commands and few functions.
+--- (s: table, id: str, body: str) -> bool
+--- uses: base
+function job.add_plain(s, id, body)
+  local r = s.row
+  local its = record.fields(body)
+  local when = draft.fields(body)
+  if when.how + when.due + when.expires > 0 or its.flags > flag.CALL or not record.is_plain(body) or r[_row.BOUND]
+    or r[_row.BATCH] or (r[_row.PAUSES] or 0) > 0 then return false end
+  local generation, now = row.mint(r, 1) + 1, s.now
+  local stored = record.from_draft(body, state.READY, generation, now, now, 0)
+  if redis.call("HSETNX", base .. "jobs", id, stored) == 0 then return false end
+  lane.collect(s.lists, false, its.priority, its.tenant, record.entry(generation, #body, id))
+  lane.push(r, s.lists)
+  counters.move(s, its.tenant, _count.NONE, _count.READY, 1)
+  counters.add_ready_since(s, now, 1)
+  counters.write(s)
+  return true
 end
 
 -- Enqueues a draft unless its id is in the queue already: appends id and record to `set`, which the caller writes. A
@@ -394,7 +415,8 @@ function job.promote(s, limit)
   return budget.left == 0, late
 end
 
--- Serves tenants from the most urgent level down, and stores the picked jobs as held by the incarnation. `trial`
+-- Serves tenants from the most urgent level down, and collects the picked jobs as held by the incarnation; the caller
+-- stores `room.held` with the state of the incarnation. `trial`
 -- decides about suspects: with "only", the claim takes one suspect or nothing; with "alone", it takes one suspect and
 -- no other job, or other jobs if no suspect waits; if empty, it takes no suspect. Returns `room`: what the claim might
 -- still take; `claimed`, how many jobs it took; and `reply`, id and record of each. The first of them has the claim
@@ -434,7 +456,6 @@ function job.claim(s, incarnation, want, trial)
   local owners = room.owners
   if r[_row.RUNNING] == room.claimed then owners[#owners + 1], owners[#owners + 2] = "", _own.PADDING end
   redis.call("HSET", base .. "owners", unpack(owners))
-  redis.call("HSET", base .. "held:" .. incarnation, unpack(room.held))
   return room
 end
 

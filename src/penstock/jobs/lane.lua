@@ -81,6 +81,11 @@ end
 --- uses: base
 function lane.push_lanes(r, level, list)
   local heads, tenants, arrived, changed, n = base .. "heads:" .. level, list.tenants, {}, {}, 0
+  if #tenants == 1 and not row.find_level(r, level) and #list.entries[tenants[1]] == 1
+    and redis.call("HSETNX", heads, tenants[1], list.entries[tenants[1]][1]) == 1 then
+    lane.add_tenants(r, level, tenants)
+    return row.count_entries(r, level, 1)
+  end
   batch.leave_listpack(heads, #tenants)
   local found = batch.read(heads, tenants)
   for i = 1, #tenants do
@@ -147,12 +152,18 @@ function lane.cursor(r, level, tenant, time, cost, head)
 end
 
 -- Cursors into the entries of the `n` tenants that are served first: no other tenant can get one of the next `n`
--- services.
+-- services. `left` of the result is true if its only tenant has left the rotation already.
 --- (r: table, level: int, n: int) -> table
 --- uses: base
 function lane.open(r, level, n)
-  local found = redis.call("ZRANGE", base .. "rotation:" .. level, 0, n - 1, "WITHSCORES")
-  local names, cursors = {}, {}
+  local at, names, cursors = row.find_level(r, level), {}, {}
+  local found
+  if at and r[_row.LEVELS][at + 1] == 1 and r[_row.WEIGHTED] == 0 and not r.weights then
+    -- The level has one entry, so its tenant leaves the rotation with it, or `close` adds it again.
+    found, cursors.left = redis.call("ZPOPMIN", base .. "rotation:" .. level), true
+  else
+    found = redis.call("ZRANGE", base .. "rotation:" .. level, 0, n - 1, "WITHSCORES")
+  end
   for i = 1, #found / 2 do names[i] = found[2 * i - 1] end
   if #names == 0 then return cursors end
   local heads = redis.call("HMGET", base .. "heads:" .. level, unpack(names))
@@ -396,7 +407,7 @@ function lane.close(r, level, cursors, served)
     redis.call("ZADD", rotation, unpack(again))
   end
   if #gone > 0 then
-    redis.call("ZREM", rotation, unpack(gone))
+    if not cursors.left then redis.call("ZREM", rotation, unpack(gone)) end
     if r[_row.BATCH] then linger.forget(level, gone) end
   end
   r[_row.FRONT] = r[_row.FRONT] - from_fronts

@@ -112,12 +112,13 @@ function lease.alive(incarnation, now)
   return own and own.until_ > now and own or nil
 end
 
--- Extends a lease, and stores the state of its incarnation.
---- (r: table, incarnation: str, own: table)
+-- Extends a lease, and stores the state of its incarnation together with new claims (id, claim, …).
+--- (r: table, incarnation: str, own: table, claims: table)
 --- uses: base
-function lease.extend(r, incarnation, own)
+function lease.extend(r, incarnation, own, claims)
   redis.call("ZADD", base .. "leases", own.until_, incarnation)
-  redis.call("HSET", base .. "held:" .. incarnation, "", lease.packed(own))
+  claims[#claims + 1], claims[#claims + 2] = "", lease.packed(own)
+  redis.call("HSET", base .. "held:" .. incarnation, unpack(claims))
   row.not_after(r, _row.NEXT_LEASE, own.until_)
 end
 

@@ -55,23 +55,31 @@ function script.take_in(base, meta, caller, number, given, jobs, ...)
     local first = redis.call("HGET", meta, "format")
     return first and row.wrong_format(first) or _taken.NO
   end
-  local _, format, closed_until = cmsgpack.unpack_limit(packed, 2, 0)
+  local _, format, closed = cmsgpack.unpack_limit(packed, 2, 0)
+  if format ~= record.FORMAT then return row.wrong_format(format) end
+  if closed > 0 then return _taken.NO end
   local now = given
   if now == 0 then
     local time = redis.call("TIME")
     now = math.floor(time[1] * 1000 + time[2] / 1000)
   end
-  if format ~= record.FORMAT then return row.wrong_format(format) end
-  if closed_until > now then return _taken.NO end
   return intake.take(caller, number, now, jobs)
 end
 
--- Enqueues the jobs from jobs[first] on (id, draft, …), and writes everything. Returns the reply of `enqueue`.
---- (s: table, caller: str, number: int, jobs: table, first: int) -> any
+-- Enqueues the jobs from jobs[first] on (id, draft, …), and writes everything. `begun`: `idempotency.begin` has stored
+-- the call. Returns the reply of `enqueue`.
+--- (s: table, caller: str, number: int, jobs: table, first: int, begun: bool) -> any
 --- uses: base meta
-function queue.add_jobs(s, caller, number, jobs, first)
+function queue.add_jobs(s, caller, number, jobs, first, begun)
   if s.now >= s.next_history then history.add(s) end
-  local known, r, ids, seen, set = {}, s.row, {}, {}, {}
+  local r = s.row
+  if #jobs == first + 1 and job.add_plain(s, jobs[first], jobs[first + 1]) then
+    if r[_row.PAUSED] == 0 then wake.one(r, s.now) end
+    row.store(s)
+    if not begun then idempotency.keep(caller, number, {}) end
+    return row.is_closed(r) and _taken.NO or _taken.YES
+  end
+  local known, ids, seen, set = {}, {}, {}, {}
   local unique_ones, limited_ones, first_refused
   for i = first, #jobs, 2 do
     ids[#ids + 1] = jobs[i]
@@ -115,9 +123,9 @@ function queue.add_jobs(s, caller, number, jobs, first)
   if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
   row.store(s)
   if caller == "" and first_refused then return bounds.error(first_refused) end
-  idempotency.keep(caller, number, known)
+  if #known > 0 or not begun then idempotency.keep(caller, number, known) end
   if #known > 0 then return known end
-  return row.closed_until(r) > s.now and _taken.NO or _taken.YES
+  return row.is_closed(r) and _taken.NO or _taken.YES
 end
 
 -- Enqueues `jobs`: id, draft (see record.lua), id, draft, … Send at most a few hundred per call. Returns the positions,
@@ -129,10 +137,10 @@ end
 --- args: caller: str, number: int, given: int, jobs: *
 --- frame: read
 function script.enqueue(base, meta, caller, number, given, jobs, ...)
-  local known = idempotency.replay(caller, number)
+  local known = idempotency.begin(caller, number)
   if known then return known end
   bounds.open(s, ARGV, jobs)
-  return queue.add_jobs(s, caller, number, ARGV, jobs)
+  return queue.add_jobs(s, caller, number, ARGV, jobs, true)
 end
 
 -- One round trip of a worker. It settles finished jobs, promotes due jobs, takes back jobs whose lease ran out, and
@@ -222,7 +230,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   admission.admit(s)
   job.push_ready(s)
 
-  local room = { want = want, claimed = 0, reply = {}, number = 0 }
+  local room = { want = want, claimed = 0, reply = {}, held = {}, number = 0 }
   if want > 0 and r[_row.PAUSED] == 0 then
     s.takes_all = idle_ms == 0 -- a program that does not wait, as in a burst, gets what there is of a batch
     room = job.claim(s, incarnation, want, trial)
@@ -238,8 +246,8 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   local more = room.want > 0 and (room.full or more_due or more_over or more_lost or more_listeners or more_places
     or more_batches or more_ready or r[_row.FLOWS] and r[_row.FLOWS] >= _flow.EVENTS)
   local idle = idle_ms > 0 and room.want > 0 and not more and (once == 0 or room.claimed == 0)
-  local empty = room.claimed == 0
-    and redis.call("HLEN", base .. "held:" .. incarnation) == (own.until_ and 1 or 0)
+  local empty = room.claimed == 0 and (once == 0 and r[_row.RUNNING] == 0
+    or redis.call("HLEN", base .. "held:" .. incarnation) == (own.until_ and 1 or 0))
   if once == 1 and empty and not idle then
     lease.remove(incarnation)
   else
@@ -247,11 +255,11 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
     lease.extend(r, incarnation, {
       until_ = now + ms, turn = number, first = room.number, claimed = room.claimed, idle = idle and 1 or 0,
       stale = stale,
-    })
+    }, room.held)
   end
-  if address ~= "" or once == 1 then wake.answered(r, now) end
+  if address ~= "" or once == 1 then wake.answered(r) end
   local due_in, watches = -1, false
-  local vacant = late > _late.TIMEKEEPER and address ~= "" and wake.remove_timekeeper(address)
+  local vacant = late > _late.TIMEKEEPER and address ~= "" and wake.remove_timekeeper(r, address)
   if idle then
     results.trim(s, _trim.IDLE)
     due_in, watches = wake.register(r, address, now, now + idle_ms)
@@ -298,7 +306,7 @@ function script.heartbeat(base, meta, given, incarnation, lease_ms)
   local own = lease.alive(incarnation, s.now)
   if not own then return { 0 } end
   own.until_ = math.max(s.now + lease_ms, own.idle == 1 and own.until_ or 0)
-  lease.extend(s.row, incarnation, own)
+  lease.extend(s.row, incarnation, own, {})
   wake.set_alarm(s.row, s.now, own.until_)
   return { 1, unpack(cancelling.tokens(incarnation)) }
 end

@@ -1,12 +1,11 @@
 -- The numbers that nearly every script of a queue needs, packed into one value: one command reads all of them, another
 -- writes them. `_row` below lists them in order.
 --
---   meta   HASH   row: format, until when the intake is closed (server ms), an array of numbers, when the next row of
---                      the history is due (server ms), and how many jobs have entered the queue, in MessagePack
+--   meta   HASH   row: format, 1 if the intake is closed, an array of numbers, when the next row of the history is due
+--                      (server ms), and how many jobs have entered the queue, in MessagePack
 --
--- The script `take_in` reads only the first two; the last two may be missing. The intake is closed until the end of the
--- last sleep (server ms; 0: none is idle), after which no worker is registered as idle, or because of a bound
--- (bounds.lua).
+-- The script `take_in` reads only the first two; the last two may be missing. The intake is closed while a worker is
+-- registered as idle, or because of a bound (bounds.lua).
 --
 -- Scripts count the jobs in each state; the lengths of lists would include entries of cancelled jobs. The times NEXT_…
 -- are lower bounds: no entry is due earlier, and 0 means that there is no entry. A mark is 1 if its key may hold
@@ -14,7 +13,7 @@
 -- first: the level, its entries in all lists, and the virtual time that was served last (lane.lua).
 
 _row = {
-  IDLE_UNTIL = 1, -- the end of the last sleep
+  IDLE_UNTIL = 1, -- the end of the last sleep; 0: no worker is idle. Only then may the intake have calls
   PAUSED = 2, -- 1: no job is claimed
   DUE_FIRST = 3, -- 1: due jobs are claimed before those of their lane
   SEQUENCE = 4, -- the last generation or claim number: one sequence for both, so that no number is used twice
@@ -42,18 +41,19 @@ _row = {
   WEIGHTED = 26, -- mark: `weights`; plus 2 if tenants are charged by time (charging.lua)
   LEVELS = 27,
   NEXT_TICK = 28, -- server ms: the earliest entry in `ticks` (schedule.lua)
+  WAKE = 29, -- what is known of the idle workers (wake.lua); false while no worker is idle
   -- parked jobs; this number and the next two are absent until the queue has a limit or a pause (limits.lua)
-  PARKED = 29,
-  NEXT_ADMISSION = 30, -- server ms: the earliest in `admissions`
-  LIMITED = 31, -- mark: the queue has limits; from its first hold on, the end of the last one, server ms (holds.lua)
-  PAUSES = 32, -- fields of `pauses`; absent until the first one (pauses.lua)
-  BATCH = 33, -- settings and times of a queue of batches (linger.lua); absent in others
+  PARKED = 30,
+  NEXT_ADMISSION = 31, -- server ms: the earliest in `admissions`
+  LIMITED = 32, -- mark: the queue has limits; from its first hold on, the end of the last one, server ms (holds.lua)
+  PAUSES = 33, -- fields of `pauses`; absent until the first one (pauses.lua)
+  BATCH = 34, -- settings and times of a queue of batches (linger.lua); absent in others
   -- marks: `dependents`, `events`; this number and the next are absent until the queue has a flow (flow.lua)
-  FLOWS = 34,
-  DEPENDENT = 35, -- jobs that wait for other jobs
-  SLEEPING = 36, -- durable jobs that sleep or wait for a signal; absent until the first one
-  NEXT_EXPIRY = 37, -- server ms: the earliest entry in `expiring` (expiry.lua); absent until the first one
-  BOUND = 38, -- the most jobs (bounds.lua); absent until the first bound
+  FLOWS = 35,
+  DEPENDENT = 36, -- jobs that wait for other jobs
+  SLEEPING = 37, -- durable jobs that sleep or wait for a signal; absent until the first one
+  NEXT_EXPIRY = 38, -- server ms: the earliest entry in `expiring` (expiry.lua); absent until the first one
+  BOUND = 39, -- the most jobs (bounds.lua); absent until the first bound
 }
 
 -- The error for a queue that another version has written.
@@ -73,7 +73,7 @@ end
 function row.load(s)
   local packed = redis.call("HGET", meta, "row")
   if not packed then
-    s.row = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0 }
+    s.row = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, false }
     s.next_history, s.entered = 0, 0
     s.packed = cmsgpack.pack(record.FORMAT, 0, s.row, 0, 0)
     local first = redis.call("HGET", meta, "format") -- where the first format stored its number
@@ -96,7 +96,7 @@ end
 --- (s: table)
 --- uses: base meta
 function row.store(s)
-  local packed = cmsgpack.pack(record.FORMAT, row.closed_until(s.row), s.row, s.next_history, s.entered)
+  local packed = cmsgpack.pack(record.FORMAT, row.is_closed(s.row) and 1 or 0, s.row, s.next_history, s.entered)
   if s.counted then history.write(s) end
   if packed ~= s.packed then
     redis.call("HSET", meta, "row", packed)
@@ -111,11 +111,11 @@ function row.widen(r, field)
   for at = _row.PARKED, field - 1 do r[at] = r[at] or false end
 end
 
--- Until when `take_in` accepts no calls, server ms.
---- (r: table) -> int
+-- Whether `take_in` accepts no calls.
+--- (r: table) -> bool
 --- inline
-function row.closed_until(r)
-  return r[_row.BOUND] and bounds.closed_until(r) or r[_row.IDLE_UNTIL]
+function row.is_closed(r)
+  return r[_row.IDLE_UNTIL] > 0 or r[_row.BOUND] and bounds.closes(r)
 end
 
 -- Reserves `n` numbers and returns the one before them.

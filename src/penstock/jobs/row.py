@@ -5,6 +5,23 @@ from __future__ import annotations
 import msgspec
 
 
+class Wake(msgspec.Struct, array_like=True, frozen=True):
+    """What the row has of the idle workers, in the order of `_wake` in wake.lua; False where it is not known."""
+
+    woken: float | bool
+    woken_deputy: str | bool
+    woken_deputy_at: float | bool
+    timekeeper: str | bool
+    timekeeper_until: float | bool
+    deputy: str | bool
+    deputy_until: float | bool
+    alarm: float | bool
+    checked: float | bool
+    alone: str | bool
+    alone_until: float | bool
+    listed: bool
+
+
 class Row(msgspec.Struct, array_like=True, frozen=True):
     """The numbers of the row, in the order of `_row`."""
 
@@ -37,6 +54,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     levels: list[float] | dict[str, int]
     """Level, entries and virtual time for each level. An empty array of Lua arrives as an empty map."""
     next_tick: float = 0
+    wake: Wake | bool = False
     # If a later field exists, because the queue has batches or flows, say, a field before it may be False.
     parked: int | bool = 0
     next_admission: float | bool = 0
@@ -49,6 +67,11 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     next_expiry: float | bool = 0
     bound: list[int] | bool = False
 
+    @property
+    def alone(self) -> str:
+        """The address of the only idle worker; empty if none or several are idle."""
+        return (isinstance(self.wake, Wake) and str(self.wake.alone or "")) or ""
+
     def entries(self) -> dict[int, int]:
         """Level -> entries in all of its lists."""
         levels = self.levels
@@ -59,7 +82,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
 
 class _Packed(msgspec.Struct, array_like=True):
     format: int
-    closed_until: float
+    closed: int
     row: Row
     next_history: float
     entered: int

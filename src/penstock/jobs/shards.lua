@@ -79,14 +79,14 @@ function script.take_in_shard(base, meta, caller, number, given, shards_table, m
     local first = redis.call("HGET", meta, "format")
     return first and row.wrong_format(first) or _taken.NO
   end
-  local _, format, closed_until = cmsgpack.unpack_limit(known[1], 2, 0)
+  local _, format, closed = cmsgpack.unpack_limit(known[1], 2, 0)
+  if format ~= record.FORMAT then return row.wrong_format(format) end
+  if known[2] ~= shards_table or moving == 1 or closed > 0 then return _taken.NO end
   local now = given
   if now == 0 then
     local time = redis.call("TIME")
     now = math.floor(time[1] * 1000 + time[2] / 1000)
   end
-  if format ~= record.FORMAT then return row.wrong_format(format) end
-  if known[2] ~= shards_table or moving == 1 or closed_until > now then return _taken.NO end
   return intake.take(caller, number, now, jobs)
 end
 
@@ -106,7 +106,7 @@ function script.enqueue_in_shard(base, meta, caller, number, given, shards_table
     if #gone > 0 then return { "MOVED", unpack(gone) } end
   end
   bounds.open(s, ARGV, jobs)
-  return queue.add_jobs(s, caller, number, ARGV, jobs)
+  return queue.add_jobs(s, caller, number, ARGV, jobs, false)
 end
 
 -- Returns the table. If the shard has no table, stores one with `number` shards, or with one shard if the queue has

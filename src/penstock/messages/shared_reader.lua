@@ -9,7 +9,7 @@
 --                        "<r> NUL" -> -1 while idle:<r> NUL is there
 --   idle:<r>     ZSET    address of an idle worker -> server ms until which it waits (sleepers.lua); PX
 --                        idle:<r> NUL: the last workers of a reader that has ended, until all of them are woken
---   woken        HASH    "<r> NUL" and a field of sleepers.lua; PX a minute. And
+--   woken        HASH    "<r> NUL" and woken, woken_deputy, woken_deputy_at: `_woken` (sleepers.lua); PX a minute. And
 --                          first, first_at  the idle worker that looks for messages when the first lease runs out,
 --                                           and when
 --                          deputy           its deputy (core/deputy.lua)
@@ -153,10 +153,26 @@ end
 --- (name: str, now: int) -> int
 --- uses: base
 function shared_reader.wake_one(name, now)
-  local marks = base .. "woken"
-  local gone = sleepers.wake_one(base .. "idle:" .. name, marks, name .. "\0", now)
-  redis.call("PEXPIRE", marks, 60000)
+  local list, key, first = base .. "idle:" .. name, base .. "woken", name .. "\0woken"
+  if redis.call("EXISTS", list) == 0 then return 0 end
+  local marks = redis.call("HMGET", key, first, first .. "_deputy", first .. "_deputy_at")
+  local before = marks[_woken.AT]
+  local gone = sleepers.wake_one(list, marks, now)
+  if marks[_woken.AT] ~= before then
+    redis.call("HSET", key, first, now)
+    if marks[_woken.DEPUTY] then
+      redis.call("HSET", key, first .. "_deputy", marks[_woken.DEPUTY], first .. "_deputy_at", marks[_woken.DEPUTY_AT])
+    end
+  end
+  redis.call("PEXPIRE", key, 60000)
   return #gone
+end
+
+-- Records that a worker of this reader looks for work, so that new work wakes the next one at once.
+--- (name: str)
+--- uses: base
+function shared_reader.answered(name)
+  redis.call("HDEL", base .. "woken", name .. "\0woken")
 end
 
 -- Serves a slice of the readers that have idle workers but none that knows of message `top`: wakes one idle worker of
@@ -184,7 +200,7 @@ end
 --- uses: base
 function shared_reader.leave(name, address, now)
   if redis.call("ZREM", base .. "idle:" .. name, address) == 0 then
-    sleepers.answered(base .. "woken", name .. "\0")
+    shared_reader.answered(name)
     shared_reader.wake_one(name, now)
   end
 end
@@ -315,7 +331,7 @@ function script.claim(base, state, given, member, token, lease_ms, limit, room, 
   local name, cursor = log.reader(l, member, "")
   if not cursor then return log.refuse() end
   redis.call("HSET", base .. "seen", name, string.format("%d", now))
-  sleepers.answered(base .. "woken", name .. "\0")
+  shared_reader.answered(name)
   waiting.remove("idle:" .. name, address) -- before `claim`, which may wake one of the others
   local answer = { "OK", -1 }
   local head = #answer

@@ -99,6 +99,8 @@ class QueueAudit:
         for name in ("listeners", "sleepers"):
             if name in self.keys:
                 yield f"{name}: {self.keys[name]}, and none should be left"
+        if self.row and self.row.alone:
+            yield f"sleepers: {self.row.alone}, and none should be left"
 
     def _named(self, start: str) -> dict[str, Any]:
         """The keys whose names begin with `start`, each under the rest of its name."""
