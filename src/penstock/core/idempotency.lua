@@ -18,8 +18,8 @@ function idempotency.replay(caller, number)
   end
 end
 
--- As `replay`; but a call that was not executed before is stored already, with an empty array as its answer. For a script
--- that cannot refuse the call any more, and stores any other answer with `keep`.
+-- As `replay`; but a call that was not executed before is stored already, with an empty array as its answer. For a
+-- script that cannot refuse the call any more, and stores any other answer with `keep`.
 --- (caller: str, number: int) -> any
 --- uses: base
 function idempotency.begin(caller, number)

@@ -142,8 +142,8 @@ function counters.write_seconds(seconds, key)
   end
 end
 
--- Writes the counts of a tenant without reading them, if all jobs of the queue are its own: the row has the same counts.
--- Returns whether they are.
+-- Writes the counts of a tenant without reading them, if all jobs of the queue are its own: the row has the same
+-- counts. Returns whether they are.
 --- (r: table, tenant: str, change: table) -> bool
 --- uses: base
 function counters.write_alone(r, tenant, change)

@@ -1,15 +1,16 @@
 -- Idle workers, and those of them that watch the clock. A wake-up carries no job: the worker that gets it takes a turn.
 -- So a lost wake-up costs time, but never a job. core/sleepers.lua chooses the worker that a ready job wakes.
 --
---   sleepers   ZSET  address -> server ms until which the worker is idle; while only one worker is, the row has it alone
---   row        (row.lua)  IDLE_UNTIL: after that time no worker is idle. WAKE: a `_wake`; false while no worker is idle
+--   sleepers   ZSET       address -> server ms until which the worker is idle; a single one is in the row instead
+--   row        (row.lua)  IDLE_UNTIL: after that time no worker is idle. WAKE: a `_wake`, or false if no worker is idle
 --
 -- A worker is registered as idle by the turn that found nothing. One idle worker, the timekeeper, knows when the next
 -- job is due or the next lease runs out. Its deputy (core/deputy.lua) becomes the timekeeper if it finds that the
 -- timekeeper has not acted. If the process of either is gone, the script that finds it so appoints another worker at
 -- once.
 
--- What is known of the idle workers; each is false where it is not known. The first three are a `_woken` (sleepers.lua).
+-- What is known of the idle workers; each is false where it is not known. The first three are a `_woken` of
+-- sleepers.lua.
 _wake = {
   WOKEN = 1,
   TIMEKEEPER = 4, -- the workers that watch the clock, and until when they are idle
