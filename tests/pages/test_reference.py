@@ -89,6 +89,39 @@ def test_every_command_is_in_the_page_of_help():
 
 # --- the site ---
 
+# Words that users of Celery, Sidekiq, BullMQ and Temporal type into the search box, and the page that must have them. The
+# search of the site finds pages by the words in them.
+SEARCHED = {
+    "token bucket": "guide/order.md",
+    "too many requests": "guide/order.md",
+    "429": "guide/order.md",
+    "tokens": "guide/order.md",
+    "backpressure": "guide/bounds.md",
+    "streaming": "guide/output.md",
+    "encryption": "guide/sealed.md",
+    "workflow": "guide/durable.md",
+    "versioning": "guide/durable.md",
+    "child jobs": "guide/durable.md",
+    "debounce": "guide/schedules.md",
+    "cron": "guide/schedules.md",
+    "newest call wins": "guide/schedules.md",
+    "outbox": "howto/database.md",
+    "Prometheus": "howto/metrics.md",
+    "KEDA": "howto/containers.md",
+}
+
+
+@pytest.mark.parametrize("word", SEARCHED)
+def test_the_search_finds_a_page_by_the_word_of_another_library(word: str):
+    page = (ROOT / "docs" / SEARCHED[word]).read_text("utf-8")
+    assert word.lower() in " ".join(build.FENCE.sub("", page).lower().split())
+
+
+def test_the_words_of_other_libraries_lead_to_every_guide():
+    words = (ROOT / "docs" / "reference" / "words.md").read_text("utf-8")
+    guides = {path.name for path in (ROOT / "docs" / "guide").glob("*.md")}
+    assert {name for name in guides if f"../guide/{name}" not in words} == set()
+
 
 def test_the_navigation_has_every_page_once():
     listed = [path for _, path in build.in_navigation(build.configuration()["nav"])]
