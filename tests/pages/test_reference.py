@@ -89,8 +89,8 @@ def test_every_command_is_in_the_page_of_help():
 
 # --- the site ---
 
-# Words that users of Celery, Sidekiq, BullMQ and Temporal type into the search box, and the page that must have them. The
-# search of the site finds pages by the words in them.
+# Words that users of Celery, Sidekiq, BullMQ and Temporal type into the search box, and the page that must have each:
+# the search of the site finds pages by the words in them.
 SEARCHED = {
     "token bucket": "guide/order.md",
     "too many requests": "guide/order.md",
