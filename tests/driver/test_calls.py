@@ -239,6 +239,16 @@ async def test_large_values_pass_in_both_directions(driver: FaceDriver, key: str
     assert sorted(answers) == list(range(1, 11))
 
 
+async def test_replies_are_read_without_a_parser_in_c(face: str, key: str, server: Server, monkeypatch: Any):
+    monkeypatch.setattr("penstock.driver.pooled_connection.reply_parser", lambda connection: None)
+    driver, big = FaceDriver(face, server.address), "é" * 100_000
+    assert await driver.run(append(key, big)) == 1
+    assert await driver.run(shown(key)) == [big]
+    with pytest.raises(ServerError, match="WRONGTYPE"):
+        await driver.run(RoundTrip(APPEND, (key,), ("a",), list, followed_by=("HGETALL", key)))
+    await driver.aclose()
+
+
 async def test_a_command_sent_after_a_script_is_answered_with_it(driver: FaceDriver, key: str):
     def read(replies: Any) -> tuple[int, int]:
         added, (first, *rest) = replies

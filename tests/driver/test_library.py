@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from penstock.driver.library import add_command, log_in, log_in_option, pipeline_commands, read_client
+from penstock.driver.library import (
+    add_command,
+    log_in,
+    log_in_option,
+    open_socket,
+    pipeline_commands,
+    read_client,
+    reply_parser,
+)
 from tests.servers import Cluster, Server
 
 LIBRARIES = ("valkey", "redis")
@@ -29,6 +37,37 @@ def test_connection_sock(library: str, server: Server):
     assert connection._sock is None, "Connection._sock"
     connection.connect()
     assert isinstance(connection._sock, socket.socket), "Connection._sock"
+    connection.disconnect()
+
+
+@every_library
+def test_connection_parser_and_its_reader(library: str, server: Server):
+    pytest.importorskip({"valkey": "libvalkey", "redis": "hiredis"}[library])
+    connection = import_module(f"{library}.connection").UnixDomainSocketConnection(path=str(server.socket), protocol=2)
+    connection.connect()
+    found, opened = reply_parser(connection), open_socket(connection)
+    assert found is not None, "Connection._parser._reader, NOT_ENOUGH_DATA"
+    assert opened is not None
+    parser, incomplete = found
+    opened.sendall(b"*2\r\n$4\r\nPING\r\n$3\r\nyou\r\nNONSENSE\r\n")
+    received = b""
+    while received.count(b"\r\n") < 3:
+        received += opened.recv(4096)
+    parser.feed(received[:7])
+    assert parser.gets() is incomplete, "NOT_ENOUGH_DATA"
+    parser.feed(received[7:])
+    assert parser.gets() == b"you"
+    assert type(parser.gets()).__name__ == "ResponseError"
+    connection.disconnect()
+
+
+@every_library
+def test_a_parser_in_python_has_no_reader_in_c(library: str, server: Server):
+    module = import_module(f"{library}.connection")
+    parser = import_module(f"{library}._parsers")._RESP2Parser
+    connection = module.UnixDomainSocketConnection(path=str(server.socket), protocol=2, parser_class=parser)
+    connection.connect()
+    assert reply_parser(connection) is None
     connection.disconnect()
 
 
@@ -122,6 +161,7 @@ def test_no_other_module_touches_them(source_of: Callable[[str], str]):
         for attribute in (
             "._sock",
             "._writer",
+            "._parser._",
             "command_stack",
             "pipeline_execute",
             "nodes_manager",

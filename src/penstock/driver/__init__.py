@@ -5,6 +5,7 @@ The modules of this folder, in reading order:
     engine.py             sends a call until it is answered, and drives an operation; for both faces
     first_attempt.py      the first attempt at a call, which needs no coroutine
     blocking.py           the blocking face, with a pool of connections
+    pooled_connection.py  such a connection, which reads and writes its socket without the library
     aio.py                the asyncio face, with one connection per node
     grouping.py           group commit: calls that tasks of one loop make at the same moment travel as one call
     aio_connection.py     such a connection, and the task that reads its replies

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import _thread
 import inspect
-import socket
 import threading
 import time
 from collections import defaultdict
@@ -22,14 +21,13 @@ from weakref import WeakValueDictionary
 
 from penstock.core.operations import Operation, RoundTrip, Wait
 from penstock.core.slots import Node
-from penstock.driver.connector import Command, Connector, packer
+from penstock.driver.connector import Command, Connector
 from penstock.driver.engine import Engine
 from penstock.driver.first_attempt import FirstAttempt
 from penstock.driver.interruption import Interruption, raise_if_interrupted
-from penstock.driver.library import open_socket
 from penstock.driver.listening import BlockingListener
 from penstock.driver.lookup import Outcome
-from penstock.driver.retrying import is_error_reply, is_timeout
+from penstock.driver.pooled_connection import BlockingConnection
 from penstock.driver.subscriber import Subscriber
 
 R = TypeVar("R")
@@ -52,101 +50,6 @@ def run_to_completion(work: Coroutine[Any, Any, R]) -> R:
         return answer
     work.close()
     raise RuntimeError("the blocking face has awaited something that suspends")
-
-
-class BlockingConnection:
-    """One connection of the client library."""
-
-    __slots__ = ("__weakref__", "_closed", "_connection", "_pack", "_sending", "_timeout")
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self._pack = packer()
-        self._closed = False
-        self._timeout = -1.0
-        self._sending = threading.Lock()
-
-    def open(self, timeout: float) -> None:
-        """Connect. `timeout`: seconds for each later reply."""
-        try:
-            self._connection.connect()
-            if self._closed:
-                raise ConnectionError("the connection was closed")
-        except BaseException as error:
-            self.close()
-            raise_if_interrupted(error)
-            raise
-        self.set_reply_timeout(timeout)
-
-    async def exchange(self, *commands: Command) -> list[Any]:
-        return self.send(commands)
-
-    def send(self, commands: tuple[Command, ...]) -> list[Any]:
-        self.start(commands)
-        return self.replies(len(commands))
-
-    def start(self, commands: tuple[Command, ...]) -> None:
-        """Send commands, and do not wait for the replies."""
-        if self._closed:
-            raise ConnectionError("the connection was closed")
-        packed = [self._pack(command) for command in commands]
-        try:
-            self._connection.send_packed_command(packed, check_health=False)
-        except Exception as error:
-            raise_if_interrupted(error)
-            raise
-
-    def replies(self, number: int) -> list[Any]:
-        return [self._reply() for _ in range(number)]
-
-    def push(self, *commands: Command) -> None:
-        """Send commands whose replies are returned by `receive`. Any thread may call it."""
-        if self._closed:  # the library would connect again
-            return
-        with self._sending, suppress(Exception):  # if the connection has failed, `receive` raises
-            self._connection.send_packed_command([self._pack(command) for command in commands], check_health=False)
-
-    async def receive(self, timeout: float) -> list[Any]:
-        """The next reply or message, alone in a list; [] after `timeout` seconds."""
-        try:
-            self.set_reply_timeout(timeout)
-            return [self._reply(disconnect_on_error=False)]
-        except Exception as error:
-            if self._closed:  # by another thread; then the library may raise any error
-                raise ConnectionError("the connection was closed") from None
-            if is_timeout(error):
-                return []
-            raise
-
-    def _reply(self, **options: Any) -> Any:
-        try:
-            return self._connection.read_response(**options)
-        except Exception as error:
-            if is_error_reply(error):
-                return error
-            raise_if_interrupted(error)
-            raise
-
-    def set_reply_timeout(self, seconds: float) -> None:
-        if seconds != self._timeout and (opened := open_socket(self._connection)) is not None:
-            opened.settimeout(seconds)  # a call of the operating system
-            self._timeout = seconds
-
-    def hang_up(self) -> None:
-        """Make the thread that uses the connection fail. That thread closes it."""
-        self._closed = True
-        if (opened := open_socket(self._connection)) is not None:
-            with suppress(OSError):
-                # Not the method of a TLS socket, which would change its state while the other thread reads.
-                socket.socket.shutdown(opened, socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._closed = True
-        self._connection.disconnect()
-
-    def close_copy(self) -> None:
-        if (copy := open_socket(self._connection)) is not None:
-            copy.close()
 
 
 class BlockingOutcomeQueue:

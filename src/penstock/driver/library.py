@@ -1,6 +1,6 @@
 """The undocumented attributes of valkey-py and redis-py that the driver uses. Only this module touches them.
 
-    of a blocking connection    `_sock`, its socket
+    of a blocking connection    `_sock`, its socket, and `_parser`, whose `_reader` parses in C where that is installed
     of an asyncio connection    `_writer`, its `asyncio.StreamWriter`
     of a pipeline               `command_stack` and `pipeline_execute_command`
     of a client                 its pool, the pool's arguments, the Sentinels and the nodes of a cluster
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -38,6 +39,17 @@ def open_socket(connection: Any) -> socket.socket | None:
     """The socket of a blocking connection; None if it is not connected."""
     opened: socket.socket | None = connection._sock
     return opened
+
+
+def reply_parser(connection: Any) -> tuple[Any, object] | None:
+    """The parser in C of a blocking connection that is open, and what its `gets` returns before a reply is whole.
+
+    None if the library parses replies in Python.
+    """
+    parser = connection._parser
+    reader = getattr(parser, "_reader", None)
+    incomplete = getattr(sys.modules.get(type(parser).__module__), "NOT_ENOUGH_DATA", None)
+    return None if incomplete is None or not hasattr(reader, "feed") else (reader, incomplete)
 
 
 def stream_writer(connection: Any) -> asyncio.StreamWriter | None:
