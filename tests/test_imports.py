@@ -73,6 +73,19 @@ def test_a_component_is_loaded_when_it_is_first_used(use: str, room: str):
     assert {name for name in loaded_by(f"{before}; app.{use}") if name.startswith("valkey")} == set()
 
 
+@pytest.mark.parametrize(("fork", "imports"), [("os.fork", True), ("lazy.fork_without_imports", False)])
+def test_a_fork_imports_everything_except_where_a_supervisor_forks(fork: str, imports: bool):
+    program = f"""
+import os
+from penstock import Penstock, lazy
+if child := {fork}():
+    os.waitpid(child, 0)
+else:
+    os._exit(0)
+"""
+    assert ("penstock.files.sender" in loaded_by(program)) is imports
+
+
 def test_the_first_fork_of_a_program_prints_nothing():
     # A module that registers hooks for a fork must not be imported by such a hook: its lock would be released unlocked.
     program = """

@@ -53,9 +53,22 @@ class LazyNames:
             import_module(home)
 
 
+_imports_before_fork = True
+
+
+def fork_without_imports() -> int:
+    """`os.fork()` in a process of one thread whose parent and child both use little of Penstock."""
+    global _imports_before_fork  # noqa: PLW0603 - read by the hook of the process
+    _imports_before_fork = False
+    try:
+        return os.fork()
+    finally:
+        _imports_before_fork = True
+
+
 def _load_before_fork() -> None:
     """Import everything, because a module that another thread is importing would stay locked in the child for ever."""
-    if "penstock.app" in sys.modules:
+    if _imports_before_fork and "penstock.app" in sys.modules:
         for facade in _facades:
             facade.load_all()
         for home in ("core.renewal", "driver.aio", "driver.blocking", "driver.pipeline"):

@@ -48,6 +48,14 @@ def test_the_command_supervises_one_process_by_default(start, shop):
     assert supervisor.wait(scaled(30)) == Exit.OK
 
 
+def test_a_supervisor_uses_the_loop_of_asyncio_and_its_process_uvloop(start, shop):
+    pytest.importorskip("uvloop")
+    supervisor = start("worker", "tasks:app", **shop.where)
+    process = shop.nap.enqueue(0).result(timeout=scaled(30))
+    uses_uvloop = ["uvloop" in Path(f"/proc/{pid}/maps").read_text() for pid in (supervisor.pid, process)]
+    assert uses_uvloop == [False, True]
+
+
 def test_without_a_supervisor_the_command_itself_is_the_worker(start, shop):
     worker = start("worker", "tasks:app", "--processes", "0", **shop.where)
     assert shop.nap.enqueue(0).result(timeout=scaled(30)) == worker.pid

@@ -171,7 +171,10 @@ def _run(
         if metrics_at and not is_child:
             stack.enter_context(metrics.served(served, *metrics_at))
         command = _Command(served, tasks, settings, style, level)
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        # A supervisor is idle, and need not be fast. The loop of asyncio starts a process without the hooks of a fork,
+        # which would import everything (`lazy.py`).
+        runs_jobs = is_child or not processes
+        with asyncio.Runner(loop_factory=loop_factory() if runs_jobs else None) as runner:
             return runner.run(command.run(processes))
 
 
