@@ -58,9 +58,11 @@ class Histories(RuleBasedStateMachine):
     def teardown(self) -> None:
         while self.held:
             self.settle(0, "complete")
+        self.read_rows(1, 7, between=False)
         self.advance(10)
         self.requeue_or_remove(0, requeue=True)
         while self.claim_some(0, 20):
+            self.read_rows(2, 1, between=True)
             while self.held:
                 self.settle(0, "complete")
         assert self.live == {}
