@@ -26,7 +26,7 @@ def _encode_other(value: Any) -> Any:
 
 
 def _decode_other(kind: Any, value: Any) -> Any:
-    if models.is_model(kind):
+    if models.is_model(kind) or isinstance(kind, models.UnionOfModels):
         return models.load(kind, msgspec.json.encode(value))
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
@@ -165,4 +165,4 @@ def readable(data: bytes, seal: Seal | None = None) -> Any:
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     """A decoder that reads JSON as `kind`, an annotation. Raises TypeError if no JSON can be read as that."""
-    return msgspec.json.Decoder(kind, dec_hook=_decode_other)
+    return msgspec.json.Decoder(models.readable(kind), dec_hook=_decode_other)

@@ -7,6 +7,8 @@ writing and reading. This module never imports pydantic: a program that has a mo
 from __future__ import annotations
 
 import dataclasses
+import sys
+import types
 import typing
 from collections.abc import Mapping
 from functools import lru_cache
@@ -28,8 +30,11 @@ def dump(model: Any) -> Any:
     Pydantic itself loses some values: it writes stars for a `SecretStr`, leaves out fields with `exclude=True`, and
     writes a subclass by the fields of the annotated class. So the JSON is read again and compared.
     """
-    written = model.model_dump_json(round_trip=True, by_alias=False)
     kind = type(model)
+    try:
+        written = model.model_dump_json(round_trip=True, by_alias=False)
+    except ValueError as error:
+        raise ValueError(f"{kind.__qualname__}{_unwritten(model)}: {error}") from error
     try:
         read = load(kind, written)
     except ValueError as error:
@@ -43,8 +48,57 @@ def dump(model: Any) -> Any:
     return model.model_dump(mode="json", round_trip=True, by_alias=False)
 
 
+def _unwritten(model: Any) -> str:
+    """The first field, with a dot before it, that pydantic cannot write; "" if each one can be written."""
+    for name in type(model).model_fields:
+        try:
+            model.model_dump_json(include={name}, round_trip=True)
+        except ValueError:
+            return f".{name}"
+    return ""
+
+
+class UnionOfModels(type):
+    """The class of the stand-ins by which `readable` replaces unions. Every value is an instance of each of them."""
+
+    adapter: Any
+    flags: Mapping[str, bool]
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return True
+
+
+def readable(annotation: Any) -> Any:
+    """An annotation that msgspec can read. It refuses unions that have a model, so pydantic reads these."""
+    origin, members = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        inner = readable(members[0])
+        if inner is members[0]:
+            return annotation
+        return _read_by_pydantic(annotation, inner.flags) if isinstance(inner, UnionOfModels) else inner
+    if origin in (typing.Union, types.UnionType):
+        kinds = [typing.get_args(one)[0] if typing.get_origin(one) is typing.Annotated else one for one in members]
+        several = [kind for kind in kinds if kind is not type(None)]
+        models = [kind for kind in several if is_model(kind)]
+        if models and len(several) > 1 and msgspec.UnsetType not in several:
+            return _read_by_pydantic(annotation, _flags(models[0]))
+    if origin is None or origin is typing.Literal:
+        return annotation
+    changed = tuple(map(readable, members))
+    if all(new is old for new, old in zip(changed, members, strict=True)):
+        return annotation
+    return typing.Union[changed] if origin is types.UnionType else origin[changed]  # noqa: UP007 - of a tuple
+
+
+def _read_by_pydantic(annotation: Any, flags: Mapping[str, bool]) -> UnionOfModels:
+    adapter = sys.modules["pydantic"].TypeAdapter(annotation)
+    return UnionOfModels(str(annotation), (), {"adapter": adapter, "flags": flags})
+
+
 def load(kind: Any, data: str | bytes) -> Any:
     """A model from the JSON of its fields. Raises pydantic's ValidationError, a ValueError."""
+    if isinstance(kind, UnionOfModels):
+        return kind.adapter.validate_json(data, **kind.flags)
     return kind.model_validate_json(data, **_flags(kind))
 
 
@@ -112,6 +166,8 @@ def lost_field(given: Any, read: Any) -> str | None:
     if isinstance(given, list | tuple) and isinstance(read, list | tuple):
         found = (_below(f"[{i}]", one, other) for i, (one, other) in enumerate(zip(given, read, strict=False)))
         return next((path for path in found if path), None)
+    if is_model(type(given)) and is_model(type(read)) and not isinstance(given, type(read)):
+        return f" of class {type(given).__qualname__}"  # of the classes of a union, another one fits as well
     fields = fields_of(type(read))
     if fields is None and not isinstance(read, Mapping):
         return None

@@ -27,6 +27,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from penstock import BadCall, Penstock, codec
+from penstock.jobs.signature import Signature
 
 T = TypeVar("T")
 
@@ -280,3 +281,89 @@ def test_objects_of_the_annotated_class_pass():
     app.task(by_name).call(a=Shape("s"))
     with pytest.raises(BadCall, match=r"\*\*kwargs\.a\.width"):
         app.task(name="by_name2")(by_name).call(a=Square("s"))
+
+
+class ByKind(BaseModel):
+    kind: Literal["by"] = "by"
+    retry_count: int = Field(1, alias="retryCount")
+
+
+class OfKind(BaseModel):
+    kind: Literal["of"] = "of"
+    good: bool = Field(True, alias="isGood")
+
+
+Kinds = Annotated[ByKind | OfKind, Field(discriminator="kind")]
+
+
+def one_of(x: ByKind | OfKind) -> ByKind | OfKind:
+    return x
+
+
+def one_by_its_kind(x: Kinds, *more: Kinds, **named: list[Kinds]) -> Kinds:
+    return x
+
+
+def a_model_or_a_number(x: Camel | int | None = None) -> list[Camel | int]: ...  # type: ignore[empty-body]
+def annotated(x: Annotated[Camel | str, "a note"]) -> None: ...
+
+
+@pytest.mark.parametrize("function", [one_of, one_by_its_kind])
+@pytest.mark.parametrize("value", [ByKind(retryCount=9), OfKind(isGood=False)])
+def test_a_union_of_models_arrives_whole(function: Callable[..., Any], value: Any):
+    signature = Signature("f", function)
+    arguments = signature.decode(signature.encode((value,), {}, 1000))
+    assert signature.value(arguments, "x") == value
+    assert signature.returns.decode(codec.encode(value, limit=1000, what="the value")) == value
+    with pytest.raises(BadCall, match="x"):
+        signature.encode((5,), {}, 1000)
+
+
+def test_unions_of_models_are_read_at_any_depth():
+    signature = Signature("f", one_by_its_kind)
+    several = OfKind(isGood=False), ByKind(retryCount=9), OfKind()  # type: ignore[call-arg]
+    arguments = signature.decode(signature.encode(several, {"y": [several[1]]}, 1000))
+    assert signature.value(arguments, "more") == [*several[1:]]
+    assert signature.value(arguments, "named") == {"y": [several[1]]}
+
+
+@pytest.mark.parametrize("value", [Camel(retryCount=9), 5, None])  # type: ignore[call-arg]
+def test_a_model_or_another_value_arrives_whole(value: Any):
+    signature = Signature("f", a_model_or_a_number)
+    arguments = signature.decode(signature.encode((value,), {}, 1000))
+    assert signature.value(arguments, "x") == value
+    assert signature.value(signature.decode(signature.encode((), {}, 1000)), "x") is None
+    if value is not None:
+        assert signature.returns.decode(codec.encode([value], limit=1000, what="the value")) == [value]
+    if isinstance(value, Camel):
+        note = Signature("f", annotated)
+        assert note.value(note.decode(note.encode((value,), {}, 1000)), "x") == value
+
+
+class First(BaseModel):
+    n: int
+
+
+class Second(BaseModel):
+    n: int
+
+
+def either(x: First | Second) -> None: ...
+
+
+def test_a_model_that_would_arrive_as_another_class_is_refused():
+    """Their JSON is the same."""
+    signature = Signature("f", either)
+    signature.encode((First(n=1),), {}, 1000)
+    with pytest.raises(BadCall, match="x of class Second would not arrive"):
+        signature.encode((Second(n=1),), {}, 1000)
+
+
+class Picture(BaseModel):
+    name: str
+    pixels: bytes
+
+
+def test_bytes_that_json_cannot_hold_are_refused_by_the_name_of_their_field():
+    with pytest.raises(BadCall, match=r"the value: Picture\.pixels: .*utf-8"):
+        codec.encode(Picture(name="a", pixels=b"\xff"), limit=100, what="the value")

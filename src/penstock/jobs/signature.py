@@ -22,7 +22,7 @@ from penstock import codec
 from penstock.core.cached import cached_property
 from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.dependencies import check_annotation, dependencies_of
-from penstock.models import has_fields, lost_field, unread_field
+from penstock.models import has_fields, lost_field, readable, unread_field
 
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
 _UNKNOWN_FIELD = "Object contains unknown field"
@@ -128,7 +128,7 @@ class Signature:
     def _fields(self) -> list[Any]:
         fields: list[Any] = []
         for p in self._parameters:
-            kind = self._hints.get(p.name, Any)
+            kind = readable(self._hints.get(p.name, Any))
             if p.kind is _Parameter.VAR_POSITIONAL:
                 rest: Any = msgspec.field(name="*args", default_factory=list)
                 fields.append((p.name, list.__class_getitem__(kind), rest))
