@@ -11,7 +11,7 @@ import threading
 
 import uvicorn
 
-from penstock import Concurrency, Penstock, Rate, Worker, current, result_of, step, wait_for
+from penstock import Concurrency, Penstock, Rate, Retry, Worker, current, result_of, step, wait_for
 from penstock.errors import LeaseLost
 from penstock.ops.inspect import Inspector
 from penstock.settings import WorkerSettings
@@ -70,6 +70,26 @@ def enqueue_odd_tasks(app: Penstock) -> None:
         app.enqueue_many(odd.using(tenant=name[:100]).call(n) for n in range(4))
 
 
+def talk_without_end(app: Penstock) -> None:
+    """A job that emits in two attempts."""
+
+    @app.task(queue="talk", retry=Retry(3, base=0))
+    async def talk() -> None:
+        job = current()
+        job.emit(f"{NASTY} {ARABIC} {LONG}\n")
+        for n in range(300):
+            job.emit(f"line {n} of attempt {job.attempt}\n")
+        if job.attempt == 1:
+            raise OSError("once more")
+        n = 0
+        while True:
+            job.emit({"tick": n})
+            n += 1
+            await asyncio.sleep(0.5)
+
+    talk.using(id="talk").enqueue()
+
+
 def main() -> None:
     with TemporaryServer() as server, Penstock(server.address) as app:
         prepare(app)
@@ -110,7 +130,8 @@ def main() -> None:
         async def at_work() -> None:
             await asyncio.gather(
                 Worker(
-                    app, WorkerSettings(queues=("tasks", "flow", "odd", "rated"), release=f"{ARABIC} <b>1</b>")
+                    app,
+                    WorkerSettings(queues=("tasks", "flow", "odd", "rated", "talk"), release=f"{ARABIC} <b>1</b>"),
                 ).run(),
                 flood(app),
             )
@@ -120,6 +141,7 @@ def main() -> None:
         app.enqueue_many(bill.call("ada") for _ in range(3))
         parts = [part.enqueue(n) for n in range(3)]
         merge.using(after=parts, id="merge").enqueue([result_of(one) for one in parts])
+        talk_without_end(app)
         approve.using(id="approve").enqueue(17)
         threading.Thread(target=asyncio.run, args=(at_work(),), daemon=True).start()
         held = app.lock("invoice:7", lease=600).acquire(), app.semaphore("market:17", limit=5).acquire()

@@ -40,6 +40,7 @@ PAGES = {
     "job/flow:approve": "wait_for approved",
     "dead/long": "Dead letters of long",
     "job/long:one": "Reason",
+    "job/talk:talk": "newest",
     "queue/long": "50 of 203",
     "tasks": "flow",
     "jobs/odd": "completed",
@@ -141,7 +142,7 @@ def test_every_page_fits_in_chinese(page: Any, width: int):
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), to
         headings = page.locator("main h1, main .card > h2, main th").all_inner_texts()
         names = re.compile(r"[A-Za-z]{4,}")
-        known = re.compile("reports|mail|bulk|tasks|flow|long|odd|guild|merge|approve|part|book|invoice|rated")
+        known = re.compile("reports|mail|bulk|tasks|flow|long|odd|talk|guild|merge|approve|part|book|invoice|rated")
         plain = [text for text in headings if names.search(text) and not known.search(text)]
         assert plain == [], to
 
@@ -400,6 +401,26 @@ def test_the_job_of_a_flow_leads_to_those_it_waits_for(page: Any):
     page.locator(".flow li li").filter(has_text="running").get_by_role("link").click()
     page.get_by_text("part 2 began").wait_for()
     sync_api.expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "40")
+
+
+def test_the_output_of_a_job_is_followed_and_read_backwards(page: Any):
+    go(page, "job/talk:talk")
+    output = page.locator(".card:has(h2:text('Output'))")
+    newest = output.locator("pre").last
+    newest.get_by_text('"tick"').wait_for()
+    before = newest.inner_text()
+    page.wait_for_function(
+        "before => document.querySelector('.card > pre.output').innerText.length > before", arg=len(before)
+    )
+    assert output.get_by_text("live").is_visible()
+    assert newest.evaluate("one => one.scrollTop + one.clientHeight >= one.scrollHeight - 8")
+    while output.get_by_role("button", name="Earlier output").count():
+        before = output.inner_text()
+        output.get_by_role("button", name="Earlier output").click()
+        sync_api.expect(output).not_to_have_text(before)
+    output.locator("summary").click()
+    sync_api.expect(output.locator("details pre")).to_contain_text("<img src=x")
+    sync_api.expect(output.locator("details pre")).to_contain_text("line 299 of attempt 1")
 
 
 def test_dead_letters_are_deleted_one_by_one_and_by_filter(page: Any):

@@ -18,6 +18,7 @@ from cyclopts import App
 from penstock import Concurrency, Penstock
 from penstock.cli import COMMANDS
 from penstock.jobs.claims import Registration
+from penstock.jobs.output import pack_block
 from penstock.testing import MovableClock
 from tests.command_line import Command
 from tests.servers import eventually
@@ -83,6 +84,7 @@ def commands(shop: Penstock, tmp_path: Path) -> Iterator[dict[str, list[str]]]:
             "job ls": ["--queue", "mail"],
             "job show": [jobs["tried"]],
             "job why": [jobs["last"]],
+            "job output": [jobs["talks"]],
             "job tree": [jobs["last"]],
             "dead ls": ["mail"],
             "dead groups": ["mail"],
@@ -147,11 +149,16 @@ def add_jobs(shop: Penstock, clock: MovableClock) -> dict[str, str]:
     mail.pause(tenant="bo")
     turn = mail.first.bindings.turn("inc", 1, lease=60, want=1, registration=Registration("host:7", 10))
     shop._driver.blocking.run(turn)
+    emits = shop.queue("talk").put("hello")
+    run, bindings = shop._driver.blocking.run, emits.shard.bindings
+    (emitting,) = run(bindings.turn("other", 1, lease=60, want=1, registration=Registration("host:8", 10))).claims
+    chunk = pack_block(1, [b'"so that --json prints a line"'], missed=0, attempt=1)
+    run(bindings.turn("other", 2, lease=60, want=0, emitted=[(emitting.token, chunk)]))
     for _ in range(2):  # a turn in each of two intervals of the history
         clock.advance(10)
         for claim in mail.claim(1):
             claim.release()
-    return {"tried": tried.id, "dead": buried.id, "last": last.id}
+    return {"tried": tried.id, "dead": buried.id, "last": last.id, "talks": emits.id}
 
 
 def add_messages_and_names(shop: Penstock) -> None:

@@ -9,6 +9,7 @@ import pytest
 from penstock import BadCall, Job, Penstock, Retry, current
 from penstock.errors import JobNotFound, PayloadTooLarge, SealError
 from penstock.info import JobOutput, OutputPart
+from penstock.ops.inspect import Inspector
 from tests.conftest import Do, until
 from tests.speed import scaled
 from tests.worker.in_process import run_burst, running_worker
@@ -263,3 +264,21 @@ async def test_chunks_are_sealed_and_opened(make_app: Any, face: str, do: Do, ra
     assert chunks(await take(face, job.output())) == ["the plan"]
     with pytest.raises(SealError, match=r"the output of job .* is sealed with key 'k1'"):
         await take(face, make_app(prefix=app.settings.prefix).job(job.id).output())
+
+
+async def test_the_last_chunks_are_read_alone(app: Penstock, face: str, answer: Any):
+    job = await answer.enqueue.aio([str(n) for n in range(300)])
+    ask = Inspector(app).jobs
+    assert await take(face, ask.output(job.id, last=3)) == []
+    await run_burst(app)
+    found = await take(face, ask.output(job.id, last=3))
+    assert [(part.chunk, part.missed) for part in found] == [("297", 0), ("298", 0), ("299", 0)]
+    assert chunks(await take(face, ask.output(job.id, last=5000))) == [str(n) for n in range(300)]
+
+
+@pytest.mark.parametrize("last", [0, -1, True, 1.0, 100_001])
+async def test_a_number_of_chunks_that_there_cannot_be_is_refused(app: Penstock, last: Any):
+    with pytest.raises(ValueError, match="last="):
+        Inspector(app).jobs.output("q:x", last=last)
+    with pytest.raises(BadCall, match="not both"):
+        Inspector(app).jobs.output("q:x", last=1, after="1-5")

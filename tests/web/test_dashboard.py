@@ -780,3 +780,51 @@ def test_dead_files_are_shown_retried_and_removed(app: Penstock, tmp_path: Path)
     assert receiver.dead.list() == []
     assert act(acting(app), action="retry_files", names=["access"]).status_code == 400
     assert ask(dashboard(app), "/api/dead-files", params={"channel": "none"}).status_code == 404
+
+
+def test_the_output_of_a_job_is_shown_from_its_end(app: Penstock):
+    @app.task(queue="q")
+    async def talk(n: int) -> None:
+        for word in range(n):
+            current().emit(f"{word} ")
+        current().emit({"n": n})
+
+    job = talk.enqueue(300)
+    asgi = dashboard(app)
+    path = f"/api/output/{job.id}"
+    assert ask(asgi, path).json() == {"parts": [], "earlier": False, "ended": False}
+    run_jobs(app)
+    newest = ask(asgi, path).json()
+    assert [part["text"] for part in newest["parts"]][-2:] == ["299 ", '{"n":300}\n']
+    assert (len(newest["parts"]), newest["earlier"], newest["ended"]) == (200, True, True)
+    earlier = ask(asgi, f"{path}?before={newest['parts'][0]['id']}").json()
+    assert [part["text"] for part in earlier["parts"]] == [f"{n} " for n in range(101)]
+    assert earlier["earlier"] is False
+    after = ask(asgi, f"{path}?after={newest['parts'][-2]['id']}&follow=").json()
+    assert [part["id"] for part in after["parts"]] == [newest["parts"][-1]["id"]]
+    assert after["ended"]
+    masked = ask(dashboard(app, mask=lambda text: "…"), path).json()
+    assert {part["text"] for part in masked["parts"][:-1]} == {"…"}
+    for wrong in ("after=5", "before=x", "after="):
+        assert ask(asgi, f"{path}?{wrong}").status_code == 400
+    assert ask(asgi, "/api/output/q:nobody").status_code == 404
+
+
+def test_a_long_output_is_cut_at_its_beginning(app: Penstock):
+    @app.task(queue="q")
+    async def talk() -> None:
+        for n in range(30):
+            current().emit(f"{n}{'x' * 15_000}")
+        current().emit("y" * 150_000)
+
+    job = talk.enqueue()
+    run_jobs(app)
+    answer = ask(dashboard(app), f"/api/output/{job.id}").json()
+    assert sum(len(part["text"]) for part in answer["parts"]) <= 100_000
+    assert answer["earlier"]
+    assert answer["parts"][-1]["text"].endswith("130,000 more characters")
+    shown = [*answer["parts"]]
+    while answer["earlier"]:
+        answer = ask(dashboard(app), f"/api/output/{job.id}?before={shown[0]['id']}").json()
+        shown = answer["parts"] + shown
+    assert [part["text"].rstrip("x") for part in shown[:-1]] == [str(n) for n in range(30)]

@@ -125,10 +125,10 @@ function output.remove(id)
 end
 
 -- The chunks of a job after a position; `began` is empty for the beginning. A position in an earlier output of this id
--- counts as the beginning. Returns { 1 if the job is not done, 1 if there is such a job or was one until recently, ms
--- until it expires (-1: it does not), number of the last chunk, number of the last chunk before those returned, id,
--- about, chunks, … }. With `register` 1, the listener at `address` is notified of further chunks and of the end of the
--- job; else it is deregistered.
+-- counts as the beginning. A negative `number` stands for the last ones: -20 for the last 20. Returns { 1 if the job is
+-- not done, 1 if there is such a job or was one until recently, ms until it expires (-1: it does not), number of the
+-- last chunk, number of the last chunk before those returned, id, about, chunks, … }. With `register` 1, the listener
+-- at `address` is notified of further chunks and of the end of the job; else it is deregistered.
 --- keys: base meta
 --- args: given: int, id: str, number: int, began: str, address: str, register: int
 --- flags: allow-oom
@@ -151,7 +151,11 @@ function script.read_output(base, meta, given, id, number, began, address, regis
     listeners.add(s.row, id, address)
   end
   listeners.notify_rest(s.row, s.budget)
-  if began ~= log.began or number > log.number then number = 0 end
+  if number < 0 then
+    number = math.max(0, log.number + number)
+  elseif began ~= log.began or number > log.number then
+    number = 0
+  end
   local reply, room = {
     lives and 1 or 0, (lives or is_known) and 1 or 0, lives and expires > s.now and expires - s.now or -1, log.number,
     number,

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock import codec, sealing
-from penstock.core.arguments import check_wait, shown
+from penstock.core.arguments import check_wait, check_whole, shown
 from penstock.core.operations import Driver, Listen, Operation, RoundTrip, Wait, verb
 from penstock.errors import BadCall, JobNotFound, SealError
+from penstock.jobs.constants import KEPT_CHUNKS
 from penstock.settings import Seal
 
 if TYPE_CHECKING:
@@ -104,11 +105,12 @@ def read_after(
     address: str,
     *,
     register: bool,
+    last: int = 0,
     seal: Seal | None = None,
     shows_sealed: bool = False,
 ) -> RoundTrip[OutputPage]:
-    """Read the parts after a position; "": from the beginning. If `register`, the listener at `address` is notified of
-    further ones; else it is deregistered.
+    """Read the parts after a position; "": from the beginning, or the `last` ones. If `register`, the listener at
+    `address` is notified of further ones; else it is deregistered.
     """
 
     def open_block(body: bytes) -> bytes | sealing.Sealed:
@@ -117,7 +119,7 @@ def read_after(
         return sealing.open_body(body, seal, f"the output of job {bindings.keys.queue}:{key}")
 
     number, _, began = after.partition("-")
-    args = (bindings.clock.now_ms, key, number or 0, began, address, int(register))
+    args = (bindings.clock.now_ms, key, number or -last, began, address, int(register))
     return bindings._call("read_output", args, partial(_page, open_block))
 
 
@@ -168,11 +170,23 @@ class JobOutput:
     """
 
     def __init__(
-        self, shard: Shard, key: str, after: OutputPart | str | None, wait: float | None, *, shows_sealed: bool = False
+        self,
+        shard: Shard,
+        key: str,
+        after: OutputPart | str | None,
+        wait: float | None,
+        *,
+        last: int | None = None,
+        shows_sealed: bool = False,
     ) -> None:
         check_wait("output", wait)
+        if last is not None:
+            check_whole("output", "last", last, 1, KEPT_CHUNKS, f"from 1 to {KEPT_CHUNKS:,}")
+            if after is not None:
+                raise BadCall("output(): give `after` or `last`, not both")
         self._shard, self._key, self._wait, self._shows_sealed = shard, key, wait, shows_sealed
         self._after = check_position("output(after=…)", after)
+        self._last = last or 0
         self._parts: deque[OutputPart] = deque()
         self._was_seen = False
         """Whether the job existed at an earlier read."""
@@ -240,6 +254,7 @@ class JobOutput:
             self._after,
             address,
             register=register,
+            last=self._last,
             seal=seal,
             shows_sealed=self._shows_sealed,
         )
@@ -247,7 +262,7 @@ class JobOutput:
             raise JobNotFound(
                 f"no job {self._shard.name}:{self._key}: never enqueued here, or it ended and its output has expired"
             )
-        self._was_seen = True
+        self._was_seen, self._last = True, 0
         self._is_at_end = page.is_last
         self.has_ended = page.is_last and not page.lives
         if page.parts:

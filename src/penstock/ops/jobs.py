@@ -113,10 +113,12 @@ class JobQuestioner(Questioner):
                 return info
         raise JobNotFound(f"no job {key} in any queue: never enqueued here, or it finished and its result is gone")
 
-    def output(self, job_id: str, *, after: str | None = None, wait: float | None = 0.0) -> JobOutput:
-        """The chunks that a job emits; see `Job.output`. A chunk that this app cannot open is `Sealed`."""
+    def output(
+        self, job_id: str, *, after: str | None = None, last: int | None = None, wait: float | None = 0.0
+    ) -> JobOutput:
+        """The chunks that a job emits, or its `last` ones; see `Job.output`. What the app cannot open is `Sealed`."""
         job = self.open(job_id)
-        return JobOutput(job.shard, job.key, after, wait, shows_sealed=True)
+        return JobOutput(job.shard, job.key, after, wait, last=last, shows_sealed=True)
 
     @verb
     def why(self, job_id: str) -> Operation[Explanation]:

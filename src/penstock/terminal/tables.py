@@ -38,9 +38,18 @@ def headings(*texts: str) -> dict[str, Kind]:
 
 def show_json(answer: Any) -> None:
     """Print the answer, which may consist of dataclasses, as one JSON document."""
+    _print_json(answer, indent=2)
+
+
+def show_json_line(answer: Any) -> None:
+    """Print one of several answers as a line of JSON."""
+    _print_json(answer, indent=None)
+
+
+def _print_json(answer: Any, indent: int | None) -> None:
     shown = msgspec.to_builtins(answer, enc_hook=str)  # only what is sealed and cannot be opened is no JSON
-    text = json.dumps(shown, indent=2, ensure_ascii=False)
-    print(text if can_print(text) else json.dumps(shown, indent=2), flush=True)
+    text = json.dumps(shown, indent=indent, ensure_ascii=False)
+    print(text if can_print(text) else json.dumps(shown, indent=indent), flush=True)
 
 
 def can_print(text: str) -> bool:

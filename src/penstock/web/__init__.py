@@ -16,6 +16,7 @@ The modules of this folder, in reading order:
     actions.py            what a page can do
     bulk.py               actions on all jobs that match a filter
     sampler.py            one sample of all queues for all viewers, and their history
+    output.py             what a job emits, in pages
     answers.py            answers as JSON, masked and cut
 """
 

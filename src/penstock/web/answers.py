@@ -51,14 +51,14 @@ def fields(answer: Any, **more: Any) -> dict[str, Any]:
 
 def body_text(body: Any, mask: Mask | None) -> str:
     """A body as JSON text, masked and cut."""
-    body = _masked(body, mask)
+    body = masked(body, mask)
     text = msgspec.json.format(msgspec.json.encode(body, enc_hook=str), indent=2).decode()
     return cut_text(text)
 
 
 def arguments_text(body: Any, task: str, mask: Mask | None) -> str:
     """The arguments of a call, or a value that was put, as JSON text. The mask gets both as they are stored."""
-    shown = _masked(body, mask)
+    shown = masked(body, mask)
     if task and isinstance(shown, list) and len(shown) == 2:
         shown = shown[1]
     return body_text(shown, None)
@@ -68,11 +68,11 @@ def said(text: str, mask: Mask | None) -> str:
     """A text that a job has written, such as a reason or a line of its log, masked and cut."""
     if not text:
         return text
-    shown = _masked(text, mask)
+    shown = masked(text, mask)
     return cut_text(shown if isinstance(shown, str) else body_text(shown, None))
 
 
-def _masked(value: Any, mask: Mask | None) -> Any:
+def masked(value: Any, mask: Mask | None) -> Any:
     """What the mask leaves of a value. A mask that fails hides everything: it may not have seen what it must hide."""
     if mask is None:
         return value

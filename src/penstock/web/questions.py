@@ -20,6 +20,7 @@ from penstock.jobs.history import Interval
 from penstock.ops.inspect import Inspector
 from penstock.web.answers import MOST_SHOWN, Json, Mask, arguments_text, body_text, fields, reporting_errors, said
 from penstock.web.bulk import read_filter
+from penstock.web.output import output_of
 from penstock.web.sampler import Sampler, history_of
 
 PAGE = 50
@@ -67,6 +68,7 @@ class Questions:
             "/dead/{queue:path}": self.dead,
             "/dead-groups/{queue:path}": self.dead_groups,
             "/jobs/{id:path}": self.job,
+            "/output/{id:path}": self.output,
             "/tasks": self.tasks,
             "/workers": self.workers,
             "/locks": self.locks,
@@ -179,6 +181,13 @@ class Questions:
             may_edit=self._mask is None and body is not None and len(body) <= MOST_SHOWN,
         )
         return Json(shown)
+
+    async def output(self, request: Request) -> Response:
+        """What a job emits; with `follow`, the answer waits some seconds for more."""
+        query = request.query_params
+        job_id, after, before = request.path_params["id"], query.get("after"), query.get("before")
+        follows = "follow" in query
+        return Json(await output_of(self._ask, job_id, self._mask, after=after, before=before, follows=follows))
 
     async def _why(self, job_id: str) -> dict[str, Any] | None:
         """Why a job does not run; None if it ended meanwhile and its result is gone."""

@@ -3,6 +3,7 @@
 import { html, useEffect } from "./ui.js";
 import { STATES } from "./jobs.js";
 import { Ask, Careful, Loading, Problem, Table, Tag, act, later, link, useAnswer } from "./components.js";
+import { Output } from "./output.js";
 import { age, duration, number, t, time } from "./text.js";
 
 const NEVER = 1e11; // seconds since 1970 beyond which nothing is due: it waits for a signal without a time-out
@@ -131,6 +132,7 @@ export function Job({ name, mayAct }) {
     ${job.result !== null && html`<div class="card"><h2>${t("result")}</h2><pre tabindex="0">${job.result}</pre></div>`}
     ${job.reason && html`<div class="card ${job.status === "dead" ? "alarm" : ""}"><h2>${t("reason")}</h2><${Long}>${job.reason}<//>${job.traceback && html`<pre tabindex="0">${job.traceback}</pre>`}</div>`}
     ${job.progress && html`<${Progress} progress=${job.progress} now=${job.now} />`}
+    <${Output} job=${job} />
     ${job.steps.length > 0 && html`<${Steps} job=${job} />`}
     ${job.failures.length > 0 && html`<${Attempts} job=${job} />`}
     <${Facts} job=${job} />

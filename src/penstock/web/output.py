@@ -1,0 +1,92 @@
+"""What a job emits, for its page: the newest chunks, further ones as they come, and earlier ones on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.jobs.output import OutputPart, check_position
+from penstock.ops.inspect import Inspector
+from penstock.sealing import Sealed
+from penstock.web.answers import Mask, cut_text, masked, said
+
+PAGE = 200
+"""Chunks that a page gets at first, and each time that it asks for earlier ones."""
+
+MOST_TEXT = 100_000
+"""Characters of these chunks. The earliest go first, and are there on demand."""
+
+FOLLOWED = 5.0
+"""Seconds for which an answer waits for further chunks."""
+
+
+async def output_of(
+    ask: Inspector,
+    job_id: str,
+    mask: Mask | None,
+    *,
+    after: str | None = None,
+    before: str | None = None,
+    follows: bool = False,
+) -> dict[str, Any]:
+    """The newest chunks of a job, those `after` a position, or those just `before` one. `follows`: wait for the first.
+
+    Raises JobNotFound, and BadCall for what is no position. A mask gets each chunk by itself.
+    """
+    wait = FOLLOWED if follows else 0.0
+    if after is not None:
+        stream = ask.jobs.output(job_id, after=after)
+        parts = await stream.fetch.aio(wait)
+        return {"parts": _shown(parts, mask), "earlier": False, "ended": stream.has_ended}
+    first = None
+    if before is not None:
+        number, began = _numbers(before)
+        start = number - 1 - PAGE
+        stream = ask.jobs.output(job_id, after=f"{start}-{began}" if start > 0 else None)
+        first = number
+    else:
+        stream = ask.jobs.output(job_id, last=PAGE)
+    parts = []
+    while more := await stream.fetch.aio(0 if parts else wait):
+        parts += more
+        if first is not None and _numbers(parts[-1].id)[0] >= first - 1:
+            parts = [part for part in parts if _numbers(part.id)[0] < first]
+            break
+    shown = _shown(parts, mask)
+    is_cut = _cut(shown)
+    if shown and shown[0]["missed"]:
+        shown[0]["missed"] = _numbers(shown[0]["id"])[0] - 1  # all that are gone, not only those of this page
+    has_earlier = bool(shown) and _numbers(shown[0]["id"])[0] > 1 and not shown[0]["missed"]
+    return {"parts": shown, "earlier": is_cut or has_earlier, "ended": stream.has_ended}
+
+
+def _numbers(position: str) -> tuple[int, str]:
+    number, _, began = check_position("output", position).partition("-")
+    return int(number), began
+
+
+def _shown(parts: Sequence[OutputPart], mask: Mask | None) -> list[dict[str, Any]]:
+    return [
+        {"id": part.id, "attempt": part.attempt, "at": part.at, "missed": part.missed, "text": _text(part.chunk, mask)}
+        for part in parts
+    ]
+
+
+def _text(chunk: Any, mask: Mask | None) -> str:
+    if isinstance(chunk, Sealed):
+        return f"({chunk})\n"
+    if isinstance(chunk, str):
+        return said(chunk, mask)
+    return cut_text(msgspec.json.encode(masked(chunk, mask), enc_hook=str).decode()) + "\n"
+
+
+def _cut(shown: list[dict[str, Any]]) -> bool:
+    """Delete the earliest chunks of those that are too long together. Returns whether there were any."""
+    room, kept = MOST_TEXT, len(shown)
+    while kept and (room >= len(shown[kept - 1]["text"]) or kept == len(shown)):
+        kept -= 1
+        room -= len(shown[kept]["text"])
+    del shown[:kept]
+    return kept > 0
