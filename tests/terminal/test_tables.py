@@ -34,3 +34,19 @@ def test_a_text_that_fits_is_in_its_column(monkeypatch: pytest.MonkeyPatch):
 
 def test_no_line_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch):
     assert max(map(len, printed(monkeypatch, 60))) <= 60
+
+
+def test_a_table_that_is_too_wide_is_names_with_their_values_below(monkeypatch: pytest.MonkeyPatch):
+    out = io.StringIO()
+    console = Console(file=out, width=40, force_terminal=True, color_system=None, markup=False, highlight=False)
+    monkeypatch.setattr(tables, "_console", lambda: console)
+    columns = tables.headings("queue:name", "ready", "oldest", "delayed", "parked", "running", "dead")
+    tables.show_table(columns, [("订单", 1, "2 h", "", 4, 5, 6), ("mail", 0, "", 0, 0, 0, 0)])
+    assert [line.rstrip() for line in out.getvalue().splitlines()] == [
+        "订单",
+        "  ready 1  oldest 2 h  parked 4",
+        "  running 5  dead 6",
+        "mail",
+        "  ready 0  delayed 0  parked 0",
+        "  running 0  dead 0",
+    ]

@@ -104,7 +104,8 @@ def show_table(columns: Mapping[str, Kind], lines: Iterable[Iterable[object]]) -
     """Print a table; `columns` maps each heading to its kind.
 
     A name in the first column that is too long for the terminal gets a line of its own. If a text in the last column
-    would be cut to a few words, it is in a line below its row.
+    would be cut to a few words, it is in a line below its row. In a terminal that is too narrow for the table, each row
+    is its name, and below it the other values with their headings.
     """
     console, rows = _console(), [[_table_cell(value) for value in line] for line in lines]
     lengths = [[len(heading) for heading in columns], *([value.cell_len for value in row] for row in rows)]
@@ -114,6 +115,9 @@ def show_table(columns: Mapping[str, Kind], lines: Iterable[Iterable[object]]) -
     if is_below:
         kinds, widths = kinds[:-1], _fitting(needed[:-1], kinds[:-1], console)
     shown = len(kinds)
+    if console.is_terminal and sum(widths) + GAP * (shown - 1) > console.width:
+        _show_entries(list(columns), rows, console)
+        return
     show(_line([Text(heading, "bold") for heading in columns][:shown], kinds, widths))
     show(Text(("─" if can_print("─") else "-") * (sum(widths) + GAP * (len(widths) - 1)), "dim"))
     for row in rows:
@@ -123,6 +127,23 @@ def show_table(columns: Mapping[str, Kind], lines: Iterable[Iterable[object]]) -
         show(_line(row[:shown], kinds, widths))
         if is_below and row[-1].cell_len:
             show(_line([Text(), row[-1]], ["text", "text"], [0, console.width - GAP]))
+
+
+def _show_entries(columns: list[str], rows: list[list[Text]], console: Console) -> None:
+    indent = Text(" " * GAP)
+    for name, *values in rows:
+        show(name)
+        line = indent.copy()
+        for heading, value in zip(columns[1:], values, strict=True):
+            if not value.cell_len:
+                continue
+            pair = Text.assemble((f"{heading} ", "dim"), value)
+            if line.cell_len > GAP and line.cell_len + GAP + pair.cell_len > console.width:
+                show(line)
+                line = indent.copy()
+            line = line + indent + pair if line.cell_len > GAP else line + pair
+        if line.cell_len > GAP:
+            show(line)
 
 
 def _fitting(needed: Sequence[int], kinds: Sequence[Kind], console: Console) -> list[int]:
