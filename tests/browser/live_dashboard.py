@@ -90,6 +90,16 @@ def talk_without_end(app: Penstock) -> None:
     talk.using(id="talk").enqueue()
 
 
+def close_a_key(app: Penstock) -> None:
+    """A rate, one key of which is closed."""
+
+    @app.task(queue="tasks", limit=Rate(100, per=60, key="{account}", name="crm"))
+    async def call(account: str) -> None: ...
+
+    call.enqueue(NASTY[:40])
+    app.queue("tasks").hold_limit("crm", NASTY[:40], 3600)
+
+
 def main() -> None:
     with TemporaryServer() as server, Penstock(server.address) as app:
         prepare(app)
@@ -105,6 +115,10 @@ def main() -> None:
 
         @app.task(queue="rated", limit=Rate(1, per=3600, key="{account}"))
         async def bill(account: str) -> None: ...
+
+        app.queue("bulk").bound(jobs=1600, per_tenant=1500)
+
+        close_a_key(app)
 
         @app.task(queue="flow")
         async def approve(order: int) -> None:

@@ -212,6 +212,27 @@ def test_a_tenant_is_paused_in_its_menu(page: Any):
     sync_api.expect(dialog).to_be_hidden()
 
 
+def test_bounds_are_set_and_a_key_of_a_rate_is_closed_and_opened(page: Any):
+    go(page, "queue/bulk")
+    page.get_by_text("/ 1,600").wait_for()
+    page.get_by_role("button", name="Set bounds").click()
+    dialog = page.locator("dialog[open]")
+    dialog.get_by_label("Bound of jobs").fill("9000")
+    dialog.get_by_label("Bound of each tenant").fill("")
+    dialog.get_by_role("button", name="Set bounds").click()
+    page.get_by_text("up to 9,000 jobs").wait_for()
+    page.get_by_text("/ 9,000").wait_for()
+    go(page, "queue/tasks")
+    closed = page.get_by_role("row").filter(has_text="closed for")
+    closed.get_by_role("button", name="Open key").click()
+    page.get_by_text("open", exact=True).wait_for()
+    page.get_by_role("row").filter(has_text="crm").get_by_role("button", name="Close key").click()
+    dialog.get_by_label("Key").fill("ada")
+    dialog.get_by_label("Seconds").fill("500")
+    dialog.get_by_role("button", name="Close key").click()
+    page.get_by_role("row").filter(has_text="ada").get_by_text("closed for").wait_for()
+
+
 def test_a_dead_letter_is_edited_and_a_mistake_stays_on_the_page(page: Any):
     go(page, "jobs/odd?state=dead")
     page.locator("tbody a.mono").first.click()

@@ -19,7 +19,8 @@ import httpx
 import pytest
 
 import penstock.web
-from penstock import Concurrency, Penstock, Settings, Worker, current, result_of, step, wait_for
+from penstock import Concurrency, Penstock, Rate, Settings, Worker, current, result_of, step, wait_for
+from penstock.errors import QueueFull
 from penstock.files.dead_files import FileFailure
 from penstock.ops.inspect import Inspector
 from penstock.testing import TemporaryServer, run_jobs
@@ -828,3 +829,43 @@ def test_a_long_output_is_cut_at_its_beginning(app: Penstock):
         answer = ask(dashboard(app), f"/api/output/{job.id}?before={shown[0]['id']}").json()
         shown = answer["parts"] + shown
     assert [part["text"].rstrip("x") for part in shown[:-1]] == [str(n) for n in range(30)]
+
+
+def test_bounds_are_set_and_removed_after_a_question(app: Penstock, caplog: pytest.LogCaptureFixture):
+    app.queue("q").put_many(range(3), tenant="acme")
+    asgi = acting(app)
+    order = {"action": "bound", "queue": "q", "most": 5, "per_tenant": 2}
+    assert act(asgi, **order).status_code == 409
+    with caplog.at_level(logging.INFO, "penstock.audit"):
+        assert act(asgi, **order, confirmed=True).json()["done"] == "up to 5 jobs; up to 2 of each tenant"
+    assert "bound q: up to 5 jobs; up to 2 of each tenant" in caplog.text
+    shown = ask(asgi, "/api/queues/q").json()["counts"]
+    assert (shown["bound"], shown["tenant_bound"], shown["refused"]) == (5, 2, 0)
+    with pytest.raises(QueueFull):
+        app.queue("q").put("x", tenant="acme")
+    assert ask(asgi, "/api/queues/q").json()["counts"]["refused"] == 1
+    for wrong in (0, -1, 10**10):
+        assert act(asgi, action="bound", queue="q", most=wrong, confirmed=True).status_code == 400
+    assert act(asgi, action="bound", queue="q", confirmed=True).json()["done"] == "no bound"
+    assert app.queue("q").count().bound is None
+    assert act(asgi, action="bound", queue="nothing", most=5, confirmed=True).status_code == 404
+
+
+def test_a_key_of_a_rate_is_closed_and_opened(app: Penstock, caplog: pytest.LogCaptureFixture):
+    @app.task(queue="q", limit=[Rate(100, per=60, key="{account}", name="crm"), Concurrency(5, name="few")])
+    def call(account: str) -> None: ...
+
+    call.enqueue("ada")
+    asgi = acting(app)
+    close = {"action": "hold_limit", "queue": "q", "names": ["crm", "ada"], "seconds": 90}
+    assert act(asgi, **close).status_code == 409
+    with caplog.at_level(logging.INFO, "penstock.audit"):
+        assert act(asgi, **close, confirmed=True).json()["verb"] == "held"
+    assert "hold_limit q crm, ada: closed for 90 s" in caplog.text
+    limits = {one["name"]: one for one in ask(asgi, "/api/limits/q").json()["limits"]}
+    assert 80 < limits["crm"]["keys"][0]["held_for"] <= 90
+    assert act(asgi, action="open_limit", queue="q", names=["crm", "ada"]).json()["verb"] == "opened"
+    limits = {one["name"]: one for one in ask(asgi, "/api/limits/q").json()["limits"]}
+    assert all(key["held_for"] is None for key in limits["crm"]["keys"])
+    for wrong in ({"names": ["crm"]}, {"seconds": -1}, {"seconds": None}, {"names": ["few", "ada"]}):
+        assert act(asgi, **{**close, **wrong}, confirmed=True).status_code == 400

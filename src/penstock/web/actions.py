@@ -14,7 +14,7 @@ from starlette.routing import Route
 from penstock.errors import PenstockError
 from penstock.files.dead_files import DeadFiles
 from penstock.ops.inspect import Inspector
-from penstock.ops.wording import many, terminal_safe
+from penstock.ops.wording import age, many, terminal_safe
 from penstock.web.answers import Json, read_body, reporting_errors
 from penstock.web.bulk import BulkRuns, Filter
 
@@ -35,6 +35,8 @@ class Order(msgspec.Struct):
     text: str = ""
     """The arguments of a job, or the value of a signal, as the user typed them in JSON."""
     most: int | None = None
+    per_tenant: int | None = None
+    seconds: float | None = None
     weight: float = 1.0
     until: int = 0
     filter: Filter = msgspec.field(default_factory=Filter)
@@ -43,9 +45,9 @@ class Order(msgspec.Struct):
     user: str = ""
     """The visitor that sent it, whatever the request says."""
 
-    def two_names(self) -> tuple[str, str]:
+    def two_names(self, what: str = "the names of a channel and of a receiver") -> tuple[str, str]:
         if len(self.names) != 2:
-            raise ValueError(f"{self.action} needs the names of a channel and of a receiver")
+            raise ValueError(f"{self.action} needs {what}")
         return self.names[0], self.names[1]
 
     def only_id(self) -> str:
@@ -90,10 +92,12 @@ DESTROYS = {
     "stop_worker",
     "reset_rate",
     "remove_receiver",
+    "bound",
+    "hold_limit",
     "cancel_matching",
     "remove_matching",
 }
-"""Actions that nothing undoes. The page asks before it sends them."""
+"""Actions that nothing undoes, or that refuse or stop what programs do. The page asks before it sends them."""
 
 MOST_IDS = 1000
 
@@ -109,6 +113,9 @@ class Actions:
             "pause": self.pause,
             "resume": self.resume,
             "purge": self.purge,
+            "bound": self.bound,
+            "hold_limit": self.hold_limit,
+            "open_limit": self.open_limit,
             "weigh": self.weigh,
             "quiet_worker": self.quiet_worker,
             "stop_worker": self.stop_worker,
@@ -197,6 +204,26 @@ class Actions:
             raise ValueError("weigh needs a tenant")
         await (await self._ask.queues.open.aio(order.queue)).tenant(order.tenant).weigh.aio(order.weight)
         return Done(f"weight {order.weight:g}", "weighed")
+
+    async def bound(self, order: Order) -> Done:
+        """Bound unfinished jobs: `most` of the queue, `per_tenant` of each tenant. Without a number, no bound."""
+        queue = await self._ask.queues.open.aio(order.queue)
+        await queue.bound.aio(jobs=order.most, per_tenant=order.per_tenant)
+        bounds = [(order.most, "jobs"), (order.per_tenant, "of each tenant")]
+        return Done("; ".join(f"up to {n:,} {of}" for n, of in bounds if n is not None) or "no bound", "bounded")
+
+    async def hold_limit(self, order: Order) -> Done:
+        """Close one key of a rate. `names` are the limit and the key."""
+        name, key = order.two_names("the names of a limit and of a key")
+        if order.seconds is None:
+            raise ValueError("hold_limit needs seconds; open_limit opens a key")
+        await (await self._ask.queues.open.aio(order.queue)).hold_limit.aio(name, key, order.seconds)
+        return Done(f"closed for {age(order.seconds)}", "held")
+
+    async def open_limit(self, order: Order) -> Done:
+        name, key = order.two_names("the names of a limit and of a key")
+        await (await self._ask.queues.open.aio(order.queue)).hold_limit.aio(name, key, None)
+        return Done("open", "opened")
 
     async def quiet_worker(self, order: Order) -> Done:
         await self._ask.workers.quiet.aio(order.only_name())
@@ -293,7 +320,7 @@ class Actions:
 
 
 def _log(user: str, order: Order, outcome: str) -> None:
-    what = " ".join(filter(None, [order.queue, order.tenant])) or ", ".join(order.ids[:5] + order.names[:5])
+    what = " ".join(filter(None, [order.queue, order.tenant, ", ".join(order.ids[:5] + order.names[:5])]))
     audit.info(
         "%s: %s %s: %s",
         terminal_safe(user),

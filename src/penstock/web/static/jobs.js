@@ -1,7 +1,7 @@
 // The pages of jobs by filter, and of schedules.
 
 import { html, useEffect, useRef, useState } from "./ui.js";
-import { Loading, Problem, Table, Tag, act, ask, later, link, send, shortId, teach, useAnswer } from "./components.js";
+import { Ask, Loading, Problem, Table, Tag, act, ask, later, link, send, shortId, teach, useAnswer } from "./components.js";
 import { age, number, t, time } from "./text.js";
 
 export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", sleeping: "", ready: "", parked: "", waiting: "", blocked: "warn", unknown: "", running: "good", completed: "good", dropped: "" };
@@ -204,13 +204,24 @@ export function Schedules({ mayAct }) {
 
 // --- limits of a queue ---
 
-export function Limits({ queue }) {
-  const [answer] = useAnswer(`limits/${encodeURIComponent(queue)}`);
+/** Close a key of a rate for a while, or open it again. */
+function LimitActions({ row, queue, again }) {
+  const order = (action, key, more) => ({ ...more, action, queue, names: [row.limit, key], confirmed: true });
+  const close = ({ key, seconds }) => order("hold_limit", key.value, { seconds: Number(seconds.value) });
+  return html`<div class="row">${row.held_for > 0 && html`<button onClick=${() => act(order("open_limit", row.key), { then: again })}>${t("limit.open")}</button>`}
+    <${Ask} label=${t("limit.close")} what=${t("limit.close.what", { limit: row.limit })} order=${close} then=${again}>
+      <label>${t("key")}<input name="key" readonly=${row.key !== undefined} defaultValue=${row.key ?? ""} /></label>
+      <label>${t("limit.seconds")}<input name="seconds" type="number" min="1" max="31622400" step="any" required defaultValue="60" /></label><//></div>`;
+}
+
+export function Limits({ queue, mayAct }) {
+  const [answer, , again] = useAnswer(`limits/${encodeURIComponent(queue)}`);
   if (!answer?.limits.length) return null;
   const rows = answer.limits.flatMap((limit) => (limit.keys.length ? limit.keys : [{}]).map((key) => ({ ...limit, ...key, limit: limit.name })));
   return html`<div class="card"><h2>${t("limits")}</h2><${Table} label=${t("limits")} rows=${rows} by=${(row) => `${row.limit} ${row.key}`} columns=${[
     [t("limit"), (row) => html`<span class="mono">${row.limit}</span>`],
     [t("at-most"), (row) => (row.per === null ? t("at-a-time", { n: number(row.most) }) : t("per-time", { n: number(row.most), age: age(row.per) }))],
     [t("key"), (row) => html`<span class="mono">${row.key ?? ""}</span>${row.held_for ? ` ${t("closed-for", { age: age(row.held_for) })}` : ""}`],
-    [t("used"), (row) => (row.used === undefined ? "" : number(row.used)), "n"], [t("parked"), (row) => number(row.parked), "n"]]} /></div>`;
+    [t("used"), (row) => (row.used === undefined ? "" : number(row.used)), "n"], [t("parked"), (row) => (row.parked === undefined ? "0" : number(row.parked)), "n"],
+    ...(mayAct && rows.some((row) => row.per !== null) ? [[t("actions"), (row) => row.per !== null && html`<${LimitActions} row=${row} queue=${queue} again=${again} />`, "n"]] : [])]} /></div>`;
 }

@@ -4,7 +4,7 @@ import { html, useState } from "./ui.js";
 import { Limits } from "./jobs.js";
 import { Charts, Findings, SELDOM, State } from "./overview.js";
 import { WorkerTable } from "./workers.js";
-import { Careful, Choice, Fact, Loading, Menu, Problem, Table, Tag, act, link, useAnswer } from "./components.js";
+import { Ask, Careful, Choice, Fact, Loading, Menu, Problem, Table, Tag, act, link, useAnswer } from "./components.js";
 import { age, number, rate, t } from "./text.js";
 
 const waits = ({ counts }) => counts.ready + counts.delayed + counts.sleeping + counts.parked;
@@ -36,6 +36,27 @@ function TenantMenu({ tenant, queue, paused, again }) {
       order=${{ ...about, action: "purge", most: waits(tenant) }} /><//><//>`;
 }
 
+const unfinished = (counts) => counts.ready + counts.delayed + counts.running + counts.parked + counts.dependent;
+
+/** The bounds of the queue: how many unfinished jobs it takes, and each of its tenants. */
+function Bound({ queue, again }) {
+  const { counts } = queue, whole = (field) => (field.value === "" ? null : Number(field.value));
+  const order = ({ jobs, tenant }) => ({ action: "bound", queue: queue.name, most: whole(jobs), per_tenant: whole(tenant), confirmed: true });
+  const field = (name, word, value) => html`<label>${t(word)}<input type="number" name=${name} min="1" step="1" placeholder=${t("bound.none")} defaultValue=${value ?? ""} /></label>`;
+  return html`<${Ask} label=${t("bound.set")} what=${t("bound.what", { n: number(unfinished(counts)) })} order=${order} then=${again}>
+    ${field("jobs", "bound.jobs", counts.bound)}${field("tenant", "bound.tenant", counts.tenant_bound)}<//>`;
+}
+
+/** How much of the bounds is used, and how many jobs they have refused. */
+function BoundFacts({ counts }) {
+  if (!counts.bound && !counts.tenant_bound) return null;
+  const used = unfinished(counts), refused = t("bound.refused", { n: number(counts.refused) });
+  return html`${counts.bound && html`<${Fact} name=${t("bound.jobs")} value=${t("bound.of", { used: number(used), most: number(counts.bound) })} more=${refused} state=${used >= counts.bound ? "bad" : used >= 0.8 * counts.bound ? "warn" : ""} />`}
+    ${counts.tenant_bound && html`<${Fact} name=${t("bound.tenant")} value=${number(counts.tenant_bound)} more=${counts.bound ? "" : refused} />`}`;
+}
+
+const ofBound = (used, most) => html`${t("bound.of", { used: number(used), most: number(most) })} ${used >= most && html`<${Tag} state="bad">${t("kind.full")}<//>`}`;
+
 function Tenants({ queue, mayAct, again }) {
   const most = Math.max(1, ...queue.largest.map(waits));
   const paused = new Set(queue.pauses.filter((one) => one.tenant !== null && one.paused).map((one) => one.tenant));
@@ -50,6 +71,7 @@ function Tenants({ queue, mayAct, again }) {
     [t("delayed"), (tenant) => number(tenant.counts.delayed), "n"],
     ...SELDOM.filter(([name]) => queue.largest.some((tenant) => tenant.counts[name])).map(([name, word]) => [t(word), (tenant) => number(tenant.counts[name]), "n"]),
     [t("served"), (tenant) => number(tenant.counts.running), "n"],
+    ...(queue.counts.tenant_bound ? [[t("bound"), (tenant) => ofBound(unfinished(tenant.counts), queue.counts.tenant_bound), "n"]] : []),
     [t("weight"), (tenant) => rate(tenant.counts.weight), "n"],
     [t("share"), share, "n"],
     [t("dead"), (tenant) => number(tenant.counts.dead), "n"],
@@ -70,6 +92,7 @@ export function Queue({ name, live, mayAct }) {
     <div class="head"><h1>${name}</h1><${State} queue=${flow.name ? flow : counts} />${link("jobs", name, t("page.find"))}
       ${mayAct && html`<div class="rest">
         <button onClick=${() => act({ action: pause[0], queue: name }, { undo: { action: pause[1], queue: name }, then: again })}>${t(pause[0])}</button>
+        <${Bound} queue=${queue} again=${again} />
         <${Careful} label=${t("purge")} disabled=${!waiting} then=${again} question=${t("purge.queue", { queue: name, n: number(waiting) })}
           order=${{ action: "purge", queue: name, most: waiting }} /></div>`}
     </div>
@@ -82,11 +105,12 @@ export function Queue({ name, live, mayAct }) {
       <${Fact} name=${t("running")} value=${number(counts.running)} />
       <${Fact} name=${t("in-per-second")} value=${rate(flow.in)} />
       <${Fact} name=${t("out-per-second")} value=${rate(flow.out)} />
+      <${BoundFacts} counts=${counts} />
       <${Fact} name=${t("dead")} state=${counts.dead ? "bad" : ""} value=${link("dead", name, number(counts.dead))} />
     </div>
     <${Past} name=${name} flow=${flow} at=${live.at} />
     <${Tenants} queue=${queue} mayAct=${mayAct} again=${again} />
-    <${Limits} queue=${name} />
+    <${Limits} queue=${name} mayAct=${mayAct} />
     <div class="two">
       <div class="card"><h2>${t("workers")}</h2><${WorkerTable} workers=${queue.workers} now=${live.at} /></div>
       <div class="card"><h2>${t("totals")}</h2><dl>
