@@ -1,5 +1,6 @@
 """A browser looks at every page of the dashboard, and uses it. `make test-browser` installs what this needs."""
 
+import ast
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import penstock
 from tests.speed import scaled
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="make test-browser installs playwright")
@@ -20,6 +22,8 @@ CHROMIUM = shutil.which("chromium")
 if CHROMIUM is None:
     pytest.skip("make test-browser installs chromium", allow_module_level=True)
 
+SOURCE = Path(penstock.__file__).parent
+CHECKS = ("app", "latency", "rights", "server", "storage")
 LIVE = Path(__file__).with_name("live_dashboard.py")
 PAGES = {
     "overview": "Queues",
@@ -145,6 +149,103 @@ def test_every_page_fits_in_chinese(page: Any, width: int):
         known = re.compile("reports|mail|bulk|tasks|flow|long|odd|talk|guild|merge|approve|part|book|invoice|rated")
         plain = [text for text in headings if names.search(text) and not known.search(text)]
         assert plain == [], to
+
+
+PIECES = {
+    *("7 s ago", "in 7 s", "7 of queue 7", "sleeping, waits for 7 7", "7 was paused 7 s ago", "7 is paused7"),
+    *("no live worker of queue 7 knows its task 7", "when those start", "when one of those ends", "in about 7 s"),
+    *("in about 7 s, by recent runs", "does not know its task 7", "cannot read its call", "cannot carry it on"),
+    *("is sealed with key", "for 7 s", "has waited for 7 s", "7: the oldest of its 7 parked jobs 7"),
+    *("jobs are ready", "7 keys of prefix 7", "7, all in order", "7 7 s", "appendonly yes, appendfsync 7: 7"),
+    *("7 writes in a row were reported safe after 7 s", "7: its oldest ready job has waited 7"),
+    *("7: no worker serves it; 7, the oldest 7",),
+}
+"""What the modules put together: no sentences by themselves."""
+
+
+def sentences(path: str) -> Iterator[str]:
+    """The sentences in a module of the package, with example values where it inserts some."""
+    tree = ast.parse((SOURCE / path).read_text("utf-8"))
+    skipped = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Raise | ast.JoinedStr)
+        or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        for inner in ast.walk(node)
+        if inner is not node
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr | ast.Constant) and id(node) not in skipped:
+            text = example(node)
+            if (
+                text.count(" ") >= 2
+                and not re.match(r"[ ,(:;]|.*\{\}|penstock |ACL |CONFIG ", text)
+                and text not in PIECES
+            ):
+                yield text
+
+
+def example(node: ast.expr) -> str:
+    """A text as the program could print it."""
+    match node:
+        case ast.Constant(str(text)):
+            return text
+        case ast.JoinedStr(values):
+            return "".join(map(example, values))
+        case ast.FormattedValue(ast.Call(ast.Name("many"), [_, ast.Constant(noun)])):
+            return f"7 {noun}s"
+        case ast.FormattedValue(ast.Call(ast.Name("many"), [_, _, ast.Constant(plural)])):
+            return f"7 {plural}"
+        case ast.FormattedValue(ast.Call(ast.Name("age" | "milliseconds" | "size"))):
+            return "7 s"
+        case ast.FormattedValue(ast.Call(ast.Attribute(attr="_ago"))):
+            return "7 s ago"
+        case ast.FormattedValue(ast.Call(ast.Attribute(attr="_in"))):
+            return "in 7 s"
+    return "7" if isinstance(node, ast.FormattedValue) else ""
+
+
+PUT_TOGETHER = {
+    "orders: no worker serves it; 15 jobs are ready, the oldest for 3 min": (
+        "orders:没有工作进程为它服务;15 个任务就绪,最久已等 3 分钟"
+    ),
+    "it is parked at rate crm, key ada: 100 in 60 s, used up, and the job takes 3; the next place comes in about 5 s": (
+        "停放于速率 crm 的键 ada:60 秒内 100,已用完,此任务需要 3;约 5 秒后有下一个位置"
+    ),
+    "about 4 jobs go first (1 more urgent, 3 of its tenant); no rate is known": (
+        "约有 4 个任务在它之前(1 个更紧急,同租户 3 个);速度未知"
+    ),
+    "tasks: the oldest of its 2 parked jobs has waited for 14 min": "tasks:其 2 个停放的任务中最久的已等待 14 分钟",
+    "mail: its oldest ready job has waited for 3 h": "mail:最久的就绪任务已等待 3 小时",
+    "374 keys of prefix 'penstock', all in order": "前缀 'penstock' 的 374 个键均正常",
+    "tenant 'acme' of queue mail was paused 3 min ago by ada": "队列 mail 的租户 'acme' 在 3 分钟前由 ada 暂停",
+    "no live worker of queue q knows its task 'a': does each import the module that defines it?": (
+        "队列 q 没有存活的工作进程认识任务函数 'a':它们都导入了定义它的模块吗?"
+    ),
+    "durable=True is refused: 2 writes in a row were reported safe after 340 ms, with one fsync a second at most": (
+        "durable=True 会被拒绝:连续 2 次写入在 340 毫秒后被报告为安全,而每秒最多一次 fsync"
+    ),
+    "what nobody knows": "what nobody knows",
+    "": "",
+}
+
+
+def test_what_the_server_says_is_in_chinese(page: Any):
+    page.get_by_role("combobox", name="Language").select_option("zh")
+    page.get_by_role("heading", name="概览").wait_for()
+    modules = ["jobs/why.py", "ops/health.py", *(f"ops/checks/{one}.py" for one in CHECKS)]
+    found = [text for module in modules for text in sentences(module)]
+    assert len(found) > 100
+    spoken = page.evaluate(
+        """async (texts) => {
+        const { say } = await import("./static/text.js");
+        return texts.map(say);
+    }""",
+        [*found, *PUT_TOGETHER],
+    )
+    plain = [text for text, own in zip(found, spoken, strict=False) if not re.search("[一-鿿]", own)]
+    assert not plain, "\n".join(plain)
+    assert dict(zip(PUT_TOGETHER, spoken[len(found) :], strict=True)) == PUT_TOGETHER
 
 
 def rows(page: Any, place: str) -> list[dict[str, str]]:

@@ -1,7 +1,7 @@
 // What several pages need: asking the server, acting on it, tables, tags, charts.
 
 import { html, useEffect, useRef, useState } from "./ui.js";
-import { age, language, locale, number, t, time } from "./text.js";
+import { age, language, locale, number, say, t, time } from "./text.js";
 
 export async function ask(path) {
   const answer = await fetch(`api/${path}`);
@@ -75,7 +75,7 @@ export function later(order, text, { then } = {}) {
 }
 
 /** What an action did, in the language of the page. The server's own sentence names what was left out. */
-const wordsOf = ({ done, verb, n, left }) => (language === "en" ? done : [t(`did.${verb}`, { n: number(n) }), ...left].join("; "));
+const wordsOf = ({ done, verb, n, left }) => (language === "en" ? done : [t(`did.${verb}`, { n: number(n) }), ...(left ?? []).map(say)].join("; "));
 
 /** Act on the server, and report how it went. `undo`: the order that takes it back. */
 export async function act(order, { undo, then } = {}) {
@@ -83,7 +83,7 @@ export async function act(order, { undo, then } = {}) {
     const found = await send(order);
     toast({ text: wordsOf(found), undo: undo && (() => act(undo, { then })) });
   } catch (error) {
-    toast({ text: error.message, bad: true });
+    toast({ text: say(error.message), bad: true });
   }
   then?.();
 }
@@ -179,7 +179,7 @@ export const mono = (text) => html`<span class="mono">${text}</span>`;
 export const seen = (now, at) => (at ? html`<span title=${time(at)}>${t("seen-ago", { age: age(Math.max(0, now - at)) })}</span>` : html`<span class="quiet">${t("never")}</span>`);
 
 export function Problem({ error }) {
-  return error ? html`<div class="card alarm" role="alert"><h2>${t("problem")}</h2>${error}</div>` : null;
+  return error ? html`<div class="card alarm" role="alert"><h2>${t("problem")}</h2>${say(error)}</div>` : null;
 }
 
 export function Loading({ answer, error }) {

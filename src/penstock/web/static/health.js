@@ -2,7 +2,7 @@
 
 import { html } from "./ui.js";
 import { Loading, Problem, Table, Tag, useAnswer } from "./components.js";
-import { t } from "./text.js";
+import { say, t } from "./text.js";
 
 const LEVELS = { ok: "good", warn: "warn", fail: "bad" };
 
@@ -12,7 +12,7 @@ export function Health() {
   return html`<div class="head"><h1>${t("page.health")}</h1><div class="rest"><button onClick=${() => { again(); againSlow(); }}>${t("check-again")}</button></div></div>
     <p class="quiet">${t("health.what")}</p><${Problem} error=${error || failed} /><${Loading} answer=${answer} error=${error} />
     ${answer && html`<div class="card"><${Table} label=${t("page.health")} rows=${[...answer.checks, ...slow?.checks ?? []]} by=${(row) => row.topic + row.message} columns=${[
-      [t("state"), (row) => html`<${Tag} state=${LEVELS[row.level]}>${t(`level.${row.level}`)}<//>`, "tight"], [t("topic"), (row) => row.topic],
-      [t("found"), (row) => html`${row.message}${row.advice && html`<div class="quiet">${row.advice}</div>`}`]]} />
+      [t("state"), (row) => html`<${Tag} state=${LEVELS[row.level]}>${t(`level.${row.level}`)}<//>`, "tight"], [t("topic"), (row) => t(`topic.${row.topic}`)],
+      [t("found"), (row) => html`${say(row.message)}${row.advice && html`<div class="quiet">${say(row.advice)}</div>`}`]]} />
       <${Loading} answer=${slow} error=${failed} /></div>`}`;
 }

@@ -2,9 +2,9 @@
 
 import { html, useEffect } from "./ui.js";
 import { STATES } from "./jobs.js";
-import { Ask, Careful, Loading, Problem, Table, Tag, act, later, link, useAnswer } from "./components.js";
+import { Ask, Careful, Loading, Problem, Table, Tag, act, later, link, seen, useAnswer } from "./components.js";
 import { Output } from "./output.js";
-import { age, duration, number, t, time } from "./text.js";
+import { age, duration, number, say, t, time } from "./text.js";
 
 const NEVER = 1e11; // seconds since 1970 beyond which nothing is due: it waits for a signal without a time-out
 
@@ -96,11 +96,23 @@ function Signal({ job, again }) {
 /** A text that may be long: it scrolls inside the page. */
 const Long = ({ children }) => html`<div class="long" tabindex="0">${children}</div>`;
 
+/** A sentence of the server, with a moment in the browser's own form, a capital and a full stop. */
+function sentence(text, until) {
+  const said = say(text).replace(/\d\d [A-Z][a-z]{2} \d\d:\d\d:\d\d UTC/g, (own) => (until ? time(until) : own));
+  return said[0].toUpperCase() + said.slice(1) + t("full-stop");
+}
+
+function Why({ why }) {
+  if (!why || why.kind === "ended") return null;
+  return html`<div class="card"><h2>${t(why.kind === "running" ? "state" : "why")}</h2><p>${sentence(why.sentence, why.until)}</p>
+    ${why.further.map((one) => html`<p class="quiet">${t("why.also")} ${sentence(one, null)}</p>`)}</div>`;
+}
+
 function Attempts({ job }) {
-  return html`<div class="card"><h2>${t("attempts")}</h2><${Table} label=${t("attempts")} rows=${job.failures} columns=${[
+  return html`<div class="card"><h2>${t("tried")}</h2><${Table} label=${t("tried")} rows=${job.failures} columns=${[
     [t("attempt"), (one) => number(one.number), "n"],
-    [t("outcome"), (one) => one.outcome],
-    [t("ended"), (one) => age(Math.max(0, job.now - one.ended)), "n"],
+    [t("outcome"), (one) => t(`outcome.${one.outcome}`)],
+    [t("ended"), (one) => seen(job.now, one.ended), "n"],
     [t("took"), (one) => (one.duration === null ? "" : age(one.duration)), "n"],
     [t("worker"), (one) => html`<span class="mono">${one.worker}</span>`],
     [t("release"), (one) => html`<span class="mono">${one.release}</span>`],
@@ -127,7 +139,7 @@ export function Job({ name, mayAct }) {
           <${Careful} label=${t("cancel")} question=${t("cancel.job", { id: job.id })} order=${order("cancel")} then=${again} />`}
       </div>`}</div>
     <${Problem} error=${error} />
-    ${job.why && job.why.kind !== "ended" && html`<div class="card"><h2>${t("why")}</h2><p>${job.why.sentence[0].toUpperCase() + job.why.sentence.slice(1)}.</p>${job.why.further.map((one) => html`<p class="quiet">${t("why.also")} ${one}.</p>`)}</div>`}
+    <${Why} why=${job.why} />
     ${job.body !== null && html`<div class="card"><h2>${t(job.task ? "arguments" : "value")}</h2><pre tabindex="0">${job.body}</pre></div>`}
     ${job.result !== null && html`<div class="card"><h2>${t("result")}</h2><pre tabindex="0">${job.result}</pre></div>`}
     ${job.reason && html`<div class="card ${job.status === "dead" ? "alarm" : ""}"><h2>${t("reason")}</h2><${Long}>${job.reason}<//>${job.traceback && html`<pre tabindex="0">${job.traceback}</pre>`}</div>`}

@@ -15,6 +15,28 @@ export function t(key, values = {}) {
   return (texts[key] ?? key).replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
 }
 
+const FIELDS = { "": ".+?", "#": "[\\d.,]+", "@": "\\S+?" };
+
+/** Sentences of the server: the English one, in which {1} stands for anything, {#1} for a number and {@1} for one word; and the own one. */
+const sentences = Object.entries(texts.sentences ?? {}).map(([english, own]) => {
+  const form = english.replace(/[.*+?^$()|[\]\\]/g, "\\$&").replace(/\{([#@]?)\d\}/g, (_, kind) => `(${FIELDS[kind]})`);
+  const places = [...english.matchAll(/\{[#@]?(\d)\}/g)].map((found) => found[1]);
+  return { pattern: new RegExp(`^${form}$`, "s"), places, own, fixed: english.replace(/\{[#@]?\d\}/g, "").length };
+}).sort((one, other) => other.fixed - one.fixed);
+
+/** A sentence of the server in the language of the page. What is inserted is put into words as well; what is unknown stays. */
+export function say(text) {
+  if (!text || !sentences.length) return text;
+  for (const { pattern, places, own } of sentences) {
+    const found = pattern.exec(text);
+    if (found) return own.replace(/\{(\d)\}/g, (_, n) => say(found[places.indexOf(n) + 1]));
+  }
+  const parts = text.split("; ");
+  if (parts.length > 1) return parts.map(say).join(";");
+  const named = /^(\S+): (.+)$/s.exec(text);
+  return named ? `${named[1]}: ${say(named[2])}` : text;
+}
+
 export function chooseLanguage(name) {
   localStorage.setItem("penstock-language", name);
   location.reload();
