@@ -192,9 +192,9 @@ def example(node: ast.expr) -> str:
             return text
         case ast.JoinedStr(values):
             return "".join(map(example, values))
-        case ast.FormattedValue(ast.Call(ast.Name("many"), [_, ast.Constant(noun)])):
+        case ast.FormattedValue(ast.Call(ast.Name("many"), [_, ast.Constant(str(noun))])):
             return f"7 {noun}s"
-        case ast.FormattedValue(ast.Call(ast.Name("many"), [_, _, ast.Constant(plural)])):
+        case ast.FormattedValue(ast.Call(ast.Name("many"), [_, _, ast.Constant(str(plural))])):
             return f"7 {plural}"
         case ast.FormattedValue(ast.Call(ast.Name("age" | "milliseconds" | "size"))):
             return "7 s"
@@ -520,7 +520,7 @@ def test_the_job_of_a_flow_leads_to_those_it_waits_for(page: Any):
     go(page, "job/flow:merge")
     page.get_by_text("dead letters: 1").wait_for()
     sync_api.expect(page.locator(".flow")).to_contain_text("blocked")
-    page.locator(".flow li li").filter(has_text="running").get_by_role("link").click()
+    page.locator(".flow li li").filter(has_text="running").get_by_role("link", name=re.compile("^flow:")).click()
     page.get_by_text("part 2 began").wait_for()
     sync_api.expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "40")
 
@@ -632,3 +632,28 @@ def test_it_speaks_chinese_and_changes_its_colours(page: Any):
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.get_by_role("button", name="浅色或深色").click()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+
+
+def test_names_lead_to_what_they_name(page: Any):
+    go(page, "jobs/long?tag=xxx")
+    page.get_by_role("heading", name="Jobs").wait_for()
+    go(page, "job/talk:talk")
+    page.locator("dl").get_by_role("link", name=re.compile(r":\d+$")).click()
+    page.get_by_role("heading", name="Workers").wait_for()
+    assert len(rows(page, "main")) == 1
+    page.get_by_role("link", name="<b>1").click()
+    page.get_by_text("only").wait_for()
+    page.get_by_role("link", name="Show all").click()
+    go(page, "locks")
+    page.get_by_role("link", name="market:17").click()
+    page.get_by_role("heading", name="Semaphores").wait_for()
+    assert page.locator("main .card").count() == 1
+    assert page.locator("main").get_by_role("link", name=re.compile(r":\d+$")).first.get_attribute("href") != ""
+    go(page, "dead/odd")
+    page.get_by_role("link", name=re.compile("send$")).first.click()
+    page.get_by_text("searched").wait_for()
+    go(page, "schedules")
+    page.get_by_role("link", name="nothing").click()
+    page.get_by_text("searched").wait_for()
+    go(page, "locks/nobody")
+    page.get_by_text("There is none of this name now.").wait_for()

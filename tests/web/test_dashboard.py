@@ -834,7 +834,7 @@ def test_a_long_output_is_cut_at_its_beginning(app: Penstock):
 def test_bounds_are_set_and_removed_after_a_question(app: Penstock, caplog: pytest.LogCaptureFixture):
     app.queue("q").put_many(range(3), tenant="acme")
     asgi = acting(app)
-    order = {"action": "bound", "queue": "q", "most": 5, "per_tenant": 2}
+    order: dict[str, Any] = {"action": "bound", "queue": "q", "most": 5, "per_tenant": 2}
     assert act(asgi, **order).status_code == 409
     with caplog.at_level(logging.INFO, "penstock.audit"):
         assert act(asgi, **order, confirmed=True).json()["done"] == "up to 5 jobs; up to 2 of each tenant"
@@ -857,7 +857,7 @@ def test_a_key_of_a_rate_is_closed_and_opened(app: Penstock, caplog: pytest.LogC
 
     call.enqueue("ada")
     asgi = acting(app)
-    close = {"action": "hold_limit", "queue": "q", "names": ["crm", "ada"], "seconds": 90}
+    close: dict[str, Any] = {"action": "hold_limit", "queue": "q", "names": ["crm", "ada"], "seconds": 90}
     assert act(asgi, **close).status_code == 409
     with caplog.at_level(logging.INFO, "penstock.audit"):
         assert act(asgi, **close, confirmed=True).json()["verb"] == "held"

@@ -167,6 +167,25 @@ export const teach = (what, code) => html`${what}${code && html`<pre class="teac
 /** A link to another page about something. */
 export const link = (page, name, text) => html`<a href=${`#/${page}/${encodeURIComponent(name)}`}>${text ?? name}</a>`;
 
+/** The queue in an id; of a shard such as mail~1, the whole queue. */
+export const queueOf = (id) => id.split(":")[0].split("~")[0];
+
+const named = (page, name, text) => (name ? html`<a class="mono" href=${`#/${page}`}>${text ?? name}</a>` : "");
+
+/** The jobs of a queue that match, such as those with a tag; without a queue, those of all. */
+export const jobsLink = (queue, filter, text) => named(`jobs/${encodeURIComponent(queue)}?${new URLSearchParams(filter)}`, Object.values(filter).at(-1), text);
+
+/** The row of a worker, which is host:pid as for the owner of a lock; and the workers with a release. */
+export const workerLink = (worker) => named(`workers/${encodeURIComponent(worker)}`, worker);
+export const releaseLink = (release) => named(`workers?${new URLSearchParams({ release })}`, release);
+
+/** The page with only the row of this name. */
+export const alone = (page, name) => named(`${page}/${encodeURIComponent(name)}`, name);
+
+/** Rows of one name, and a way back to all. */
+export const onlyNamed = (rows, name) => (name ? rows.filter((row) => row.name === name) : rows);
+export const ShowAll = ({ page, name }) => (name ? html`<div class="head"><span class="quiet">${t("only", { name })}</span> <a href=${`#/${page}`}>${t("show-all")}</a></div>` : null);
+
 /** An id without the middle of its long key. Who copies it copies all of it. */
 export function shortId(id) {
   const parts = /^(.*:)([0-9A-Z]{18})([0-9A-Z]{8})$/.exec(id);

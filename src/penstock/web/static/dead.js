@@ -1,7 +1,7 @@
 // Dead letters: of all queues, of one queue, and of that by task and error.
 
 import { html, useState } from "./ui.js";
-import { Careful, Loading, Problem, Table, later, link, shortId, useAnswer } from "./components.js";
+import { Careful, Loading, Problem, Table, jobsLink, later, link, shortId, useAnswer, workerLink } from "./components.js";
 import { age, number, t, time } from "./text.js";
 
 export function Dead({ name, live, filter, mayAct }) {
@@ -18,7 +18,7 @@ function DeadGroups({ name, mayAct, then }) {
   const [found] = useAnswer(`dead-groups/${encodeURIComponent(name)}`);
   if (!found || found.groups.length < 2) return null;
   const columns = [
-    [t("task"), (group) => html`<span class="mono">${group.task}</span>`],
+    [t("task"), (group) => jobsLink(name, { state: "dead", task: group.task })],
     [t("error"), (group) => html`<div>${group.error || "?"}</div>${link("job", group.example, t("example"))}`],
     [t("jobs-so-far"), (group) => number(group.count), "n"],
     [t("died"), (group) => html`<span title=${time(group.last)}>${age(Math.max(0, found.now - group.last))}</span>`, "n"],
@@ -41,11 +41,11 @@ function DeadOf({ name, offset, mayAct }) {
   const all = page.letters.every((letter) => chosen.has(letter.id)) && page.letters.length > 0;
   const box = html`<input type="checkbox" aria-label=${t("choose-all")} checked=${all} onChange=${() => choose(all ? new Set() : new Set(page.letters.map((letter) => letter.id)))} />`;
   const columns = [
-    [t("job"), (letter) => html`<div class="mono">${link("job", letter.id, shortId(letter.id))}</div><span class="quiet">${letter.tenant}</span>`],
+    [t("job"), (letter) => html`<div class="mono">${link("job", letter.id, shortId(letter.id))}</div>${letter.tenant && jobsLink(name, { state: "dead", tenant: letter.tenant })}`],
     [t("reason"), (letter) => html`<details><summary>${letter.reason || "?"}</summary><pre tabindex="0">${letter.traceback || letter.body}</pre></details>`],
     [t("died"), (letter) => html`<span title=${time(letter.died)}>${age(Math.max(0, page.now - letter.died))}</span>`, "n"],
     [t("attempts"), (letter) => number(letter.attempts), "n"],
-    [t("worker"), (letter) => html`<span class="mono">${letter.worker}</span>`],
+    [t("worker"), (letter) => workerLink(letter.worker)],
   ];
   if (mayAct) columns.unshift([box, (letter) => html`<input type="checkbox" aria-label=${t("choose", { id: letter.id })} checked=${chosen.has(letter.id)} onChange=${() => toggle(letter.id)} />`, "tight"]);
   const ids = [...chosen], until = Math.floor(page.now * 1000);

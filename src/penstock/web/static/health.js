@@ -12,7 +12,7 @@ export function Health() {
   return html`<div class="head"><h1>${t("page.health")}</h1><div class="rest"><button onClick=${() => { again(); againSlow(); }}>${t("check-again")}</button></div></div>
     <p class="quiet">${t("health.what")}</p><${Problem} error=${error || failed} /><${Loading} answer=${answer} error=${error} />
     ${answer && html`<div class="card"><${Table} label=${t("page.health")} rows=${[...answer.checks, ...slow?.checks ?? []]} by=${(row) => row.topic + row.message} columns=${[
-      [t("state"), (row) => html`<${Tag} state=${LEVELS[row.level]}>${t(`level.${row.level}`)}<//>`, "tight"], [t("topic"), (row) => t(`topic.${row.topic}`)],
+      [t("state"), (row) => html`<${Tag} state=${LEVELS[row.level]}>${t(`level.${row.level}`)}<//>`, "tight"], [t("topic"), (row) => t(`topic.${row.topic}`), "tight"],
       [t("found"), (row) => html`${say(row.message)}${row.advice && html`<div class="quiet">${say(row.advice)}</div>`}`]]} />
       <${Loading} answer=${slow} error=${failed} /></div>`}`;
 }

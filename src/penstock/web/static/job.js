@@ -2,7 +2,7 @@
 
 import { html, useEffect } from "./ui.js";
 import { STATES } from "./jobs.js";
-import { Ask, Careful, Loading, Problem, Table, Tag, act, later, link, seen, useAnswer } from "./components.js";
+import { Ask, Careful, Loading, Problem, Table, Tag, act, jobsLink, later, link, queueOf, releaseLink, seen, useAnswer, workerLink } from "./components.js";
 import { Output } from "./output.js";
 import { age, duration, number, say, t, time } from "./text.js";
 
@@ -10,17 +10,14 @@ const NEVER = 1e11; // seconds since 1970 beyond which nothing is due: it waits 
 
 const WAITS = ["ready", "delayed", "sleeping", "parked", "running", "waiting", "blocked"];
 
-/** The queue in an id; of a shard such as mail~1, the whole queue. */
-const queueOf = (id) => id.split(":")[0].split("~")[0];
-
-const filtered = (job, name, value) => html`<a href=${`#/jobs/${encodeURIComponent(queueOf(job.id))}?${new URLSearchParams({ [name]: value })}`}>${value}</a>`;
+const filtered = (job, name, value) => jobsLink(queueOf(job.id), { [name]: value });
 
 function Facts({ job }) {
   const ago = (at) => at && at < NEVER && (at > job.now ? `${time(at)}, ${t("due-in", { age: age(at - job.now) })}` : t("ago", { time: time(at), age: age(job.now - at) }));
   const facts = [
-    ["id", html`<code>${job.id}</code>`], ["queue", link("queue", queueOf(job.id))], ["tenant", job.tenant && filtered(job, "tenant", job.tenant)], ["task", job.task && filtered(job, "task", job.task)], ["priority", job.priority], ["tags", job.tags.join(", ")],
+    ["id", html`<code>${job.id}</code>`], ["queue", link("queue", queueOf(job.id))], ["tenant", job.tenant && filtered(job, "tenant", job.tenant)], ["task", job.task && filtered(job, "task", job.task)], ["priority", job.priority], ["tags", job.tags.length > 0 && html`<span class="row">${job.tags.map((tag) => filtered(job, "tag", tag))}</span>`],
     ["enqueued", ago(job.enqueued)], ...(job.status === "running" ? [["claimed", ago(job.claimed)]] : [[job.since > job.now ? "due" : "since", ago(job.since)]]),
-    ["worker", job.worker && html`<a class="mono" href=${`#/jobs/${encodeURIComponent(queueOf(job.id))}?state=running&worker=${encodeURIComponent(job.worker)}`}>${job.worker}</a>`],
+    ["worker", workerLink(job.worker)], ["release", releaseLink(job.release)],
     ["expires", time(job.expires)], ["attempts", job.attempts], ["deliveries", job.deliveries], ["crashes", job.crashes],
   ].filter(([, value]) => value);
   return facts.length > 0 && html`<div class="card"><dl>${facts.map(([key, value]) => html`<dt>${t(`job.${key}`)}</dt><dd>${value}</dd>`)}</dl></div>`;
@@ -72,7 +69,7 @@ function Timeline({ job }) {
 function Branch({ node, here }) {
   const hidden = node.total - node.predecessors.length;
   return html`<li><${Tag} state=${STATES[node.status]}>${t(`status.${node.status}`)}<//>
-    ${" "}${here ? html`<b class="mono">${node.id}</b>` : html`<span class="mono">${link("job", node.id)}</span>`} <span class="mono">${node.task}</span>
+    ${" "}${here ? html`<b class="mono">${node.id}</b>` : html`<span class="mono">${link("job", node.id)}</span>`} ${jobsLink(queueOf(node.id), { task: node.task })}
     ${node.total > 0 && html` <span class="quiet">${t("flow.ended", { ended: number(node.total - node.left), total: number(node.total) })}${node.dead > 0 && html` · ${t("flow.dead", { n: number(node.dead) })}`}</span>`}
     ${node.predecessors.length > 0 && html`<ul>${node.predecessors.map((one) => html`<${Branch} node=${one} />`)}
       ${hidden > 0 && html`<li class="quiet">${t("and-more", { n: number(hidden) })}</li>`}</ul>`}</li>`;
@@ -114,8 +111,7 @@ function Attempts({ job }) {
     [t("outcome"), (one) => t(`outcome.${one.outcome}`)],
     [t("ended"), (one) => seen(job.now, one.ended), "n"],
     [t("took"), (one) => (one.duration === null ? "" : age(one.duration)), "n"],
-    [t("worker"), (one) => html`<span class="mono">${one.worker}</span>`],
-    [t("release"), (one) => html`<span class="mono">${one.release}</span>`],
+    [t("worker"), (one) => workerLink(one.worker)], [t("release"), (one) => releaseLink(one.release)],
     [t("reason"), (one) => (one.traceback || one.arguments !== null
       ? html`<details><summary>${one.reason}</summary><pre tabindex="0">${one.traceback || one.arguments}</pre></details>` : one.reason)],
   ]} /></div>`;

@@ -1,7 +1,7 @@
 // The pages of jobs by filter, and of schedules.
 
 import { html, useEffect, useRef, useState } from "./ui.js";
-import { Ask, Loading, Problem, Table, Tag, act, ask, later, link, send, shortId, teach, useAnswer } from "./components.js";
+import { Ask, Loading, Problem, Table, Tag, act, ask, jobsLink, later, link, queueOf, send, shortId, teach, useAnswer, workerLink } from "./components.js";
 import { age, number, t, time } from "./text.js";
 
 export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", sleeping: "", ready: "", parked: "", waiting: "", blocked: "warn", unknown: "", running: "good", completed: "good", dropped: "" };
@@ -130,7 +130,7 @@ const moment = (row, now) => (row.since > now ? row.enqueued : row.since);
 const newest = ({ jobs, now }) => [...jobs].sort((one, other) => moment(other, now) - moment(one, now));
 
 /** The jobs of its queue that have the same task or tenant. */
-const where = (row, name) => row[name] && html`<a class="mono" href=${`#/jobs/${encodeURIComponent(row.id.split(":")[0].split("~")[0])}?${new URLSearchParams({ [name]: row[name] })}`}>${row[name]}</a>`;
+const where = (row, name) => row[name] && jobsLink(queueOf(row.id), { [name]: row[name] });
 
 export function Jobs({ name, live, filter, mayAct }) {
   const wanted = chosen(filter);
@@ -142,7 +142,7 @@ export function Jobs({ name, live, filter, mayAct }) {
     [t("for"), (row) => html`<span title=${time(row.since)}>${row.since > found.now ? t("due-in", { age: age(row.since - found.now) }) : age(found.now - row.since)}</span>`, "n"],
     [t("task"), (row) => where(row, "task")], [t("tenant"), (row) => where(row, "tenant")],
     [t("attempts"), (row) => number(row.attempts), "n"],
-    [t("worker"), (row) => (row.worker ? html`<a class="mono" href=${`#/jobs/${encodeURIComponent(name)}?state=running&worker=${encodeURIComponent(row.worker)}`}>${row.worker}</a>` : "")],
+    [t("worker"), (row) => workerLink(row.worker)],
   ];
   const bulk = { queue: name, filter: wanted, then: again };
   return html`<div class="head"><h1>${t("page.find")}</h1>
@@ -188,7 +188,7 @@ export function Schedules({ mayAct }) {
     [t("last-run"), (row) => row.runs.length > 0 && html`<details><summary><${Tag} state=${STATES[row.runs[0].outcome]}>${t(`status.${row.runs[0].outcome}`)}<//></summary>
       <ul>${row.runs.map((run) => html`<li>${link("job", run.job, t(`status.${run.outcome}`))} <span class="quiet">${run.seconds === null ? "" : `${t("took", { age: age(run.seconds) })}, `}${t("seen-ago", { age: age(Math.max(0, answer.now - run.ended)) })}</span></li>`)}</ul></details>`, "tight"],
     [t("jobs-so-far"), (row) => number(row.count), "n"],
-    [t("task"), (row) => html`<details><summary class="mono">${row.task}</summary><pre tabindex="0">${row.body}</pre></details>`],
+    [t("task"), (row) => html`${jobsLink(queueOf(row.id), { task: row.task })}<details><summary>${t("arguments")}</summary><pre tabindex="0">${row.body}</pre></details>`],
   ];
   if (columns && mayAct) {
     columns.push([t("actions"), (row) => {

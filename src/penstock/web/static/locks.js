@@ -1,10 +1,10 @@
 // Locks and the other means of coordination: who holds them, and who waits.
 
 import { html } from "./ui.js";
-import { Careful, Choice, Loading, Menu, Problem, Table, act, mono, teach, useAnswer } from "./components.js";
+import { Careful, Choice, Loading, Menu, Problem, ShowAll, Table, act, alone, mono, onlyNamed, teach, useAnswer, workerLink } from "./components.js";
 import { age, number, t } from "./text.js";
 
-const owner = (one) => (one ? html`<span class="mono">${one.host ? `${one.host}:${one.pid}` : t("another-library")}</span>${one.age !== null && one.age !== undefined ? html` <span class="quiet">${age(one.age)}</span>` : ""}` : html`<span class="quiet">${t("nobody")}</span>`);
+const owner = (one) => (one ? html`${one.host ? workerLink(`${one.host}:${one.pid}`) : t("another-library")}${one.age !== null && one.age !== undefined ? html` <span class="quiet">${age(one.age)}</span>` : ""}` : html`<span class="quiet">${t("nobody")}</span>`);
 const owners = (some) => html`${some.slice(0, 5).map((one) => html`<div>${owner(one)}${one.permits > 1 ? ` × ${one.permits}` : ""}</div>`)}${some.length > 5 ? html`<span class="quiet">${t("and-more", { n: some.length - 5 })}</span>` : ""}`;
 export const waiters = (row) => (row.waiting ? html`<details><summary>${number(row.waiting)}</summary>${owners(row.waiters || row.candidates || [])}</details>` : "0");
 
@@ -18,9 +18,9 @@ function SemaphoreMenu({ row, again }) {
     <${Choice} what=${t("semaphore.own")}><button disabled=${row.limit === null} onClick=${() => act({ action: "limit_semaphore", names: [row.name] }, { then: again })}>${t("remove")}</button><//><//>`;
 }
 
-export function Locks({ mayAct }) {
+export function Locks({ mayAct, name }) {
   const [answer, error, again] = useAnswer("locks");
-  const named = [t("name"), (row) => mono(row.name)];
+  const named = [t("name"), (row) => alone("locks", row.name)];
   const waiting = [t("waiting"), waiters, "n"];
   const lockColumns = [named, [t("owner"), (row) => owner(row.holder)], [t("lease"), (row) => (row.holder?.left ? age(row.holder.left) : ""), "n"], [t("fence"), (row) => mono(row.fence ?? ""), "n"], waiting];
   if (mayAct) {
@@ -36,7 +36,8 @@ export function Locks({ mayAct }) {
     ["latches", [named, [t("left"), (row) => `${number(row.left)} / ${number(row.count)}`, "n"], [t("waiting"), (row) => number(row.waiting), "n"]]],
     ["barriers", [named, [t("arrived"), (row) => `${number(row.waiting)} / ${number(row.parties)}`, "n"], [t("generation"), (row) => number(row.generation), "n"]]],
   ];
-  return html`<h1>${t("page.locks")}</h1><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
-    ${parts && parts.filter(([kind]) => answer[kind].length || kind === "locks").map(([kind, columns]) => html`
-      <div class="card"><h2>${t(kind)}</h2><${Table} label=${t(kind)} columns=${columns} rows=${answer[kind]} none=${teach(t("none.locks"), "with app.lock(\"invoice:7\") as held: ...")} /></div>`)}`;
+  const none = name ? t("none.of-name") : teach(t("none.locks"), "with app.lock(\"invoice:7\") as held: ...");
+  return html`<h1>${t("page.locks")}</h1><${ShowAll} page="locks" name=${name} /><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
+    ${parts && parts.map(([kind, columns]) => [kind, columns, onlyNamed(answer[kind], name)]).filter(([kind, , rows]) => rows.length || (kind === "locks" && !(name && parts.some(([other]) => onlyNamed(answer[other], name).length)))).map(([kind, columns, rows]) => html`
+      <div class="card"><h2>${t(kind)}</h2><${Table} label=${t(kind)} columns=${columns} rows=${rows} none=${none} /></div>`)}`;
 }

@@ -4,7 +4,7 @@ import { html, useState } from "./ui.js";
 import { Limits } from "./jobs.js";
 import { Charts, Findings, SELDOM, State } from "./overview.js";
 import { WorkerTable } from "./workers.js";
-import { Ask, Careful, Choice, Fact, Loading, Menu, Problem, Table, Tag, act, link, useAnswer } from "./components.js";
+import { Ask, Careful, Choice, Fact, Loading, Menu, Problem, Table, Tag, act, jobsLink, link, useAnswer } from "./components.js";
 import { age, number, rate, t } from "./text.js";
 
 const waits = ({ counts }) => counts.ready + counts.delayed + counts.sleeping + counts.parked;
@@ -55,7 +55,7 @@ function BoundFacts({ counts }) {
     ${counts.tenant_bound && html`<${Fact} name=${t("bound.tenant")} value=${number(counts.tenant_bound)} more=${counts.bound ? "" : refused} />`}`;
 }
 
-const ofBound = (used, most) => html`${t("bound.of", { used: number(used), most: number(most) })} ${used >= most && html`<${Tag} state="bad">${t("kind.full")}<//>`}`;
+const ofBound = (used, most) => html`<span>${t("bound.of", { used: number(used), most: number(most) })} ${used >= most && html`<${Tag} state="bad">${t("kind.full")}<//>`}</span>`;
 
 function Tenants({ queue, mayAct, again }) {
   const most = Math.max(1, ...queue.largest.map(waits));
@@ -64,7 +64,7 @@ function Tenants({ queue, mayAct, again }) {
   const weights = competing.reduce((total, tenant) => total + tenant.counts.weight, 0);
   const share = (tenant) => (competing.includes(tenant) && weights && !paused.has(tenant.name) ? t("percent", { n: number(Math.round((100 * tenant.counts.weight) / weights)) }) : "");
   const columns = [
-    [t("tenant"), (tenant) => html`<a class="mono" href=${`#/jobs/${encodeURIComponent(queue.name)}?tenant=${encodeURIComponent(tenant.name)}`}>${tenant.name || t("no-tenant")}</a> ${paused.has(tenant.name) && html`<${Tag} state="warn">${t("paused")}<//>`}`],
+    [t("tenant"), (tenant) => html`${tenant.name ? jobsLink(queue.name, { tenant: tenant.name }) : t("no-tenant")} ${paused.has(tenant.name) && html`<${Tag} state="warn">${t("paused")}<//>`}`],
     [t("waits"), (tenant) => html`<div class="bar" aria-hidden="true"><i style=${{ width: `${(100 * waits(tenant)) / most}%` }}></i></div>`],
     [t("ready"), (tenant) => number(tenant.counts.ready), "n"],
     [t("oldest"), (tenant) => (tenant.counts.ready ? age(tenant.counts.oldest) : ""), "n"],

@@ -1,7 +1,7 @@
 // Workers: the processes of all queues, and those of one queue.
 
 import { html } from "./ui.js";
-import { Careful, Choice, Loading, Menu, Problem, Table, Tag, act, teach, useAnswer } from "./components.js";
+import { Careful, Choice, Loading, Menu, Problem, ShowAll, Table, Tag, act, onlyNamed, releaseLink, teach, useAnswer, workerLink } from "./components.js";
 import { age, number, t, time } from "./text.js";
 
 const lease = (worker) => (worker.lease > 0 ? age(worker.lease) : html`<${Tag} state="bad">${t("lease-over")}<//>`);
@@ -12,9 +12,9 @@ const jobsOf = (worker, queue) => html`<a href=${`#/jobs/${encodeURIComponent(qu
 /** The workers of one queue. */
 export function WorkerTable({ workers, now }) {
   return html`<${Table} label=${t("workers")} none=${t("none.workers")} rows=${workers} by=${(worker) => worker.name + worker.since} columns=${[
-    [t("worker"), (worker) => html`<span class="mono">${worker.name || t("program")}</span>`],
+    [t("worker"), (worker) => workerLink(worker.name) || t("program")],
     [t("runs"), running],
-    [t("release"), (worker) => html`<span class="mono">${worker.release}</span>`],
+    [t("release"), (worker) => releaseLink(worker.release)],
     [t("up"), (worker) => (worker.since ? age(Math.max(0, (now || Date.now() / 1000) - worker.since)) : ""), "n"],
     [t("lease"), lease, "n"],
   ]} />`;
@@ -46,21 +46,23 @@ function WorkerMenu({ worker, again }) {
     <${Choice} what=${t("stop.what")}><${Careful} label=${t("stop")} question=${t("stop.worker", { name: worker.name, n: number(worker.held) })} order=${order("stop_worker")} then=${again} /><//><//>`;
 }
 
-export function Workers({ mayAct }) {
+export function Workers({ mayAct, name, filter }) {
   const [answer, error, again] = useAnswer("workers");
-  const rows = answer && byProcess(answer.workers), hosts = rows && new Set(rows.filter((one) => one.name).map((one) => one.name.replace(/:\d+$/, "")));
-  const none = teach(t("none.workers"), "penstock worker shop:app --processes 2");
+  const release = filter.get("release");
+  const rows = answer && onlyNamed(byProcess(answer.workers), name).filter((one) => !release || one.release === release), hosts = rows && new Set(rows.filter((one) => one.name).map((one) => one.name.replace(/:\d+$/, "")));
+  const none = name || release ? t("none.of-name") : teach(t("none.workers"), "penstock worker shop:app --processes 2");
   const columns = [
-    [t("worker"), (one) => html`<span class="mono">${one.name || t("program")}</span>`],
+    [t("worker"), (one) => workerLink(one.name) || t("program")],
     [t("state"), (one) => html`<${State} worker=${one} />`, "tight"],
     [t("runs"), running],
     [t("queues"), (one) => html`${one.queues.map((queue, at) => html`${at > 0 && ", "}${jobsOf(one.name, queue)}`)}`],
-    [t("release"), (one) => html`<span class="mono">${one.release}</span>`],
+    [t("release"), (one) => releaseLink(one.release)],
     [t("up"), (one) => (one.since ? html`<span title=${time(one.since)}>${age(Math.max(0, answer.now - one.since))}</span>` : ""), "n"],
     [t("lease"), lease, "n"],
   ];
   if (mayAct) columns.push([t("actions"), (one) => one.name && one.lease > 0 && html`<${WorkerMenu} worker=${one} again=${again} />`, "n"]);
   return html`<div class="head"><h1>${t("page.workers")}</h1>${rows?.length > 0 && html`<span class="quiet">${t("processes.n", { n: number(rows.length), hosts: number(hosts.size) })}</span>`}</div>
+    <${ShowAll} page="workers" name=${name || release} />
     <${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
     ${answer && html`<div class="card"><${Table} label=${t("workers")} none=${none} rows=${rows} by=${(one) => one.key} columns=${columns} /></div>`}`;
 }
