@@ -92,6 +92,7 @@ def scraped(start: Start, server: Server, tmp_path: Path) -> Iterator[str]:
         pytest.skip("make test-metrics runs this with Debian's prometheus")
     with Penstock(server.address, prefix="board") as app:
         app.queue("unserved").put(1)  # a job that is ready at each scrape
+        app.queue("unserved").bound(jobs=5)
     (tmp_path / "shop.py").write_text(SHOP)
     metrics, port = free_port(), free_port()
     words = ("worker", "shop:app", "--metrics-port", str(metrics))

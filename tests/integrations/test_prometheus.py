@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import re
 import socket
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -62,6 +65,10 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
 
 
 def scraped(asgi: Any) -> dict[tuple[str, ...], float]:
+    return samples(scraped_text(asgi))
+
+
+def scraped_text(asgi: Any) -> str:
     async def ask() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(asgi), base_url="http://test") as http:
             return await http.get("/")
@@ -69,7 +76,7 @@ def scraped(asgi: Any) -> dict[tuple[str, ...], float]:
     answer = asyncio.run(ask())
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
-    return samples(answer.text)
+    return answer.text
 
 
 def test_runs_and_queues_are_measured(app: Penstock, registry: CollectorRegistry):
@@ -112,6 +119,32 @@ def test_waiting_jobs_and_busy_workers_are_seen(app: Penstock, registry: Collect
     assert found["penstock_queue_jobs", "mail", "waiting"] == 1
     assert (found["penstock_queue_workers_busy", "mail"], found["penstock_queue_workers_capacity", "mail"]) == (1, 10)
     assert found["penstock_info", penstock.__version__] == 1
+
+
+def test_the_board_asks_only_for_metrics_labels_and_values_that_are_served(app: Penstock, registry: CollectorRegistry):
+    @app.task(queue="mail")
+    def send() -> None: ...
+
+    app.queue("mail").bound(jobs=5)
+    send.enqueue()
+    asyncio.run(Worker(app, WorkerSettings(burst=True)).run())
+    with app.lock("a"):
+        pass
+    labels: dict[str, dict[str, set[str]]] = {}
+    for family in text_string_to_metric_families(scraped_text(metrics(app, registry=registry))):
+        for sample in family.samples:
+            values = labels.setdefault(sample.name, {})
+            for label, value in sample.labels.items():
+                values.setdefault(label, set()).add(value)
+    board = json.loads((Path(__file__).parents[2] / "docs/grafana/penstock.json").read_text("utf-8"))
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    asked = [found for query in queries for found in re.findall(r"(penstock_\w+)(?:\{(.*?)\})?", query)]
+    assert len(asked) > 20
+    for name, selector in asked:
+        for label, values in re.findall(r'(\w+)!?=~?"(.*?)"', selector):
+            wanted = set() if values == "$queue" else set(values.split("|"))
+            assert wanted <= labels[name][label], (name, label)
+        assert name in labels
 
 
 def test_no_bucket_between_5_ms_and_a_minute_is_much_wider_than_the_one_before():
