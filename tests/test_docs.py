@@ -42,6 +42,8 @@ ELSEWHERE = re.compile(r"[a-z][a-z+.-]*:|#|//", re.IGNORECASE)
 TEST = re.compile(r"([\w./-]+\.py)::([\w:]+)")
 CATALOGUE = re.compile(r"^ {4}((?:\w+\.(?:py|lua)(?:, )?)+)(?= {2,}|$)", re.MULTILINE)
 MODULE = re.compile(r"`([\w/]+\.(?:py|lua))`")
+# `Signature.encode` (`jobs/signature.py`), or: `Task.enqueue` is in `jobs/task.py`
+DEFINED = re.compile(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`(?:\s+is)?(?:\s+in)?\s+\(?`([\w/]+\.(?:py|lua))`")
 
 # The modules that users import from, besides `penstock` itself.
 PUBLIC_MODULES = {
@@ -161,6 +163,15 @@ def tour_faults(text: str, modules: set[str]) -> list[str]:
     ]
 
 
+def misplaced_names(text: str, source: Path) -> list[str]:
+    """Names that the tour places in a file that does not have them."""
+    return [
+        f"the tour says that {name} is in {path}"
+        for name, path in DEFINED.findall(text)
+        if not re.search(rf"\b{name.rpartition('.')[2]}\b", (source / path).read_text("utf-8"))
+    ]
+
+
 def catalogue_faults(text: str, modules: set[str]) -> list[str]:
     """The docstring of a folder must name each of its modules at the start of a line, and no others."""
     named = {name for line in CATALOGUE.findall(text) for name in line.split(", ")}
@@ -246,6 +257,12 @@ def test_the_tour_names_only_modules_that_exist():
     assert tour_faults(TOUR.read_text("utf-8"), MODULES) == []
 
 
+def test_the_tour_finds_each_name_where_it_looks():
+    text = TOUR.read_text("utf-8")
+    assert misplaced_names(text, SOURCE) == []
+    assert len(DEFINED.findall(text)) > 10
+
+
 @pytest.mark.parametrize("folder", FOLDERS_OF_SOURCE, ids=str)
 def test_the_docstring_of_a_folder_names_its_modules(folder: Path):
     tree = ast.parse((SOURCE / folder / "__init__.py").read_text("utf-8"))
@@ -270,6 +287,12 @@ def test_a_module_that_a_page_or_a_folder_does_not_name_is_found():
         "row.py is not named",
         "job.py does not exist",
     ]
+
+
+def test_a_name_that_has_moved_is_found(tmp_path: Path):
+    (tmp_path / "lane.lua").write_text("function lane.push(entry)")
+    assert misplaced_names("`lane.push` (`lane.lua`), `lane.push(…)` is in `lane.lua`", tmp_path) == []
+    assert misplaced_names("`lane.take` in `lane.lua`", tmp_path) == ["the tour says that lane.take is in lane.lua"]
 
 
 def test_floors_are_read_from_the_drawing():
