@@ -119,10 +119,13 @@ def test_locks_exclude_and_semaphores_keep_their_limit_under_failures(processes:
 
 def test_the_proof_for_a_users_own_server(start: Callable[..., Server]):
     with Penstock(start().address) as app:
-        proof = prove(app, seconds=1.5)
-        assert proof.violations == []
-        assert proof.locks > 10
-        assert proof.permits > 10
+        for seconds in (1.5, 6, 24):  # on a busy machine, few of the requests are granted in the first
+            proof = prove(app, seconds=seconds)
+            assert proof.violations == []
+            if proof.locks > 10 and proof.permits > 10:
+                break
+        else:
+            pytest.fail(f"few of the requests were granted: {proof}")
 
 
 # --- histories with faults ---

@@ -17,6 +17,7 @@ import pytest
 from penstock.driver.library import (
     add_command,
     log_in,
+    log_in_only_once,
     log_in_option,
     open_socket,
     pipeline_commands,
@@ -92,8 +93,11 @@ async def test_connection_connect_func_and_on_connect(library: str, server: Serv
 
     (name,) = log_in_option(library)
     module = import_module(f"{library}.asyncio.connection")
-    connection = module.UnixDomainSocketConnection(path=str(server.socket), **{name: note})
+    connection = module.UnixDomainSocketConnection(path=str(server.socket), client_name="ada", **{name: note})
+    log_in_only_once(connection)
+    server.client.config_resetstat()
     await connection.connect()
+    assert server.client.info("commandstats")["cmdstat_client|setname"]["calls"] == 1, "logged in more than once"
     assert called == [connection], name
     assert "writelines" in vars(connection._writer)
     await connection.send_command("PING")

@@ -6,6 +6,7 @@ import gc
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,7 +82,10 @@ async def test_a_connection_in_use_survives_the_closing_of_the_idle_ones(face: s
     await until(lambda: len(clients()) == 1)  # the test's own
 
 
-async def test_asyncio_reports_nothing_about_a_connection_that_was_reset(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("is_unix", [False, True], ids=["tcp", "unix"])
+async def test_asyncio_reports_nothing_about_a_connection_that_was_reset(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_unix: bool
+):
     """It would log "Future exception was never retrieved" when the connection's objects are collected.
 
     asyncio has a guard against that, which comes too late if the future is collected before the protocol.
@@ -89,7 +93,10 @@ async def test_asyncio_reports_nothing_about_a_connection_that_was_reset(monkeyp
     monkeypatch.delattr(asyncio.StreamReaderProtocol, "__del__")
     faults = list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
-    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as threads:
+    with socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET) as server, ThreadPoolExecutor() as threads:
+        server.bind(str(tmp_path / "s") if is_unix else ("127.0.0.1", 0))
+        server.listen()
+        address = f"unix://{tmp_path / 's'}" if is_unix else f"valkey://127.0.0.1:{server.getsockname()[1]}"
 
         def reset_each() -> None:
             with contextlib.suppress(OSError):  # the test has ended
@@ -99,7 +106,7 @@ async def test_asyncio_reports_nothing_about_a_connection_that_was_reset(monkeyp
                     accepted.close()  # with unread bytes, so it is a reset
 
         threads.submit(reset_each)
-        driver = FaceDriver("aio", f"valkey://127.0.0.1:{server.getsockname()[1]}", replace(QUICK, give_up_after=0.5))
+        driver = FaceDriver("aio", address, replace(QUICK, give_up_after=0.5))
         with pytest.raises(ServerUnavailable):
             await driver.run(append("{reset}k", "x"))
         await driver.aclose()

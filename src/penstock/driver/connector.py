@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary, WeakMethod, WeakSet, WeakValueDictionary
 from penstock.config import Configuration
 from penstock.core.slots import Node
 from penstock.driver.address import ServerAddress, parse_address
-from penstock.driver.library import log_in_option, read_client, sentinel_clients
+from penstock.driver.library import log_in_only_once, log_in_option, read_client, sentinel_clients
 from penstock.driver.route import Route
 from penstock.errors import ConfigurationError
 from penstock.settings import Settings
@@ -200,9 +200,11 @@ class Connector:
         if face == "aio":
             options |= log_in_option(address.library)
         if address.is_unix:
-            return self._construct(
-                self._module(face, "connection"), "UnixDomainSocketConnection", {**options, "path": node[0]}
-            )
+            options |= {"path": node[0]}
+            connection = self._construct(self._module(face, "connection"), "UnixDomainSocketConnection", options)
+            if face == "aio":
+                log_in_only_once(connection)
+            return connection
         if address.tls:
             _check_files(options)
         options = {"socket_keepalive": True, "socket_keepalive_options": _KEEPALIVE} | options

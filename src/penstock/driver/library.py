@@ -1,7 +1,7 @@
 """The undocumented attributes of valkey-py and redis-py that the driver uses. Only this module touches them.
 
     of a blocking connection    `_sock`, its socket, and `_parser`, whose `_reader` parses in C where that is installed
-    of an asyncio connection    `_writer`, its `asyncio.StreamWriter`
+    of an asyncio connection    `_writer`, its `asyncio.StreamWriter`, and the hook `on_connect`
     of a pipeline               `command_stack` and `pipeline_execute_command`
     of a client                 its pool, the pool's arguments, the Sentinels and the nodes of a cluster
 
@@ -67,12 +67,25 @@ async def log_in(connection: Any) -> None:
     if (writer := stream_writer(connection)) is not None:
         guarded: Any = writer
         guarded.writelines = lambda data: writer.write(b"".join(data))
+    vars(connection).pop("on_connect", None)  # see `log_in_only_once`
     try:
         await connection.on_connect()
     except BaseException:
         if writer is not None:
             await end_writer(writer)
         raise
+
+
+def log_in_only_once(connection: Any) -> None:
+    """Let an asyncio connection over a unix socket log in only in `log_in`.
+
+    It would call `on_connect` before that as well, and forget its writer if that fails.
+    """
+    connection.on_connect = _not_yet
+
+
+async def _not_yet() -> None:
+    pass
 
 
 async def end_writer(writer: asyncio.StreamWriter) -> None:
