@@ -1,6 +1,8 @@
 """Each verb has two faces. Each face works where it belongs, and raises an error where it does not."""
 
 import inspect
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -28,6 +30,15 @@ async def test_a_blocking_verb_in_a_running_loop_raises_and_names_the_other(app:
     with pytest.raises(RuntimeError, match=r"put\(\) would block the running event loop: write `await ….put.aio\(…\)`"):
         app.queue("raw").put(1)
     assert (await app.queue("raw").count.aio()).ready == 0
+
+
+def test_a_thread_may_call_a_verb_while_another_imports_asyncio(apps: Apps, monkeypatch: pytest.MonkeyPatch):
+    """The threads of a program may be the first to import it. The module is there before it has its functions."""
+    with apps.make() as app:
+        assert app.queue("raw").count().ready == 0
+        monkeypatch.setitem(sys.modules, "asyncio", ModuleType("asyncio"))
+        assert app.queue("raw").count().ready == 0
+        monkeypatch.undo()
 
 
 def test_blocking_code_needs_no_loop(apps: Apps):

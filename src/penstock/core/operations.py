@@ -339,8 +339,10 @@ class BoundVerb(Generic[P, R_co]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the operation and block until its result is there. Raises RuntimeError inside a running event loop."""
-        # A program that has not imported asyncio runs no loop, and need not wait for that import (30 ms).
-        if (asyncio := sys.modules.get("asyncio")) is not None and asyncio._get_running_loop() is not None:
+        # A program that has not imported asyncio runs no loop, and need not wait for that import (30 ms). While another
+        # thread imports it, the module is there already, without its functions.
+        running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+        if running_loop is not None and running_loop() is not None:
             name = self._make.__name__
             raise RuntimeError(f"{name}() would block the running event loop: write `await ….{name}.aio(…)` here")
         answer: R_co = self._owner._driver.blocking.run(self._make(self._owner, *args, **kwargs))
