@@ -198,7 +198,7 @@ def test_every_scenario_has_a_summary(topic: str):
 
 @pytest.mark.parametrize(
     ("topic", "scenario"),
-    [("powers", "one-by-one"), ("waiting", "idle"), ("peers", "uncontended"), ("logs", "logs-count")],
+    [("waiting", "idle"), ("peers", "uncontended"), ("logs", "logs-count")],
 )
 def test_the_topics_of_developers_have_the_options_of_the_command(topic: str, scenario: str):
     words = [sys.executable, str(ROOT / "benchmarks" / "own.py"), topic, "--only", "none"]

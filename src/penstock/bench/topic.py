@@ -15,7 +15,9 @@ from penstock.errors import ConfigurationError
 Figures: TypeAlias = Generator[Figure, None, None]
 Measure: TypeAlias = Callable[[Rig], Figures]
 
-TOPICS = {name: f"penstock.bench.topics.{name}" for name in ("jobs", "completion", "locks", "messages", "files")}
+TOPICS = {
+    name: f"penstock.bench.topics.{name}" for name in ("jobs", "powers", "completion", "locks", "messages", "files")
+}
 """Name -> module. `benchmarks/own.py` adds those that only developers of Penstock measure."""
 
 

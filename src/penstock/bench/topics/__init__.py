@@ -2,6 +2,8 @@
 
 The modules of this folder, in reading order:
 
-    jobs.py, completion.py, locks.py, messages.py, files.py
-                          the scenarios of jobs
+    jobs.py               the scenarios of jobs
+    powers.py             what limits, unique keys, flows, children, output and seals cost beside plain jobs
+    completion.py, locks.py, messages.py, files.py
+                          the scenarios of the other components
 """
