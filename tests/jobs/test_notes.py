@@ -70,9 +70,10 @@ def calls(stand: Stand, call: Any) -> int:
 
 
 def test_a_job_that_reports_nothing_costs_no_command(stand: Stand):
-    stand.run(stand.bindings.enqueue(["a", record(), "b", record()]))
+    stand.put("a", "b", "c")
     (quiet,) = claim(stand, "w").claims
     (loud,) = claim(stand, "w", 2).claims
+    claim(stand, "other")  # the last job of a queue costs fewer commands
     claim(stand, "w", 3, notes=[(loud.token, notes("x"))])
     costs = [
         calls(stand, stand.bindings.turn("w", n, lease=10, want=0, settlements=[Settlement(one.token)]))
