@@ -8,6 +8,8 @@ import pytest
 from valkey.exceptions import ResponseError
 
 from penstock.driver.retrying import error_code
+from penstock.jobs.finished import read_block, rows_of
+from penstock.jobs.retention import Retention
 from tests.jobs.stand import FakeWorker, Stand, every_script, ids, record, settlement
 from tests.servers import Server
 
@@ -72,6 +74,27 @@ def test_running_work_is_claimed_renewed_and_finished(full: Stand):
     ).stale
     assert worker.settle_alone(claims[3], "bury", text="boom")
     assert full.counts() == "1 1 1 2"
+
+
+def test_jobs_end_on_a_full_server_and_leave_their_rows(full: Stand):
+    worker = FakeWorker(full, "w")
+    claims = {claim.id: claim for claim in worker.claim(9)}
+    by_token = {claim.token: claim for claim in claims.values()}
+    worker.turn(0, settlement(claims["a"]), rows=lambda done: rows_of(done, by_token, {}))
+    assert worker.settle_alone(claims["b"], "bury", text="x" * 5000)
+    assert worker.settle_alone(claims["j"], "drop", text="not needed")
+    assert full.run(full.bindings.cancel(["s"])) == ["cancelled"]
+    assert ended(full) == {"a": "completed", "b": "failed", "j": "dropped", "s": "cancelled", "dead": "failed"}
+    full.run(Retention(finished=0).store(full.bindings))
+    assert ended(full) == {}
+    assert not {"finished", "failed", "finished:blocks", "failed:blocks"} & full.dump().keys()
+
+
+def ended(stand: Stand) -> dict[str, str]:
+    """Id -> outcome of each row."""
+    found = [row for name in ("finished", "failed") for row in read_block("q", stand.dump().get(name, b"")) if row]
+    assert all(row.jobs == 1 for row in found)
+    return {row.id.partition(":")[2]: row.outcome for row in found}
 
 
 @pytest.mark.parametrize("name", sorted(every_script(Stand(None).bindings).keys() - ADDS_WORK))

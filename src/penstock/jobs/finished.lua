@@ -228,6 +228,15 @@ function finished.write(s)
   s.segments, s.purged = nil, nil
 end
 
+-- Deletes all rows. The numbers of blocks continue.
+--- uses: base
+--- seldom
+function finished.delete()
+  for _, list in ipairs({ _finished.ENDED, _finished.DIED }) do
+    redis.call("UNLINK", base .. list, base .. list .. ":blocks")
+  end
+end
+
 -- Some blocks before the one with the number `before` (0: from the open block on), the latest first: { now, number of
 -- the open block, block, … }. A block that is open has no `_block`. `limit`: how many blocks, up to 64.
 --- keys: base meta

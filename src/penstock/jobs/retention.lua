@@ -40,7 +40,8 @@ function retention.remove_dead(s, most, age)
   end
 end
 
--- Sets how much is kept, in the order of `retention`.
+-- Sets how much is kept, in the order of `retention`. Rows of a queue that keeps none are deleted at once, which is how
+-- an operator frees their memory on a full server.
 --- keys: base meta
 --- args: given: int, most_dead: int, dead_ms: int, most_results: int, most_finished: int, finished_ms: int
 --- flags: allow-oom
@@ -57,6 +58,7 @@ function script.set_retention(base, meta, given, most_dead, dead_ms, most_result
     classes = classes + _retention.SET
   end
   r[_row.RESULT_CLASSES] = classes
+  if most_finished == 0 then finished.delete() end
 end
 
 -- The numbers as `set_retention` takes them; an empty reply means that there is no limit.
