@@ -197,7 +197,12 @@ class Penstock(LockFactory):
         rest["tags"] = tags
 
         def register(chosen: Callable[..., Any]) -> Task[..., Any]:
-            label = str(getattr(chosen, "__name__", chosen)) if name is None else name
+            label = getattr(chosen, "__name__", None) if name is None else name
+            if label is None and callable(chosen):
+                raise ConfigurationError(
+                    f"app.task: a {type(chosen).__name__} has no name of its own: give it a name=…"
+                )
+            label = str(chosen) if label is None else label
             definition = Definition(label, chosen, queue, policy, timeout, result_ttl, isolate, self.middleware, **rest)
             task = make_task(definition, self.queue(queue))
             self.registry.add(definition)

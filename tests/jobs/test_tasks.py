@@ -123,6 +123,28 @@ def test_two_lambdas_of_one_line_need_two_names():
         app.task(refund)
 
 
+class Doubler:
+    def __call__(self, n: int) -> int:
+        return n
+
+
+@pytest.mark.parametrize("task", [partial(max, 1), Doubler()], ids=["partial", "object"])
+def test_what_has_no_name_needs_one(task: Any):
+    """Its text would have an address, which differs in each process."""
+    app = Penstock(NOWHERE)
+    with pytest.raises(ConfigurationError, match=r"has no name of its own: give it a name=…"):
+        app.task(task)
+
+
+def test_a_script_may_not_define_two_tasks_of_one_name_in_one_line():
+    """It has no spec, by which a module that is executed again is recognised."""
+    script: dict[str, Any] = {"__name__": "__main__", "app": Penstock(NOWHERE)}
+    with pytest.raises(ConfigurationError, match="two tasks are named '<lambda>'"):
+        exec("app.task(lambda n: n), app.task(lambda n: -n)", script)
+    for _ in range(2):  # a cell of a notebook may be executed again
+        exec("@app.task\ndef cell(n: int) -> int: return n", script)
+
+
 def test_one_method_may_be_registered_twice():
     app, bot = Penstock(NOWHERE), Bot()
     app.task(bot.act)

@@ -1,6 +1,9 @@
 """Unique tasks as programs use them, on both faces: keys from arguments, doubles, bulk calls, and bad input."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -68,6 +71,39 @@ async def test_different_values_never_make_one_key(app: Penstock, do: Do):
     assert len(set(jobs)) == len(calls)
     with pytest.raises(ConfigurationError, match="write something between the fields"):
         app.task(queue="q", unique=Unique("{a}{b}"), name="close")(pair._function)
+    await do(app.queue("q").purge)
+
+
+def test_the_key_of_a_set_is_the_same_in_every_process():
+    """The order of a set of texts depends on the process."""
+    script = """if True:
+        from penstock import Penstock, Unique
+        from penstock.jobs.constants import UNIQUE_KEY
+        from penstock.jobs.record import Record
+        task = Penstock("unix:///nowhere").task(queue="q", unique=Unique("{x}"))
+        @task
+        def f(x: set[str]) -> None: ...
+        print(Record(f.call({"a", "b", "c", "d", "e"}).draft()[1]).sections[UNIQUE_KEY])"""
+    keys = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for seed in "123"
+    }
+    assert len(keys) == 1, keys
+
+
+async def test_a_dict_in_a_key_has_no_order(app: Penstock, do: Do):
+    @app.task(queue="q", unique=Unique("{x}"))
+    async def f(x: dict[str, int]) -> None: ...
+
+    first = await do(f.enqueue, {"a": 1, "b": 2})
+    assert await do(f.enqueue, {"b": 2, "a": 1}) == first
+    assert await do(f.enqueue, {"b": 1, "a": 2}) != first
     await do(app.queue("q").purge)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.arguments import is_number, is_text, shown
@@ -183,10 +183,14 @@ class Definition:
 
     @cached_property
     def _execution(self) -> tuple[object, object]:
-        """The objects that are new if the function's module is executed again: its globals, and its spec or code."""
+        """The objects that are new if the function's module is executed again: its globals, and its spec or code.
+
+        A script and a notebook have no spec, but the code that runs: of the file, or of the cell.
+        """
         function = self._source if hasattr(self._source, "__globals__") else type(self._source).__call__
         module: dict[str, Any] = getattr(function, "__globals__", {})
-        return module, module.get("__spec__") or getattr(function, "__code__", None)
+        spec = module.get("__spec__")
+        return module, spec if spec is not None else _running_code(module) or getattr(function, "__code__", None)
 
     def is_replaced_by(self, other: Definition) -> bool:
         """Whether `other` is the same function, or the same `def` of a module that was executed again (a reload).
@@ -205,3 +209,13 @@ class Definition:
         code = getattr(function, "__code__", None)
         line = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
         return f"{function.__module__}.{getattr(function, '__qualname__', function)}{line}"
+
+
+def _running_code(module: dict[str, Any]) -> CodeType | None:
+    """The code of the module that is being executed; None if its execution has ended."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals is module and frame.f_code.co_name == "<module>":
+            return frame.f_code
+        frame = frame.f_back
+    return None

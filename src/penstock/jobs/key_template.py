@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+from penstock import codec
 from penstock.core.arguments import shown
 from penstock.errors import BadCall, ConfigurationError
+from penstock.models import fields_of
 
 LONGEST_KEY: Final = 200
 """Bytes of UTF-8."""
@@ -78,7 +80,7 @@ class KeyTemplate:
     def fill(self, value_of: Callable[[str], Any], tenant: str) -> str:
         """The key of one call. Raises BadCall if it is too long. `value_of`: the argument of this name."""
         key = "".join(
-            before + ("" if field is None else str(self._value(field, value_of, tenant)).translate(self._escapes))
+            before + ("" if field is None else self._text(field, value_of, tenant).translate(self._escapes))
             for before, field in self._sections
         )
         try:
@@ -90,6 +92,13 @@ class KeyTemplate:
                 f"{self._what}: the key {key[:40]!r}… has {size} bytes: at most {LONGEST_KEY}; use a digest of it"
             )
         return key
+
+    def _text(self, field: str, value_of: Callable[[str], Any], tenant: str) -> str:
+        """Equal values have equal texts in every process: the order of a set, and of a dict, is not part of them."""
+        value = self._value(field, value_of, tenant)
+        if isinstance(value, list | tuple | dict | set | frozenset) or fields_of(type(value)) is not None:
+            return codec.canonical(value, what=self._what).decode()
+        return str(value)
 
     def _value(self, field: str, value_of: Callable[[str], Any], tenant: str) -> Any:
         return tenant if field == TENANT and self.uses_tenant else value_of(field)
