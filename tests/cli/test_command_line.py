@@ -8,10 +8,11 @@ import sys
 import pytest
 
 import penstock
-from penstock import Penstock
+from penstock import Penstock, Rate
 from penstock.cli import COMMANDS
 from penstock.cli.exits import Exit, exit_for
 from penstock.errors import BadCall, ConfigurationError, JobFailed, PenstockError, ServerRefused, ServerUnavailable
+from tests.command_line import Command
 from tests.speed import scaled
 
 
@@ -151,3 +152,43 @@ def test_an_error_has_a_traceback_only_for_who_debugs(run):
 )
 def test_each_kind_of_error_has_its_exit_code(error, code):
     assert exit_for(error) == code
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("job output", "job output needs ID. See penstock job output --help"),
+        ("queue weigh mail --tenant acme", "queue weigh needs --weight. See penstock queue weigh --help"),
+        ("job ls --limit", "--limit needs a value. See penstock job ls --help"),
+        ("job ls --limit x", "--limit x: give a whole number. See penstock job ls --help"),
+        ("job ls --limit 0", "--limit 0: give at least 1. See penstock job ls --help"),
+        ("top --interval x", "--interval x: give a number. See penstock top --help"),
+        ("semaphore limit market x", "LIMIT x: give a whole number. See penstock semaphore limit --help"),
+        ("queue bound mail --jobs 0", "--jobs 0: give at least 1. See penstock queue bound --help"),
+        ("queue split mail --shards 99", "--shards 99: give at most 32. See penstock queue split --help"),
+        ("queue hold-limit mail crm --for 5", "--for '5': use a number and a unit, as in 90s, 15m, 12h, 7d or 2w. See"),
+        ("queue hold-limit mail crm --until noon", "--until noon: give a date, such as 2026-03-01T07:00:00+01:00. See"),
+        ("queue hold-limit mail crm --for 5s", "queue mail has no rate 'crm', and only a rate can be held"),
+        ("tenants ls", "there is no command 'tenants': `penstock queue show QUEUE --tenants 50` lists them"),
+        ("--url", "--url: give a value and a command after it"),
+        ("--url redis://x", "--url: give a command after it"),
+        ("--prefix=x", "--prefix=x: give a command after it"),
+    ],
+)
+def test_a_wrong_command_is_answered_in_words_of_the_command_line(
+    penstock: Command, shop: Penstock, words: str, said: str
+):
+    shop.queue("mail").put(1)
+    code, out, err = penstock(*words.split())
+    assert (code, out) == (Exit.USAGE, "")
+    assert err.startswith(f"penstock: {said}"), err
+
+
+def test_a_hold_of_more_than_a_year_is_refused(penstock: Command, shop: Penstock):
+    @shop.task(queue="mail", limit=Rate(5, per=60, name="crm"))
+    def send() -> None: ...
+
+    send.enqueue()
+    code, _, err = penstock("queue", "hold-limit", "mail", "crm", "--for", "900w")
+    assert code == Exit.USAGE
+    assert err == "penstock: --for: name a time that is ahead by the server's clock, at most a year\n"

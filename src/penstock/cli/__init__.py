@@ -57,12 +57,11 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.cli.exits import Exit, exit_for
-from penstock.errors import PenstockError
-from penstock.short_names import with_short_names
+from penstock.errors import ConfigurationError, PenstockError
 from penstock.worker.standard_streams import open_closed_streams, print_any_text
 
 if TYPE_CHECKING:
-    from cyclopts import App, CycloptsError
+    from cyclopts import App
 
 
 class Command(NamedTuple):
@@ -204,9 +203,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if "--debug" in words:
         words.remove("--debug")
         os.environ[DEBUG] = "1"
-    words = _options_last(words)
     try:
-        code = _run(words)
+        code = _run(_options_last(words))
         sys.stdout.flush()  # here, so that a reader that is gone is noticed before the interpreter ends
         return code
     except PenstockError as error:
@@ -224,6 +222,8 @@ def _options_last(words: list[str]) -> list[str]:
     moved: list[str] = []
     while words and words[0].partition("=")[0] in WHERE:
         n = 1 if "=" in words[0] else 2
+        if len(words) <= n:
+            raise ConfigurationError(f"{words[0]}: give {'a value and ' if n > len(words) else ''}a command after it")
         moved, words = [*moved, *words[:n]], words[n:]
     at = words.index("--") if "--" in words else len(words)
     return [*words[:at], *moved, *words[at:]]
@@ -271,8 +271,10 @@ def _run(words: list[str]) -> int:
             return int(import_module("penstock.cli.completion").complete(app, words))
         return int(app(words) or Exit.OK)
     except CycloptsError as error:
+        from penstock.cli.usage_errors import usage_error
+
         print(
-            f"penstock: {_usage_error(error)} See {' '.join(['penstock', *_matching(words), '--help'])}",
+            f"penstock: {usage_error(error)} See {' '.join(['penstock', *_matching(words), '--help'])}",
             file=sys.stderr,
         )
         return Exit.USAGE
@@ -287,15 +289,6 @@ def _run_plain_worker(words: list[str]) -> int | None:
         for name in (WITHOUT_CYCLOPTS, "penstock.cli.worker", "penstock.cli.parameter"):
             sys.modules.pop(name, None)  # they have been imported without cyclopts
         return None
-
-
-def _usage_error(error: CycloptsError) -> str:
-    from cyclopts import MissingArgumentError
-
-    argument = error.argument
-    if isinstance(error, MissingArgumentError) and argument and argument.required and argument.name.startswith("--"):
-        return f"{argument.name} NAME is missing."
-    return with_short_names(str(error))
 
 
 def _matching(words: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 from penstock.cli.ages import Age
 from penstock.cli.parameter import Parameter
 from penstock.cli.where import HERE, AsJson, Where
-from penstock.errors import ConfigurationError
+from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.limits import Concurrency, KeyUsage, Limit, Rate
 from penstock.ops.wording import age
 from penstock.terminal.tables import headings, show, show_list
@@ -105,7 +105,17 @@ def hold(
         raise ConfigurationError("say how long: one of --for, --until and --open")
     moment = for_ if until is None else until.astimezone()
     with where.open() as inspector:
-        inspector.queues.open(name).hold_limit(limit, key, moment)
+        queue = inspector.queues.open(name)
+        if limit not in {one.name for one in queue.limits() if one.per is not None}:
+            known = f"`penstock queue limits {name}` lists its limits"
+            raise ConfigurationError(f"queue {name} has no rate {limit!r}, and only a rate can be held: {known}")
+        try:
+            queue.hold_limit(limit, key, moment)
+        except BadCall:
+            option = "--until" if for_ is None else "--for"
+            raise ConfigurationError(
+                f"{option}: name a time that is ahead by the server's clock, at most a year"
+            ) from None
     of_key = f" for key {key}" if key else ""
     when = (
         "is open"

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Annotated, TypeAlias
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
 from rich.text import Text
 
 from penstock.cli.ages import Age
 from penstock.cli.owners import user_name
 from penstock.cli.where import HERE, AsJson, Where, Yes, confirm
 from penstock.errors import ConfigurationError
+from penstock.jobs.bounds import MOST
 from penstock.jobs.counts import Counts
+from penstock.jobs.keys import MOST_SHARDS
 from penstock.jobs.pauses import PausedScope
 from penstock.jobs.retention import Retention
 from penstock.ops.answers import QueueDetail
 from penstock.ops.wording import age, ago, many
 from penstock.terminal.tables import Kind, cell, headings, show, show_facts, show_json, show_list, show_table
+
+Bound: TypeAlias = Annotated[int | None, Parameter(validator=Number(gte=1, lte=MOST))]
+Shards: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1, lte=MOST_SHARDS))]
 
 
 def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -213,7 +222,7 @@ def keep(
     show(f"{name} keeps {_kept(kept)}.")
 
 
-def bound(name: str, /, *, jobs: int | None = None, per_tenant: int | None = None, where: Where = HERE) -> None:
+def bound(name: str, /, *, jobs: Bound = None, per_tenant: Bound = None, where: Where = HERE) -> None:
     """Refuse new jobs beyond a number of unfinished ones. Without an option there is no such bound.
 
     Programs that enqueue more get the error QueueFull. Jobs that are there stay, also beyond a new bound.
@@ -318,7 +327,7 @@ def _pause(pause: PausedScope, now: float) -> str:
     return f"{'paused' if pause.paused else 'resumed'} {ago(pause.since, now)} by {pause.by}"
 
 
-def split(name: str, /, *, shards: int, where: Where = HERE) -> None:
+def split(name: str, /, *, shards: Shards, where: Where = HERE) -> None:
     """Give a queue more shards, each in a cluster slot of its own, while programs use it. This cannot be undone.
 
     Jobs stay where they are. A tenant whose shard changes moves when its old shard has no job of it, dead letters
@@ -356,7 +365,7 @@ def weigh(name: str, /, *, tenant: str, weight: float, where: Where = HERE) -> N
     show(f"{tenant} of {name} has the weight {weight:g}.")
 
 
-def spread(name: str, /, *, tenant: str, shards: int, where: Where = HERE) -> None:
+def spread(name: str, /, *, tenant: str, shards: Shards, where: Where = HERE) -> None:
     """Spread the new jobs of one tenant over several shards, because it has more jobs than one shard can do.
 
     Its jobs have no order among each other from then on. Unique jobs, and jobs with limits, in flows or in batches,
