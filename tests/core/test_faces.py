@@ -32,6 +32,15 @@ async def test_a_blocking_verb_in_a_running_loop_raises_and_names_the_other(app:
     assert (await app.queue("raw").count.aio()).ready == 0
 
 
+async def test_a_blocking_loop_in_a_running_loop_raises_and_names_the_other(app: Penstock):
+    job = await app.queue("raw").put.aio(1)
+    chat = await app.chats.create.aio(["ada"])
+    loops: list[Any] = [job.output(), chat.reader("ada").follow(), app.files("log").receiver("a").lines()]
+    for one in loops:
+        with pytest.raises(RuntimeError, match="`for` would block the running event loop: write `async for` here"):
+            list(one)
+
+
 def test_a_thread_may_call_a_verb_while_another_imports_asyncio(apps: Apps, monkeypatch: pytest.MonkeyPatch):
     """The threads of a program may be the first to import it. The module is there before it has its functions."""
     with apps.make() as app:

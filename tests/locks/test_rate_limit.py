@@ -349,8 +349,9 @@ def test_a_value_of_the_wrong_type_gets_one_clear_error(value: Any):
             continue
         with pytest.raises(ValueError, match=rf"^rate_limit\({option}="):
             app.rate_limit("x", **{"limit": 3, "per": 60, option: value})
-    with pytest.raises(ValueError, match=r"rate limit 'x': n=.* is never allowed at once; from 1 to 3"):
-        RateLimit.try_acquire.operation(app.rate_limit("x", limit=3, per=60), value)
+    if value is not None:
+        with pytest.raises(ValueError, match=r"rate limit 'x': n=.* is never allowed at once; from 1 to 3"):
+            RateLimit.try_acquire.operation(app.rate_limit("x", limit=3, per=60), value)
 
 
 # --- against the definition ---
@@ -425,6 +426,15 @@ async def test_a_cost_is_given_at_acquire_or_for_the_block(rate: Make, do: Do):
         RateLimit.acquire.operation(rate(10), cost=11)
     with pytest.raises(ValueError, match="cost=11 is never allowed at once; from 1 to 10"):
         rate(10, cost=11)
+
+
+async def test_a_request_without_a_number_has_the_cost_of_the_limit(rate: Make, do: Do):
+    assert (await do(rate(10, cost=2.5).acquire)).remaining == 7
+    assert (await do(rate(10, cost=2.5).try_acquire)).remaining == 4
+    assert (await do(rate(10, cost=2.5).acquire, 1)).remaining == 3
+    assert (await do(rate(10, cost=2.5).try_acquire, cost=2)).remaining == 1
+    with pytest.raises(ValueError, match=r"its cost follows from the arguments of a call, .* call acquire\(cost=…\)"):
+        await do(rate(10, cost="{tokens}").acquire)
 
 
 async def _cost(prompt: str) -> float:

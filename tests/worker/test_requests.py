@@ -1,6 +1,7 @@
 """An operator asks a worker to claim no more jobs, or to stop."""
 
 import asyncio
+from typing import Any
 
 import anyio
 import pytest
@@ -38,6 +39,14 @@ async def test_a_quiet_worker_finishes_its_jobs_and_claims_no_more(app: Penstock
         async with running_worker(app, concurrency=1) as other:
             assert other.name == worker.name, "both are in this process"
             assert await second.result.aio(timeout=scaled(10)) == 1
+
+
+async def test_the_name_of_a_worker_is_a_text(app: Penstock):
+    await app.queue("q").put.aio(1)
+    ask: Any = Inspector(app).workers
+    for verb in ("quiet", "stop", "show"):
+        with pytest.raises(ValueError, match=rf"{verb}\(name=5\): the name of a worker"):
+            await getattr(ask, verb).aio(5)
 
 
 async def test_a_process_that_retires_is_quiet_already_and_still_ends(app: Penstock):

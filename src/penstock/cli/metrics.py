@@ -107,4 +107,4 @@ def _check_installed() -> None:
     try:
         import prometheus_client  # noqa: F401
     except ImportError:
-        raise ConfigurationError("--metrics-port needs prometheus-client: pip install 'penstock[prometheus]'") from None
+        raise ConfigurationError("metrics need prometheus-client: pip install 'penstock[prometheus]'") from None

@@ -329,6 +329,20 @@ class HasDriver(Protocol):
     def _driver(self) -> Driver: ...
 
 
+def is_in_loop() -> bool:
+    """Whether this thread runs an event loop, which a blocking call would block."""
+    # A program that has not imported asyncio runs no loop, and need not wait for that import (30 ms). While another
+    # thread imports it, the module is there already, without its functions.
+    running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    return running_loop is not None and running_loop() is not None
+
+
+def refuse_for_in_loop() -> None:
+    """Raise RuntimeError where a `for` over what is yet to come would block the running event loop."""
+    if is_in_loop():
+        raise RuntimeError("`for` would block the running event loop: write `async for` here")
+
+
 class BoundVerb(Generic[P, R_co]):
     __slots__ = ("_make", "_owner", "__wrapped__")
 
@@ -339,10 +353,7 @@ class BoundVerb(Generic[P, R_co]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the operation and block until its result is there. Raises RuntimeError inside a running event loop."""
-        # A program that has not imported asyncio runs no loop, and need not wait for that import (30 ms). While another
-        # thread imports it, the module is there already, without its functions.
-        running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
-        if running_loop is not None and running_loop() is not None:
+        if is_in_loop():
             name = self._make.__name__
             raise RuntimeError(f"{name}() would block the running event loop: write `await ….{name}.aio(…)` here")
         answer: R_co = self._owner._driver.blocking.run(self._make(self._owner, *args, **kwargs))

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar
 
-from penstock.core.operations import Driver, Operation, verb
+from penstock.core.operations import Driver, Operation, refuse_for_in_loop, verb
 from penstock.errors import BlocksMissed, ChannelRestarted, FileDamaged, FileNotSaved, FilesError
 from penstock.files.bindings import ChannelBindings
 from penstock.files.dead_files import FileFailure
@@ -135,6 +135,7 @@ class ReceiverStream(Generic[T]):
         raise NotImplementedError
 
     def __iter__(self) -> ReceiverStream[T]:
+        refuse_for_in_loop()
         return self
 
     def __next__(self) -> T:

@@ -17,7 +17,7 @@ import msgspec
 
 from penstock import codec, sealing
 from penstock.core.arguments import check_wait, check_whole, shown
-from penstock.core.operations import Driver, Listen, Operation, RoundTrip, Wait, verb
+from penstock.core.operations import Driver, Listen, Operation, RoundTrip, Wait, refuse_for_in_loop, verb
 from penstock.errors import BadCall, JobNotFound, SealError
 from penstock.jobs.constants import KEPT_CHUNKS
 from penstock.settings import Seal
@@ -270,6 +270,7 @@ class JobOutput:
         return page
 
     def __iter__(self) -> JobOutput:
+        refuse_for_in_loop()
         return self
 
     def __next__(self) -> OutputPart:

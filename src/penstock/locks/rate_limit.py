@@ -79,17 +79,17 @@ class RateLimit:
         capacity = self.burst if kind == "bucket" else limit
         self._max_units = capacity if kind == "bucket" else min(limit, MAX_WINDOW_REQUEST)
         if isinstance(cost, int | float):
-            self._units(1, cost)
+            self._units(None, cost)
         self.bindings = RateLimitBindings(keys, kind, capacity=capacity, limit=limit, per=per)
 
     def __repr__(self) -> str:
         return f"<rate limit {self.name!r}: {self.limit} in {self.per:g} s>"
 
     @verb
-    def try_acquire(self, n: int = 1, *, cost: float | None = None) -> RoundTrip[Allowance]:
+    def try_acquire(self, n: int | None = None, *, cost: float | None = None) -> RoundTrip[Allowance]:
         """Use `n` units if they are allowed now, after the units of all requests that wait. Never waits.
 
-        `cost`: see `acquire`. One round trip; a call that the driver sends again counts once.
+        `n` and `cost`: see `acquire`. One round trip; a call that the driver sends again counts once.
         """
         n = self._units(n, cost)
         key = take_key()
@@ -102,10 +102,11 @@ class RateLimit:
 
     @verb
     def acquire(
-        self, n: int = 1, *, cost: float | None = None, wait: float | EllipsisType | None = ...
+        self, n: int | None = None, *, cost: float | None = None, wait: float | EllipsisType | None = ...
     ) -> Operation[Allowance]:
         """Wait until `n` units are allowed, in order of arrival, and use them.
 
+        n     units; without `n` and `cost`, the limit's own cost, which is 1 unless it was given
         cost  instead of `n`, for what is not counted in whole units: a part of one counts as one, and so does 0
         wait  seconds at most, None for ever; the limit's own `wait` if it is left out
 
@@ -184,15 +185,16 @@ class RateLimit:
             f"rate limit {self.name!r}, {self.limit} in {self.per:g} s: {why}", retry_after=reply.seconds
         )
 
-    def _units(self, n: int, cost: float | None) -> int:
+    def _units(self, n: int | None, cost: float | None) -> int:
         """The units that a request uses. Raises ValueError if that is never allowed."""
-        if cost is not None:
-            units = whole_units(cost)
-            if units is None or n != 1:
-                raise ValueError(f"rate limit {self.name!r}: cost={shown(cost)}: a number of units from 0, without n")
+        given = f"n={shown(n)}"
+        if n is None or cost is not None:
+            cost = self._fixed_cost() if cost is None else cost
+            given, units = f"cost={shown(cost)}", whole_units(cost)
+            if units is None or n is not None:
+                raise ValueError(f"rate limit {self.name!r}: {given}: a number of units from 0, without n")
             n = max(1, units)
         if not is_whole(n, 1, self._max_units):
-            given = f"n={shown(n)}" if cost is None else f"cost={shown(cost)}"
             raise ValueError(
                 f"rate limit {self.name!r}: {given} is never allowed at once; from 1 to {self._max_units:,}"
             )
@@ -203,12 +205,12 @@ class RateLimit:
     def __enter__(self) -> Allowance:
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("`with` would block the running event loop: write `async with` here")
-        return self.acquire(cost=self._fixed_cost())
+        return self.acquire()
 
     def __exit__(self, *_: object) -> None: ...
 
     async def __aenter__(self) -> Allowance:
-        return await self.acquire.aio(cost=self._fixed_cost())
+        return await self.acquire.aio()
 
     async def __aexit__(self, *_: object) -> None: ...
 
@@ -228,7 +230,7 @@ class RateLimit:
         return guard_calls(function, self, of_call)
 
     def _fixed_cost(self) -> float:
-        """What `with` uses. Raises ValueError if only a call of a decorated function has a cost."""
+        """What `with` and `acquire()` use. Raises ValueError if only a call of a decorated function has a cost."""
         if isinstance(self._cost, int | float):
             return self._cost
         raise ValueError(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.core.arguments import check_wait
-from penstock.core.operations import Driver, Operation, RoundTrip, verb
+from penstock.core.operations import Driver, Operation, RoundTrip, refuse_for_in_loop, verb
 from penstock.errors import BadCall
 from penstock.messages.bindings import LogBindings, default_on, new_beginning
 from penstock.messages.log import ask_until, check_limit, trim_rest
@@ -211,6 +211,7 @@ class Follow:
         return message
 
     def __iter__(self) -> Follow:
+        refuse_for_in_loop()
         return self
 
     def __next__(self) -> Message:

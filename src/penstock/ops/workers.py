@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterable
 from dataclasses import replace
 
+from penstock.core.arguments import shown
 from penstock.core.ids import is_gone
 from penstock.core.operations import Operation, verb
 from penstock.jobs.constants import NOTIFIED
@@ -50,6 +51,7 @@ class WorkerQuestioner(Questioner):
 
         Some round trips for each queue. Raises PenstockError if there is no such worker.
         """
+        _check_name("show", name)
         if queue is not None:
             shards = (yield from self._open(queue)).shards.current.known
         else:
@@ -82,6 +84,7 @@ class WorkerQuestioner(Questioner):
         return self._ask(name, "stop")
 
     def _ask(self, name: str, word: Word) -> Operation[WorkerRequest]:
+        _check_name(word, name)
         queues, known, notified = list[str](), set[str](), False
         for queue in sorted((yield from queue_names(self._prefix))):
             bindings, cursor, found = self._shard(queue).bindings, "0", list[bytes]()
@@ -113,6 +116,11 @@ class WorkerQuestioner(Questioner):
             found |= {worker.name for worker in some if worker.lease > 0}
             if cursor == "0":
                 return sorted(name for name in found if _runs_here(name))
+
+
+def _check_name(verb: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise ValueError(f"{verb}(name={shown(name)}): the name of a worker, such as 'web1:4711'")
 
 
 def joined_workers(queue: str, registered: Iterable[WorkerInfo]) -> list[WorkerInfo]:
