@@ -1,11 +1,13 @@
 """What the package says of itself on an index is what is tested."""
 
+import re
 import tomllib
 from pathlib import Path
 
 from tests.matrix import PYTHONS
 
-PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 CLASSIFIERS = PROJECT["classifiers"]
 
 
@@ -25,4 +27,18 @@ def test_only_systems_that_are_tested_are_named():
 
 def test_the_package_is_typed_and_says_so():
     assert "Typing :: Typed" in CLASSIFIERS
-    assert (Path(__file__).parents[2] / "src" / "penstock" / "py.typed").exists()
+    assert (ROOT / "src" / "penstock" / "py.typed").exists()
+
+
+def test_the_addresses_of_the_project_are_those_of_its_metadata():
+    urls = PROJECT["urls"]
+    site = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]
+    assert (site["site_url"], site["repo_url"]) == (urls["Documentation"], urls["Source"])
+    assert site["repo_url"].endswith("/" + site["repo_name"])
+    assert {urls[name].startswith(urls["Source"] + "/") for name in ("Changelog", "Issues")} == {True}
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+    for page in pages:
+        for address in re.findall(
+            r"https?://[\w.-]*(?:github|readthedocs)\.\w+/penstock[\w./-]*", page.read_text("utf-8")
+        ):
+            assert address.startswith((urls["Documentation"], urls["Source"])), f"{page.name} has {address}"
