@@ -603,6 +603,18 @@ def test_a_worker_shows_what_it_runs(shop, penstock):
     assert (code, "host:7" in err) == (Exit.FAILED, True)
 
 
+def test_a_worker_shows_what_it_runs_in_each_of_its_queues(shop, penstock):
+    registration = Registration("host:7", 10)
+    for name, jobs in (("a", 1), ("b", 2)):
+        shop.queue(name).put_many(range(jobs))
+        queue = shop.queue(name)
+        turn = queue.first.bindings.turn("inc", 1, lease=60, want=2, registration=registration)
+        queue._driver.blocking.run(turn)
+    _, out, err = penstock("worker", "show", "host:7")
+    assert "host:7 in queue b: 2 jobs of 10 at once" in out
+    assert (out.count("running"), err) == (3, "")
+
+
 @pytest.mark.parametrize(
     "words", [("--state", "gone"), ("--worker", "h:1", "--state", "dead"), ("--cursor", "x"), ("--older-than", "1y")]
 )

@@ -11,7 +11,7 @@ from penstock.core.ids import is_gone
 from penstock.core.operations import Operation, verb
 from penstock.jobs.constants import NOTIFIED
 from penstock.jobs.counts import WorkerInfo
-from penstock.jobs.job_list import Jobs
+from penstock.jobs.job_list import JobPage, Jobs
 from penstock.jobs.listing import JobFilter
 from penstock.jobs.shard_table import whole_name
 from penstock.jobs.worker_requests import Word, ask_workers, registrations
@@ -62,8 +62,16 @@ class WorkerQuestioner(Questioner):
         registrations = [worker for worker in known if worker.name == name and name]
         if not registrations:
             raise self._not_found("worker", name, sorted({worker.name for worker in known if worker.name}))
-        jobs = Jobs([self._shard(one.queue) for one in registrations], JobFilter(worker=name))
-        return WorkerDetail(name, registrations, (yield from jobs.page_operation(limit, None)))
+        page = JobPage([], None, 0, 0)
+        for registration in registrations:  # a page ends with its queue
+            if len(page.jobs) >= limit:
+                break
+            jobs = Jobs([self._shard(registration.queue)], JobFilter(worker=name))
+            more = yield from jobs.page_operation(limit - len(page.jobs), None)
+            page = JobPage(
+                page.jobs + more.jobs, more.cursor or page.cursor, page.examined + more.examined, page.of + more.of
+            )
+        return WorkerDetail(name, registrations, page)
 
     @verb
     def quiet(self, name: str) -> Operation[WorkerRequest]:
