@@ -17,7 +17,7 @@ from penstock.core.operations import RoundTrip
 from penstock.jobs.claims import Claim, Ending, Settlement, TurnReply
 from penstock.jobs.constants import FIELDS
 from penstock.jobs.durable_bindings import ChildRecord, ChildRow, StepBindings, suspension
-from tests.jobs.stand import Stand, problems_in, record, settlement, without_history
+from tests.jobs.stand import DELAYED, READY, Stand, problems_in, record, settlement, without_history
 from tests.simulation.histories import run_histories
 from tests.simulation.test_queue_model import Worker
 
@@ -56,6 +56,8 @@ class ChildHistory:
         self.of_child: dict[tuple[str, str], tuple[Parent, str]] = {}
         self.started: dict[tuple[str, str], int] = {}
         self.past: list[tuple[str, Worker, int, Claim]] = []
+        self.shared: set[tuple[str, str]] = set()
+        """Children that a listener waits for as well."""
         self.serial = self.calls = 0
 
     def run(self, steps: int) -> None:
@@ -66,7 +68,8 @@ class ChildHistory:
             *[self.deliver] * 4,
             self.wait,
             self.act_late,
-            self.cancel,
+            *[self.cancel] * 2,
+            self.wait_for_child,
         ]
         for _ in range(steps):
             self.random.choice(actions)()
@@ -196,10 +199,34 @@ class ChildHistory:
             )
             assert self.send("near", call) == -1
 
+    def wait_for_child(self) -> None:
+        """Somebody else waits for the result of a child, so that the end of its parent does not cancel it."""
+        if self.of_child:
+            queue, key = self.random.choice([*self.of_child])
+            bindings = self.stands[queue].bindings
+            if self.send(queue, bindings.result(key, "reader/1")).record is not None:
+                self.shared.add((queue, key))
+
     def cancel(self) -> None:
-        if self.random.random() < 0.3 and self.parents:
-            parent = self.random.choice([*self.parents.values()])
-            self.send("near", self.stands["near"].bindings.cancel([parent.id]))
+        """Cancel a parent. If it does not run, its children of the same queue are cancelled: those that wait, and that
+        nobody else waits for. Sometimes the reply is lost.
+        """
+        if not self.parents or self.random.random() < 0.5:
+            return
+        parent, stand = self.random.choice([*self.parents.values()]), self.stands["near"]
+        own = {key for queue, key in parent.steps.values() if queue == "near"}
+        before = {key: stand.state(key) for key in own}
+        call = stand.bindings.cancel([parent.id])
+        (word,) = self.send("near", call)
+        if self.random.random() < 0.3:
+            (again,) = self.send("near", call)
+            assert again == word
+        if word != "cancelled" or not any(before.values()):
+            return
+        for key in own:
+            shared = ("near", key) in self.shared
+            if before[key] in (READY, DELAYED):
+                assert (stand.state(key) == before[key]) == shared, f"{key} of the cancelled {parent.id}"
 
     # --- between the queues ---
 
