@@ -172,6 +172,9 @@ class ChildHistory:
         open_steps = [step for step, found in loaded.steps.items() if found.kind == "child"]
         if parent.steps and (open_steps or self.random.random() < 0.8):
             self.take("near", one, 0, Settlement(claim.token, suspension("", ""), "suspend", 0.0))
+            if self.random.random() < 0.3:  # while its children wait
+                self.wait_for_child()
+                self.cancel(parent)
         elif self.random.random() < 0.5:
             self.take("near", one, 0, settlement(claim, "retry", 0, "{}"))
         else:
@@ -201,19 +204,23 @@ class ChildHistory:
 
     def wait_for_child(self) -> None:
         """Somebody else waits for the result of a child, so that the end of its parent does not cancel it."""
-        if self.of_child:
-            queue, key = self.random.choice([*self.of_child])
+        for queue, key in [*self.of_child][-self.random.randint(1, 2) :]:
+            if self.stands[queue].state(key) not in (READY, DELAYED):
+                continue
             bindings = self.stands[queue].bindings
             if self.send(queue, bindings.result(key, "reader/1")).record is not None:
                 self.shared.add((queue, key))
 
-    def cancel(self) -> None:
+    def cancel(self, parent: Parent | None = None) -> None:
         """Cancel a parent. If it does not run, its children of the same queue are cancelled: those that wait, and that
         nobody else waits for. Sometimes the reply is lost.
         """
-        if not self.parents or self.random.random() < 0.5:
+        if parent is None and self.random.random() < 0.5:
             return
-        parent, stand = self.random.choice([*self.parents.values()]), self.stands["near"]
+        stand, parents = self.stands["near"], [parent] if parent else [*self.parents.values()]
+        if not parents:
+            return
+        parent = self.random.choice(parents)
         own = {key for queue, key in parent.steps.values() if queue == "near"}
         before = {key: stand.state(key) for key in own}
         call = stand.bindings.cancel([parent.id])
