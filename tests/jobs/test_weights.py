@@ -12,6 +12,7 @@ from penstock.jobs.limit_bindings import LimitBindings
 from penstock.jobs.limits import numbers
 from penstock.jobs.record import Record
 from penstock.jobs.row import read_row
+from tests.conftest import Do
 from tests.jobs.stand import FakeWorker, Stand, at_most, ids, per_second
 
 
@@ -184,6 +185,19 @@ def test_a_call_whose_cost_is_negative_or_no_number_is_refused(tokens: Any) -> N
 
     with pytest.raises(BadCall, match=r"limit api: the function that gives its cost gave .*: a cost is a number of u"):
         ask.call()
+
+
+async def test_a_cost_that_cannot_be_computed_raises_its_own_error_and_enqueues_nothing(app: Penstock, do: Do) -> None:
+    @app.task(queue="q", limit=Rate(100, per=1, name="api", cost=lambda words: 10 / words))
+    def ask(words: int) -> None: ...
+
+    with pytest.raises(ZeroDivisionError):
+        await do(ask.enqueue, 0)
+    with pytest.raises(ZeroDivisionError):
+        await do(app.enqueue_many, (ask.call(words) for words in (1, 0, 1)))
+    assert (await app.queue("q").count.aio()).waiting == 0
+    await do(ask.enqueue, 1)
+    assert (await app.queue("q").count.aio()).waiting == 1
 
 
 def test_a_cost_that_needs_another_parameter_is_refused() -> None:

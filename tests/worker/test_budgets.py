@@ -88,10 +88,24 @@ async def test_bad_holds_are_refused_with_what_to_do(app: Penstock, do: Do, cloc
     await sync.enqueue.aio()
     hold = app.queue("q").hold_limit
     past = datetime.fromtimestamp(clock.now - 1, UTC)
+    first, last = (one.replace(tzinfo=UTC) for one in (datetime.min, datetime.max))
     for date in (past, datetime.fromtimestamp(clock.now + 367 * 86_400, UTC)):
         with pytest.raises(BadCall, match=r"is past, or more than a year away, by the server's clock: to open"):
             await do(hold, "crm", "", date)
-    for until in (0, -1, float("nan"), True, "30", timedelta(seconds=1), datetime(2027, 1, 1), 4e7):
+    wrong = [
+        0,
+        -1,
+        4e7,
+        float("nan"),
+        float("inf"),
+        True,
+        "30",
+        timedelta(seconds=1),
+        datetime(2027, 1, 1),
+        first,
+        last,
+    ]
+    for until in wrong:
         with pytest.raises(
             BadCall, match=r"until=.*: seconds from now, up to a year; a date with a time zone; or None"
         ):
@@ -186,6 +200,7 @@ async def test_a_wrong_amount_is_refused(app: Penstock):
     @app.task(queue="q", limit=[Concurrency(5, name="pool"), Rate(100, per=1, name="crm")])
     async def sync() -> None:
         calls: list[tuple[str, Any]] = [("pool", 1), ("other", 1), ("crm", -1), ("crm", "7"), ("crm", float("nan"))]
+        calls += [("crm", True), ("crm", float("inf")), ("crm", None)]
         for name, units in calls:
             try:
                 await current().used.aio(name, units)
@@ -197,7 +212,7 @@ async def test_a_wrong_amount_is_refused(app: Penstock):
     assert "only a Rate can be held or booked" in errors[0]
     assert "its rates are: 'crm'" in errors[1]
     assert all("a number of units from 0 to 1,000,000,000" in error for error in errors[2:])
-    assert len(errors) == 5
+    assert len(errors) == 8
 
 
 @pytest.mark.parametrize(
