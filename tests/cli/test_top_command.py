@@ -39,6 +39,13 @@ def test_80_columns_show_every_heading_and_every_number():
     assert lines[3].split()[:2] == ["queue-002", "2"]
 
 
+def test_a_wide_display_and_the_tenants_have_durable_jobs_that_sleep():
+    assert "sleeping" in Screen().lines(rows(3), "title", "totals", 100, 24)[2].plain.split()
+    tenant: Row = {**dict.fromkeys(COLUMNS["tenants"], 1), "tenant": "acme"}
+    lines = [line.plain for line in Screen("tenants").lines([tenant], "title", "totals", 80, 24)]
+    assert lines[2].split() == ["tenant", "ready↓", "delayed", "sleeping", "parked", "waiting", "running", "dead"]
+
+
 def test_a_narrow_display_leaves_columns_out_but_no_digit():
     screen = Screen(sort="dead")
     lines = [line.plain for line in screen.lines(rows(3), "title", "totals", 40, 24)]

@@ -124,13 +124,15 @@ def _describe(queue: QueueDetail, now: float) -> None:
         lines = [
             (
                 t.name or "(no tenant)",
-                *(f"{n:,}" for n in (c.ready, c.delayed, c.parked, c.running, c.dead)),
+                *(f"{n:,}" for n in (c.ready, c.delayed, c.sleeping, c.parked, c.running, c.dead)),
             )
             for t in queue.largest
             for c in (t.counts,)
         ]
         show("")
-        numbers: dict[str, Kind] = dict.fromkeys(("ready", "delayed", "parked", "running", "dead"), "number")
+        numbers: dict[str, Kind] = dict.fromkeys(
+            ("ready", "delayed", "sleeping", "parked", "running", "dead"), "number"
+        )
         show_table({"tenant": "text", **numbers}, lines)
         if queue.tenants > len(queue.largest):
             all_examined = queue.tenants_examined >= queue.tenants

@@ -127,7 +127,7 @@ class Watch:
         """The rows of the view: one round trip for each queue, or those of `queue show` or `worker ls`."""
         if screen.view == "tenants":
             found = self._inspector.queues.show(screen.queue, tenants=TENANTS).largest
-            names = ("ready", "delayed", "parked", "running", "dead")
+            names = ("ready", "delayed", "sleeping", "parked", "running", "dead")
             return [
                 {
                     "tenant": one.name,
@@ -184,4 +184,5 @@ class Watch:
             "out/s": left,
             "fail/s": failed,
             "dead": counts.dead,
+            "sleeping": counts.sleeping,
         }

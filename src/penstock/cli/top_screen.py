@@ -24,8 +24,18 @@ COLUMNS: Final[dict[View, dict[str, int]]] = {
         "out/s": 7,
         "fail/s": 7,
         "dead": 6,
+        "sleeping": 9,
     },
-    "tenants": {"tenant": 0, "ready": 10, "delayed": 10, "parked": 10, "waiting": 9, "running": 10, "dead": 10},
+    "tenants": {
+        "tenant": 0,
+        "ready": 10,
+        "delayed": 9,
+        "sleeping": 9,
+        "parked": 8,
+        "waiting": 8,
+        "running": 8,
+        "dead": 8,
+    },
     "workers": {"worker": 0, "queue": 14, "jobs": 7, "at once": 8, "release": 14, "lease": 8},
 }
 """The headings of each view and their widths; the first column takes the rest."""
