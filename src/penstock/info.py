@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from penstock.completion.entry import EntryPage
     from penstock.files.bindings import ChannelInfo, ReceiverInfo
     from penstock.files.count_bindings import Totals
+    from penstock.files.download import FileProgress
     from penstock.files.lines import CutLine
     from penstock.files.saving import Saved
     from penstock.files.sender import Progress, Sent
@@ -101,6 +102,8 @@ __all__ += ["DeadMessage", "Gap"]
 _names.are_in("penstock.messages.message")
 __all__ += ["ChannelInfo", "ReceiverInfo"]
 _names.are_in("penstock.files.bindings")
+__all__ += ["FileProgress"]
+_names.are_in("penstock.files.download")
 __all__ += ["Totals"]
 _names.are_in("penstock.files.count_bindings")
 __all__ += ["CutLine"]

@@ -46,6 +46,10 @@ def prepare(app: Penstock) -> None:
         app.rate_limit(name, limit=10, per=3600, burst=4).acquire(3)
     app.mailbox(NASTY).post({"text": "hi"})
     app.chats.create(["ada", "bo"], sender="cy", message={"text": "hi"}, id="ops")
+    app.chats.get("ops").send("ada", {"text": NASTY, "more": LONG})
+    app.chats.get("ops").reader("bo").ack(app.chats.get("ops").reader("bo").pull()[0])
+    for contact in ("Zoë", ARABIC, NASTY[:100]):
+        app.contacts("user:17").touch(contact)
     app.directory("guild:9").add_many([("Ma Smith", "u2"), ("Ann", "u1"), ("名前", "u3")])
 
 

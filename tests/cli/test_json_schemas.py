@@ -94,6 +94,9 @@ def commands(shop: Penstock, tmp_path: Path) -> Iterator[dict[str, list[str]]]:
             "mailbox ls": [],
             "mailbox show": ["ada"],
             "chat ls": [],
+            "chat show": ["team"],
+            "contacts ls": [],
+            "contacts show": ["user:17"],
             "directory ls": [],
             "directory import": ["staff", "names.txt"],
             "directory complete": ["people", "em"],
@@ -165,7 +168,8 @@ def add_messages_and_names(shop: Penstock) -> None:
     ada = shop.mailbox("ada")
     ada.post("hello")
     ada.post("and again")
-    chat = shop.chats.create(members=["ada", "bo"])
+    chat = shop.chats.create(members=["ada", "bo"], id="team")
+    shop.contacts("user:17").touch("Zoë")
     chat.send("ada", "hello")
     people = shop.directory("people")
     people.add("Emil", id="u1")

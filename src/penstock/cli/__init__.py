@@ -32,8 +32,8 @@ The modules of this folder, in reading order:
     ages.py               ages as people type them
     job_outcomes.py       what became of jobs that a command acted on
     schedule.py           schedules
-    lock.py, directory.py, mailbox.py, chat.py
-                          locks, directories, mailboxes and chats
+    lock.py, directory.py, contacts.py, mailbox.py, chat.py
+                          locks, directories, contacts, mailboxes and chats
     coordination.py       semaphores, rate limits, read-write locks, elections, latches and barriers, from one table
     outbox.py, sql.py     calls that wait in a database, and its tables
     dashboard.py          serves the dashboard
@@ -126,6 +126,7 @@ COMMANDS = (
     Command("mailbox show", "penstock.cli.mailbox:show_one", "show one mailbox"),
     Command("mailbox unread", "penstock.cli.mailbox:unread", "mark a message, and all after it, as unread"),
     Command("chat ls", "penstock.cli.chat:ls", "list the chats, each with its reader that is furthest behind"),
+    Command("chat show", "penstock.cli.chat:show_one", "show one chat: its messages and who has read them"),
     Command("chat unread", "penstock.cli.chat:unread", "mark a message, and all after it, as unread for a member"),
     Command("directory ls", "penstock.cli.directory:ls", "list the directories and how many names they have"),
     Command("directory import", "penstock.cli.directory:import_", "add the names of a file, with a progress bar"),
@@ -137,6 +138,9 @@ COMMANDS = (
     Command("directory top", "penstock.cli.directory:top", "list the heaviest names with a prefix"),
     Command("directory get", "penstock.cli.directory:get", "show the name of an id"),
     Command("directory count", "penstock.cli.directory:count", "count the names with a prefix"),
+    Command("contacts ls", "penstock.cli.contacts:ls", "list the lists of contacts"),
+    Command("contacts show", "penstock.cli.contacts:show_one", "show the contacts of one list"),
+    Command("contacts rm", "penstock.cli.contacts:rm", "remove contacts from a list"),
     Command("files send", "penstock.cli.files:send", "send files, or their lines, to every receiver"),
     Command("files receive", "penstock.cli.files:receive", "save files, or print their lines"),
     Command("files ls", "penstock.cli.channels:ls", "list the channels, or show one"),

@@ -10,6 +10,7 @@ from penstock.ops.wording import age, ago, many, size
 from penstock.terminal.tables import headings, note, show, show_facts, show_json, show_list, show_table
 
 _CHANNELS = headings("channel:name", "bytes", "limit", "peak", "receivers", "behind:text", "sending", "state:text")
+_BEGUN = headings("receiver:name", "received", "of", "file:text")
 _RECEIVERS = headings("receiver:name", "behind", "seen", "state:text", "held by:text", "dead")
 
 
@@ -75,6 +76,11 @@ def _describe(one: ChannelInfo, now: float) -> None:
     if one.receivers:
         show("")
         show_table(_RECEIVERS, (_receiver(receiver, now) for receiver in one.receivers))
+    begun = [(receiver.name, file) for receiver in one.receivers for file in receiver.files]
+    if begun:
+        show("")
+        rows = [(name, size(file.received), size(file.size) if file.size else "", file.name) for name, file in begun]
+        show_table(_BEGUN, rows)
     for receiver in one.receivers:
         if receiver.dead_files:
             files = many(receiver.dead_files, "dead file")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.cli.where import HERE, AsJson, Where
-from penstock.ops.answers import ChatView
-from penstock.ops.wording import ago, many
-from penstock.terminal.tables import headings, show, show_list
+import json
 
+from penstock.cli.where import HERE, AsJson, Limit, Where
+from penstock.messages.chat import Member
+from penstock.ops.answers import ChatView, MessageView
+from penstock.ops.wording import ago, many
+from penstock.terminal.tables import headings, show, show_facts, show_json, show_list, show_table
+
+_READERS = headings("reader:name", "read up to", "unread", "seen")
+_MESSAGES = headings("number", "sender:name", "sent", "read by", "message:text")
 _COLUMNS = headings("chat:name", "readers", "messages", "kept", "bytes", "behind:text", "unread", "seen")
 
 
@@ -30,9 +35,54 @@ def _row(one: ChatView, now: float) -> tuple[str, ...]:
     known = (chat.id, f"{chat.readers:,}", f"{chat.last:,}", f"{chat.last - chat.first + 1:,}", f"{chat.bytes:,}")
     if last is None or not last.unread:
         return (*known, "", "", "")
-    reader = f"{last.name} ({last.device})" if last.device else last.name
-    seen = "never" if last.seen is None else ago(last.seen, now)
-    return (*known, reader, f"{last.unread:,}", seen)
+    return (*known, _name(last), f"{last.unread:,}", _seen(last, now))
+
+
+def _name(reader: Member) -> str:
+    return f"{reader.name} ({reader.device})" if reader.device else reader.name
+
+
+def _seen(reader: Member, now: float) -> str:
+    return "never" if reader.seen is None else ago(reader.seen, now)
+
+
+def show_one(chat: str, /, *, messages: Limit = 20, where: Where = HERE, as_json: AsJson = False) -> None:
+    """Show one chat: its readers, those furthest behind first, and its latest messages with how many have read them.
+
+    No reader's cursor moves.
+
+    Parameters
+    ----------
+    chat
+        The id of the chat.
+    messages
+        The most messages to show; fewer if they make up a megabyte.
+    as_json
+        Print one JSON document.
+    """
+    with where.open() as inspector:
+        found, now = inspector.messages.chat(chat, messages=messages), inspector.now()
+    if as_json:
+        return show_json(found)
+    kept = found.chat.last - found.chat.first + 1
+    show_facts({"chat": found.chat.id, "messages": f"{found.chat.last:,}, {kept:,} kept", "bytes": found.chat.bytes})
+    show("")
+    rows = [(_name(one), f"{one.read:,}", f"{one.unread:,}", _seen(one, now)) for one in found.readers]
+    show_table(_READERS, rows)
+    if found.messages:
+        show("")
+        of = len(found.readers)
+        lines = [
+            (f"{m.number:,}", m.sender, ago(m.at, now), f"{m.read_by:,} of {of:,}", _text(m)) for m in found.messages
+        ]
+        show_table(_MESSAGES, lines)
+    return None
+
+
+def _text(message: MessageView) -> str:
+    if message.event or message.redacted:
+        return f"({message.event or 'redacted'})"
+    return json.dumps(message.body, ensure_ascii=False, default=str)
 
 
 def unread(chat: str, member: str, message: str, /, *, device: str = "", where: Where = HERE) -> None:

@@ -16,6 +16,7 @@ from penstock.core.scripts import Library
 from penstock.errors import ChannelClosed, ChannelError, CountsRefused, NoReceiver, PenstockError, SentElsewhere
 from penstock.files.count_bindings import CountBindings
 from penstock.files.dead_files import DeadFileBindings
+from penstock.files.download import FileProgress, begun_files
 from penstock.files.records import ChannelRecord, as_record
 from penstock.files.replies import PutReply, ReceiveReply, ShareReply
 from penstock.messages.bindings import PULL_BYTES, ROW
@@ -138,6 +139,7 @@ class ReceiverInfo:
     holder  the process that receives, or the last one that did: host and pid
     dead    batches of lines that its aggregate could not count
     dead_files  files that it could not save
+    files   up to ten files that it has begun, as of its last acknowledgement
     """
 
     name: str
@@ -147,6 +149,7 @@ class ReceiverInfo:
     holder: str
     dead: int = 0
     dead_files: int = 0
+    files: tuple[FileProgress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,7 +441,7 @@ class ChannelBindings(CountBindings, DeadFileBindings):
         def read(reply: Sequence[Any]) -> ChannelInfo:
             _, _, last, first, size, limit, peak, patience, close_number, sending, rows = reply
             receivers = []
-            for name, cursor, seen, owner, dead, files in zip(*(rows[n::6] for n in range(6)), strict=True):
+            for name, cursor, seen, owner, dead, files, begun in zip(*(rows[n::7] for n in range(7)), strict=True):
                 state = "done" if cursor == -1 else "gone" if cursor < 0 else "reading"
                 behind = 0 if cursor == -1 else last - max(first - 1, cursor if cursor >= 0 else -2 - cursor)
                 holder = owner.decode().rpartition(" ")[2].split("/")
@@ -451,6 +454,7 @@ class ChannelBindings(CountBindings, DeadFileBindings):
                         ":".join(holder[1:3]) if owner else "",
                         dead,
                         files,
+                        begun_files(begun),
                     )
                 )
             return ChannelInfo(

@@ -270,7 +270,7 @@ function script.remove_receiver(base, state, caller, number, given, receiver)
 end
 
 -- Returns { "OK", now, top, first, bytes, limit, peak, patience or 0, number of the CLOSE record or 0, number of
--- uploads in progress, { receiver, cursor, seen, owner or "", number of dead batches, of dead files, … } } or
+-- uploads in progress, { receiver, cursor, seen, owner or "", number of dead batches, of dead files, state, … } } or
 -- { "GONE" }. A receiver that has received everything has the cursor -1; one that was passed over, -2 minus its cursor.
 --- keys: base state
 --- args: given: int
@@ -286,6 +286,7 @@ function script.info(base, state, given)
     rows[#rows + 1] = redis.call("HGET", base .. "owners", name) or ""
     rows[#rows + 1] = redis.call("HLEN", base .. "uncounted:" .. name)
     rows[#rows + 1] = dead[name] or 0
+    rows[#rows + 1] = redis.call("HGET", base .. "marks", name) or ""
   end
   local function add_all(key, cursor_of)
     local found = redis.call("ZRANGE", base .. key, 0, 999, "WITHSCORES")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -54,3 +56,30 @@ decode_state = msgspec.json.Decoder(ReceiverState).decode
 
 def encode_state(state: ReceiverState) -> str:
     return msgspec.json.encode(state).decode()
+
+
+MOST_BEGUN = 10
+"""Files of a receiver that an operator is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileProgress:
+    """A file that a receiver has begun and not finished.
+
+    received  bytes that it has acknowledged
+    size      bytes that are expected; 0 if that is not known, as for a log that is still written
+    """
+
+    name: str
+    received: int
+    size: int
+
+
+def begun_files(state: bytes) -> tuple[FileProgress, ...]:
+    """Some of the files in the state of a receiver, for an operator; none if the state is damaged."""
+    try:
+        downloads = decode_state(state).downloads.values() if state else ()
+    except msgspec.DecodeError:
+        return ()
+    begun = (FileProgress(one.name, one.offset, 0 if one.unpacked else one.size) for one in downloads)
+    return tuple(islice(begun, MOST_BEGUN))

@@ -159,6 +159,45 @@ class ChatView:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageView:
+    """A message as operators see it.
+
+    body       None if it was removed; a text that says why, if it cannot be opened
+    event      "edit" or "redact", if it reports that to the members; "" for a message
+    read_by    how many of the readers that are listed with it have read it or sent it
+    """
+
+    id: str
+    number: int
+    sender: str
+    at: float
+    body: object
+    event: str
+    edited: bool
+    redacted: bool
+    read_by: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChatDetail:
+    """A chat, up to a thousand of its readers, those that are furthest behind first, and its latest messages, newest
+    first. A reader has read each message up to the number `read`."""
+
+    chat: ChatInfo
+    readers: list[Member]
+    messages: list[MessageView]
+
+
+@dataclass(frozen=True, slots=True)
+class ContactsView:
+    """The names that a user used, the best first. `total`: how many there are."""
+
+    name: str
+    contacts: list[str]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class DirectoryView:
     """A directory, and how many names it has."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.app import Penstock
 from penstock.core.operations import Operation, verb
-from penstock.ops.answers import DirectoryView
+from penstock.ops.answers import ContactsView, DirectoryView
 from penstock.ops.probe import instance_names
 from penstock.ops.questioner import Questioner
 
@@ -27,3 +29,31 @@ class DirectoryQuestioner(Questioner):
         for name in (yield from instance_names(self._prefix, "directory")):
             views.append(DirectoryView(name, (yield from self.open(name).current_count())))
         return views
+
+    @verb
+    def contacts_names(self) -> Operation[list[str]]:
+        """The names of all lists of contacts, such as `user:17`, sorted. One round trip for each 1000 keys."""
+        return instance_names(self._prefix, "contacts")
+
+    @verb
+    def contacts(self, name: str, prefix: str = "", limit: int = 100) -> Operation[ContactsView]:
+        """A list of contacts: those that begin with `prefix`, by the rules with which it was made. It changes nothing.
+
+        One round trip for each 1000 contacts. Raises PenstockError for a list that is empty.
+        """
+        contacts = self._app.contacts(name)
+        everyone = yield from contacts.list.within()
+        if not everyone:
+            raise self._not_found("contacts", name, (yield from instance_names(self._prefix, "contacts")))
+        found = everyone[:limit]
+        if prefix:
+            found = yield from contacts.complete.within(prefix, limit)
+        return ContactsView(name, found, len(everyone))
+
+    @verb
+    def remove_contacts(self, name: str, contacts: Sequence[str]) -> Operation[int]:
+        """Remove contacts from a list. Returns how many were in it. One round trip for each."""
+        removed = 0
+        for contact in contacts:
+            removed += yield from self._app.contacts(name).remove.within(contact)
+        return removed

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 
-from penstock.core.operations import Operation, verb
-from penstock.errors import ChatGone
+from penstock.core.operations import Operation, Parallel, verb
+from penstock.errors import BadCall, ChatGone, SealError
 from penstock.messages.bindings import default_on
+from penstock.messages.chat import MAX_MEMBERS, ChatInfo, Member
 from penstock.messages.dead_messages import DeadMessages
 from penstock.messages.keys import LogKeys
 from penstock.messages.mailbox import MailboxInfo
-from penstock.ops.answers import ChatView
+from penstock.messages.message import Message
+from penstock.ops.answers import ChatDetail, ChatView, MessageView
 from penstock.ops.probe import instance_names
 from penstock.ops.questioner import Questioner
 
@@ -88,3 +90,34 @@ class MessageQuestioner(Questioner):
                 readers = yield chat.read_members(_READERS_COMPARED)
                 views.append(ChatView(info, max(readers, key=lambda one: one.unread, default=None)))
         return views
+
+    @verb
+    def chat(self, id: str, *, messages: int = 50) -> Operation[ChatDetail]:
+        """One chat with its readers and its latest messages, up to a megabyte of them. Two round trips.
+
+        It moves no cursor, and counts as no pull. Raises PenstockError for a chat that does not exist.
+        """
+        chat = self._app.chats.get(id)
+        try:
+            info, readers = yield Parallel((chat.read_info(), chat.read_members(MAX_MEMBERS)))
+            found = yield from chat.reader(readers[0].name).history.within(messages)
+        except ChatGone:
+            names = yield from instance_names(self._prefix, "chat", "state")
+            raise self._not_found("chat", id, [LogKeys.read(f"chat:{name}")[1] for name in names]) from None
+        return _chat_detail(info, readers, found)
+
+
+def _chat_detail(info: ChatInfo, readers: list[Member], messages: list[Message]) -> ChatDetail:
+    views = []
+    for one in reversed(messages):
+        read_by = sum(reader.read >= one.number or reader.name == one.sender for reader in readers)
+        about = (one.event or "", one.edited, one.redacted)
+        views.append(MessageView(one.id, one.number, one.sender, one.at, _body(one), *about, read_by))
+    return ChatDetail(info, readers, views)
+
+
+def _body(message: Message) -> object:
+    try:
+        return message.body
+    except (BadCall, SealError) as error:
+        return f"({error})"

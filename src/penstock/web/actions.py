@@ -91,6 +91,7 @@ DESTROYS = {
     "break",
     "stop_worker",
     "reset_rate",
+    "remove_contact",
     "remove_receiver",
     "bound",
     "hold_limit",
@@ -132,6 +133,7 @@ class Actions:
             "break": self.break_locks,
             "limit_semaphore": self.limit_semaphore,
             "reset_rate": self.reset_rate,
+            "remove_contact": self.remove_contact,
             "remove_receiver": self.remove_receiver,
             "move": self.move,
             "retry_files": self.retry_files,
@@ -311,6 +313,12 @@ class Actions:
     async def reset_rate(self, order: Order) -> Done:
         await self._ask.coordination.reset_rate_limit.aio(order.only_name())
         return Done(f"all units of {order.only_name()} are allowed again", "reset")
+
+    async def remove_contact(self, order: Order) -> Done:
+        if len(order.names) != 2:
+            raise ValueError("remove_contact needs the name of a list and a contact")
+        removed = await self._ask.directories.remove_contacts.aio(order.names[0], order.names[1:])
+        return _counted(removed, "contact", "removed")
 
     async def remove_receiver(self, order: Order) -> Done:
         channel, receiver = order.two_names()

@@ -30,6 +30,9 @@ MOST_TENANTS = 50
 
 MOST_DEAD_FILES = 200
 
+MOST_LISTS = 100
+"""Lists of contacts on their page."""
+
 MOST_SEARCHED = 5000
 """Jobs that one search examines, so that the page is there within 200 ms."""
 
@@ -74,6 +77,9 @@ class Questions:
             "/locks": self.locks,
             "/rates": self.rates,
             "/messages": self.messages,
+            "/chats/{id:path}": self.chat,
+            "/contacts": self.contacts,
+            "/contacts/{name:path}": self.contacts_of,
             "/files": self.files,
             "/dead-files": self.dead_files,
             "/directories": self.directories,
@@ -272,6 +278,22 @@ class Questions:
                 "now": await ask.now.aio(),
             }
         )
+
+    async def chat(self, request: Request) -> Response:
+        """A chat, its latest messages, and its readers: a message is read by those that have come to its number."""
+        found = await self._ask.messages.chat.aio(request.path_params["id"], messages=PAGE)
+        messages = [fields(one, body=body_text(one.body, self._mask)) for one in found.messages]
+        return Json(fields(found, messages=messages, now=await self._ask.now.aio()))
+
+    async def contacts(self, request: Request) -> Response:
+        """The lists of contacts whose names contain the text `q`."""
+        text = request.query_params.get("q", "").casefold()
+        names = [name for name in await self._ask.directories.contacts_names.aio() if text in name.casefold()]
+        return Json({"names": names[:MOST_LISTS], "total": len(names)})
+
+    async def contacts_of(self, request: Request) -> Response:
+        text = request.query_params.get("q", "")
+        return Json(await self._ask.directories.contacts.aio(request.path_params["name"], text, PAGE))
 
     async def files(self, request: Request) -> Response:
         return Json({"channels": await self._ask.files.channels.aio(), "now": await self._ask.now.aio()})

@@ -6,9 +6,9 @@ import { Toasts } from "./components.js";
 import { LANGUAGES, chooseLanguage, language, number, t } from "./text.js";
 
 /** Pages that belong to one of the navigation. */
-const PARTS = { queue: "overview", job: "jobs", deadfiles: "files" };
+const PARTS = { queue: "overview", job: "jobs", deadfiles: "files", chat: "messages" };
 
-const NAVIGATION = ["overview", "jobs", "tasks", "dead", "schedules", "workers", "locks", "rates", "messages", "files", "directories", "health"];
+const NAVIGATION = ["overview", "jobs", "tasks", "dead", "schedules", "workers", "locks", "rates", "messages", "files", "directories", "contacts", "health"];
 
 /** The page, its argument and its filters: #/queue/mail?offset=50 */
 function address() {

@@ -10,10 +10,20 @@ function left(row, speed) {
   return speed > 0 ? t("left-at", { n: rate(speed), age: age(row.behind / speed) }) : t("stands");
 }
 
+/** The files that a receiver has begun, each with its bytes, and how long the rest takes at the speed since the last answer. */
+function Begun({ row, speeds }) {
+  return row.files.map((file) => {
+    const speed = speeds[`${row.name} ${file.name}`], rest = file.size - file.received;
+    return html`<div><span class="mono">${file.name}</span> <span class="quiet">${file.size ? t("file-of", { n: size(file.received), of: size(file.size) }) : size(file.received)}${speed > 0 && html` · ${t("bytes-per-second", { n: size(speed) })}${rest > 0 && ` · ${t("due-in", { age: age(rest / speed) })}`}`}</span>
+      ${file.size > 0 && html`<div class="bar" aria-hidden="true"><i style=${{ width: `${Math.min(100, (100 * file.received) / file.size)}%` }}></i></div>`}</div>`;
+  });
+}
+
 function Receivers({ channel, now, speeds, mayAct, again }) {
   const columns = [
     [t("receiver"), (row) => mono(row.name)], [t("state"), (row) => t(`receiver.${row.state}`)],
     [t("behind"), (row) => t("records", { n: number(row.behind) }), "n"],
+    [t("file"), (row) => html`<${Begun} row=${row} speeds=${speeds} />`],
     [t("remaining"), (row) => left(row, speeds[row.name]), "n"],
     [t("dead-files"), (row) => (row.dead_files ? html`<a href=${`#/deadfiles/${encodeURIComponent(channel.name)}?receiver=${encodeURIComponent(row.name)}`}>${number(row.dead_files)}</a>` : "0"), "n"], [t("process"), (row) => mono(row.holder)], [t("heard-of"), (row) => seen(now, row.seen)],
   ];
@@ -23,7 +33,7 @@ function Receivers({ channel, now, speeds, mayAct, again }) {
 }
 
 /** How far the sender and each receiver of a channel are, to compare two answers. */
-const places = (channel) => ({ "": channel.last, ...Object.fromEntries(channel.receivers.map((row) => [row.name, channel.last - row.behind])) });
+const places = (channel) => ({ "": channel.last, ...Object.fromEntries(channel.receivers.flatMap((row) => [[row.name, channel.last - row.behind], ...row.files.map((file) => [`${row.name} ${file.name}`, file.received])])) });
 
 function speedsOf(channel, now, before) {
   const here = places(channel), seconds = before ? now - before.at : 0;

@@ -1,7 +1,7 @@
 // Mailboxes, chats, and the names of directories.
 
 import { html, useEffect, useState } from "./ui.js";
-import { Loading, Problem, Table, Tag, ask, mono, seen, teach, useAnswer } from "./components.js";
+import { Loading, Problem, Table, Tag, ask, link, mono, seen, teach, useAnswer } from "./components.js";
 import { number, size, t } from "./text.js";
 
 export function Messages() {
@@ -12,7 +12,7 @@ export function Messages() {
       [t("dead"), (row) => (row.dead ? html`<${Tag} state="bad">${number(row.dead)}<//>` : "0"), "n"], [t("last-number"), (row) => number(row.last), "n"],
       [t("kept"), (row) => size(row.bytes), "n"], [t("pulled"), (row) => seen(answer.now, row.pulled)]]} /></div>
     <div class="card"><h2>${t("chats")}</h2><${Table} label=${t("chats")} none=${teach(t("none.chats"), 'app.chats.create(["ada", "bo"], id="ops")')} rows=${answer.chats} by=${(row) => row.chat.id} columns=${[
-      [t("name"), (row) => mono(row.chat.id)], [t("members"), (row) => number(row.chat.readers), "n"],
+      [t("name"), (row) => link("chat", row.chat.id)], [t("members"), (row) => number(row.chat.readers), "n"],
       [t("kept-messages"), (row) => number(row.chat.last - row.chat.first + 1), "n"], [t("kept"), (row) => size(row.chat.bytes), "n"],
       [t("furthest-behind"), (row) => (row.last_reader?.unread ? html`${mono(row.last_reader.name)} <span class="quiet">${t("unread-n", { n: number(row.last_reader.unread) })}</span>` : t("nobody"))],
       [t("pulled"), (row) => (row.last_reader?.unread ? seen(answer.now, row.last_reader.seen) : "")]]} /></div>`}`;

@@ -1,5 +1,7 @@
 // The pages by their names in addresses.
 
+import { Chat } from "./chat.js";
+import { Contacts } from "./contacts.js";
 import { Dead } from "./dead.js";
 import { DeadFiles, Files } from "./files.js";
 import { Health } from "./health.js";
@@ -15,5 +17,5 @@ import { Workers } from "./workers.js";
 
 export const PAGES = {
   overview: Overview, queue: Queue, job: Job, jobs: Jobs, tasks: Tasks, dead: Dead, schedules: Schedules, workers: Workers, locks: Locks, rates: Rates,
-  messages: Messages, files: Files, deadfiles: DeadFiles, directories: Directories, health: Health,
+  messages: Messages, chat: Chat, contacts: Contacts, files: Files, deadfiles: DeadFiles, directories: Directories, health: Health,
 };
