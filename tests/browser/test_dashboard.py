@@ -52,6 +52,7 @@ PAGES = {
     "tasks": "flow",
     "jobs/odd": "completed",
     "jobs/long?tag=xxx": "searched",
+    "jobs/long?text=xxxxx": "searched",
     "dead/odd": "ValueError",
 }
 

@@ -33,6 +33,8 @@ class Matching:
         How their ids begin.
     tag
         One of their tags.
+    text
+        A text within a name or a value of their arguments. Not of jobs that have ended.
     older_than
         In their state for longer than this: 90s, 15m, 12h, 7d or 2w. Of delayed and sleeping jobs: enqueued longer ago.
     """
@@ -44,6 +46,7 @@ class Matching:
     worker: str | None = None
     id_prefix: str | None = None
     tag: str | None = None
+    text: str | None = None
     older_than: Age | None = None
 
     def wanted(self) -> Wanted:
@@ -55,6 +58,7 @@ class Matching:
             id_prefix=self.id_prefix or "",
             older_than=self.older_than or 0.0,
             tag=self.tag,
+            text=self.text or "",
         )
 
     def needed_queue(self) -> str:
@@ -73,6 +77,7 @@ class Matching:
                 ("worker", self.worker),
                 ("id prefix", self.id_prefix),
                 ("tag", self.tag),
+                ("text", self.text),
             )
             if value is not None
         ]
@@ -105,6 +110,8 @@ class Listed(Matching):
         How their ids begin.
     tag
         One of their tags.
+    text
+        A text within a name or a value of their arguments. Not of jobs that have ended.
     older_than
         In their state for longer than this: 90s, 15m, 12h, 7d or 2w. Of delayed and sleeping jobs: enqueued longer ago.
     since

@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias, TypedDict
 
 import msgspec
 
-from penstock.core.arguments import check_callback, check_number, check_whole, shown, utf8_size
+from penstock.core.arguments import check_callback, check_number, check_whole, is_text, shown, utf8_size
 from penstock.core.cursors import cursor_text, read_cursor, refused_cursor
 from penstock.core.operations import Driver, Operation, RoundTrip, Sleep, verb
 from penstock.errors import ConfigurationError
@@ -33,6 +33,8 @@ CHANGED_TOGETHER: Final = 100
 
 PER_SECOND: Final = 1000
 """Jobs that a bulk action changes in a second, by default. Other work continues meanwhile."""
+
+_LONGEST_TEXT: Final = 200
 
 _LONGEST_AGE: Final = 10 * 365 * 86400.0
 
@@ -112,6 +114,7 @@ class Wanted(TypedDict, total=False):
     id_prefix: str
     older_than: float
     tag: str | None
+    text: str
     since: float | None
     longer_than: float
 
@@ -124,6 +127,7 @@ def job_filter(
     id_prefix: str = "",
     older_than: float = 0.0,
     tag: str | None = None,
+    text: str = "",
     since: float | None = None,
     longer_than: float = 0.0,
 ) -> JobFilter:
@@ -145,22 +149,28 @@ def job_filter(
         "worker": worker or "",
         "id_prefix": id_prefix,
     }
-    for name, text in texts.items():
-        if not isinstance(text, str):
-            raise ConfigurationError(f"jobs({name}={shown(text)}): a text, or None for any")
-        utf8_size(f"jobs: {name}", text)
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise ConfigurationError(f"jobs({name}={shown(value)}): a text, or None for any")
+        utf8_size(f"jobs: {name}", value)
     check_number("jobs", "older_than", older_than, 0, _LONGEST_AGE, "seconds from 0")
     if tag is not None and not is_tag(tag):
         raise ConfigurationError(f"jobs(tag={shown(tag)}): {TAG_RULE}")
+    if not is_text(text, 0, _LONGEST_TEXT):
+        raise ConfigurationError(f"jobs(text={shown(text)}): a text of at most {_LONGEST_TEXT} characters")
     if not has_ended:
-        return JobFilter(None if state is None else known[str(state)], task, tenant, worker, id_prefix, older_than, tag)
+        stored = msgspec.json.encode(text).decode()[1:-1]
+        status = None if state is None else known[str(state)]
+        return JobFilter(status, task, tenant, worker, id_prefix, older_than, tag, stored)
+    if text:
+        raise ConfigurationError("jobs(text=…): for jobs that have not ended; of the others, no arguments are kept")
     if older_than:
         raise ConfigurationError("jobs(older_than=…): for jobs that have not ended; use since= or longer_than=")
     if since is not None:
         check_number("jobs", "since", since, 0, _LONGEST_AGE, "seconds from 0")
     check_number("jobs", "longer_than", longer_than, 0, _LONGEST_AGE, "seconds from 0")
     ended = FinishedFilter(str(state), task, tenant, worker, id_prefix, tag, since, longer_than)
-    return JobFilter(None, task, tenant, worker, id_prefix, 0.0, tag, ended)
+    return JobFilter(None, task, tenant, worker, id_prefix, 0.0, tag, ended=ended)
 
 
 class Cursor(msgspec.Struct, array_like=True, frozen=True):

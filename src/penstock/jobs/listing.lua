@@ -18,23 +18,23 @@
 _page = { LOOK = 1000, CHUNK = 100, FIRST = 4, CHUNK_BYTES = 131072, CHANGED = 100 }
 
 -- A page of the jobs that match. A filter is empty, or "=" and the value; `state_` is a letter, or empty. `older`: only
--- jobs that have been in their state for that many ms (a delayed one since its enqueue). With a `limit` of 0 matching
--- jobs are only counted. Returns { next cursor (empty: the source is done), examined, about how many jobs the source
--- has, matching, now, { incarnation, registration of the worker or false, … }, id, owner (empty: it does not run),
--- record without payload, … }. It may have some more rows than `limit`, because an HSCAN cannot continue in the middle
--- of a reply.
+-- jobs that have been in their state for that many ms (a delayed one since its enqueue). `text`: bytes in the
+-- payload. With a `limit` of 0 matching jobs are only counted. Returns { next cursor (empty: the source is done),
+-- examined, about how many jobs the source has, matching, now, { incarnation, registration of the worker or false, … },
+-- id, owner (empty: it does not run), record without payload, … }. It may have some more rows than `limit`, because an
+-- HSCAN cannot continue in the middle of a reply.
 --- keys: base meta
 --- args: given: int, source: str, cursor: str, limit: int, state_: str, tenant: str, task: str, prefix: str, older: int
---- args: tag: str
+--- args: tag: str, text: str
 --- flags: allow-oom
 --- frame: look
-function script.list_jobs(base, meta, given, source, cursor, limit, state_, tenant, task, prefix, older, tag)
+function script.list_jobs(base, meta, given, source, cursor, limit, state_, tenant, task, prefix, older, tag, text)
   local page = {
     budget = slice.of(_page.LOOK), limit = limit, examined = 0,
     matched = 0, rows = {},
     incarnations = {},
     state = state_, tenant = tenant ~= "" and _signed.name(tenant), task = task ~= "" and _signed.name(task),
-    prefix = prefix, tag = tag ~= "" and tag,
+    prefix = prefix, tag = tag ~= "" and tag, text = text,
     before = older > 0 and s.now - older or math.huge, runs = s.row[_row.RUNNING] > 0,
   }
   local following, of
@@ -374,4 +374,5 @@ function listing.matches(page, id, body, owner)
     and (page.prefix == "" or string.find(id, page.prefix, 1, true) == 1)
     and (not page.tenant or record.tenant(body) == page.tenant) and (not page.task or record.task(body) == page.task)
     and (not page.tag or record.has_tag(body, page.tag))
+    and (page.text == "" or string.find(record.payload(body), page.text, 1, true) ~= nil)
 end

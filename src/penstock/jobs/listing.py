@@ -22,6 +22,7 @@ from penstock.jobs.worker_requests import Registered, registrations
 class JobFilter:
     """The conditions for a job; None and empty values match every job. See `Queue.jobs`.
 
+    text   within a name or a value of the arguments, as JSON spells it
     ended  for rows of jobs that have ended, instead of the others
     """
 
@@ -32,6 +33,7 @@ class JobFilter:
     id_prefix: str = ""
     older_than: float = 0.0
     tag: str | None = None
+    text: str = ""
     ended: FinishedFilter | None = None
 
 
@@ -80,6 +82,7 @@ class ListingBindings:
             wanted.id_prefix,
             math.ceil(wanted.older_than * 1000),
             wanted.tag or "",
+            wanted.text,
         )
         return self._queue._call("list_jobs", args, _read_rows)
 

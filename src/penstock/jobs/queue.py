@@ -100,6 +100,7 @@ class Queue(QueueSettings, QueueLimits):
         id_prefix   how the id begins, with or without the name of the queue
         older_than  seconds that a job has been in its state at least; since its enqueue if it is delayed or sleeping
         tag         one of its tags
+        text        a text within a name or a value of its arguments; nothing matches in sealed ones
         since       seconds: only those that ended in the last ones
         longer_than seconds that the last run took at least
         """

@@ -28,6 +28,7 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
     id_prefix: str = ""
     older_than: float = 0.0
     tag: str | None = None
+    text: str = ""
     since: float | None = None
     longer_than: float = 0.0
 
@@ -40,6 +41,7 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
             id_prefix=self.id_prefix,
             older_than=self.older_than,
             tag=self.tag,
+            text=self.text,
             since=self.since,
             longer_than=self.longer_than,
         )

@@ -222,7 +222,7 @@ class Questions:
         chosen = read_filter(query)
         wanted = chosen.wanted()
         page = await self._ask.jobs.find.aio(queue, limit=PAGE, cursor=cursor, most=MOST_SEARCHED, **wanted)
-        if chosen.state is None and cursor is None and not chosen.older_than:
+        if chosen.state is None and cursor is None and not chosen.older_than and not chosen.text:
             wanted["state"] = ENDED
             ended = await self._ask.jobs.find.aio(queue, limit=PAGE, most=MOST_SEARCHED, **wanted)
             known = {one.id for one in page.jobs}  # a dead letter has a row as well

@@ -5,7 +5,7 @@ import { Ask, Loading, Problem, Table, Tag, act, ask, jobsLink, later, link, que
 import { age, number, t, time } from "./text.js";
 
 export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", sleeping: "", ready: "", parked: "", waiting: "", blocked: "warn", unknown: "", running: "good", completed: "good", dropped: "" };
-const FILTERS = ["state", "task", "tenant", "worker", "id_prefix", "older_than", "tag", "since"];
+const FILTERS = ["state", "task", "tenant", "worker", "id_prefix", "older_than", "tag", "text", "since"];
 const ENDED = ["ended", "completed", "failed", "cancelled", "expired", "dropped"];
 const SPANS = [[900, "last-quarter"], [3600, "last-hour"], [86400, "last-day"]];
 const SEARCHED = ["ended", "ready", "delayed", "sleeping", "parked", "waiting", "running", "dead", "completed", "cancelled", "expired", "dropped"];
@@ -57,7 +57,7 @@ function Form({ queue, queues, filter }) {
       ${SEARCHED.map((state) => html`<option value=${state} selected=${filter.get("state") === state}>${t(`status.${state}`)}</option>`)}</select></label>
     <label>${t("filter.since")}<select name="since"><option value="">${t("any-time")}</option>
       ${SPANS.map(([seconds, word]) => html`<option value=${seconds} selected=${Number(filter.get("since")) === seconds}>${t(word)}</option>`)}</select></label>
-    ${field("task", "text", names.tasks)}${field("tenant", "text", names.tenants)}${field("worker", "text", names.workers)}${field("tag")}${field("id_prefix")}${field("older_than", "number")}
+    ${field("task", "text", names.tasks)}${field("tenant", "text", names.tenants)}${field("worker", "text", names.workers)}${field("tag")}${field("text")}${field("id_prefix")}${field("older_than", "number")}
     <button class="main">${t("search")}</button></form>`;
 }
 
