@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from penstock.cli.exits import Exit
 from penstock.embedded import client as embedded
 from penstock.embedded import keeper
 from tests.servers import eventually
+from tests.speed import scaled
 
 
 @pytest.fixture
@@ -144,3 +147,13 @@ def test_a_program_with_another_server_is_noted(folder, penstock, monkeypatch):
     code, _, err = penstock("server", "start")
     assert code == Exit.OK
     assert "points programs to another server" in err
+
+
+def test_a_worker_of_two_processes_names_the_server_once(folder):
+    (folder / "tasks.py").write_text(
+        "from penstock import Penstock\napp = Penstock()\n@app.task\nasync def hi() -> None: ...\n"
+    )
+    command = [sys.executable, "-m", "penstock", "worker", "tasks:app", "--processes", "2", "--burst"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=scaled(60), check=False)
+    assert ended.returncode == Exit.OK
+    assert ended.stderr.count("the server in") == 1

@@ -251,6 +251,7 @@ class _Command:
         return Worker(self.app, self.settings, start_logging=self._start_logging)
 
     async def _run_as_child(self, status: SharedStatus) -> int:
+        logging.getLogger("penstock.embedded").setLevel(logging.WARNING)  # its supervisor has named the server
         if os.environ.pop(TRIAL_VARIABLE, None):
             from penstock.worker.trial_process import trial_worker
 

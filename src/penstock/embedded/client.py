@@ -57,7 +57,7 @@ _DAMAGED_DATA = re.compile(
     r"Bad file format|Unexpected end of file|Invalid AOF|Unable to obtain the AOF|[Ww]rong signature"
 )
 
-log = logging.getLogger("penstock")
+log = logging.getLogger("penstock.embedded")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
