@@ -118,12 +118,15 @@ end
 --- uses: base
 function wake.next_event(r, now)
   local due = r[_row.NEXT_DUE] > 0 and redis.call("ZRANGE", base .. "delayed", 0, 0, "WITHSCORES") or {}
-  if r[_row.NEXT_LEASE] <= now or not wake.marks(r)[_wake.ALONE] then
-    -- If the row was lost, the turn at this time must find the lease, or workers would take turns without a pause. The
-    -- only idle worker does without the exact time: it takes a turn too many ten seconds after its last job.
-    r[_row.NEXT_LEASE] = tonumber(redis.call("ZRANGE", base .. "leases", 0, 0, "WITHSCORES")[2]) or 0
+  local marks, ends = wake.marks(r), r[_row.NEXT_LEASE]
+  if ends <= now or not marks[_wake.ALONE] then
+    -- If the row was lost, the turn at this time must find the lease, or workers would take turns without a pause.
+    ends = tonumber(redis.call("ZRANGE", base .. "leases", 0, 0, "WITHSCORES")[2]) or 0
+    r[_row.NEXT_LEASE] = ends
+  elseif r[_row.RUNNING] == 0 then
+    ends = marks[_wake.ALONE_UNTIL] -- no job is lost with a lease, and the only idle worker takes a turn by then
   end
-  local at = math.min(tonumber(due[2]) or math.huge, r[_row.NEXT_LEASE] > 0 and r[_row.NEXT_LEASE] or math.huge)
+  local at = math.min(tonumber(due[2]) or math.huge, ends > 0 and ends or math.huge)
   if r[_row.NEXT_TICK] > 0 then at = math.min(at, r[_row.NEXT_TICK]) end
   local admission = r[_row.NEXT_ADMISSION]
   if admission and admission > 0 then at = math.min(at, admission) end
