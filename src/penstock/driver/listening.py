@@ -36,10 +36,18 @@ def _slot_tag(number: int) -> str:
 
 
 _making_tags = threading.RLock()
-# Otherwise a child could be forked while another thread holds the lock, which nobody would release in the child.
-os.register_at_fork(
-    before=_making_tags.acquire, after_in_parent=_making_tags.release, after_in_child=_making_tags.release
-)
+
+
+def _make_lock() -> None:
+    """A child may be forked while another thread holds the lock, which nobody would release in the child.
+
+    A hook before the fork would not do: this module may be imported by one, and the lock would be released unlocked.
+    """
+    global _making_tags  # noqa: PLW0603 - there is no other thread in a child
+    _making_tags = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_make_lock)
 
 
 @cache
