@@ -86,7 +86,7 @@ async def test_a_window_never_has_more_than_its_limit(app: Penstock, do: Do, ser
     await asyncio.gather(*(use() for _ in range(5)))
     stored = [at for _, at in server.client.zrange(limit.bindings.declared[0] + "window", 0, -1, withscores=True)]
     assert all(later - earlier >= 200_000 for earlier, later in zip(stored, stored[5:], strict=False))
-    assert 0.99 < moments[-1] - began < 15.0  # thirty units: five immediately, and five more every 0.2 s
+    assert 0.99 < moments[-1] - began < scaled(15)  # thirty units: five immediately, and five more every 0.2 s
 
 
 async def waiting(raw: Any, limit: RateLimit, waits: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
