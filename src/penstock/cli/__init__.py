@@ -37,6 +37,7 @@ The modules of this folder, in reading order:
     coordination.py       semaphores, rate limits, read-write locks, elections, latches and barriers, from one table
     outbox.py, sql.py     calls that wait in a database, and its tables
     dashboard.py          serves the dashboard
+    usage_errors.py       says what is wrong with a command
     completion.py         completion of commands by the shell
     owners.py             how commands name the processes that hold something
     channels.py           the channels of files

@@ -188,7 +188,7 @@ function wake.appoint(r, now)
 end
 
 -- Sends `text` to the worker that became idle last, as `sleepers.notify_last` does. Returns its address and until when
--- it is idle; nil if there is none.
+-- it is idle; nil if no worker is idle.
 --- (r: table, now: int, other: str | nil, text: str | nil) -> str | nil, int
 --- uses: base
 function wake.notify_last(r, now, other, text)
