@@ -28,7 +28,7 @@ _ELSEWHERE: Final = {
 
 
 def usage_error(error: CycloptsError) -> str:
-    """What is wrong, as a sentence with its full stop."""
+    """The mistake, as a sentence with its full stop."""
     match error:
         case MissingArgumentError():
             text = _missing(error)

@@ -132,7 +132,7 @@ class BlockingConnection:
             raise_if_interrupted(error)
             raise
         if isinstance(reply, Exception) and not is_error_reply(reply):
-            raise reply  # with it the server ends the connection, or serves nobody for a while
+            raise reply  # with it the server ends the connection, or serves no command for a while
         return reply
 
     def set_reply_timeout(self, seconds: float) -> None:

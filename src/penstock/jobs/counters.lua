@@ -152,7 +152,7 @@ function counters.write_alone(r, tenant, change)
     now, added = now + r[_count.BEFORE_READY + state], added + change[state]
     before = before + math.max(0, -change[state])
   end
-  -- What the tenant had at least, by what has left a state, is what the queue had.
+  -- If the jobs that have left a state are all that the queue had, the tenant had all of them.
   if now - added ~= before or (r[_row.PARKED] or 0) + (r[_row.DEPENDENT] or 0) + (r[_row.SLEEPING] or 0) > 0
     or change[_count.PARKED] or change[_count.DEPENDENT] or change[_count.SLEEPING] then return false end
   if now > 0 then

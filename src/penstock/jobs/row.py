@@ -6,7 +6,7 @@ import msgspec
 
 
 class Wake(msgspec.Struct, array_like=True, frozen=True):
-    """What the row has of the idle workers, in the order of `_wake` in wake.lua; False where it is not known."""
+    """The idle workers in the row, in the order of `_wake` in wake.lua; a value that is not known is False."""
 
     woken: float | bool
     woken_deputy: str | bool

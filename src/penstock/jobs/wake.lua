@@ -9,8 +9,7 @@
 -- timekeeper has not acted. If the process of either is gone, the script that finds it so appoints another worker at
 -- once.
 
--- What is known of the idle workers; each is false where it is not known. The first three are a `_woken` of
--- sleepers.lua.
+-- The idle workers; a value that is not known is false. The first three are a `_woken` of sleepers.lua.
 _wake = {
   WOKEN = 1,
   TIMEKEEPER = 4, -- the workers that watch the clock, and until when they are idle

@@ -230,7 +230,7 @@ class RateLimit:
         return guard_calls(function, self, of_call)
 
     def _fixed_cost(self) -> float:
-        """What `with` and `acquire()` use. Raises ValueError if only a call of a decorated function has a cost."""
+        """The cost for `with` and `acquire()`. Raises ValueError if only a call of a decorated function has a cost."""
         if isinstance(self._cost, int | float):
             return self._cost
         raise ValueError(

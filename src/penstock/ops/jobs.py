@@ -116,7 +116,7 @@ class JobQuestioner(Questioner):
     def output(
         self, job_id: str, *, after: str | None = None, last: int | None = None, wait: float | None = 0.0
     ) -> JobOutput:
-        """The chunks that a job emits, or its `last` ones; see `Job.output`. What the app cannot open is `Sealed`."""
+        """The chunks of a job, or its `last` ones; see `Job.output`. One that the app cannot open is `Sealed`."""
         job = self.open(job_id)
         return JobOutput(job.shard, job.key, after, wait, last=last, shows_sealed=True)
 

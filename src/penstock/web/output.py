@@ -1,4 +1,4 @@
-"""What a job emits, for its page: the newest chunks, further ones as they come, and earlier ones on demand."""
+"""The output of a job, for its page: the newest chunks, further ones as they come, and earlier ones on demand."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class Questions:
         return Json(shown)
 
     async def output(self, request: Request) -> Response:
-        """What a job emits; with `follow`, the answer waits some seconds for more."""
+        """The output of a job; with `follow`, the answer waits some seconds for more."""
         query = request.query_params
         job_id, after, before = request.path_params["id"], query.get("after"), query.get("before")
         follows = "follow" in query
