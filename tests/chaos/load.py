@@ -221,9 +221,8 @@ class WorkerWork(JobWork):
     kind = "worker"
 
     def __init__(self, app: Penstock, name: str, over: threading.Event) -> None:
-        Work.__init__(self, app, name, over)
+        super().__init__(app, name, over)
         self.note = switch_app.register(app, name)
-        self.completed = Counter[int]()
         self.durable: set[int] = set()
         self.doubts = 0
 
