@@ -115,8 +115,8 @@ def page(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator
 
 
 def is_fault(line: Any) -> bool:
-    """An answer 400 or 404 is one of ours, which the page reports."""
-    return line.type in {"error", "warning"} and not re.search("status of 40[04]", line.text)
+    """An answer 400 or 404 is one of ours, which the page reports; a 503 is of a test that refuses a request."""
+    return line.type in {"error", "warning"} and not re.search("status of (40[04]|503)", line.text)
 
 
 def go(page: Any, to: str) -> None:
@@ -549,6 +549,50 @@ def test_the_output_of_a_job_is_followed_and_read_backwards(page: Any):
     output.locator("summary").click()
     sync_api.expect(output.locator("details pre")).to_contain_text("<img src=x")
     sync_api.expect(output.locator("details pre")).to_contain_text("line 299 of attempt 1")
+
+
+def test_the_output_of_an_ended_job_is_fetched_to_its_end(page: Any):
+    def part(number: int, text: str, missed: int = 0) -> dict[str, Any]:
+        return {"id": f"{number}-1", "attempt": 1, "at": 1, "missed": missed, "text": text}
+
+    answers: list[Any] = [
+        {"parts": [part(2, "two\n")], "earlier": True, "ended": False},
+        None,
+        {"parts": [part(5, "five\n", missed=2)], "earlier": False, "ended": False},
+        {"parts": [part(6, "six\n")], "earlier": False, "ended": True},
+    ]
+    asked: list[str] = []
+    held: list[Any] = []
+
+    def answer(route: Any) -> None:
+        query = route.request.url.partition("?")[2]
+        asked.append(query)
+        if "before=" in query:
+            held.append(route)
+        elif found := answers.pop(0):
+            route.fulfill(json=found)
+        else:
+            route.fulfill(status=503, json={"error": "busy"})
+
+    page.route("**/api/output/**", answer)
+    go(page, "job/long:one")
+    output = page.locator("pre.output")
+    output.get_by_text("six").wait_for()
+    assert output.text_content() == "two\n(2 chunks are gone)\nfive\nsix\n"
+    assert asked == ["", "after=2-1", "after=2-1", "after=5-1"]
+    button = page.get_by_role("button", name="Earlier output")
+    button.dblclick()
+    while not held:
+        page.wait_for_timeout(20)
+    held.pop().fulfill(status=503, json={"error": "busy"})
+    page.wait_for_timeout(100)  # until the page knows that it may ask again
+    button.dblclick()
+    while not held:
+        page.wait_for_timeout(20)
+    held.pop().fulfill(json={"parts": [part(1, "one\n")], "earlier": False, "ended": False})
+    sync_api.expect(button).to_have_count(0)
+    assert output.text_content() == "one\ntwo\n(2 chunks are gone)\nfive\nsix\n"
+    assert asked[4:] == ["before=2-1"] * 2
 
 
 def test_dead_letters_are_deleted_one_by_one_and_by_filter(page: Any):

@@ -6,7 +6,7 @@ import { age, language, locale, number, say, t, time } from "./text.js";
 export async function ask(path) {
   const answer = await fetch(`api/${path}`);
   const found = await answer.json().catch(() => ({ error: answer.statusText }));
-  if (!answer.ok) throw new Error(found.error || answer.statusText);
+  if (!answer.ok) throw Object.assign(new Error(found.error || answer.statusText), { status: answer.status });
   return found;
 }
 

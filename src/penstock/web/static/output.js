@@ -1,4 +1,4 @@
-// What a job emits: the newest chunks, further ones while it runs, and earlier ones on demand.
+// What a job emits: the newest chunks, further ones until it has ended, and earlier ones on demand.
 
 import { html, useEffect, useRef, useState } from "./ui.js";
 import { Tag, ask } from "./components.js";
@@ -6,6 +6,7 @@ import { age, number, t } from "./text.js";
 
 const KEPT = 200000; // characters that the page keeps while it follows
 const PAUSE = 250; // ms between two answers, however fast chunks come
+const LATER = 2000; // ms until the page looks again: after a failure, while nobody sees it, and while the job waits
 
 const began = (part) => part.id.split("-")[1];
 
@@ -22,31 +23,52 @@ function newest(parts, room) {
 /** The output of a job: { parts, earlier, follows }, and a function that fetches what comes before. */
 function useOutput(job) {
   const [state, set] = useState({ parts: [], earlier: false, follows: false }), room = useRef(KEPT), last = useRef("");
+  const asks = useRef(false); // whether a request for earlier chunks is under way
   const path = `output/${encodeURIComponent(job.id)}`, runs = job.status === "running";
   useEffect(() => {
-    let ended = false, timer;
+    let ended = false, looked = last.current !== "", timer;
     const look = async () => {
-      if (document.hidden && last.current) { timer = setTimeout(look, 2000); return; }
+      if (document.hidden && looked) { timer = setTimeout(look, LATER); return; }
       const query = new URLSearchParams({ ...(last.current && { after: last.current }), ...(runs && { follow: "" }) });
-      let found;
-      try { found = await ask(`${path}?${query}`); } catch { found = null; }
+      let found, fault;
+      try { found = await ask(`${path}?${query}`); } catch (error) { fault = error; }
       if (ended) return;
-      if (!found) { set((old) => ({ ...old, follows: false })); return; } // there is no output any more
+      if (fault) {
+        set((old) => ({ ...old, follows: false }));
+        if (fault.status !== 404) timer = setTimeout(look, LATER); // 404: there is no output any more
+        return;
+      }
+      looked = true;
       const isFirst = !last.current;
       last.current = found.parts.at(-1)?.id ?? last.current;
       set((old) => {
-        const all = joined(old.parts, found.parts), parts = newest(all, room.current);
+        // What the earlier chunks are to be joined to must not go meanwhile.
+        const all = joined(old.parts, found.parts), parts = newest(all, asks.current ? Infinity : room.current);
         return { parts, earlier: (isFirst ? found.earlier : old.earlier) || parts.length < all.length, follows: runs && !found.ended };
       });
-      if (runs && !found.ended) timer = setTimeout(look, PAUSE);
+      // Also if the job does not run any more: one answer may not hold all that it emitted before its end.
+      if (!found.ended) timer = setTimeout(look, runs || found.parts.length ? PAUSE : LATER);
     };
     look();
     return () => { ended = true; clearTimeout(timer); };
-  }, [path, runs, job.deliveries]);
+  }, [path, job.status, job.deliveries]);
   const earlier = async () => {
-    const found = await ask(`${path}?before=${state.parts[0].id}`).catch(() => ({ parts: [], earlier: false }));
-    room.current += found.parts.reduce((total, part) => total + part.text.length, 0);
-    set((old) => ({ ...old, parts: [...found.parts, ...old.parts], earlier: found.earlier }));
+    if (asks.current) return;
+    asks.current = true;
+    const first = state.parts[0].id;
+    let found;
+    try {
+      found = await ask(`${path}?before=${first}`);
+    } catch (error) {
+      if (error.status === 404) found = { parts: [], earlier: false }; // else the button stays, to be tried again
+    }
+    asks.current = false;
+    if (!found) return;
+    set((old) => {
+      if (old.parts[0].id !== first) return old; // a click on what was drawn before these came, or a new job of this id
+      room.current += found.parts.reduce((total, part) => total + part.text.length, 0);
+      return { ...old, parts: [...found.parts, ...old.parts], earlier: found.earlier };
+    });
   };
   return [state, earlier];
 }
@@ -56,7 +78,7 @@ function Run({ parts }) {
   const place = useRef(), isAtEnd = useRef(true);
   useEffect(() => { if (isAtEnd.current) place.current.scrollTop = place.current.scrollHeight; }, [parts]);
   const scrolled = ({ target }) => { isAtEnd.current = target.scrollTop + target.clientHeight >= target.scrollHeight - 8; };
-  return html`<pre class="output" tabindex="0" ref=${place} onScroll=${scrolled}>${parts.map((part) => html`${part.missed > 0 && html`<i class="quiet">${t("output.missed", { n: number(part.missed) })}</i>\n`}${part.text}`)}</pre>`;
+  return html`<pre class="output" tabindex="0" ref=${place} onScroll=${scrolled}>${parts.map((part) => html`${part.missed > 0 && html`<i class="quiet">${t("output.missed", { n: number(part.missed) })}</i>${"\n"}`}${part.text}`)}</pre>`;
 }
 
 export function Output({ job }) {
