@@ -6,8 +6,9 @@ import pytest
 
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.durable_bindings import ChildRow, Recorded, StepBindings, suspension
+from penstock.jobs.retention import Retention
 from penstock.settings import MiB
-from tests.jobs.stand import START, FakeWorker, Stand, at_most, problems_in, record
+from tests.jobs.stand import START, FakeWorker, Stand, at_most, problems_in, record, settlement
 
 
 @pytest.fixture
@@ -232,6 +233,18 @@ def test_a_damaged_parent_that_is_removed_leaves_its_list_of_children_only_for_a
     worker.turn()
     assert stand.state("child") == "-"
     assert 0 < stand.client.pttl(stand.base + "predecessors:p") <= 3_600_000
+
+
+def test_a_child_that_is_claimed_in_the_turn_that_orphans_it_is_asked_to_end(stand: Stand):
+    stand.run(Retention(dead_letters=0).store(stand.bindings))
+    worker = FakeWorker(stand, "w")
+    stand.put("p")
+    (parent,) = worker.claim()
+    row = ChildRow("1", "", "child", "f", record("ada"))
+    stand.run(StepBindings(stand.bindings).run_children("w", parent.token, [row], durable=False))
+    (child,) = worker.turn(1, settlement(parent, "bury", text="x")).claims
+    assert child.id == "child"
+    assert stand.run(stand.bindings.heartbeat("w", 10)) == [child.token]
 
 
 def test_the_audit_knows_the_children_of_a_job(stand: Stand):

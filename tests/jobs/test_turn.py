@@ -245,3 +245,24 @@ def test_a_job_runs_until_the_millisecond_it_expires(stand: Stand):
     stand.put("j", expires=1)
     stand.advance(0.999)
     assert ids(FakeWorker(stand, "w").claim(1)) == ["j"]
+
+
+def test_a_turn_that_ends_in_an_error_after_its_claim_loses_no_job(stand: Stand):
+    worker, other = FakeWorker(stand, "w"), FakeWorker(stand, "v")
+    worker.turn()
+    stand.put("a", "b")
+    tenants = stand.base + "tenants"
+    kept = stand.client.hgetall(tenants)
+    stand.client.delete(tenants)
+    stand.client.set(tenants, "damaged")
+    with pytest.raises(Exception, match="WRONGTYPE"):
+        worker.turn(1)
+    stand.client.delete(tenants)
+    stand.client.hset(tenants, mapping=kept)
+    served = set[str]()
+    for _ in range(12):
+        stand.advance(5)
+        claims = other.turn(5).claims
+        served |= {claim.id for claim in claims}
+        other.settle(*claims)
+    assert served == {"a", "b"}

@@ -415,8 +415,7 @@ function job.promote(s, limit)
   return budget.left == 0, late
 end
 
--- Serves tenants from the most urgent level down, and collects the picked jobs as held by the incarnation; the caller
--- stores `room.held` with the state of the incarnation. `trial`
+-- Serves tenants from the most urgent level down, and stores the picked jobs as held by the incarnation. `trial`
 -- decides about suspects: with "only", the claim takes one suspect or nothing; with "alone", it takes one suspect and
 -- no other job, or other jobs if no suspect waits; if empty, it takes no suspect. Returns `room`: what the claim might
 -- still take; `claimed`, how many jobs it took; and `reply`, id and record of each. The first of them has the claim
@@ -456,6 +455,7 @@ function job.claim(s, incarnation, want, trial)
   local owners = room.owners
   if r[_row.RUNNING] == room.claimed then owners[#owners + 1], owners[#owners + 2] = "", _own.PADDING end
   redis.call("HSET", base .. "owners", unpack(owners))
+  redis.call("HSET", base .. "held:" .. incarnation, unpack(room.held)) -- what follows may have to find a claim
   return room
 end
 

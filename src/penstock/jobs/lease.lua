@@ -112,13 +112,12 @@ function lease.alive(incarnation, now)
   return own and own.until_ > now and own or nil
 end
 
--- Extends a lease, and stores the state of its incarnation together with new claims (id, claim, …).
---- (r: table, incarnation: str, own: table, claims: table)
+-- Extends a lease, and stores the state of its incarnation.
+--- (r: table, incarnation: str, own: table)
 --- uses: base
-function lease.extend(r, incarnation, own, claims)
+function lease.extend(r, incarnation, own)
   redis.call("ZADD", base .. "leases", own.until_, incarnation)
-  claims[#claims + 1], claims[#claims + 2] = "", lease.packed(own)
-  redis.call("HSET", base .. "held:" .. incarnation, unpack(claims))
+  redis.call("HSET", base .. "held:" .. incarnation, "", lease.packed(own))
   row.not_after(r, _row.NEXT_LEASE, own.until_)
 end
 

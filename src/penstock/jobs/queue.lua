@@ -230,7 +230,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   admission.admit(s)
   job.push_ready(s)
 
-  local room = { want = want, claimed = 0, reply = {}, held = {}, number = 0 }
+  local room = { want = want, claimed = 0, reply = {}, number = 0 }
   if want > 0 and r[_row.PAUSED] == 0 then
     s.takes_all = idle_ms == 0 -- a program that does not wait, as in a burst, gets what there is of a batch
     room = job.claim(s, incarnation, want, trial)
@@ -255,7 +255,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
     lease.extend(r, incarnation, {
       until_ = now + ms, turn = number, first = room.number, claimed = room.claimed, idle = idle and 1 or 0,
       stale = stale,
-    }, room.held)
+    })
   end
   if address ~= "" or once == 1 then wake.answered(r) end
   local due_in, watches = -1, false
@@ -306,7 +306,7 @@ function script.heartbeat(base, meta, given, incarnation, lease_ms)
   local own = lease.alive(incarnation, s.now)
   if not own then return { 0 } end
   own.until_ = math.max(s.now + lease_ms, own.idle == 1 and own.until_ or 0)
-  lease.extend(s.row, incarnation, own, {})
+  lease.extend(s.row, incarnation, own)
   wake.set_alarm(s.row, s.now, own.until_)
   return { 1, unpack(cancelling.tokens(incarnation)) }
 end
