@@ -535,3 +535,22 @@ async def test_units_given_back_keep_the_numbers_of_the_limit(rate: Make, do: Do
     await limit._driver.aio.run(limit.bindings.withdraw(packed, key))
     shown = await do(limit.info)
     assert (shown.limit, shown.left) == (3, 2)
+
+
+@pytest.mark.parametrize(("limit", "per"), [(999_000, 1000.0), (70_000, 60.0), (7, 300.0)])
+async def test_the_numbers_of_a_bucket_are_shown_as_they_were_given(app: Penstock, limit: int, per: float):
+    one = app.rate_limit("api:17", limit=limit, per=per)
+    await one.acquire.aio(limit // 2)
+    shown = await one.info.aio()
+    assert (shown.limit, shown.per) == (limit, per)
+    await one.reset.aio()
+
+
+async def test_a_bucket_without_numbers_is_shown_and_reset(app: Penstock, raw: Any):
+    one = app.rate_limit("api:17", limit=3, per=60)
+    await one.acquire.aio()
+    key = one.bindings.declared[1]
+    full, _, _ = raw.get(key).partition(b" ")
+    raw.set(key, full, ex=60)
+    assert (await one.info.aio()).limit is None
+    assert await one.reset.aio()

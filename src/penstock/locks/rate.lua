@@ -261,7 +261,7 @@ function script.reset(base, stored, kind)
   if redis.call("EXISTS", stored) == 0 then return 0 end
   if kind == "bucket" and waits then
     local full, terms = bucket.read(stored)
-    local interval = tonumber(string.match(terms, "%d+$"))
+    local interval = tonumber(string.match(terms, "%d+$")) or 0
     bucket.write(stored, math.min(full, us), us, interval, terms)
   else
     redis.call("DEL", stored)
@@ -282,6 +282,7 @@ function script.show(base, stored, kind, limit)
     terms = last and string.match(last, "^ %d+ %d+ %d+") or false
   elseif redis.call("EXISTS", stored) == 1 then
     _, terms = bucket.read(stored)
+    if terms == "" then terms = false end
   end
   local units = tonumber(redis.call("GET", base .. "units") or 0)
   local shown = { us, terms, 0, 0, units }

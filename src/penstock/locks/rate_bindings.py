@@ -113,10 +113,15 @@ class RateLimitBindings:
         if not terms:
             return RateLimitInfo(self._name, self._kind, None, None, None, None, 0.0, waiting, units, waiters)
         capacity, per, interval = map(int, terms.split())
-        limit, burst = (capacity, None) if self._kind == "window" else (round(per / interval), capacity)
+        limit, burst = (capacity, None) if self._kind == "window" else (_limit(capacity, per, interval), capacity)
         return RateLimitInfo(
             self._name, self._kind, limit, per / 1e6, burst, left, micros / 1e6, waiting, units, waiters
         )
+
+
+def _limit(burst: int, per: int, interval: int) -> int:
+    """The units of a bucket in `per` microseconds. The interval of a unit was rounded up, so others may be possible."""
+    return burst if -(-per // burst) == interval else round(per / interval)
 
 
 def _waiter(now: int, packed: bytes, ticket: bytes) -> Owner:
