@@ -25,6 +25,10 @@ def _encode_other(value: Any) -> Any:
     raise NotImplementedError(f"a {type(value).__qualname__} cannot be written as JSON")
 
 
+def _encode_canonical(value: Any) -> Any:
+    return models.canonical(value) if models.is_model(type(value)) else _encode_other(value)
+
+
 def _decode_other(kind: Any, value: Any) -> Any:
     if models.is_model(kind) or isinstance(kind, models.UnionOfModels):
         return models.load(kind, msgspec.json.encode(value))
@@ -34,7 +38,7 @@ def _decode_other(kind: Any, value: Any) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
-_canonical_encoder = msgspec.json.Encoder(enc_hook=_encode_other, order="deterministic")
+_canonical_encoder = msgspec.json.Encoder(enc_hook=_encode_canonical, order="deterministic")
 _decoder = msgspec.json.Decoder()
 
 _TEXTS = frozenset({str})

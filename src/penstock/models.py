@@ -48,6 +48,22 @@ def dump(model: Any) -> Any:
     return model.model_dump(mode="json", round_trip=True, by_alias=False)
 
 
+def canonical(model: Any) -> Any:
+    """Like `dump`, but equal models give equal values: the members of sets are sorted."""
+    return _sorted(model.model_dump(round_trip=True, by_alias=False), dump(model))
+
+
+def _sorted(value: Any, written: Any) -> Any:
+    """`written` with the members of sorted sets. `value`: what was written."""
+    if isinstance(value, set | frozenset):
+        return sorted(written, key=msgspec.json.encode)
+    if isinstance(value, dict) and isinstance(written, dict):
+        return {key: _sorted(one, it) for (key, it), one in zip(written.items(), value.values(), strict=True)}
+    if isinstance(value, list | tuple) and isinstance(written, list):
+        return [_sorted(one, it) for one, it in zip(value, written, strict=True)]
+    return written
+
+
 def _unwritten(model: Any) -> str:
     """The first field, with a dot before it, that pydantic cannot write; "" if each one can be written."""
     for name in type(model).model_fields:
@@ -80,7 +96,7 @@ def readable(annotation: Any) -> Any:
         kinds = [typing.get_args(one)[0] if typing.get_origin(one) is typing.Annotated else one for one in members]
         several = [kind for kind in kinds if kind is not type(None)]
         models = [kind for kind in several if is_model(kind)]
-        if models and len(several) > 1 and msgspec.UnsetType not in several:
+        if models and len(several) > 1 and msgspec.UnsetType not in several and not _has_bytes(annotation):
             return _read_by_pydantic(annotation, _flags(models[0]))
     if origin is None or origin is typing.Literal:
         return annotation
@@ -88,6 +104,11 @@ def readable(annotation: Any) -> Any:
     if all(new is old for new, old in zip(changed, members, strict=True)):
         return annotation
     return typing.Union[changed] if origin is types.UnionType else origin[changed]  # noqa: UP007 - of a tuple
+
+
+def _has_bytes(annotation: Any) -> bool:
+    """Whether values of it may be bytes: msgspec writes them in base64, which pydantic would take for the bytes."""
+    return annotation in (bytes, bytearray, memoryview) or any(map(_has_bytes, typing.get_args(annotation)))
 
 
 def _read_by_pydantic(annotation: Any, flags: Mapping[str, bool]) -> UnionOfModels:

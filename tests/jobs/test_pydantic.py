@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from penstock import BadCall, Penstock, codec
+from penstock import BadCall, ConfigurationError, Penstock, codec
 from penstock.jobs.signature import Signature
 
 T = TypeVar("T")
@@ -367,3 +367,14 @@ class Picture(BaseModel):
 def test_bytes_that_json_cannot_hold_are_refused_by_the_name_of_their_field():
     with pytest.raises(BadCall, match=r"the value: Picture\.pixels: .*utf-8"):
         codec.encode(Picture(name="a", pixels=b"\xff"), limit=100, what="the value")
+
+
+def a_model_or_bytes(x: First | bytes) -> None: ...
+def a_model_or_some_bytes(x: First | dict[str, bytes]) -> None: ...
+
+
+@pytest.mark.parametrize("function", [a_model_or_bytes, a_model_or_some_bytes])
+def test_a_model_or_bytes_is_refused(function: Callable[..., Any]):
+    """msgspec writes bytes in base64, and pydantic would take that text for the bytes."""
+    with pytest.raises(ConfigurationError, match="cannot be read from JSON"):
+        Signature("f", function).encode((First(n=1),), {}, 1000)

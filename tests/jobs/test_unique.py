@@ -74,16 +74,20 @@ async def test_different_values_never_make_one_key(app: Penstock, do: Do):
     await do(app.queue("q").purge)
 
 
-def test_the_key_of_a_set_is_the_same_in_every_process():
+@pytest.mark.parametrize(("kind", "value"), [("set[str]", '{"a", "b", "c", "d"}'), ("M", 'M(y={"a", "b", "c", "d"})')])
+def test_the_key_of_a_set_is_the_same_in_every_process(kind: str, value: str):
     """The order of a set of texts depends on the process."""
-    script = """if True:
+    script = f"""if True:
+        from pydantic import BaseModel
         from penstock import Penstock, Unique
         from penstock.jobs.constants import UNIQUE_KEY
         from penstock.jobs.record import Record
-        task = Penstock("unix:///nowhere").task(queue="q", unique=Unique("{x}"))
+        task = Penstock("unix:///nowhere").task(queue="q", unique=Unique("{{x}}"))
+        class M(BaseModel):
+            y: set[str]
         @task
-        def f(x: set[str]) -> None: ...
-        print(Record(f.call({"a", "b", "c", "d", "e"}).draft()[1]).sections[UNIQUE_KEY])"""
+        def f(x: {kind}) -> None: ...
+        print(Record(f.call({value}).draft()[1]).sections[UNIQUE_KEY])"""
     keys = {
         subprocess.run(
             [sys.executable, "-c", script],
