@@ -584,6 +584,13 @@ def test_the_mask_covers_all_that_a_job_says(app: Penstock):
     assert [(one["task"].rpartition(".")[2], one["body"]) for one in nothing] == [("charge", "null")]
 
 
+def test_arguments_that_a_mask_hides_are_not_searched(app: Penstock):
+    app.queue("mail").put({"card": "4111"})
+    assert len(ask(dashboard(app), "/api/find?queue=mail&text=4111").json()["jobs"]) == 1
+    masked = ask(dashboard(app, mask=lambda value: "…"), "/api/find?queue=mail&text=4111")
+    assert (masked.status_code, "hides arguments" in masked.text) == (400, True)
+
+
 # --- texts and files ---
 
 

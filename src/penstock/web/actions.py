@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.files.dead_files import DeadFiles
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age, many, terminal_safe
-from penstock.web.answers import Json, read_body, reporting_errors
+from penstock.web.answers import Json, Mask, read_body, reporting_errors
 from penstock.web.bulk import BulkRuns, Filter
 
 audit = logging.getLogger("penstock.audit")
@@ -108,7 +108,7 @@ _BULK = {f"{action}_matching" for action in ("count", "cancel", "requeue", "remo
 class Actions:
     """The actions of one dashboard."""
 
-    def __init__(self, inspector: Inspector) -> None:
+    def __init__(self, inspector: Inspector, mask: Mask | None) -> None:
         self._ask = inspector
         self._actions: dict[str, Action] = {
             "pause": self.pause,
@@ -142,7 +142,7 @@ class Actions:
             "resume_schedule": self.resume_schedule,
             "run_schedule": self.run_schedule,
         }
-        self.runs = BulkRuns(inspector)
+        self.runs = BulkRuns(inspector, mask)
 
     def routes(self) -> list[Route]:
         return [

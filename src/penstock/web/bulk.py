@@ -13,6 +13,7 @@ import msgspec
 from penstock.errors import PenstockError
 from penstock.jobs.job_list import BulkProgress, Wanted
 from penstock.ops.inspect import Inspector
+from penstock.web.answers import Mask
 
 KEPT = 50
 """Runs whose progress can be asked for."""
@@ -31,6 +32,11 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
     text: str = ""
     since: float | None = None
     longer_than: float = 0.0
+
+    def check(self, mask: Mask | None) -> None:
+        """Raise ValueError for a search of arguments that a mask may hide: it would tell them letter by letter."""
+        if self.text and mask is not None:
+            raise ValueError("text: this dashboard hides arguments, so it searches no text of them")
 
     def wanted(self) -> Wanted:
         return Wanted(
@@ -67,8 +73,9 @@ class BulkRun:
 class BulkRuns:
     """The runs of one dashboard. The oldest are forgotten."""
 
-    def __init__(self, inspector: Inspector) -> None:
+    def __init__(self, inspector: Inspector, mask: Mask | None) -> None:
         self._ask = inspector
+        self._mask = mask
         self._numbers = itertools.count(1)
         self._runs: dict[int, BulkRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,6 +89,7 @@ class BulkRuns:
 
     async def begin(self, action: str, queue: str, chosen: Filter, to: str, end: Callable[[str], object]) -> int:
         """Begin a run, and return its number. `end` is called with its outcome. Raises for a bad queue or filter."""
+        chosen.check(self._mask)
         jobs = (await self._ask.queues.open.aio(queue)).jobs(**chosen.wanted())
         run, number = BulkRun(), next(self._numbers)
 

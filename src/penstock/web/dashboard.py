@@ -60,7 +60,7 @@ def pages(
     """The dashboard of what this inspector sees. `local_may_act`: without `auth`, this machine may also act."""
     sampler = Sampler(inspector)
     questions = Questions(inspector, sampler, mask)
-    api = [*questions.routes(), *Actions(inspector).routes()]
+    api = [*questions.routes(), *Actions(inspector, mask).routes()]
     routes = [
         Route("/", _page),
         Route("/healthz", reporting_errors(questions.health)),

@@ -220,6 +220,7 @@ class Questions:
         query = dict(request.query_params)
         queue, cursor = query.pop("queue", None), query.pop("cursor", None)
         chosen = read_filter(query)
+        chosen.check(self._mask)
         wanted = chosen.wanted()
         page = await self._ask.jobs.find.aio(queue, limit=PAGE, cursor=cursor, most=MOST_SEARCHED, **wanted)
         if chosen.state is None and cursor is None and not chosen.older_than and not chosen.text:
