@@ -9,7 +9,8 @@ RULES := tests/test_layers.py tests/test_surface.py tests/test_docs.py tests/tes
 STORMS := tests/chaos tests/cli/test_recovery.py
 # With them, what takes minutes because it starts many processes.
 PROCESSES := $(STORMS) tests/cli/test_supervision.py tests/cli/test_processes.py tests/cli/test_worker_command.py \
-	tests/cli/test_process_managers.py tests/worker/test_many_idle_workers.py tests/demo tests/test_examples.py \
+	tests/cli/test_process_managers.py tests/cli/test_refused_connections.py tests/cli/test_reload.py tests/cli/test_clones.py \
+	tests/cli/test_directory_command.py tests/worker/test_many_idle_workers.py tests/demo tests/test_examples.py \
 	tests/pages/test_blocks.py tests/pages/test_quickstart.py tests/release/test_two_releases.py
 # What each further server must pass: the components, and the driver under them.
 COMPONENTS := tests/core tests/jobs tests/locks tests/messages tests/completion tests/files tests/driver

@@ -47,6 +47,9 @@ def test_connection_parser_and_its_reader(library: str, server: Server):
     connection = import_module(f"{library}.connection").UnixDomainSocketConnection(path=str(server.socket), protocol=2)
     connection.connect()
     found, opened = reply_parser(connection), open_socket(connection)
+    if import_module(library).__version__ == "5.0.1":  # of redis-py: the library reads the replies itself
+        assert found is None
+        return
     assert found is not None, "Connection._parser._reader, NOT_ENOUGH_DATA"
     assert opened is not None
     parser, incomplete = found

@@ -9,6 +9,7 @@ from penstock.cli.ages import Age
 from penstock.cli.parameter import Parameter
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.errors import BadCall, ConfigurationError
+from penstock.jobs.key_template import LONGEST_KEY
 from penstock.jobs.limits import Concurrency, KeyUsage, Limit, Rate
 from penstock.ops.wording import age
 from penstock.terminal.tables import headings, show, show_list
@@ -112,6 +113,8 @@ def hold(
         try:
             queue.hold_limit(limit, key, moment)
         except BadCall:
+            if len(key.encode()) > LONGEST_KEY:
+                raise ConfigurationError(f"key {key[:40]!r}…: at most {LONGEST_KEY} bytes") from None
             option = "--until" if for_ is None else "--for"
             raise ConfigurationError(
                 f"{option}: name a time that is ahead by the server's clock, at most a year"
