@@ -34,7 +34,7 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
     longer_than: float = 0.0
 
     def check(self, mask: Mask | None) -> None:
-        """Raise ValueError for a search of arguments that a mask may hide: it would tell them letter by letter."""
+        """Raise ValueError for a search of arguments that a mask may hide: it would find them letter by letter."""
         if self.text and mask is not None:
             raise ValueError("text: this dashboard hides arguments, so it searches no text of them")
 
