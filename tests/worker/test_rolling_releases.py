@@ -103,6 +103,7 @@ KINDS: dict[str, tuple[Callable[..., Task[Any, Any]], tuple[Any, ...], str]] = {
 }
 
 OLD: dict[str, Any] = {"release": "v1", "unknown_backoff": 0.05}
+HANDED_BACK = {Status.DELAYED, Status.READY}  # a slow machine looks after the delay
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ async def test_a_call_of_a_newer_release_waits_for_its_worker(app: Penstock, new
     async with registered(newer, "v2"):
         await run_burst(app, **OLD)
     info = await job.info.aio()
-    assert (info.status, info.attempts, why in info.reason) == (Status.DELAYED, 0, True)
+    assert (info.status in HANDED_BACK, info.attempts, why in info.reason) == (True, 0, True)
     assert info.reason.endswith("(release v1); it was handed back for a worker of release v2")
     with pytest.raises(ResultTimeout, match="waits for a worker that can read it"):
         await job.result.aio(0)
@@ -145,7 +146,7 @@ async def test_a_producer_may_be_deployed_before_the_first_worker_of_its_release
     job = await define(newer, newer=True).enqueue.aio(*arguments)
     await run_burst(app, **OLD)
     info = await job.info.aio()
-    assert (info.status, info.attempts, why in info.reason) == (Status.DELAYED, 0, True)
+    assert (info.status in HANDED_BACK, info.attempts, why in info.reason) == (True, 0, True)
     assert info.reason.endswith("(release v1)")
     async with running_worker(newer):
         assert await job.result.aio(scaled(10)) == "USD"
@@ -198,7 +199,7 @@ async def test_a_durable_job_continues_in_the_newer_release(app: Penstock, newer
     await job.signal.aio("go", "on")
     async with registered(newer, "v2"):
         await run_burst(app, **OLD)
-    assert await job.status.aio() is Status.DELAYED
+    assert await job.status.aio() in HANDED_BACK
     async with running_worker(newer):
         assert await job.result.aio(scaled(10)) == ["USD", "on"]
 
