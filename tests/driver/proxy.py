@@ -18,7 +18,7 @@ class Proxy:
     """Forwards between a client and a server on a unix socket.
 
     `lose_replies(n)`: drop the next n replies to script calls and close their connections, after the server has run the
-    scripts.
+    scripts. `after`: so many replies pass before.
 
     `fault`: what happens to some of the data from now on, until it is set to None:
 
@@ -35,6 +35,7 @@ class Proxy:
         self.faults = 0
         self._chance = random.Random(seed)
         self.socket = server.folder / "proxy"
+        self._spared = 0
         self._left = 0
         self.lost = 0
         self._listener = socket.socket(socket.AF_UNIX)
@@ -46,8 +47,8 @@ class Proxy:
     def address(self) -> str:
         return f"unix://{self.socket}"
 
-    def lose_replies(self, n: int) -> None:
-        self._left = n
+    def lose_replies(self, n: int, after: int = 0) -> None:
+        self._spared, self._left = after, n
 
     def close(self) -> None:
         self._listener.close()
@@ -76,7 +77,9 @@ class Proxy:
                     asked.set()
                 if not up and asked.is_set():
                     asked.clear()
-                    if self._left and b"NOSCRIPT" not in data:
+                    if self._spared:
+                        self._spared -= 1
+                    elif self._left and b"NOSCRIPT" not in data:
                         self._left -= 1
                         self.lost += 1
                         break

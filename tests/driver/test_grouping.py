@@ -122,11 +122,10 @@ async def test_a_group_whose_reply_was_lost_is_repeated_unchanged(key: str, own_
     proxy = Proxy(own_server)
     driver = ServerDriver(proxy.address, QUICK)
     await prepare(driver, key)
-    blocked = asyncio.create_task(driver.aio.run(text(key, "one")))
+    proxy.lose_replies(2, after=1)
+    first = asyncio.create_task(driver.aio.run(text(key, "one")))
     joined = [asyncio.create_task(driver.aio.run(text(key, str(n)))) for n in range(5)]
-    await blocked
-    proxy.lose_replies(2)
-    await asyncio.gather(*joined)
+    await asyncio.gather(first, *joined)
     groups = (await sent(driver, key))[1:]
     assert proxy.lost == 2
     assert len(groups) == 3
