@@ -144,11 +144,33 @@ def cost_of(
     rig: Rig, enqueue: Callable[[Iterable[Call[Any]]], object], calls: Sequence[Call[Any]], effects: bytes = b""
 ) -> tuple[float, float]:
     """Commands of the scripts per job, and microseconds of the server's CPU. `effects`: what each job has staged."""
+
+    def work() -> None:
+        enqueue(calls)
+        run_all(rig, effects)
+
+    return spent(rig, work, len(calls))
+
+
+def spent(rig: Rig, work: Callable[[], object], n: int) -> tuple[float, float]:
+    """What some work spends, divided by `n`: commands of the scripts, and microseconds of the server's CPU."""
     before = reading(rig)
-    enqueue(calls)
-    run_all(rig, effects)
+    work()
     after = reading(rig)
-    return (after[0] - before[0]) / len(calls), (after[1] - before[1]) / len(calls) * 1e6
+    return (after[0] - before[0]) / n, (after[1] - before[1]) / n * 1e6
+
+
+def pair_of(measured: dict[str, list[tuple[float, float]]], each: str, most: float) -> Figures:
+    """Commands and CPU that two kinds of work have `spent`, round by round. The first round warmed up: it is left out.
+
+    The second kind may take `most` times the CPU of the first.
+    """
+    (plain, other), (first, second) = measured, (costs[1:] for costs in measured.values())
+    for at, (what, unit) in enumerate((("commands", ""), ("CPU of the server", "µs"))):
+        ratio = Ratio(median(b[at] / a[at] for a, b in zip(first, second, strict=True)), plain)
+        target = at_most(most, "ratio") if at else None
+        yield figure(f"{plain}, {what} per {each}", [cost[at] for cost in first], unit)
+        yield figure(f"{other}, {what} per {each}", [cost[at] for cost in second], unit, ratio=ratio, target=target)
 
 
 def run_all(rig: Rig, effects: bytes = b"") -> None:
@@ -200,12 +222,7 @@ def dependencies(rig: Rig) -> Figures:
         calls = [part.call(n, 1, "x") for n in range(jobs)]
         measured[PLAIN].append(cost_of(rig, rig.app.enqueue_many, calls))
         measured[FLOW].append(cost_of(rig, partial(enqueue_flow, rig), calls))
-    plain, flow = (costs[1:] for costs in measured.values())
-    for at, (what, unit) in enumerate((("commands", ""), ("CPU of the server", "µs"))):
-        ratio = Ratio(median(a[at] / b[at] for a, b in zip(flow, plain, strict=True)), PLAIN)
-        target = at_most(1.25, "ratio") if at else None
-        yield figure(f"{PLAIN}, {what} per job", [cost[at] for cost in plain], unit)
-        yield figure(f"{FLOW}, {what} per job", [cost[at] for cost in flow], unit, ratio=ratio, target=target)
+    yield from pair_of(measured, "job", 1.25)
 
 
 @TOPIC.scenario
@@ -240,16 +257,8 @@ def children(rig: Rig) -> Figures:
     for _ in range(rounds + 1):  # the first round warms up
         calls = [noop.call(n, 1, "x") for n in range(pairs)]
         measured[DEPENDENCY].append(cost_of(rig, partial(enqueue_pairs, rig), calls))
-        before = reading(rig)
-        run_children(rig, calls)
-        after = reading(rig)
-        measured[CHILD].append(((after[0] - before[0]) / pairs, (after[1] - before[1]) / pairs * 1e6))
-    dependency, child = (costs[1:] for costs in measured.values())
-    for at, (what, unit) in enumerate((("commands", ""), ("CPU of the server", "µs"))):
-        ratio = Ratio(median(a[at] / b[at] for a, b in zip(child, dependency, strict=True)), DEPENDENCY)
-        target = at_most(2, "ratio") if at else None
-        yield figure(f"{DEPENDENCY}, {what} per pair", [cost[at] for cost in dependency], unit)
-        yield figure(f"{CHILD}, {what} per pair", [cost[at] for cost in child], unit, ratio=ratio, target=target)
+        measured[CHILD].append(spent(rig, partial(run_children, rig, calls), pairs))
+    yield from pair_of(measured, "pair", 2)
 
 
 def enqueue_pairs(rig: Rig, calls: Iterable[Call[Any]]) -> None:
@@ -291,14 +300,7 @@ def staged_writes(rig: Rig) -> Figures:
     for _ in range(rounds + 1):  # the first round warms up
         for costs, effects in zip(measured.values(), (b"", stage.pack()), strict=True):
             costs.append(cost_of(rig, rig.app.enqueue_many, calls, effects))
-    plain, staged = (costs[1:] for costs in measured.values())
-    for part, (what, unit) in enumerate((("commands", ""), ("CPU of the server", "µs"))):
-        ratio = Ratio(median(a[part] / b[part] for a, b in zip(staged, plain, strict=True)), PLAIN)
-        target = at_most(1.25, "ratio") if part else None
-        yield figure(f"{PLAIN}, {what} per job", [cost[part] for cost in plain], unit)
-        yield figure(
-            f"a staged write, {what} per job", [cost[part] for cost in staged], unit, ratio=ratio, target=target
-        )
+    yield from pair_of(measured, "job", 1.25)
 
 
 @TOPIC.scenario
