@@ -18,7 +18,7 @@ from penstock.core.operations import RoundTrip
 from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Claim, Settlement
-from penstock.jobs.constants import BLOCKS, FAILED_ATTEMPTS, PURGE, ROW, SEGMENT, TURN
+from penstock.jobs.constants import BLOCKS, FAILED_ATTEMPTS, NUMBER_BYTES, PURGE, ROW, SEGMENT, TURN
 from penstock.jobs.failures import Attempt, Failures, beginning_of
 from penstock.jobs.status import Status
 from penstock.jobs.tags import read_tags
@@ -114,33 +114,36 @@ def rows_of(
           counted from the server's time of the claim, so this process's clock does not matter
     """
     names: dict[str, int] = {}
+    known: dict[bytes, tuple[int, int]] = {}
+    """The positions of task and tenant in `names`, by the bytes of both in the record."""
     rows: list[Any] = []
-    key_of = packed_id if len(settlements) <= _FEW else str
+    is_short = len(settlements) <= _FEW
     for settlement in settlements:
-        claim = held.get(settlement.token)
+        token = settlement.token
+        claim = held.get(token)
         if claim is None:
             rows.append(None)
             continue
-        record, run = claim.record, runs.get(settlement.token)
-        enqueued, started, took = record.enqueued, claim.claimed, _RUNNING_NOT
-        if run is not None:
-            started += round(1000 * max(0.0, run[0] - claim.received))
-            took = round(1000 * max(0.0, run[1] - run[0]))
-        rows.append(
-            (
-                key_of(claim.id),
+        of_both, enqueued, since, priority, attempts, deliveries, has_tags = claim.record.of_row()
+        both = known.get(of_both)
+        if both is None:
+            record = claim.record
+            both = known[of_both] = (
                 names.setdefault(record.task, len(names)),
                 names.setdefault(record.tenant, len(names)),
-                record.priority,
-                enqueued,
-                record.since - enqueued,
-                started - enqueued,
-                took,
-                record.attempts,
-                claim.deliveries,
-                *record.tags,
             )
-        )
+        waited, took = claim.claimed - enqueued, _RUNNING_NOT
+        run = runs.get(token)
+        if run is not None:
+            began, ended = run
+            waited += int(1000 * (began - claim.received) + 0.5) if began > claim.received else 0
+            took = int(1000 * (ended - began) + 0.5) if ended > began else 0
+        key = token[NUMBER_BYTES:].decode(errors="replace")
+        row = (
+            packed_id(key) if is_short else key, *both, priority, enqueued, since - enqueued, waited, took, attempts,
+            deliveries + 1,
+        )  # fmt: skip
+        rows.append((*row, *claim.record.tags) if has_tags else row)
     return msgspec.msgpack.encode((worker, release, [*names], rows))
 
 

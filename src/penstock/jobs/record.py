@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, Self, overload
+from typing import Any, Final
 
 import msgspec
 
@@ -34,6 +34,7 @@ from penstock.jobs.constants import (
     TAGS,
     UNIQUE_KEY,
 )
+from penstock.jobs.header import Number, set_fields, struct_of
 from penstock.jobs.tags import read_tags
 
 HEADER_SIZE: Final = RECORD["tenant"][0] + 1
@@ -45,6 +46,7 @@ _NAMES_SIZE: Final = 3
 POWERS_AT: Final = RECORD["powers"][0]
 """The position of the byte that has the bits of the powers."""
 
+_FLAGS_AT: Final = RECORD["flags"][0]
 _STATE: Final = slice(RECORD["state"][0], RECORD["state"][0] + 1)
 _GENERATION: Final = slice(RECORD["generation"][0], RECORD["generation"][0] + RECORD["generation"][1])
 _ENTRY_ID: Final = ENTRY["id"][0]
@@ -52,10 +54,7 @@ _ENTRY_CLASS: Final = ENTRY["class"][0]
 _MORE: Final = 128
 
 
-def _set(header: bytearray, layout: Mapping[str, tuple[int, int]], **values: int) -> None:
-    for name, value in values.items():
-        at, size = layout[name]
-        header[at : at + size] = value.to_bytes(size)
+_OF_ROW: Final = struct_of("enqueued", "since", "priority", "attempts", "deliveries", "powers")
 
 
 def draft(
@@ -78,8 +77,8 @@ def draft(
     `how` says how the server reads the times; see `draft` in `record.lua`.
     """
     header = bytearray(HEADER_SIZE - 1)
-    _set(header, DRAFT, format=FORMAT, how=how, due=delay_ms, expires=expires_ms)
-    _set(header, RECORD, flags=flags, priority=priority, powers=powers, ttl=ttl_ms)
+    set_fields(header, DRAFT, format=FORMAT, how=how, due=delay_ms, expires=expires_ms)
+    set_fields(header, RECORD, flags=flags, priority=priority, powers=powers, ttl=ttl_ms)
     return b"".join((header, bytes([len(tenant)]), tenant, bytes([len(task)]), task, bytes([len(trace)]), trace))
 
 
@@ -110,10 +109,10 @@ def _byte(record: bytes, at: int) -> int:
 def redrafted(record: Record, how: int, due: int, expires: int) -> bytes:
     """The record, without powers that scripts read, as a draft again. A job that is not dead keeps its attempts."""
     body = bytearray(record.body)
-    _set(body, DRAFT, format=FORMAT, how=how, generation=0, enqueued=0, due=due, expires=expires)
-    _set(body, RECORD, flags=record.flags & CALL, powers=body[POWERS_AT] & OPAQUE)
+    set_fields(body, DRAFT, format=FORMAT, how=how, generation=0, enqueued=0, due=due, expires=expires)
+    set_fields(body, RECORD, flags=record.flags & CALL, powers=body[POWERS_AT] & OPAQUE)
     if record.state == DEAD:
-        _set(body, RECORD, attempts=0, deliveries=0, losses=0, crashes=0, host_deaths=0)
+        set_fields(body, RECORD, attempts=0, deliveries=0, losses=0, crashes=0, host_deaths=0)
     return bytes(body)
 
 
@@ -153,21 +152,6 @@ def with_power(record: bytes, bit: int) -> bytes:
     return record[:POWERS_AT] + bytes([record[POWERS_AT] | bit]) + record[POWERS_AT + 1 :]
 
 
-class _Number:
-    """A number in the header, by the name of its field."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        at, size = RECORD[name]
-        self._part = slice(at, at + size)
-
-    @overload
-    def __get__(self, record: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, record: Record, owner: type) -> int: ...
-    def __get__(self, record: Record | None, owner: type) -> Self | int:
-        return self if record is None else int.from_bytes(record.body[self._part])
-
-
 class Record(msgspec.Struct, eq=False, gc=False):
     """A record as read from the server. Times are milliseconds since 1970 by the server's clock.
 
@@ -190,35 +174,43 @@ class Record(msgspec.Struct, eq=False, gc=False):
         """One letter; see `state` in `record.lua`. A running job has the state that it was claimed in: ready."""
         return self.body[_STATE]
 
-    generation = _Number()
+    generation = Number()
     """The number of its entry in a lane or among the delayed jobs. Each entry has a higher one."""
 
     @property
     def generation_bytes(self) -> bytes:
         return self.body[_GENERATION]
 
-    enqueued = _Number()
-    since = _Number()
+    enqueued = Number()
+    since = Number()
     """When the job became ready, is due, or died."""
-    expires = _Number()
+    expires = Number()
     """0: never, or it was started in time."""
-    flags = _Number()
-    priority = _Number()
-    attempts = _Number()
+    priority = Number()
+    attempts = Number()
     """Runs that failed."""
-    deliveries = _Number()
+    deliveries = Number()
     """How often the job was handed to a worker, before the present run."""
-    crashes = _Number()
+    crashes = Number()
     """Crashes charged to the job; see `recovery.lua`."""
-    host_deaths = _Number()
+    host_deaths = Number()
     """Trials of the job that ended together with their host."""
-    ttl = _Number()
+    ttl = Number()
     """Milliseconds for which the result is kept."""
+
+    @property
+    def flags(self) -> int:
+        return self.body[_FLAGS_AT]
 
     @property
     def is_call(self) -> bool:
         """Whether the job is the call of a task, rather than a bare value."""
-        return bool(self.flags & CALL)
+        return bool(self.body[_FLAGS_AT] & CALL)
+
+    @property
+    def is_plain_call(self) -> bool:
+        """Whether the job is the call of a task, and has no power."""
+        return not self.body[POWERS_AT] and bool(self.body[_FLAGS_AT] & CALL)
 
     @property
     def is_suspect(self) -> bool:
@@ -233,7 +225,7 @@ class Record(msgspec.Struct, eq=False, gc=False):
     @property
     def has_notes(self) -> bool:
         """Whether the server has stored progress or a log of the job. Of a running job, the claim says that."""
-        return bool(self.flags & NOTES)
+        return bool(self.body[_FLAGS_AT] & NOTES)
 
     @property
     def tenant(self) -> str:
@@ -272,6 +264,19 @@ class Record(msgspec.Struct, eq=False, gc=False):
         if self.body[POWERS_AT]:
             end = read_sections(self.body[POWERS_AT], self.body, end)[1]
         return self.body[end:]
+
+    def of_row(self) -> tuple[bytes, int, int, int, int, int, bool]:
+        """What a row has of each record (`finished.py`), read in one go, because a worker does it for every job.
+
+        The names of tenant and task, each behind its length; then enqueued, since, priority, attempts, deliveries, and
+        whether the job has tags.
+        """
+        body = self.body
+        high, enqueued, since_high, since, priority, attempts, deliveries, powers = _OF_ROW.unpack_from(body)
+        task = HEADER_SIZE + body[HEADER_SIZE - 1]
+        size = body[task] if task < len(body) else 0
+        names, times = body[HEADER_SIZE - 1 : task + 1 + size], (high << 32 | enqueued, since_high << 32 | since)
+        return names, *times, priority, attempts, deliveries, bool(powers & TAGS)
 
     @property
     def sections(self) -> dict[int, bytes]:

@@ -279,7 +279,7 @@ class Signature:
         A field of a class that the annotation does not have is refused, as an unknown parameter is: a release that has
         the field has sent it, and the task would run without it.
         """
-        decoded = self.decode(arguments)
+        decoded = self._decoded(self._decoder, arguments)
         if self._has_fields:
             self._refuse_unknown_fields(sent, decoded)
         return decoded

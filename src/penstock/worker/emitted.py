@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from penstock.jobs.claims import Claim
+from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.constants import KEPT_BYTES, KEPT_CHUNKS
 from penstock.jobs.output import pack_block
 from penstock.settings import Seal
@@ -132,13 +132,13 @@ class PendingOutput(PendingReports):
         """Whether something of this claim is pending."""
         return token in self._pending
 
-    def forget(self, tokens: Collection[bytes]) -> None:
+    def forget(self, settled: Iterable[Settlement]) -> None:
         """Forget claims that have ended."""
         if self._claims:
             with self._lock:
-                for token in tokens:
-                    self._claims.pop(token, None)
-                    self._pending.pop(token, None)
+                for one in settled:
+                    self._claims.pop(one.token, None)
+                    self._pending.pop(one.token, None)
 
     def clear(self) -> None:
         with self._lock:

@@ -37,6 +37,9 @@ log = logging.getLogger("penstock.worker")
 
 T = TypeVar("T")
 
+_SIMPLE = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict})
+"""Types of most results. To find out whether another object is awaitable takes longer than to call a short task."""
+
 _MAX_REASON = 2_000
 """Characters of a reason to keep."""
 
@@ -70,10 +73,9 @@ class Execution:
         """Decode the call in a claimed job of `queue`. Returns a settlement if this worker cannot run the job."""
         record = claim.record
         try:
-            if not record.is_call:
-                return self._unknown(claim, "a bare value, not a call of a task")
-            if not record.is_understood:
-                return self._unknown(claim, "a newer Penstock enqueued it with an option that this one does not know")
+            is_plain = record.is_plain_call
+            if not is_plain and (refusal := self._cannot_read(claim)) is not None:
+                return refusal
             name, sent = record.call
             definition = self._registry.get_encoded(name)
             if definition is None:
@@ -81,7 +83,7 @@ class Execution:
                     claim, f"no task {record.task!r} in this worker; {self._registry.hint(record.task)}"
                 )
             arguments = sent
-            if record.needs_opening:
+            if not is_plain and record.needs_opening:
                 sent, arguments = open_call(record, sent, self._seal)
             return JobRun(claim, definition, definition.signature.read(arguments, sent), queue)
         except SealError as error:
@@ -90,6 +92,14 @@ class Execution:
             return self._unread(claim, error)
         except Exception as error:
             return self._dead_letter(claim, describe(error))
+
+    def _cannot_read(self, claim: Claim) -> Settlement | None:
+        """Hand back a job that is no call, or that has a power that this release does not know."""
+        if not claim.record.is_call:
+            return self._unknown(claim, "a bare value, not a call of a task")
+        if not claim.record.is_understood:
+            return self._unknown(claim, "a newer Penstock enqueued it with an option that this one does not know")
+        return None
 
     def prepare_batch(self, claims: Iterable[Claim], queue: str) -> tuple[list[JobRun], list[tuple[Claim, Settlement]]]:
         """Prepare a batch: the runs of its claims, and the settlements of the claims that this worker cannot run."""
@@ -245,7 +255,7 @@ class Execution:
         if run.definition.middleware.sync_hooks:
             call, argument = self._call_inside_hooks, run
         result = run_cancellable(run, call, argument) if timeout is None else timeout.run(call, argument)
-        if inspect.isawaitable(result):
+        if type(result) not in _SIMPLE and inspect.isawaitable(result):
             raise TypeError(f"task {run.definition.name} returned an awaitable: make it an `async def`")
         return result
 

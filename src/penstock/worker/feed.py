@@ -269,7 +269,7 @@ class Feed:
         for settlement in self._sent:
             self.held.pop(settlement.token, None)
             self.runs.pop(settlement.token, None)
-        self.output.forget([settlement.token for settlement in self._sent])
+        self.output.forget(self._sent)
         for settlement in turn.stale:
             log.warning("settlement of job %s:%s refused: the job was taken back", self.shard.name, settlement.id)
         self._sent = []

@@ -128,8 +128,8 @@ class Places:
                 self._end_streak(ended, now - began)
                 await self._continue(run, rest_of(steps, awaited, context))
                 return
-            self._runs.end_in_streak(run, settlement)
             now = time.monotonic()
+            self._runs.end_in_streak(run, settlement, now)
             self._habits.ended(run.definition.name, now - run.started_at)
             ended += 1
             if ended == MOST_JOBS or now - began > LONGEST or traces(task) != untouched:

@@ -58,6 +58,8 @@ class Runs:
         """`wake` is called on the loop when runners have become free, and when settlements wait for a turn."""
         self._execution = execution
         self._reports = reports
+        self._reports_all = reports.wants_all
+        """Whether the runs that complete are reported, as of the last turn."""
         self._wake = wake
         self._concurrency = self._runners = settings.concurrency
         self._prefetch = settings.prefetch
@@ -142,6 +144,7 @@ class Runs:
 
     def add(self, feed: Feed, claims: Sequence[Claim]) -> None:
         """Let new claims wait for their runners. Once no further job starts here, hand them back."""
+        self._reports_all = self._reports.wants_all
         if self.is_closed:
             feed.hand_back(claims)
         elif feed.batch is None:
@@ -178,7 +181,8 @@ class Runs:
         self._last_start = run.started_at = time.monotonic()
         self.running[run] = None
         self.started += len(run.members) or 1
-        self._reports.start(run)
+        if self._reports_all:
+            self._reports.start(run)
         if self.status is not None and not run.definition.isolate:
             # Only a job that runs in this process can be the reason for its death.
             for one in run.members or (run,):
@@ -194,7 +198,7 @@ class Runs:
         now = time.monotonic()
         for run, settlement in ended:
             self._note_durations(1, now - run.started_at)
-            self.end_in_streak(run, settlement)
+            self.end_in_streak(run, settlement, now)
         self._wake()
 
     def end_streak(self, jobs: int, seconds: float) -> None:
@@ -206,8 +210,11 @@ class Runs:
             self._note_durations(jobs, seconds / jobs * self._concurrency)
         self._wake()
 
-    def end_in_streak(self, run: JobRun, settlement: Settlement) -> None:
-        """Free the runner of a job, and settle the job. Call `end_streak` after the last job of the streak."""
+    def end_in_streak(self, run: JobRun, settlement: Settlement, ended: float) -> None:
+        """Free the runner of a job, and settle the job. Call `end_streak` after the last job of the streak.
+
+        ended  `time.monotonic()` when the run ended
+        """
         if self.status is not None:
             for one in run.members or (run,):
                 self.status.job_ended(one.claim.token)
@@ -220,7 +227,6 @@ class Runs:
         assert feed is not None
         if run.cancelled:
             settlement = self._execution.cancelled(run)  # whatever its code did when it was cancelled
-        ended = time.monotonic()
         if isinstance(run, BatchRun):
             settlements = run.settlements(settlement)
             feed.runs.update(dict.fromkeys([one.claim.token for one in run.members], (run.started_at, ended)))
@@ -229,7 +235,7 @@ class Runs:
         else:
             feed.to_settle.append(settlement)
             feed.runs[settlement.token] = (run.started_at, ended)
-            if settlement.ending is not None or self._reports.wants_all:
+            if settlement.ending is not None or self._reports_all:
                 self._reports.add(run.context, settlement, run.started_at)
 
     def _note_durations(self, jobs: int, duration: float) -> None:
