@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from penstock.jobs.claims import Settlement
 from penstock.settings import WorkerSettings
@@ -23,6 +23,12 @@ from penstock.worker.runs import Runs
 from penstock.worker.thread_timeout import ThreadTimeout, cancel_in_thread
 
 T = TypeVar("T")
+
+_forks: Final[list[None]] = []
+"""One entry for each fork on the way from the first process to this one. `os.getpid` asks the system each time."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _forks.append(None))
 
 
 class ThreadPool(Generic[T]):
@@ -51,10 +57,10 @@ class ThreadPool(Generic[T]):
         self._calls.put(call)
 
     def _work(self) -> None:
-        pid = os.getpid()
+        forks = len(_forks)
         while (call := self._calls.get()) is not None:
             result = contextvars.Context().run(call)
-            if os.getpid() != pid:
+            if forks != len(_forks):
                 os._exit(0)  # the task has forked, and returned in the copy too
             with self._lock:
                 self._results.append(result)
