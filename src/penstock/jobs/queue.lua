@@ -45,10 +45,11 @@ _taken = { NO = 0, YES = 1 }
 
 -- Accepts plain calls: they are due now, and the library chose their ids. Returns 1; or 0 if a worker is idle, a bound
 -- may be near, the intake is full, a record is large or the queue is new. Then nothing was written, and the caller
--- sends `enqueue` with the same number. This is the shortest way into the queue, so it calls one function, and reads
--- only the first two values of the row. The calls have consecutive numbers, and `number` is the last of them.
+-- sends `enqueue` with the same number. This is the shortest way into the queue, so it reads only the first two values
+-- of the row, and takes a single call without any function. The calls have consecutive numbers, and `number` is the
+-- last of them.
 --- keys: base meta
---- args: caller: str, number: int, given: int, jobs: *
+--- args: caller: str, number: str, given: int, jobs: *
 function script.take_in(base, meta, caller, number, given, jobs, ...)
   local packed = redis.call("HGET", meta, "row")
   if not packed then
@@ -63,7 +64,15 @@ function script.take_in(base, meta, caller, number, given, jobs, ...)
     local time = redis.call("TIME")
     now = math.floor(time[1] * 1000 + time[2] / 1000)
   end
-  return intake.take(caller, number, now, jobs)
+  if #ARGV == jobs + 1 and #ARGV[jobs + 1] <= intake.MOST_BYTES then
+    local list, at = base .. "intake", string.format("%d", now)
+    if redis.call("RPUSH", list, caller, number, ARGV[jobs], ARGV[jobs + 1], at) <= _intake.VALUES then
+      return _taken.YES
+    end
+    redis.call("RPOP", list, _intake.FIELDS)
+    return _taken.NO
+  end
+  return intake.take(caller, tonumber(number), now, jobs)
 end
 
 -- Enqueues the jobs from jobs[first] on (id, draft, …), and writes everything. `begun`: `idempotency.begin` has stored
