@@ -81,7 +81,7 @@ async def app(servers: ReplicatedCluster, ping_interval: float) -> AsyncIterator
     """Its subscribers believe for ever that the present primary is one."""
     with Penstock(servers.address, settings=Settings(ping_interval=ping_interval)) as opened:
         for face in (opened._driver.aio, opened._driver.blocking):
-            face._subscriptions._face = Misled(face, servers.victim)
+            face._subscriptions._face = Misled(face, servers.victim)  # type: ignore[assignment]
         yield opened
         servers.recover()
 

@@ -19,12 +19,11 @@ from penstock.core.slots import Node
 from penstock.driver.aio_connection import AioConnection
 from penstock.driver.connector import Command, Connector
 from penstock.driver.engine import Engine
-from penstock.driver.faults import read_reply
+from penstock.driver.face import Outcome
 from penstock.driver.first_attempt import FirstAttempt
-from penstock.driver.grouping import Groups, NoReply
+from penstock.driver.grouping import Groups
 from penstock.driver.interruption import Interruption, raise_if_interrupted
 from penstock.driver.listening import AioListener
-from penstock.driver.lookup import Outcome
 from penstock.driver.subscriber import Subscriber
 
 R = TypeVar("R")
@@ -85,11 +84,6 @@ class AioEngine(Engine[AioConnection, AioListener]):
         try:
             if not isinstance(work, RoundTrip):
                 return await self.drive(work)
-            if work.group_from and (joined := self._groups.join(work)) is not None:
-                reply = await joined
-                if type(reply) is NoReply:
-                    return await self._groups.result(work, reply)
-                return read_reply(work, work.read, reply)
             return await self.call(work, self.settings.give_up_after)
         except Interruption as stop:
             raise stop.error  # noqa: B904 - what the signal handler raised, as if nothing had been between

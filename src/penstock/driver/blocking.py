@@ -23,10 +23,10 @@ from penstock.core.operations import Operation, RoundTrip, Wait
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector
 from penstock.driver.engine import Engine
+from penstock.driver.face import Outcome
 from penstock.driver.first_attempt import FirstAttempt
 from penstock.driver.interruption import Interruption, raise_if_interrupted
 from penstock.driver.listening import BlockingListener
-from penstock.driver.lookup import Outcome
 from penstock.driver.pooled_connection import BlockingConnection
 from penstock.driver.subscriber import Subscriber
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector
+from penstock.driver.face import Face
 from penstock.errors import DurabilityUnavailable, NotDurable
-from penstock.settings import Settings
 
 # Seconds between checks whether a replica has the write.
 _REPLICA_CHECK_INTERVAL = 0.05
@@ -18,22 +18,10 @@ _REPLICA_CHECK_INTERVAL = 0.05
 _DURABILITY_TTL = 60.0
 
 
-class DurabilityFace(Protocol):
-    """The members of a face's engine that `Durability` uses."""
-
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def address(self) -> str: ...
-    async def exchange(self, node: Node, *commands: Command) -> list[Any]: ...
-    async def sleep(self, seconds: float) -> None: ...
-    async def is_still_primary(self, node: Node) -> bool: ...
-
-
 class Durability:
     """The confirmations that each node of one server can give."""
 
-    def __init__(self, face: DurabilityFace, connector: Connector) -> None:
+    def __init__(self, face: Face, connector: Connector) -> None:
         self._face = face
         self._connector = connector
         # Node -> (when to ask again, the command that confirms a durable write).

@@ -1,7 +1,7 @@
 """Sends script calls until they are answered, and drives operations: one implementation for both faces.
 
-The code is written as coroutines, which await only the few methods that a face supplies, at the end of this file. The
-methods of the blocking face never suspend, so `run_to_completion` runs such a coroutine in one go, on any thread.
+The code is written as coroutines, which await only the few methods that a face supplies (see `face.py`). The methods of
+the blocking face never suspend, so `run_to_completion` runs such a coroutine in one go, on any thread.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ from penstock.core.scripts import Script
 from penstock.core.slots import Node
 from penstock.driver.connector import Command, Connector
 from penstock.driver.durability import Durability, DurableCall
+from penstock.driver.face import Connection, Face
 from penstock.driver.faults import name_wrong_key, read_reply
-from penstock.driver.first_attempt import FirstAttempt, numbered_arguments, send_in_operation
+from penstock.driver.first_attempt import FirstAttempt, numbered_arguments
 from penstock.driver.first_connection import FIRST_COMMANDS, check_server
 from penstock.driver.listening import FaceListener
-from penstock.driver.lookup import OutcomeQueue, look_up
+from penstock.driver.lookup import look_up
 from penstock.driver.parallel import number_calls, send_pipelines
 from penstock.driver.retrying import (
     ASK,
@@ -54,7 +55,7 @@ from penstock.driver.retrying import (
 )
 from penstock.driver.route import Route
 from penstock.driver.sentinels import SENTINEL_TIMEOUT, PrimaryChecks, check_primary
-from penstock.driver.subscriber import Connection, Subscriber, Subscriptions
+from penstock.driver.subscriber import Subscriptions
 from penstock.errors import PenstockError
 from penstock.settings import Settings
 
@@ -71,8 +72,8 @@ _CONFIRM_TIMEOUT = 1.0
 _NO_REPLY = ConnectionError("no reply")
 
 
-class Engine(Generic[C, L]):
-    """The code that both faces share. A face adds the methods at the end, and the class of its listeners."""
+class Engine(Face, Generic[C, L]):
+    """The code that both faces share. A face adds the methods at the end of `Face`, and the class of its listeners."""
 
     listener_class: type[L]
 
@@ -88,7 +89,6 @@ class Engine(Generic[C, L]):
 
     @property
     def address(self) -> str:
-        """The server's address, for people."""
         return self._connector.address
 
     # --- one script call ---
@@ -102,7 +102,17 @@ class Engine(Generic[C, L]):
             self._idempotency_keys.release(first.key)
         return read_reply(round_trip, round_trip.read, reply)
 
-    call = send_in_operation
+    async def call(self, round_trip: RoundTrip[R], give_up_after: float) -> R:
+        """Call a script for an operation: by its shortcut, if it has one."""
+        first = None if round_trip.shortcut is None else self.first_attempt(round_trip)
+        if first is not None:
+            try:
+                (reply,) = await self.exchange(first.node, first.command)
+            except Exception as error:
+                reply = error
+            if first.answered(round_trip, reply):
+                return self.succeeded(round_trip, first, reply)
+        return await self.send(round_trip, give_up_after, first)
 
     async def send(self, round_trip: RoundTrip[R], give_up_after: float, first: FirstAttempt | None = None) -> R:
         """Call a script. Retry transient errors until `give_up_after` seconds after the first one.
@@ -133,7 +143,7 @@ class Engine(Generic[C, L]):
             except Exception as error:
                 attempts = attempts or self._connector.attempts(give_up_after)
                 try:
-                    named = await name_wrong_key(self, node, round_trip, error)
+                    named = await name_wrong_key(self.exchange, node, round_trip, error)
                     pause = attempts.pause_after(named, self.address, round_trip)
                 except Exception:
                     if numbered is not None and error_code(error) not in UNANSWERED:
@@ -207,10 +217,6 @@ class Engine(Generic[C, L]):
         ]
 
     async def recover(self, error: Exception, key: str, failures: int, node: Node | None = None) -> Node | None:
-        """Prepare the next attempt after `error`. Returns the node that an ASK error names, for that attempt only.
-
-        `node`: the one that was called. None: the node that serves the key.
-        """
         code, route = error_code(error), self._connector.route
         node = node or (route.node(key) if route else None)
         if route is None or node is None:
@@ -238,7 +244,6 @@ class Engine(Generic[C, L]):
         return route
 
     async def find_node(self, key: str) -> Node:
-        """The node that serves the key."""
         route = self._connector.route or await self.find_route()
         return route.node(key) or await self._look_up_node(route, route.position(key))
 
@@ -253,7 +258,6 @@ class Engine(Generic[C, L]):
         return node
 
     async def connect(self, node: Node) -> C:
-        """Open a connection to the node. The first one examines the server: see `check_server` for what it raises."""
         is_sentinel = node in (await self.find_route()).sentinels
         connection = await self.open_connection(node, sentinel=is_sentinel)
         if is_sentinel:
@@ -402,7 +406,6 @@ class Engine(Generic[C, L]):
         return listener
 
     def known_node(self, key: str) -> Node | None:
-        """The node that serves the key; None if a look-up would be needed."""
         return None if (route := self._connector.route) is None else route.node(key)
 
     def slot_moved(self, key: str) -> None:
@@ -413,7 +416,6 @@ class Engine(Generic[C, L]):
         return self._connector.may_ping(node)
 
     def check_primary(self, node: Node) -> None:
-        """Behind Sentinel: ask in the background whether the node is still the primary, and hang up if it is not."""
         if (route := self._connector.route) is not None and route.uses_sentinels:
             self._connector.follow_sentinels()
             self.start(check_primary(self, self._connector, node))
@@ -422,79 +424,17 @@ class Engine(Generic[C, L]):
         self._connector.took_over(left)
 
     async def is_still_primary(self, node: Node) -> bool:
-        """Whether no other node can have taken over from this one; False in doubt. Asks all Sentinels."""
         route = await self.find_route()
         return not route.uses_sentinels or await self._primary_checks.confirm(route, node)
 
-    # --- what a face supplies ---
+    # --- what a face supplies, besides the methods of `Face` ---
 
-    async def exchange(self, node: Node, *commands: Command, own_connection: bool = False) -> list[Any]:
-        """Send commands to a node in one go; return their replies in order, with errors as exceptions in the list.
-
-        `own_connection`: use one that no other caller shares meanwhile, for a command that may block it.
-        """
-        raise NotImplementedError
-
-    async def exchange_each(self, nodes: Sequence[Node], command: Command) -> dict[Node, Any]:
-        """Send a command to several nodes, before the first reply is read. Returns each reply, or the error."""
+    async def open_connection(self, node: Node, *, sentinel: bool = False) -> C:
         raise NotImplementedError
 
     async def send_ahead(self, round_trip: RoundTrip[Any], give_up_after: float) -> Unanswered:
         """Send a script call, and do not wait for its reply."""
         raise NotImplementedError
 
-    async def open_connection(self, node: Node, *, sentinel: bool = False) -> C:
-        """Open a connection and log in. `sentinel`: to a Sentinel, with the login for those."""
-        raise NotImplementedError
-
-    def close_connections(self, node: Node) -> None:
-        """Close the connections to a node that are kept for further calls."""
-        raise NotImplementedError
-
-    def close_surplus(self) -> None:
-        """Close idle connections beyond the few that are kept for further calls."""
-
-    def hang_up(self, node: Node) -> None:
-        """Close every connection to a node, also those in use and those that are being opened.
-
-        The calls on these connections fail at once and look for the node again. Any thread may call this.
-        """
-        raise NotImplementedError
-
-    def close_copies(self) -> None:
-        """In a forked child: close the child's copies of the sockets."""
-        raise NotImplementedError
-
-    def outcome_queue(self) -> OutcomeQueue:
-        """An empty queue for the outcomes of a look-up."""
-        raise NotImplementedError
-
-    def start(self, work: Coroutine[Any, Any, None]) -> Callable[[], object]:
-        """Run a coroutine in the background. Returns a function that cancels it, where the face can do that."""
-        raise NotImplementedError
-
-    async def share(self, what: object, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `work`, or, if another caller runs it for the same `what` now, wait for that run."""
-        raise NotImplementedError
-
-    async def gather(self, works: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
-        """Run coroutines, side by side where the face can do that. The first error is raised, and ends the others."""
-        raise NotImplementedError
-
-    async def sleep(self, seconds: float) -> None:
-        raise NotImplementedError
-
     async def wait(self, effect: Wait) -> list[str]:
-        raise NotImplementedError
-
-    async def run_in_thread(self, work: Callable[[], T], *, to_completion: bool = False) -> T:
-        """Run a function that blocks. `to_completion`: raise a cancellation only after it has returned."""
-        raise NotImplementedError
-
-    async def run_uncancelled(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine to its end, even if the caller is cancelled meanwhile."""
-        raise NotImplementedError
-
-    def start_subscriber(self, subscriber: Subscriber) -> None:
-        """Run a subscriber in the background."""
         raise NotImplementedError

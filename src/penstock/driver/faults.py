@@ -11,8 +11,8 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 from msgspec import MsgspecError
 
@@ -177,14 +177,13 @@ def read_reply(call: RoundTrip[R], read: Callable[[Any], R], reply: Any) -> R:
         raise state_damaged(call, error) from error
 
 
-class AskingFace(Protocol):
-    """The members of a face's engine that `name_wrong_key` uses."""
+async def name_wrong_key(
+    exchange: Callable[..., Coroutine[Any, Any, list[Any]]], node: Node | None, call: RoundTrip[Any], error: Exception
+) -> Exception:
+    """The error itself; or, if a fixed key of the component has the wrong type, an error that names this key.
 
-    async def exchange(self, node: Node, *commands: tuple[str, ...]) -> list[Any]: ...
-
-
-async def name_wrong_key(face: AskingFace, node: Node | None, call: RoundTrip[Any], error: Exception) -> Exception:
-    """The error itself; or, if a fixed key of the component has the wrong type, an error that names this key."""
+    exchange  sends commands to the node (see `Face.exchange`)
+    """
     if node is None or not str(error).startswith("WRONGTYPE"):
         return error
     wanted: dict[str, str] = {}
@@ -195,7 +194,7 @@ async def name_wrong_key(face: AskingFace, node: Node | None, call: RoundTrip[An
             if component.kind == "lock" and key:
                 wanted[key] = "STRING"
     try:
-        types = await face.exchange(node, *(("TYPE", key) for key in wanted))
+        types = await exchange(node, *(("TYPE", key) for key in wanted))
     except Exception:
         return error
     for (key, kind), found in zip(wanted.items(), types, strict=True):

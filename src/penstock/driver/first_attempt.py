@@ -6,7 +6,7 @@ idempotency key.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -17,17 +17,6 @@ from penstock.core.slots import Node
 from penstock.driver.connector import Command
 from penstock.driver.retrying import NOSCRIPT, error_code
 from penstock.driver.route import Route
-
-R = TypeVar("R")
-
-
-class CallingFace(Protocol):
-    """The members of a face's engine that `send_in_operation` uses."""
-
-    def first_attempt(self, round_trip: RoundTrip[Any]) -> FirstAttempt | None: ...
-    def succeeded(self, round_trip: RoundTrip[R], first: FirstAttempt, reply: Any) -> R: ...
-    async def exchange(self, node: Node, *commands: Command) -> list[Any]: ...
-    async def send(self, round_trip: RoundTrip[R], give_up_after: float, first: FirstAttempt | None = None) -> R: ...
 
 
 class FirstAttempt(msgspec.Struct):
@@ -66,19 +55,6 @@ class FirstAttempt(msgspec.Struct):
             self.to_load = round_trip.shortcut if self.error is None else None
             return False
         return round_trip.shortcut is None or reply != 0
-
-
-async def send_in_operation(engine: CallingFace, round_trip: RoundTrip[R], give_up_after: float) -> R:
-    """Call a script for an operation: by its shortcut, if it has one."""
-    first = None if round_trip.shortcut is None else engine.first_attempt(round_trip)
-    if first is not None:
-        try:
-            (reply,) = await engine.exchange(first.node, first.command)
-        except Exception as error:
-            reply = error
-        if first.answered(round_trip, reply):
-            return engine.succeeded(round_trip, first, reply)
-    return await engine.send(round_trip, give_up_after, first)
 
 
 def numbered_arguments(round_trip: RoundTrip[Any], pool: KeyPool) -> tuple[tuple[Arg, ...], IdempotencyKey | None]:

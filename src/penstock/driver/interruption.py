@@ -4,7 +4,6 @@ A handler runs between any two lines, even while the driver waits for a reply, a
 lost connection: an `alarm` whose handler raises TimeoutError is common. The client libraries then wrap it in one of
 their errors.
 
-
 On asyncio a handler mostly runs while the loop waits for events, and its exception ends the loop. If it interrupts the
 task that reads replies, the call that waits for the next reply ends with the exception. If it interrupts a task that no
 caller waits for, the exception goes to the handler of the loop, as that of any callback.

@@ -15,9 +15,10 @@ import contextlib
 import itertools
 import os
 import threading
+from collections.abc import Callable
 from functools import cache
 from queue import Empty, SimpleQueue
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from penstock.core.keys import wake_channel
 from penstock.core.slots import SLOTS, slot
@@ -98,16 +99,13 @@ class WakeChannel:
                 listener.notify(message)
 
 
-class ListenerRegistry(Protocol):
-    """The members of a face that a listener uses."""
-
-    def remove(self, listener: FaceListener) -> bool: ...
-
-
 class FaceListener:
     """The code that the listeners of both faces share. A listener is open from its creation until `close`."""
 
-    def __init__(self, registry: ListenerRegistry, channel: WakeChannel, number: int, shared_key: str) -> None:
+    def __init__(
+        self, remove: Callable[[FaceListener], bool], channel: WakeChannel, number: int, shared_key: str
+    ) -> None:
+        """`remove`: closes it (see `Subscriptions.remove`)."""
         self.channel = channel
         self.number = number
         self.shared_key = shared_key
@@ -117,11 +115,11 @@ class FaceListener:
         """Whether its first message confirms that the channel is subscribed to."""
         self.beside: FaceListener | None = None
         """A listener that gets an empty message with each message of this one."""
-        self._registry = registry
+        self._remove = remove
 
     def close(self) -> bool:
         """Stop listening; sends nothing to the server. Returns whether no other listener has this address."""
-        return self._registry.remove(self)
+        return self._remove(self)
 
     def notify(self, message: Message) -> None:
         self.put(message)
@@ -139,9 +137,11 @@ class FaceListener:
 class BlockingListener(FaceListener):
     """A listener on which one thread waits."""
 
-    def __init__(self, registry: ListenerRegistry, channel: WakeChannel, number: int, shared_key: str) -> None:
+    def __init__(
+        self, remove: Callable[[FaceListener], bool], channel: WakeChannel, number: int, shared_key: str
+    ) -> None:
         self._messages: SimpleQueue[Message] = SimpleQueue()
-        super().__init__(registry, channel, number, shared_key)
+        super().__init__(remove, channel, number, shared_key)
 
     def put(self, message: Message) -> None:
         self._messages.put(message)
@@ -160,11 +160,13 @@ class BlockingListener(FaceListener):
 class AioListener(FaceListener):
     """A listener on which one asyncio task waits."""
 
-    def __init__(self, registry: ListenerRegistry, channel: WakeChannel, number: int, shared_key: str) -> None:
+    def __init__(
+        self, remove: Callable[[FaceListener], bool], channel: WakeChannel, number: int, shared_key: str
+    ) -> None:
         self._messages: list[Message] = []
         self._sleeping: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        super().__init__(registry, channel, number, shared_key)
+        super().__init__(remove, channel, number, shared_key)
 
     def put(self, message: Message) -> None:
         self._messages.append(message)

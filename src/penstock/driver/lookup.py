@@ -13,11 +13,10 @@ as tasks, or in threads that end with the answer.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable
 
 from penstock.core.slots import Node
-from penstock.driver.connector import Command
+from penstock.driver.face import Face, OutcomeQueue
 from penstock.driver.retrying import error_code
 from penstock.driver.route import Answer, Route
 from penstock.errors import ServerRefused
@@ -29,42 +28,8 @@ _GRACE = 0.5
 # While a replica is being promoted, calls are held, and check at this interval, in seconds, whether they may continue.
 _HOLD_INTERVAL = 0.01
 
-Outcome: TypeAlias = Answer | Exception
 
-
-class OutcomeQueue(Protocol):
-    """Passes outcomes to the coroutine that waits for them."""
-
-    def put(self, outcome: Outcome, /) -> None: ...
-
-    async def get(self, timeout: float | None) -> Outcome | None:
-        """The next outcome; None if none has arrived after `timeout` seconds."""
-        ...
-
-
-class CandidateConnection(Protocol):
-    """A connection to a candidate."""
-
-    async def exchange(self, *commands: Command) -> list[Any]: ...
-    def close(self) -> None: ...
-
-
-class LookupFace(Protocol):
-    """The members of a face's engine that a look-up uses."""
-
-    @property
-    def address(self) -> str: ...
-    def outcome_queue(self) -> OutcomeQueue: ...
-    def start(self, work: Coroutine[Any, Any, None]) -> Callable[[], object]:
-        """Run a coroutine in the background. Returns a function that cancels it, where the face can do that."""
-        ...
-
-    async def open_connection(self, node: Node, *, sentinel: bool = False) -> CandidateConnection: ...
-    def took_over(self, left: Node) -> None: ...
-    async def sleep(self, seconds: float) -> None: ...
-
-
-async def look_up(face: LookupFace, route: Route, position: int) -> None:
+async def look_up(face: Face, route: Route, position: int) -> None:
     """Find the node for a position, and store the answer in the route. Raises if no candidate names one."""
     while route.is_held:
         await face.sleep(_HOLD_INTERVAL)
@@ -107,14 +72,14 @@ async def look_up(face: LookupFace, route: Route, position: int) -> None:
     raise failure or ConnectionError(f"no server at {face.address} knows which node serves this key")
 
 
-def _use(face: LookupFace, route: Route, answer: Answer, position: int) -> None:
+def _use(face: Face, route: Route, answer: Answer, position: int) -> None:
     suspect = route.suspect(position)
     route.store(answer, position)
     if suspect is not None and answer.table[position] != suspect:
         face.took_over(suspect)
 
 
-async def _ask(face: LookupFace, route: Route, node: Node, arrived: OutcomeQueue) -> None:
+async def _ask(face: Face, route: Route, node: Node, arrived: OutcomeQueue) -> None:
     try:
         connection = await face.open_connection(node, sentinel=route.uses_sentinels)
         try:

@@ -7,8 +7,8 @@ blocking caller serves one after another: nodes that were silent lately, and nod
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Coroutine, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,20 +16,12 @@ from penstock.core.idempotency import IdempotencyKey, KeyPool
 from penstock.core.operations import RoundTrip
 from penstock.core.slots import Node
 from penstock.driver.connector import Command
+from penstock.driver.face import Face
 from penstock.driver.first_attempt import numbered_arguments
 from penstock.driver.retrying import NOSCRIPT, error_code
 from penstock.driver.route import Route
 
 R = TypeVar("R")
-
-
-class PipelineFace(Protocol):
-    """The members of a face's engine that `send_pipelines` uses."""
-
-    async def find_node(self, key: str) -> Node: ...
-    async def exchange(self, node: Node, *commands: Command) -> list[Any]: ...
-    async def recover(self, error: Exception, key: str, failures: int, node: Node | None = None) -> Node | None: ...
-    async def gather(self, works: Sequence[Coroutine[Any, Any, R]]) -> list[R]: ...
 
 
 def number_calls(
@@ -45,7 +37,7 @@ def number_calls(
     return calls, keys
 
 
-async def send_pipelines(face: PipelineFace, route: Route, round_trips: Sequence[RoundTrip[Any]]) -> dict[int, Any]:
+async def send_pipelines(face: Face, route: Route, round_trips: Sequence[RoundTrip[Any]]) -> dict[int, Any]:
     """The replies to the round trips, by index. A round trip that its node did not answer is missing."""
     by_node: dict[Node, list[int]] = {}
     unknown: list[int] = []
@@ -59,7 +51,7 @@ async def send_pipelines(face: PipelineFace, route: Route, round_trips: Sequence
 
 
 async def _look_up_and_send(
-    face: PipelineFace, round_trips: Sequence[RoundTrip[Any]], indexes: Sequence[int]
+    face: Face, round_trips: Sequence[RoundTrip[Any]], indexes: Sequence[int]
 ) -> dict[int, Any]:
     by_node: dict[Node, list[int]] = {}
     with contextlib.suppress(Exception):
@@ -69,7 +61,7 @@ async def _look_up_and_send(
 
 
 async def _send_to_node(
-    face: PipelineFace, node: Node, round_trips: Sequence[RoundTrip[Any]], indexes: Sequence[int]
+    face: Face, node: Node, round_trips: Sequence[RoundTrip[Any]], indexes: Sequence[int]
 ) -> dict[int, Any]:
     replies: dict[int, Any] = {}
     try:
@@ -82,7 +74,7 @@ async def _send_to_node(
 
 
 async def _send_pipeline(
-    face: PipelineFace, node: Node, round_trips: Sequence[RoundTrip[Any]], indexes: Sequence[int], *, load: bool = False
+    face: Face, node: Node, round_trips: Sequence[RoundTrip[Any]], indexes: Sequence[int], *, load: bool = False
 ) -> dict[int, Any]:
     """The replies to the round trips at `indexes`. `load`: send the source of each script once."""
     commands, loaded = list[Command](), set[str]()

@@ -12,12 +12,11 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Protocol
 
 from penstock.core.slots import Node
-from penstock.driver.connector import Command, Connector
+from penstock.driver.connector import Connector
+from penstock.driver.face import Face
 from penstock.driver.route import Route
 
 # A Sentinel that did not answer is not asked again for this many seconds, unless no other one answers.
@@ -27,15 +26,7 @@ SENTINEL_TIMEOUT = 0.5
 """A Sentinel that is asked after a durable write has to answer within this many seconds."""
 
 
-class RoutingFace(Protocol):
-    """The members of a face's engine that the checks use."""
-
-    async def find_node(self, key: str) -> Node: ...
-    async def exchange_each(self, nodes: Sequence[Node], command: Command) -> dict[Node, Any]: ...
-    async def share(self, what: object, work: Callable[[], Coroutine[Any, Any, None]]) -> None: ...
-
-
-async def check_primary(face: RoutingFace, connector: Connector, node: Node) -> None:
+async def check_primary(face: Face, connector: Connector, node: Node) -> None:
     """Look up the primary again, and close the connections to `node` if it is another one.
 
     A primary that was frozen answers again after its thaw, until a Sentinel demotes it some 10 s later.
@@ -55,7 +46,7 @@ class PrimaryChecks:
     one may be too old.
     """
 
-    def __init__(self, face: RoutingFace) -> None:
+    def __init__(self, face: Face) -> None:
         self._face = face
         self._begun = self._ended = 0
         self._is_primary = False

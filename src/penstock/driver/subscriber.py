@@ -20,16 +20,15 @@ import logging
 import os
 import threading
 import time
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from penstock.core.slots import Node, slot
-from penstock.driver.connector import Command
+from penstock.driver.face import Connection, Face
 from penstock.driver.interruption import Interruption, report
 from penstock.driver.listening import FaceListener, Message, WakeChannel, channel_name
 from penstock.driver.retrying import MOVED, Attempts, error_code
 from penstock.errors import ServerError, ServerRefused, ServerUnavailable
-from penstock.settings import Settings
 
 L = TypeVar("L", bound=FaceListener)
 
@@ -50,59 +49,10 @@ _INVALIDATED = b"__redis__:invalidate"
 _KEEP_UNUSED = 2.0
 
 
-class Connection(Protocol):
-    """A connection to one node."""
-
-    async def exchange(self, *commands: Command) -> list[Any]:
-        """Send the commands and return their replies in order; an error reply is an exception in the list.
-
-        Raises if the connection has failed, after which it cannot be used again.
-        """
-        ...
-
-    def push(self, *commands: Command) -> None:
-        """Send commands whose replies `receive` returns. After a failure of the connection, `receive` raises it."""
-
-    async def receive(self, timeout: float) -> list[Any]:
-        """The replies and messages that have arrived; waits for the first one. [] after `timeout` seconds."""
-        ...
-
-    def set_reply_timeout(self, seconds: float) -> None:
-        """From now on, a reply has to arrive within `seconds`."""
-
-    def hang_up(self) -> None:
-        """Make the calls that use the connection fail, and close it then. Any thread may call this."""
-
-    def close(self) -> None:
-        """Close at once. Only the user of the connection may call it."""
-
-    def close_copy(self) -> None:
-        """In a forked child: close the child's copy of the socket. The parent's stays open."""
-
-
-class SubscriberFace(Protocol):
-    """The members of a face's engine that subscribers use."""
-
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def address(self) -> str: ...
-    def known_node(self, key: str) -> Node | None: ...
-    async def find_node(self, key: str) -> Node: ...
-    def slot_moved(self, key: str) -> None: ...
-    def may_ping(self, node: Node) -> bool: ...
-    def check_primary(self, node: Node) -> None: ...
-    async def connect(self, node: Node) -> Connection: ...
-    async def recover(self, error: Exception, key: str, failures: int, node: Node | None) -> object: ...
-    async def sleep(self, seconds: float) -> None: ...
-    def close_surplus(self) -> None: ...
-    def start_subscriber(self, subscriber: Subscriber) -> None: ...
-
-
 class Subscriptions(Generic[L]):
     """The channels of one face, and a subscriber for each node that serves some of them."""
 
-    def __init__(self, face: SubscriberFace, name: str, listener_class: type[L]) -> None:
+    def __init__(self, face: Face, name: str, listener_class: type[L]) -> None:
         self._face = face
         self._name = name
         self._listener_class = listener_class
@@ -125,7 +75,7 @@ class Subscriptions(Generic[L]):
                 channel = self._channels[name] = WakeChannel(name, key)
             shared_key = key if shared else ""
             number = channel.shared_numbers.get(shared_key) or next(self._numbers)
-            listener = self._listener_class(self, channel, number, shared_key)
+            listener = self._listener_class(self.remove, channel, number, shared_key)
             if shared:
                 channel.shared_numbers[key] = number
             channel.listeners.setdefault(number, []).append(listener)
@@ -213,7 +163,7 @@ class Subscriber:
     Without a `node`, it finds the node of each channel, hands the channel to the subscriber of that node, and ends.
     """
 
-    def __init__(self, subscriptions: Subscriptions[Any], face: SubscriberFace, node: Node | None) -> None:
+    def __init__(self, subscriptions: Subscriptions[Any], face: Face, node: Node | None) -> None:
         self.node = node
         self.channels: dict[str, WakeChannel] = {}
         self._subscriptions = subscriptions
