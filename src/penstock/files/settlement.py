@@ -8,11 +8,12 @@ the process dies before that, the next process that settles or reads the counts 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from penstock.core.ids import mint_id
 from penstock.core.operations import Operation, RoundTrip, Sleep
-from penstock.files.count_bindings import CountBindings
+from penstock.files.count_bindings import CountBindings, DeadBatchReply
+from penstock.files.replies import ReceiveReply, ShareReply
 
 BUSY_PAUSE = 0.02
 """Seconds after which to settle again, while another settlement deposits its pieces."""
@@ -25,13 +26,8 @@ class CountPiece(NamedTuple):
     keys: int
 
 
-class Reply(Protocol):
-    @property
-    def status(self) -> str: ...
-
-
 T = TypeVar("T")
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R", ReceiveReply, ShareReply, DeadBatchReply)
 
 
 def settle(

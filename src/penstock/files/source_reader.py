@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.errors import FileChanged, FileDamaged, FilesError
+from penstock.files.gunzip import Gunzip
 from penstock.files.marks import Mark, mark_at
 from penstock.files.records import START_DIGEST, chain_digest
 from penstock.files.regular_file import (
@@ -34,7 +35,7 @@ from penstock.files.regular_file import (
     reason_of,
 )
 from penstock.files.source import Source
-from penstock.files.unpack import HEAD, Unpacker, unpacker_for
+from penstock.files.unpack import HEAD, FrameUnpacker, unpacker_for
 
 BLOCK_SIZE = 255 * 1024
 """The most bytes of a block: with its header it stays below 256 KiB."""
@@ -374,7 +375,7 @@ class SourceReader:
                     file.close()
         raise self._changed("another file has its name, and no file in its folder is this one")
 
-    def _inflated(self, unpacker: Unpacker) -> Iterator[bytes]:
+    def _inflated(self, unpacker: Gunzip | FrameUnpacker) -> Iterator[bytes]:
         for offset in range(0, self.size, _CHUNK):
             yield from unpacker.feed(self._bytes(offset, _CHUNK))
         unpacker.finish()

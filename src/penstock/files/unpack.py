@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from penstock.errors import FileDamaged, FilesError
 from penstock.files import gunzip
@@ -23,18 +23,6 @@ from penstock.files.gunzip import Gunzip
 _CHUNK = 16 * 1024
 
 _MAX_MEMORY = 128 * 1024 * 1024
-
-
-class Unpacker(Protocol):
-    """Inflates one packed file, which is fed in pieces of any size."""
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """The text in these bytes of the file. Exhaust the iterator before the next call. Raises FileDamaged."""
-        ...
-
-    def finish(self) -> None:
-        """The file has no more bytes. Raises FileDamaged if it should have."""
-        ...
 
 
 class FrameUnpacker:

@@ -29,18 +29,6 @@ if TYPE_CHECKING:
     from penstock.jobs.stage import Stage
 
 
-class NoteSink(Protocol):
-    """Takes what a running job reports to the server. Any thread may call it."""
-
-    def add(self, token: bytes, progress: bytes = b"", line: bytes | None = None) -> None: ...
-
-
-class OutputSink(Protocol):
-    """Takes what a running job emits. Any thread may call it."""
-
-    def emit(self, token: bytes, chunk: bytes) -> None: ...
-
-
 class Run(Protocol):
     """The worker's side of a running job."""
 
@@ -55,16 +43,16 @@ class Run(Protocol):
     @property
     def cancelled(self) -> bool: ...
     @property
-    def note_sink(self) -> NoteSink: ...
-    @property
-    def output_sink(self) -> OutputSink: ...
-    @property
     def shard(self) -> Shard: ...
-
     @property
     def incarnation(self) -> str: ...
     @property
     def sole_task(self) -> str: ...
+    def note(self, progress: bytes = b"", line: bytes | None = None) -> None:
+        """Keep what the job reports until it is sent. Any thread may call it."""
+
+    def emit(self, chunk: bytes) -> None:
+        """Keep a chunk of the job's output until it is sent. Any thread may call it."""
 
     stage: Stage | None
     steps: Any
@@ -131,7 +119,7 @@ class CurrentJob(RecordView):
         it as often as you like. The report is lost if the process dies before that. Any thread may call it. Raises
         ValueError for a fraction out of range.
         """
-        self._run.note_sink.add(self._run.claim.token, encode_progress(fraction, text))
+        self._run.note(encode_progress(fraction, text))
 
     @property
     def stage(self) -> Stage:
@@ -163,7 +151,7 @@ class CurrentJob(RecordView):
         A job that runs again emits again; each part names its run. Raises BadCall for a value that JSON cannot
         hold, and PayloadTooLarge.
         """
-        self._run.output_sink.emit(self._run.claim.token, encode_chunk(chunk))
+        self._run.emit(encode_chunk(chunk))
 
     def log(self, text: str) -> None:
         """Keep a line with the job, for `job.info()` and `penstock job show`. Sent as `progress` is.
@@ -171,7 +159,7 @@ class CurrentJob(RecordView):
         The server keeps the last 16 KiB of a job's lines, for as long as it keeps the job or its result. A line is cut
         after 2000 characters. Any thread may call it.
         """
-        self._run.note_sink.add(self._run.claim.token, line=encode_line(text))
+        self._run.note(line=encode_line(text))
 
     # --- its limits ---
 
@@ -181,11 +169,11 @@ class CurrentJob(RecordView):
 
     @verb
     def hold(self, name: str, *, seconds: float) -> Operation[None]:
-        """Close the job's key of a rate for everybody, for so long: `current().hold("crm", seconds=30)`.
+        """Close the job's key of a rate, so that no job of the key starts: `current().hold("crm", seconds=30)`.
 
-        For a service that answers "too many requests", and says when to come again. No job of the key starts until
-        then; those that run continue, this one as well. To have it wait too, raise `RetryLater` afterwards. An earlier
-        hold that lasts longer stays. `name`: that of the limit, which is the name of the task unless it has another.
+        For a service that answers "too many requests", and says when to come again. Jobs that run continue, and so
+        does this one; to let it wait as well, raise `RetryLater` afterwards. An earlier hold that lasts longer stays.
+        `name`: that of the limit, which is the name of the task unless it has another.
 
         One round trip. Raises BadCall for a name that is not that of a `Rate` of this job, ValueError for seconds that
         are not above 0 and at most a year, and LeaseLost if another worker has the job now.
@@ -201,10 +189,10 @@ class CurrentJob(RecordView):
     def used(self, name: str, units: float) -> Operation[None]:
         """Book what this run really takes of a rate: `current().used("tokens", 1234)`.
 
-        `units` is the whole amount of this run, not what is added, and a part of a unit counts as one. The difference
-        to the cost of the job, or to what the run has booked before, is taken from the rate, or given back. More than
-        the cost delays the next start of the key. Less is given back as far as time since the claim has not given it
-        back already. A later run takes the whole cost again.
+        `units` is the whole amount of this run, not what is added, and a part of a unit counts as one. It replaces the
+        cost of the job, or what the run has booked before. If it is more, the next job of the key starts later. If it
+        is less, the rate gets the rest back, except for units that have come back by themselves since the claim. A
+        later run takes the whole cost again.
 
         One round trip; a repeated call changes nothing. Raises BadCall for a name that is not that of a `Rate` of this
         job, ValueError for units out of range, and LeaseLost if another worker has the job now.

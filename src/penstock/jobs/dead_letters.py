@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.core.arguments import check_whole, shown
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import ConfigurationError
-from penstock.jobs.editing import Edited, requeue_edited
+from penstock.jobs.editing import EncodedCall, requeue_edited
 from penstock.jobs.failures import Attempt, Failures
 from penstock.jobs.job import info_of
 from penstock.jobs.record import Record, Seen, StoredJob
@@ -97,7 +97,7 @@ class DeadLetters:
         return sorted(letters, key=lambda one: -one.died)[offset : offset + limit]
 
     @verb
-    def requeue(self, *ids: str, call: Edited | None = None) -> Operation[int]:
+    def requeue(self, *ids: str, call: EncodedCall | None = None) -> Operation[int]:
         """Make these jobs ready again, with all their counts at 0. Returns how many of the ids were dead letters.
 
         What is kept of their failed attempts stays.
@@ -113,7 +113,7 @@ class DeadLetters:
             return self._requeue_edited(ids, call)
         return self._change(ids, lambda shard, keys: shard.bindings.requeue(keys))
 
-    def _requeue_edited(self, ids: Sequence[str], call: Edited) -> Operation[int]:
+    def _requeue_edited(self, ids: Sequence[str], call: EncodedCall) -> Operation[int]:
         if len(ids) != 1:
             raise ValueError(
                 f"requeue(call=…) with {len(ids)} ids: give one, because each job has arguments of its own"

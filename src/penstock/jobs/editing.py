@@ -24,15 +24,10 @@ class EncodedCall(Protocol):
     def powers(self) -> bytes: ...
     @property
     def task(self) -> Any: ...
-
-
-class Edited(EncodedCall, Protocol):
-    """A call that can be enqueued."""
-
     def draft(self) -> tuple[str, bytes]: ...
 
 
-def requeue_edited(bindings: QueueBindings, key: str, call: Edited) -> Operation[bool]:
+def requeue_edited(bindings: QueueBindings, key: str, call: EncodedCall) -> Operation[bool]:
     """See `DeadLetters.requeue` with a call."""
     _check_call("requeue", call)
     stored: StoredJob = yield bindings.show(key)

@@ -16,6 +16,7 @@ from penstock.core.operations import Operation
 from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.awaited import RESULT, AwaitedResult
 from penstock.jobs.constants import AFTER_OTHERS, CONTINUE, INSTEAD, STOP
+from penstock.jobs.editing import EncodedCall
 from penstock.jobs.flow_bindings import ROWS, FirstRows, FlowBindings, FlowRow, far_edge
 from penstock.jobs.job import Job
 from penstock.jobs.middleware import EnqueueContext, JobDraft
@@ -37,18 +38,11 @@ _ATTEMPTS: Final = 10
 """The most attempts to enqueue a flow while the shards of its queue change."""
 
 
-class FlowCall(Protocol[R_co]):
-    """A call, as `task.call(…)` returns it."""
+class FlowCall(EncodedCall, Protocol[R_co]):
+    """A call, some of whose arguments may be results of other jobs."""
 
     @property
-    def task(self) -> Any: ...
-    @property
-    def payload(self) -> bytes: ...
-    @property
-    def powers(self) -> bytes: ...
-    @property
     def wanted(self) -> tuple[tuple[str, Any], ...]: ...
-    def draft(self) -> tuple[str, bytes]: ...
     def job(self, key: str) -> Job[R_co]: ...
 
 

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import logging
 from contextvars import ContextVar
-from typing import Final, Protocol
+from typing import Any, Final
 
 log = logging.getLogger("penstock.worker")
 
 
-class SoleRun(Protocol):
-    """The facts about a running job that the warning needs."""
-
-    @property
-    def sole_task(self) -> str:
-        """The name of its task if its worker runs no other job meanwhile; else empty."""
-        ...
-
-
-running: ContextVar[SoleRun] = ContextVar("penstock_job")
-"""See `current.running`, which is this variable."""
+running: ContextVar[Any] = ContextVar("penstock_job")
+"""The `Run` of the job that runs here; see `current.running`, which is this variable."""
 
 _warned: Final[set[str]] = set()
 """The tasks that were warned of in this process. A run that is isolated has a process of its own."""

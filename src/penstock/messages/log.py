@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from penstock.core.arguments import check_many, check_number, check_wait, check_whole
 from penstock.core.keys import check_text
@@ -18,8 +18,7 @@ from penstock.core.operations import (
     wait_until_recheck,
 )
 from penstock.errors import BadCall
-from penstock.messages.bindings import LogBindings, default_on
-from penstock.messages.keys import LogKeys
+from penstock.messages.bindings import ChatIndexBindings, LogBindings, default_on
 from penstock.messages.replies import PostReply, WakeReply
 from penstock.settings import SLEEPER_TTL_FACTOR
 
@@ -47,15 +46,6 @@ POST_BATCH = 500
 """Messages in one round trip of a bulk send: about two milliseconds of server time."""
 
 
-class Bindings(Protocol):
-    """The part of a noun's bindings that the operations below need."""
-
-    keys: LogKeys
-
-    def stop_waiting(self, address: str, shared_reader: str | None = None) -> RoundTrip[int]: ...
-    def wake(self) -> RoundTrip[WakeReply]: ...
-
-
 def check_limit(verb: str, limit: int) -> None:
     check_whole(verb, "limit", limit, 1, MAX_LIMIT, f"1 to {MAX_LIMIT:,}")
 
@@ -63,7 +53,7 @@ def check_limit(verb: str, limit: int) -> None:
 def ask_until(
     found: Callable[[R], object],
     ask: Ask[R],
-    bindings: Bindings,
+    bindings: LogBindings | ChatIndexBindings,
     wait: float | None,
     *,
     own_address: bool = False,
@@ -122,7 +112,7 @@ def _sleep(listener: Listener, pause: float, local_check: Callable[[], bool] | N
             until = min(until, time.monotonic() + recheck_delay(message))
 
 
-def wake_rest(bindings: Bindings, wake: WakeReply) -> Operation[list[str]]:
+def wake_rest(bindings: LogBindings | ChatIndexBindings, wake: WakeReply) -> Operation[list[str]]:
     """Wake, slice by slice, those that the last script has left to wake. Returns the readers to notify.
 
     The processes that were woken do the same, so it usually takes few round trips even for thousands.

@@ -6,31 +6,26 @@ committed, because savepoints and transactions around a session do not show here
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from sqlalchemy import event
 from sqlalchemy.orm import Session, SessionTransaction
 
 from penstock.sql.rows import OutboxRow
 
-
-class TakesRows(Protocol):
-    def send(self, rows: Sequence[OutboxRow]) -> None: ...
-
-
 _KEY: Final = "penstock.outbox"
 
 
-def send_after_commit(session: Session, sender: TakesRows, rows: Sequence[OutboxRow]) -> None:
-    """Give rows to the sender when the transaction of the session has committed, and forget them if it does not."""
-    session.info.setdefault(_KEY, []).append((sender, rows))
+def send_after_commit(session: Session, send: Callable[[Sequence[OutboxRow]], None], rows: Sequence[OutboxRow]) -> None:
+    """Call `send` with the rows when the transaction of the session has committed; forget them if it does not."""
+    session.info.setdefault(_KEY, []).append((send, rows))
 
 
 def _committed(session: Session) -> None:
     if session.info.get(_KEY) and not session.in_nested_transaction():
-        for sender, rows in session.info.pop(_KEY):
-            sender.send(rows)
+        for send, rows in session.info.pop(_KEY):
+            send(rows)
 
 
 def _ended(session: Session, transaction: SessionTransaction) -> None:

@@ -86,7 +86,7 @@ class Outbox:
     def _write(self, session: Session, calls: Sequence[Call[R]], verb: str) -> list[Job[R]]:
         jobs, written = write_calls(self.connection(session), self.app, calls, verb)
         if written:
-            send_after_commit(session, self._senders, written)
+            send_after_commit(session, self._senders.send, written)
         return jobs
 
     def connection(self, session: Session) -> Connection:

@@ -10,7 +10,6 @@ from msgspec import structs
 from penstock.errors import ConfigurationError
 from penstock.jobs.batching import Batch
 from penstock.jobs.claims import Settlement
-from penstock.jobs.current import NoteSink, OutputSink
 from penstock.jobs.registry import Registry
 from penstock.jobs.shard_table import whole_name
 from penstock.worker.run import JobRun
@@ -25,15 +24,17 @@ class BatchRun(JobRun):
 
     outcomes: Sequence[Settlement] = ()
 
-    @property
-    def note_sink(self) -> NoteSink:
-        """Adds each report of the call to every job of the batch."""
-        return _EachMember(super().note_sink, [one.claim.token for one in self.members])
+    def note(self, progress: bytes = b"", line: bytes | None = None) -> None:
+        """Add a report of the call to every job of the batch."""
+        assert self.feed is not None
+        for one in self.members:
+            self.feed.notes.add(one.claim.token, progress, line)
 
-    @property
-    def output_sink(self) -> OutputSink:
-        """Adds each chunk to the output of every job of the batch."""
-        return _OutputOfEach(super().output_sink, [one.claim.token for one in self.members])
+    def emit(self, chunk: bytes) -> None:
+        """Add a chunk to the output of every job of the batch."""
+        assert self.feed is not None
+        for one in self.members:
+            self.feed.output.emit(one.claim.token, chunk)
 
     @property
     def shard(self) -> NoReturn:
@@ -55,27 +56,9 @@ class BatchRun(JobRun):
             if one.cancelled
             else structs.replace(settlement, token=one.claim.token)
             if all_alike
-            else self.outcomes[place]
-            for place, one in enumerate(self.members)
+            else self.outcomes[at]
+            for at, one in enumerate(self.members)
         ]
-
-
-class _EachMember:
-    def __init__(self, sink: NoteSink, tokens: Sequence[bytes]) -> None:
-        self._sink, self._tokens = sink, tokens
-
-    def add(self, token: bytes, progress: bytes = b"", line: bytes | None = None) -> None:
-        for one in self._tokens:
-            self._sink.add(one, progress, line)
-
-
-class _OutputOfEach:
-    def __init__(self, sink: OutputSink, tokens: Sequence[bytes]) -> None:
-        self._sink, self._tokens = sink, tokens
-
-    def emit(self, token: bytes, chunk: bytes) -> None:
-        for one in self._tokens:
-            self._sink.emit(one, chunk)
 
 
 def batch_run(members: Sequence[JobRun]) -> BatchRun:

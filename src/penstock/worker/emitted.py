@@ -98,7 +98,7 @@ class PendingOutput(PendingReports):
             self._plan_turn()
 
     def _delay(self) -> float:
-        """A turn is taken at once, but 50 ms after the last one that carried output."""
+        """A turn is taken at once, but not earlier than 50 ms after the last one that carried output."""
         return max(0.0, self._taken_at + _INTERVAL - time.monotonic())
 
     def __bool__(self) -> bool:

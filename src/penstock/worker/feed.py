@@ -226,7 +226,7 @@ class Feed:
         return self._unanswered
 
     def _settle_after_output(self) -> None:
-        """Leave the jobs to later turns of which this turn does not carry all that they have emitted."""
+        """Let a later turn settle each job of whose output this turn does not carry all."""
         later = [one for one in self._sent if self.output.has(one.token)]
         if later:
             self._sent = [one for one in self._sent if not self.output.has(one.token)]

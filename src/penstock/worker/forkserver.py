@@ -338,7 +338,7 @@ def _run(request: RunRequest, loaded: LoadedModules, notes: ChannelNotes) -> Set
     run = execution.prepare(Claim(request.token, Record(request.body)), request.queue)
     if isinstance(run, Settlement):
         return run
-    run.own_notes = run.own_output = notes
+    run.own_notes = notes
     run.started_at = time.monotonic()
     run.own_incarnation, run.is_sole = request.incarnation, request.is_sole
     run.own_shard = task.queue.first.beside(request.queue)  # not the task's queue if the job was moved

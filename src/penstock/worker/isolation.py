@@ -280,14 +280,12 @@ class Isolation:
 
 def _pass_on(run: JobRun, note: bytes) -> None:
     """Keep a report of an isolated job, or a chunk that it emits, until its worker takes the next turn."""
-    if run.feed is None:
-        return
     if note[:1] == CHUNK:
-        run.feed.output.emit(run.claim.token, note[1:])
+        run.emit(note[1:])
     else:
         progress, *lines = decode_notes(note[1:])
         for line in lines or (None,):
-            run.feed.notes.add(run.claim.token, progress, line)
+            run.note(progress, line)
 
 
 def _main_module() -> dict[str, Any]:

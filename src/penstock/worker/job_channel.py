@@ -44,10 +44,10 @@ class ChannelNotes:
         self._lock = threading.Lock()
         self._is_open = True
 
-    def add(self, token: bytes, progress: bytes = b"", line: bytes | None = None) -> None:
+    def add(self, progress: bytes = b"", line: bytes | None = None) -> None:
         self._send(NOTE + encode_notes(progress, () if line is None else (line,)))
 
-    def emit(self, token: bytes, chunk: bytes) -> None:
+    def emit(self, chunk: bytes) -> None:
         self._send(CHUNK + chunk)
 
     def _send(self, message: bytes) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from penstock.jobs.claims import Claim
-from penstock.jobs.current import NoteSink, OutputSink
 from penstock.jobs.definition import Definition
 from penstock.jobs.middleware import JobContext
 from penstock.jobs.shard import Shard
 from penstock.jobs.stage import Stage
 from penstock.jobs.steps import Steps
 from penstock.worker.feed import Feed
+from penstock.worker.job_channel import ChannelNotes
 from penstock.worker.thread_timeout import ThreadTimeout
 
 
@@ -33,8 +33,7 @@ class JobRun(msgspec.Struct, eq=False):
 
     Only in the process of an isolated run:
 
-    own_notes        receives the reports of the job
-    own_output       receives what the job emits
+    own_notes        sends what the job reports and emits to the worker
     own_shard        the shard of the job
     own_incarnation  the incarnation of the worker that holds the job
     is_sole          whether the worker runs no other job meanwhile
@@ -50,8 +49,7 @@ class JobRun(msgspec.Struct, eq=False):
     timeout: ThreadTimeout | None = None
     thread: int = 0
     cancelled: bool = False
-    own_notes: NoteSink | None = None
-    own_output: OutputSink | None = None
+    own_notes: ChannelNotes | None = None
     own_shard: Shard | None = None
     stage: Stage | None = None
     steps: Steps | None = None
@@ -59,21 +57,21 @@ class JobRun(msgspec.Struct, eq=False):
     is_sole: bool = False
     members: tuple[JobRun, ...] = ()
 
-    @property
-    def note_sink(self) -> NoteSink:
-        """Receives the reports of the job (see `CurrentJob.progress`)."""
+    def note(self, progress: bytes = b"", line: bytes | None = None) -> None:
+        """Keep what the job reports until it is sent (see `CurrentJob.progress`). Any thread may call it."""
         if self.feed is not None:
-            return self.feed.notes
-        assert self.own_notes is not None
-        return self.own_notes
+            self.feed.notes.add(self.claim.token, progress, line)
+        else:
+            assert self.own_notes is not None
+            self.own_notes.add(progress, line)
 
-    @property
-    def output_sink(self) -> OutputSink:
-        """Receives what the job emits (see `CurrentJob.emit`)."""
+    def emit(self, chunk: bytes) -> None:
+        """Keep a chunk of the job's output until it is sent (see `CurrentJob.emit`). Any thread may call it."""
         if self.feed is not None:
-            return self.feed.output
-        assert self.own_output is not None
-        return self.own_output
+            self.feed.output.emit(self.claim.token, chunk)
+        else:
+            assert self.own_notes is not None
+            self.own_notes.emit(chunk)
 
     @property
     def shard(self) -> Shard:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from penstock.worker.job_channel import CHUNK, LENGTH, NOTE
 
 _AT_ONCE: Final = 32
-"""Reports and chunks after which others have their turn on the loop, even if the process sends without a pause."""
+"""After this many reports and chunks, the loop does its other work, even if the process sends without a pause."""
 
 
 class RunChannel:
