@@ -7,6 +7,7 @@ writing and reading. This module never imports pydantic: a program that has a mo
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 import types
 import typing
@@ -45,7 +46,7 @@ def dump(model: Any) -> Any:
             f"{kind.__qualname__}.{lost} would arrive with another value: pydantic does not write all of it to JSON. "
             "Pass what is needed as a parameter or a field that JSON can hold"
         )
-    return model.model_dump(mode="json", round_trip=True, by_alias=False)
+    return json.loads(written)
 
 
 def canonical(model: Any) -> Any:

@@ -7,15 +7,22 @@
 -- its answer goes unread, but it must not be executed again. A call without a number (`caller` is empty) is always
 -- executed.
 
--- Returns the answer of this call if it was executed before, else nil.
---- (caller: str, number: int) -> any
---- uses: base
-function idempotency.replay(caller, number)
-  local kept = caller ~= "" and redis.call("GET", base .. "replay:" .. caller)
+_replay = { KEPT = 60000 } -- ms
+
+-- The answer of this call in what is kept of its caller, or nil. `kept`: false if that is nothing.
+--- (kept: str | false, number: int) -> any
+function idempotency.answer(kept, number)
   if kept then
     local last, answer = cmsgpack.unpack(kept)
     if number <= last then return answer end
   end
+end
+
+-- Returns the answer of this call if it was executed before, else nil.
+--- (caller: str, number: int) -> any
+--- uses: base
+function idempotency.replay(caller, number)
+  if caller ~= "" then return idempotency.answer(redis.call("GET", base .. "replay:" .. caller), number) end
 end
 
 -- As `replay`; but a call that was not executed before is stored already, with an empty array as its answer. For a
@@ -25,14 +32,10 @@ end
 function idempotency.begin(caller, number)
   if caller == "" then return nil end
   local key = base .. "replay:" .. caller
-  local kept = redis.call("SET", key, cmsgpack.pack(number, {}), "PX", 60000, "GET")
-  if kept then
-    local last, answer = cmsgpack.unpack(kept)
-    if number <= last then
-      redis.call("SET", key, kept, "PX", 60000)
-      return answer
-    end
-  end
+  local kept = redis.call("SET", key, cmsgpack.pack(number, {}), "PX", _replay.KEPT, "GET")
+  local answer = idempotency.answer(kept, number)
+  if answer ~= nil then redis.call("SET", key, kept, "PX", _replay.KEPT) end
+  return answer
 end
 
 -- The number of the caller's last call; 0 if none is known.
@@ -49,7 +52,7 @@ end
 --- uses: base
 function idempotency.keep(caller, number, answer, ms)
   if caller ~= "" then
-    redis.call("SET", base .. "replay:" .. caller, cmsgpack.pack(number, answer), "PX", ms or 60000)
+    redis.call("SET", base .. "replay:" .. caller, cmsgpack.pack(number, answer), "PX", ms or _replay.KEPT)
   end
   return answer
 end

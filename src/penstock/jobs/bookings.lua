@@ -1,9 +1,8 @@
--- Bookings: a running job says how many units of a rate it really took. The difference to what its start has taken is
--- taken from the bucket, or given back to it.
+-- Bookings: a running job says how many units of a rate it has really used. If that is more than its start took from
+-- the bucket, the script takes the rest; if it is less, it gives the rest back.
 --
--- The claim has the units that the job has said last, beside the keys of its limits of concurrency (limited_runs.lua).
--- So a call that is sent twice, or that says the same again, changes nothing, and a claim is booked once, whatever the
--- job says on the way. A later claim of the job takes its cost once more.
+-- The claim has the units that the job said last, after the keys of its limits of concurrency (limited_runs.lua). So a
+-- call that is sent twice, or that says the same again, changes nothing. A later claim of the job takes its cost again.
 
 -- The units that a claim has booked in a key, or nil; and the position of that number in the keys of the claim, or
 -- that of the first byte behind them.
@@ -25,13 +24,10 @@ end
 function bookings.noted(held, key, units)
   local packed = claim.keys(held)
   local known, at = bookings.find(packed, key)
-  if known then
-    packed = string.sub(packed, 1, at - 1) .. struct.pack(">I4", units) .. string.sub(packed, at + 4)
-  else
-    packed = string.char(string.byte(packed) + 1) .. string.sub(packed, 2, at - 1)
-      .. struct.pack(">I4Hc0", units, #key, key) .. string.sub(packed, at)
-  end
-  return string.sub(held, 1, #held - #claim.keys(held)) .. packed
+  local new, number = _taken.pack({ units = units, key = key }), string.byte(packed)
+  local before, rest = string.sub(packed, 2, at - 1), string.sub(packed, known and at + #new or at)
+  if not known then number = number + 1 end
+  return string.sub(held, 1, #held - #claim.keys(held)) .. string.char(number) .. before .. new .. rest
 end
 
 -- Books a difference in the bucket of a key. Admitted jobs that no longer fit are parked again.
@@ -54,8 +50,8 @@ function bookings.book(s, body, place, one, booked, units, began)
   limits.mark(s, place)
 end
 
--- Books that a running job has taken `units` of a key by now. Returns what was booked before: its cost, or what it said
--- last; -1 if the incarnation no longer holds the job, or if it has no such limit.
+-- Books that a running job has used `units` of a key by now. Returns what was booked before: its cost, or what it said
+-- last; -1 if the incarnation no longer holds the job, or if the job has no such limit.
 --- keys: base meta
 --- args: given: int, incarnation: str, token: str, key: str, units: int
 --- flags: allow-oom

@@ -1,9 +1,9 @@
--- Children: jobs that a durable job runs, and for whose ends it sleeps.
+-- Children: jobs that a durable job runs. It sleeps until they have ended.
 --
 --   steps:<parent>     HASH  the step that runs a child: CHILD, and once that has ended ANSWER or FAILURE (durable.lua)
 --   children:<parent>  SET   its children that have not ended, in the form of `predecessors`; owner: the parent
 --   orphans:<number>   SET   those of a parent that has ended, which are to be cancelled; owner: an event (flow.lua)
---   predecessors:<parent>    all its children, behind those for which it waited before it ran (flow.lua)
+--   predecessors:<parent>    all its children, after the jobs for which it waited before it ran (flow.lua)
 --   dependents               child -> an edge (flow.lua) with the number 0, and step and id of the parent
 --
 -- The id of a child follows from its parent and the step, so a step runs one child, however often it is repeated. The
@@ -106,7 +106,7 @@ function children.write(s, new, edges)
   s.row[_row.FLOWS] = bit.bor(s.row[_row.FLOWS], _flow.EDGES)
 end
 
--- Has a parent sleep until its children have ended. Returns for how many ms; 0 if all have ended already.
+-- Lets a parent sleep until its children have ended. Returns for how many ms; 0 if all have ended already.
 --- (s: table, id: str) -> int
 --- uses: base
 --- seldom
@@ -116,7 +116,7 @@ function children.suspend(s, id)
   return awaits == 1 and _durable.FOREVER - s.now or 0
 end
 
--- Reports the end of a child, or its death, to its parent. No later event of it matters.
+-- Reports to the parent that a child has ended, or has become a dead letter. Later events of the child do not matter.
 --- (s: table, edge: str, letter: str, id: str, text: str)
 --- uses: base
 --- seldom
@@ -133,15 +133,16 @@ function children.report(s, edge, letter, id, text)
   end
 end
 
--- Why a job has failed last, as its worker reported it: a line for people. If that is sealed, all that the worker
--- reported, because only a client can open it.
+-- Why a job failed last: the line for people in what its worker reported. If the report is sealed, all of it, because
+-- only a client can open it.
 --- (id: str) -> str
 --- uses: base
 --- seldom
 function children.reason(id)
   local _, _, attempts = failures.get(id)
-  if #attempts < 2 then return "" end
-  local text = _attempt.text(string.sub(attempts, 3, 2 + struct.unpack(">H", attempts)))
+  local last = failures.first(attempts)
+  if not last then return "" end
+  local text = _attempt.text(last)
   local parsed, its = pcall(cjson.decode, text)
   if not parsed or type(its) ~= "table" or type(its.reason) ~= "string" then return text end
   local is_sealed = type(its.traceback) == "string" and string.find(its.traceback, _children.SEALED, 1, true) == 3
@@ -149,7 +150,7 @@ function children.reason(id)
   return text
 end
 
--- Records how a child has ended, and makes its parent ready if that sleeps until this end.
+-- Records how a child has ended. Makes the parent ready if it sleeps and this was the last child for which it waited.
 --- (s: table, to: str, child: str, letter: str, text: str)
 --- uses: base
 --- seldom
@@ -181,7 +182,7 @@ function children.record(s, to, child, letter, text)
   end
 end
 
--- Makes a parent ready that sleeps. Returns false if it does not fit into the slice `budget`.
+-- Makes a parent ready if it sleeps. Returns false if its record does not fit into the slice `budget`.
 --- (s: table, id: str, budget: table) -> bool
 --- uses: base
 --- seldom
@@ -193,7 +194,7 @@ function children.wake(s, id, budget)
   return true
 end
 
--- Has later scripts cancel the children of a job that leaves the queue and that no other job or caller waits for.
+-- A job leaves the queue: later scripts cancel those of its children for which no other job or caller waits.
 --- (s: table, id: str)
 --- uses: base
 --- seldom

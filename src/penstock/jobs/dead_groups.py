@@ -136,9 +136,8 @@ class _Walk:
         """The next dead letters, in the order of `rows`. Two round trips, or more if their failures are large."""
         if self._jobs is None:
             self._jobs = Jobs((yield from self._shards.refresh()).known, job_filter(state="dead"))
-        found, self._at = yield from self._jobs.next_rows(limit, self._at)
+        shard, found, self._at = yield from self._jobs.next_rows(limit, self._at)
         self.is_left, self.rows = self._at is not None, found.rows
-        shard = self._jobs.shard_of(found)
         self.bindings = shard.bindings
         self.progress = BulkProgress(self.progress.examined + found.examined, self.progress.of or found.of)
         failures: list[bytes | None] = []

@@ -23,7 +23,7 @@ failure = { LONGEST = 12288, ARGUMENTS = 4096 } -- bytes of the text of an attem
 
 outcome = { FAILED = "f", POSTPONED = "p", UNREAD = "u", LOST = "l", EDITED = "e" }
 
-_failures = { MOST = 5, BYTES = 16384 } -- of all attempts
+_failures = { MOST = 5, BYTES = 16384, LENGTH = 2 } -- of all attempts; LENGTH: bytes of the length before each
 
 -- Since when the job cannot be read, the release that may, and the attempts.
 --- (id: str) -> int, str, str
@@ -31,9 +31,19 @@ _failures = { MOST = 5, BYTES = 16384 } -- of all attempts
 --- seldom
 function failures.get(id)
   local packed = redis.call("HGET", base .. "failures", id)
-  if not packed or #packed < 7 or #packed < 7 + string.byte(packed, 7) then return 0, "", "" end
+  local at = _failures.AT_OTHER
+  if not packed or #packed < at or #packed < at + string.byte(packed, at) then return 0, "", "" end
   local its = _failures.fields(packed)
   return its.since, its.other, _failures.attempts(packed)
+end
+
+-- The first of these attempts, and the others; nil if there is none.
+--- (attempts: str) -> str | nil, str
+--- seldom
+function failures.first(attempts)
+  if #attempts < _failures.LENGTH then return nil, "" end
+  local ends = _failures.LENGTH + struct.unpack(">H", attempts)
+  return string.sub(attempts, _failures.LENGTH + 1, ends), string.sub(attempts, ends + 1)
 end
 
 -- Puts an attempt before the others. A run that is not counted as an attempt replaces the one before it of its kind, so
@@ -46,16 +56,16 @@ function failures.add(id, since, other, kind, number, began, ended, text)
   local new = _attempt.pack({
     kind = kind, number = number, began = began, ended = ended, text = string.sub(text, 1, failure.LONGEST),
   })
-  local kept, at, bytes = { struct.pack(">H", #new) .. new }, 1, #new + 2
-  local replaces = (kind == outcome.POSTPONED or kind == outcome.UNREAD) and string.sub(old, 3, 3) == kind
-  while #old >= at + 2 and #kept < _failures.MOST do
-    local size = 2 + struct.unpack(">H", old, at)
-    if at > 1 or not replaces then
-      bytes = bytes + size
-      if bytes > _failures.BYTES then break end
-      kept[#kept + 1] = string.sub(old, at, at + size - 1)
-    end
-    at = at + size
+  local kept, bytes = { struct.pack(">H", #new) .. new }, #new + _failures.LENGTH
+  local one, rest = failures.first(old)
+  if one and (kind == outcome.POSTPONED or kind == outcome.UNREAD) and _attempt.kind(one) == kind then
+    one, rest = failures.first(rest)
+  end
+  while one and #kept < _failures.MOST do
+    bytes = bytes + #one + _failures.LENGTH
+    if bytes > _failures.BYTES then break end
+    kept[#kept + 1] = struct.pack(">H", #one) .. one
+    one, rest = failures.first(rest)
   end
   redis.call("HSET", base .. "failures", id,
     _failures.pack({ since = since, other = other, attempts = table.concat(kept) }))

@@ -2,9 +2,9 @@
 --
 --   finished         STRING  the open block: segments, appended
 --   finished:blocks  LIST    closed blocks, the latest last, each behind its `_block`
---   failed           STRING  the same for jobs that became dead letters, so that many successes do not push out
---   failed:blocks    LIST    last night's errors
---   meta             HASH    finished, failed: `_closed`, by whose number a reader continues; purged: see
+--   failed           STRING  \ the same for jobs that became dead letters. They have keys of their own, so that many
+--   failed:blocks    LIST    / successes do not push out last night's errors
+--   meta             HASH    finished, failed: `_closed`, whose number tells a reader where to continue; purged: see
 --                            `finished.add_purged`
 --
 -- A *segment* is what one script has ended:
@@ -16,8 +16,8 @@
 --   FAILED_ATTEMPTS  the last failed attempts of a job, as `_attempts_of`. Its row is in the same block
 --   PURGE   how many jobs a purge has cancelled, in 4 bytes, and the tenant, empty for all
 --
--- The rows of a turn cost the server one APPEND and no reading of records. All keys expire with the age. No error of
--- these keys keeps a job from ending.
+-- The rows of a turn cost the server one APPEND, and it reads no record for them. All keys expire with the age. A job
+-- ends even if an error prevents that its row is written.
 
 finished = { TURN = "t", ROW = "r", PURGE = "p", FAILED_ATTEMPTS = "f", SEGMENT = 10, BLOCKS = 64 }
 
@@ -29,7 +29,7 @@ _turn_rows = layout { rows = "H", refused = "H", rest = "*" }
 
 _closed = layout { rows = "I4", number = "I4" } -- of the closed blocks: their rows, and the number of the last one
 
-_attempts_of = layout { id = "Bc0", attempts = "*" } -- as in failures.lua, cut; without the arguments of an edit
+_attempts_of = layout { id = "Bc0", attempts = "*" } -- as in failures.lua, cut off; without the arguments of an edit
 
 _purged = layout { jobs = "I4", tenant = "*" }
 
@@ -145,19 +145,19 @@ function finished.note_turn(s, rows, n, refused)
   }))
 end
 
--- Collects the failed attempts of a job that ends, each cut so that all of them have `room`.
+-- Collects the failed attempts of a job that ends, each cut off so that all of them fit into `room` bytes.
 --- (s: table, list: str, id: str, room: int)
 --- uses: base
 --- seldom
 function finished.note_attempts(s, list, id, room)
   local _, _, packed = failures.get(id)
-  local kept, at, most = {}, 1, math.max(0, math.floor(room / _failures.MOST) - _attempt.AT_TEXT - 1)
-  while #packed >= at + 2 do
-    local size = struct.unpack(">H", packed, at)
-    local text = string.sub(packed, at + 2, at + 2) == outcome.EDITED and 0 or most
-    local one = string.sub(packed, at + 2, at + 1 + math.min(size, _attempt.AT_TEXT - 1 + text))
-    kept[#kept + 1] = struct.pack(">H", #one) .. one
-    at = at + 2 + size
+  local kept, most = {}, math.max(0, math.floor(room / _failures.MOST) - _attempt.AT_TEXT - 1)
+  local one, rest = failures.first(packed)
+  while one do
+    local text = _attempt.kind(one) == outcome.EDITED and 0 or most
+    local cut = string.sub(one, 1, _attempt.AT_TEXT - 1 + text)
+    kept[#kept + 1] = struct.pack(">H", #cut) .. cut
+    one, rest = failures.first(rest)
   end
   if #kept == 0 then return end
   local named = string.sub(id, 1, _most.BYTE)

@@ -174,10 +174,11 @@ def job_filter(
 
 
 class Cursor(msgspec.Struct, array_like=True, frozen=True):
-    """Where a page continues: the sources that are left, of which the first may have been begun, and how many jobs all
-    have.
+    """Where a page continues.
 
-    Each source is the name of a shard, and one of those in `listing.lua`.
+    sources  those that are left: for each the name of a shard, and one of the sources in `listing.lua`
+    begun    the position in the first of them; empty: at its beginning
+    of       about how many jobs all sources have; None: as the server's reply says
     """
 
     sources: list[tuple[str, str]]
@@ -247,8 +248,8 @@ class Jobs:
         at = None
         if cursor is not None and (at := read_cursor(cursor, Cursor)) is None:
             raise refused_cursor(cursor)
-        found, following = yield from self.next_rows(limit, at)
-        jobs = [_summary(found.queue, row) for row in found.rows]
+        shard, found, following = yield from self.next_rows(limit, at)
+        jobs = [_summary(shard.name, row) for row in found.rows]
         return JobPage(jobs, None if following is None else cursor_text(following), found.examined, found.of)
 
     @verb
@@ -265,7 +266,7 @@ class Jobs:
             return (yield from self._count_ended(self.filter.ended, on_progress))
         progress, at, is_first = BulkProgress(), None, True
         while is_first or at is not None:
-            found, at = yield from self.next_rows(0, at)
+            _, found, at = yield from self.next_rows(0, at)
             progress, is_first = _further(progress, found), False
             if on_progress is not None:
                 on_progress(progress)
@@ -351,9 +352,8 @@ class Jobs:
     ) -> Operation[BulkProgress]:
         progress, at, is_first = BulkProgress(), None, True
         while is_first or at is not None:
-            found, at = yield from self.next_rows(CHANGED_TOGETHER, at)
+            shard, found, at = yield from self.next_rows(CHANGED_TOGETHER, at)
             progress, is_first, rows = _further(progress, found), False, found.rows
-            shard = self.shard_of(found)
             while rows:
                 started = time.monotonic()
                 some = rows if per_second is None else rows[: max(1, math.ceil(per_second))]
@@ -367,25 +367,21 @@ class Jobs:
                 on_progress(progress)
         return progress
 
-    def shard_of(self, found: FoundJobs) -> Shard:
-        """The shard that a page has read."""
-        return self._shards[found.queue or self._any.name]
-
-    def next_rows(self, limit: int, at: Cursor | None) -> Operation[tuple[FoundJobs, Cursor | None]]:
-        """One page, and where the next one continues."""
+    def next_rows(self, limit: int, at: Cursor | None) -> Operation[tuple[Shard, FoundJobs, Cursor | None]]:
+        """One page: the shard that it has read, the jobs, and where the next one continues."""
         at = at or (yield from self._first())
         if not at.sources:
-            return FoundJobs("", b"", 0, 0, 0, []), None
+            return self._any, FoundJobs(b"", 0, 0, 0, []), None
         (name, source), *others = at.sources
         if (shard := self._shards.get(name)) is None:
             raise ValueError(f"page(cursor=…): it is one of queue {name}, and not of {self._any.name}")
         wanted = replace(self.filter, id_prefix=shard.key_of(self.filter.id_prefix))
         found: FoundJobs = yield ListingBindings(shard.bindings).page(source, at.begun, limit, wanted)
-        of = found.of if at.of is None else at.of
-        found = msgspec.structs.replace(found, queue=name, of=of)
+        if at.of is not None:
+            found = msgspec.structs.replace(found, of=at.of)
         if found.following:
-            return found, Cursor(at.sources, found.following, at.of)
-        return found, Cursor(others, b"", at.of) if others else None
+            return shard, found, Cursor(at.sources, found.following, at.of)
+        return shard, found, Cursor(others, b"", at.of) if others else None
 
     def _first(self) -> Operation[Cursor]:
         """The sources of all jobs that may match. Several of them are counted before they are read."""

@@ -1,8 +1,10 @@
 -- The runs of limited jobs: what a claim takes from the limits (limits.lua), and what the end of a claim gives back.
 --
 -- The claim of a job names the keys of concurrency in which it has a place, so its end needs no record: their number in
--- 1 byte, and each key behind what the start has cost in 4 bytes, and its length in 2. A rate in which the job has
--- booked something is there too (bookings.lua), and the end ignores it.
+-- 1 byte, then a `_taken` for each. A rate in which the job has booked units is there too (bookings.lua), and the end
+-- ignores it.
+
+_taken = layout { units = "I4", key = "Hc0" }
 
 -- Call it when a claim takes these jobs. Counts their starts in their rates, and adds to each claim in `held` the keys
 -- in which its end frees a place.
@@ -22,7 +24,7 @@ function limited_runs.start(s, room)
         local key = list[j][_limit.KEY]
         s.started[#s.started + 1] = admitted.member(key, of_job)
         if not limits.is_rate(key) then
-          keys, packed = keys + 1, packed .. struct.pack(">I4Hc0", 1, #key, key)
+          keys, packed = keys + 1, packed .. _taken.pack({ units = 1, key = key })
         else
           if not starts[key] then rates[#rates + 1] = key end
           starts[key] = (starts[key] or 0) + list[j][_limit.COST]

@@ -55,7 +55,6 @@ class HeldJob(msgspec.Struct, frozen=True):
 
 
 class FoundJobs(msgspec.Struct, frozen=True):
-    queue: str
     following: bytes
     examined: int
     of: int
@@ -134,4 +133,4 @@ def _read_rows(reply: Sequence[Any]) -> FoundJobs:
     for key, owner, body in zip(rows[0::3], rows[1::3], rows[2::3], strict=True):
         if (record := Record.read(body)) is not None:
             found.append(FoundJob(key.decode(errors="replace"), owner, record, names.get(owner.partition(b" ")[0], "")))
-    return FoundJobs("", following, examined, of, matching, found)
+    return FoundJobs(following, examined, of, matching, found)

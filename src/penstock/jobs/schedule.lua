@@ -7,8 +7,7 @@
 --          │                      ▼ │ ▼
 --          └────── remove ────── paused, orphaned ─── resume, declare (an orphaned one) ──────────────▶ active
 --
---   schedules  HASH  name -> header (see `schedule.parse`), length of the spec in 2 bytes, spec (JSON, which only
---                    Python reads), draft of its jobs (record.lua)
+--   schedules  HASH  name -> `_stored_schedule`
 --   ticks      ZSET  name -> server ms at which the next tick is offered to a worker; of active schedules only. A name
 --                    that begins with a colon is a queue that the outbox has entries for (outbox.lua)
 --   runs       HASH  name -> how its last ten jobs ended, the latest first: `scheduled`, one after the other
@@ -32,7 +31,8 @@ _stored_schedule = layout {
   last = "I6", -- server ms of the last tick
   count = "I4", -- jobs so far
   hash = "c8", -- of the definition
-  body = "*", -- spec and draft
+  spec = "Hc0", -- JSON, which only Python reads
+  draft = "*", -- of its jobs (record.lua)
 }
 
 scheduled = layout {
@@ -59,7 +59,8 @@ function schedule.parse(packed)
   local its = _stored_schedule.fields(packed)
   return {
     version = its.version, next_ = its.next_, state = its.state, declared = its.declared, released = its.released,
-    last = its.last, count = its.count, hash = its.hash, body = _stored_schedule.body(packed),
+    last = its.last, count = its.count, hash = its.hash, spec = its.spec,
+    draft = _stored_schedule.draft(packed),
   }
 end
 
@@ -70,7 +71,7 @@ function schedule.write(name, one)
     _stored_schedule.pack({
       format = _schedule.FORMAT, version = one.version, next_ = one.next_, state = one.state,
       declared = one.declared, released = one.released, last = one.last, count = one.count, hash = one.hash,
-      body = one.body,
+      spec = one.spec, draft = one.draft,
     }))
 end
 
@@ -133,7 +134,7 @@ end
 --- seldom
 function schedule.is_served(one, now)
   if one.declared > 0 and now - one.declared <= _unserved.AGAIN then return true end
-  local drafted = string.sub(one.body, 3 + struct.unpack(">I2", one.body))
+  local drafted = one.draft
   local task = record.task(drafted)
   return task == "" or redis.call("EXISTS", base .. "releases") == 0 or releases.know(task)
 end
@@ -263,7 +264,7 @@ function script.define_schedules(base, meta, given, how, defined, ...)
         if one.state == _schedule.ORPHANED then one.state = _schedule.ACTIVE end
       end
       if word == "created" or word == "replaced" then
-        one.hash, one.body = hash, struct.pack(">I2", #ARGV[i + 4]) .. ARGV[i + 4] .. ARGV[i + 5]
+        one.hash, one.spec, one.draft = hash, ARGV[i + 4], ARGV[i + 5]
       end
       if one.state == _schedule.UNSERVED then one.state, plans = _schedule.ACTIVE, true end
       one.declared = how ~= "put" and s.now or 0
