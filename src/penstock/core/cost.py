@@ -26,7 +26,7 @@ def check_cost(what: str, cost: Any) -> None:
     if isinstance(cost, str):
         if not (found := _FIELD.fullmatch(cost)) or not found[1].isidentifier():
             raise ValueError(
-                f"{what}(cost={shown(cost)}): the name of one parameter in braces, as in '{{tokens}}'; to reckon with "
+                f"{what}(cost={shown(cost)}): the name of one parameter in braces, as in '{{tokens}}'; to combine "
                 "several, give a function of them"
             )
     elif inspect.iscoroutinefunction(cost):

@@ -10,8 +10,8 @@ import msgspec
 T = TypeVar("T")
 
 
-def cursor_text(place: msgspec.Struct) -> str:
-    return urlsafe_b64encode(msgspec.msgpack.encode(place)).decode().rstrip("=")
+def cursor_text(position: msgspec.Struct) -> str:
+    return urlsafe_b64encode(msgspec.msgpack.encode(position)).decode().rstrip("=")
 
 
 def read_cursor(text: str, kind: type[T]) -> T | None:

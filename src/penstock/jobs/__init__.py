@@ -7,7 +7,7 @@ In the server:
     job.lua               the transitions of a job as functions, which those scripts call
     record.lua            a job's record, a header of fixed length before the payload
     row.lua               the numbers that nearly every script needs, in one packed value
-    intake.lua            single calls that were accepted and are in no lane yet
+    intake.lua            calls that were accepted one at a time and are not in a lane yet
     lane.lua              order and fairness, which job is next
     charging.lua          fairness by the time of workers
     limits.lua            limits, how many jobs with the same key run at a time, or start within an interval
@@ -28,7 +28,7 @@ In the server:
                           what a running job emits, and those that read it
     settling.lua          how the run of a job ends
     durable.lua           durable steps, sleeping jobs, and signals
-    children.lua          jobs that a durable job runs, and for whose ends it sleeps
+    children.lua          jobs that a durable job runs; it sleeps until they have ended
     effects.lua           what a job has staged, which the script that completes the job applies
     outbox.lua            entries of a queue for other queues, which a worker delivers
     editing.lua           changes one waiting job
@@ -39,14 +39,14 @@ In the server:
     slice.lua             a limit on the work of one script call
     admission.lua         parked jobs get the places that were freed
     pauses.lua            jobs of a paused task or tenant are parked
-    limit_settings.lua    the limits for an operator
+    limit_settings.lua    the limits as an operator sees and changes them
     holds.lua             keys of rates that are closed for a while
-    bookings.lua          what a running job really took of a rate
+    bookings.lua          the units of a rate that a running job says it has used
     dead_letters.lua      listing, requeueing and removing dead letters
     dead_groups.lua       the failures of many dead letters
     listing.lua           pages of the jobs that match a filter
     unique.lua            unique jobs, and when they give up their keys
-    receipts.lua          accepts once what a sender may send several times, out of a store of its own
+    receipts.lua          accepts a call from a program's own database once, however often it is sent
     schedule.lua          calls that are enqueued again and again
     flow.lua              jobs that wait until other jobs have ended
     flow_rows.lua         how such jobs enter a queue

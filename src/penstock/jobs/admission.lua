@@ -23,7 +23,7 @@ function admission.looks(bytes)
   return 1 + math.floor(bytes / _look.BYTES)
 end
 
--- Looks at a member of `admissions` whose time has come.
+-- Examines a member of `admissions` whose time has come.
 --- (s: table, member: str)
 --- uses: base
 --- seldom

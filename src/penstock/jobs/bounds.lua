@@ -6,14 +6,14 @@
 -- A job is unfinished while it waits or runs. A retry, a lost worker and a resumed pause change nothing about that. A
 -- dead letter does not count, and neither does a durable job that sleeps or waits for a signal.
 --
--- Only `enqueue` and `enqueue_in_shard` refuse calls. All else passes, because it was accepted already: calls
--- that a job stages, calls from the outbox of another queue or of a database, flows, schedules, and dead letters that
--- are requeued. So there may be more jobs than the bound, but no enqueue makes them more.
+-- Only `enqueue` and `enqueue_in_shard` refuse calls. They do not refuse what was accepted already: calls that a job
+-- stages, calls from the outbox of another queue or of a database, flows, schedules, and requeued dead letters. So a
+-- queue may have more jobs than its bound, but then no enqueue adds one.
 --
--- `take_in` accepts calls without counting them. So the row closes the intake while a bound might be reached by the
--- calls that fit into it. A bound of each tenant closes it always.
+-- `take_in` accepts calls without counting them. So the intake is closed while the calls that fit into it might exceed
+-- the bound of the queue, and always if there is a bound for each tenant.
 --
--- `s.bounded` has what the tenants of a call had before it, as `tenants` stores it.
+-- `s.bounded` has the counts of the tenants of a call before that call, as `tenants` stores them.
 
 _bound = { JOBS = 1, TENANT = 2, REFUSED = 3 }
 
@@ -55,8 +55,8 @@ function bounds.open(s, jobs, first)
   for i = 1, #tenants do s.bounded[tenants[i]] = found[i] end
 end
 
--- Returns nil if there is room for one more job of this tenant. Else: the jobs that count, the bound, and the tenant if
--- it is its bound.
+-- Returns nil if there is room for one more job of this tenant. Else: how many jobs count, the bound, and, if that is
+-- the bound of the tenant, the tenant.
 --- (s: table, tenant: str) -> table | nil
 function bounds.refuse(s, tenant)
   local its = s.row[_row.BOUND]
@@ -72,14 +72,14 @@ function bounds.refuse(s, tenant)
   return { n, its[_bound.TENANT], tenant }
 end
 
--- Whether `take_in` accepts no calls because a bound has to be counted.
+-- Whether `take_in` accepts no calls, because its calls would have to be counted for a bound.
 --- (r: table) -> bool
 function bounds.closes(r)
   local its = r[_row.BOUND]
   return its[_bound.TENANT] > 0 or its[_bound.JOBS] > 0 and bounds.unfinished(r) + _bounds.INTAKE > its[_bound.JOBS]
 end
 
--- The error for a call in a pipeline of the user, whose reply the library does not read. It is one job.
+-- The error for a call in a pipeline of the user, whose reply the library does not read. Such a call has one job.
 --- (refused: table) -> error
 --- uses: base
 --- seldom

@@ -19,7 +19,7 @@ MOST: Final = 1_000_000_000
 
 
 class Refusals:
-    """The jobs of one bulk that queues at their bounds did not take."""
+    """The jobs of one bulk enqueue that were refused, because their queues are at their bounds."""
 
     def __init__(self) -> None:
         self._refused: set[int] = set()
@@ -71,7 +71,7 @@ def store(shard: Shard, part: int, per_tenant: int | None) -> RoundTrip[int]:
 
 
 def parts_of(jobs: int | None, number: int) -> list[int]:
-    """What each of the shards takes of a bound, so that their sum is the bound."""
+    """The part of a bound that each shard takes. The parts add up to the bound."""
     return [((jobs or 0) + number - 1 - at) // number for at in range(number)]
 
 

@@ -7,7 +7,7 @@ The run of the parent ends there, so that it occupies no runner, and the parent 
 `children.lua` is the specification.
 
 Several steps may run children at the same time. All of them have to begin before the run of the parent ends. So each
-waits for a future that never completes, and one asyncio task watches over them: as soon as nothing else of the job
+waits for a future that never completes, and one asyncio task watches over them: as soon as no other step of the job
 runs, it enqueues the children and cancels the job's own asyncio task. The worker then settles the run as suspended.
 """
 
@@ -50,10 +50,10 @@ MOST_CHILDREN: Final = 2000
 """The most children that a job runs at the same time."""
 
 _KEPT: Final = 60_000
-"""Milliseconds for which the result of a child is kept at least. A worker does not send a result that is not kept."""
+"""The shortest time to keep the result of a child, in ms. A worker does not send a result that is not kept."""
 
 _QUIET_ROUNDS: Final = 3
-"""Rounds of the event loop in which nothing of a job begins, after which nothing else of it is about to begin."""
+"""If no step of a job begins within this many rounds of the event loop, none is about to begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Child:
 def enqueue_children(steps: Steps, children: Sequence[Child]) -> Operation[None]:
     """Enqueue children of a running job: those of each shard in slices of 250, and of 1 MiB. One round trip for each.
 
-    A limit of a child counts as a further one, because it costs the server as much.
+    Each limit of a child counts as one more child, because it costs the server as much.
 
     Raises LeaseLost, and PayloadTooLarge if the job has no room for their answers.
     """
@@ -253,7 +253,7 @@ class AwaitedChildren:
 
 
 class RunChild:
-    """`run`: runs a call as a child of the durable job, and returns its answer. Nothing waits meanwhile in a process.
+    """`run`: runs a call as a child of the durable job, and returns its answer. No process waits meanwhile.
 
         paid = await run(charge.call(order))                    # in an `async def` task
         paid = run.run(charge.call(order))                      # in a `def` task

@@ -76,9 +76,9 @@ class Failure(msgspec.Struct, omit_defaults=True, kw_only=True):
     worker     `host:pid`
     reason     one line
     release    the release of the app that the worker runs
-    traceback  the worker's text, "" if there is no error
+    traceback  of the exception; "" if there was none
 
-    What is longest comes last, because rows of ended jobs keep the beginning.
+    The longest fields come last, because rows of ended jobs keep only the beginning.
     """
 
     worker: str = ""
@@ -188,7 +188,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
         return _job_id(self.token)
 
     def sealed(self, seal: Seal) -> Settlement:
-        """As it is sent: with the words of the task sealed. The result is sealed already."""
+        """The settlement as it is sent: with a reason that is sealed. A result is sealed already."""
         if self.ending in _WITH_FAILURE and self.data:
             return structs.replace(self, data=Failure.read(self.data).encode(seal))
         if self.ending == "drop":

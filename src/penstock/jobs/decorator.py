@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class BatchDecorator(Protocol):
-    """The type of the decorator `app.task(batch=…)`. A call has one item of the list, and its result."""
+    """The type of the decorator `app.task(batch=…)`. A call takes one item of the list, and its job has one result."""
 
     @overload
     def __call__(

@@ -291,8 +291,8 @@ def patched(name: str) -> bool:
         else:
             paid = await step(charge, order)
 
-    True for a job that has recorded nothing behind this place yet; that is recorded with its next step, and True from
-    then on, also where another release runs the job. False for a job that an earlier program carried beyond this place.
+    True for a job that has not recorded a step after this call yet. The answer is recorded with its next step, and
+    stays True when another release runs the job. False for a job that an earlier program has carried past this call.
     A name has one answer in a job, however often it is asked. When no job of the earlier program is left, delete the
     condition and the old branch.
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _HEADER: Final = struct.Struct(">cHIB")
 _STEP: Final = b"="
-_SIGNAL: Final = b"!"
 
 RecordedKind: TypeAlias = Literal[
     "result", "failed", "waits", "signal", "timeout", "child", "answer", "failure", "patch"

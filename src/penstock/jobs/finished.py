@@ -165,8 +165,8 @@ def read_block(
 ) -> list[FinishedJob | None]:
     """The rows of a block, the earliest first. Rows that another program has damaged are left out.
 
-    `seal` opens failed attempts. `tag`: a completed job without it is read as None. To make objects of them takes most
-    of the time of a search.
+    `seal` opens failed attempts. `tag`: a completed job without it is read as None, because most of the time of a
+    search is spent on making objects of rows.
     """
     found: list[FinishedJob | None] = []
     failures: dict[str, tuple[Attempt, ...]] = {}

@@ -2,15 +2,15 @@
 -- answered "too many requests", or an operator does.
 --
 --   holds   ZSET   name=key -> until when it is closed, server ms; TTL until the last one ends
---   row     (row.lua)  LIMITED: the end of the last hold, if that is more than 1; until then scripts look for holds
+--   row     (row.lua)  LIMITED: when the last hold ends, if that is more than 1; until then scripts look for holds
 --
--- A closed key has no room (`limits.room`), so its jobs are parked there. A job that was admitted before and has not
--- started is parked again: by the script that closes the key and by the next turns, some of them in each, or by the
--- claim that meets it. So no job of the key starts.
+-- A closed key has no room (`limits.room`), so its jobs are parked there. Jobs that were admitted before and have not
+-- started are parked again: some by the script that closes the key, the others by the next turns, or by a claim that
+-- meets one of them. So no job of the key starts.
 --
--- While it is parked at a closed key, a job keeps its places in earlier limits only if one of them is a limit of 1,
+-- While a job is parked at a closed key, it keeps its places in earlier limits only if one of them is a limit of 1,
 -- whose jobs keep their order. Otherwise it is parked in the lanes of a scope, p:hold=name=key, as if the key were
--- paused (pauses.lua), and holds no place; it passes its limits anew when the hold has ended.
+-- paused (pauses.lua), and has no place. When the hold has ended, it passes its limits again.
 
 -- LONGEST_HOLD: ms, 366 days. UNKNOWN_RATE, OUT_OF_RANGE: replies of `hold_limit`.
 hold = { LONGEST_HOLD = 31622400000, UNKNOWN_RATE = -1, OUT_OF_RANGE = -2 }
@@ -53,7 +53,7 @@ function holds.meets(s, body)
   return holds.any(s) and record.has(record.flags(body), flag.LIMITED) and holds.at(s, record.limits(body)) ~= nil
 end
 
--- The scope in which a job is parked whose key is closed; nil if no key of it is closed, or if it is parked at its key.
+-- The scope in which a job with a closed key is parked; nil if no key of it is closed, or if it is parked at that key.
 --- (s: table, list: table) -> str | nil
 --- uses: base
 --- seldom
@@ -122,8 +122,8 @@ function holds.close(s, place, looks)
   return math.max(0, looks - n)
 end
 
--- Moves the first job that is parked at a closed key into the scope of the hold, if it would keep places that it need
--- not keep. Returns the bytes of its record; nil if there is no such job.
+-- Moves the first job that is parked at a closed key into the scope of the hold, so that it gives up its places, unless
+-- it may keep them. Returns the bytes of its record; nil if it moved none.
 --- (s: table, place: table) -> int | nil
 --- uses: base
 --- seldom
@@ -164,9 +164,9 @@ function holds.set(s, key, until_)
   limits.mark(s, limits.place(s, _hold.SCOPE .. key))
 end
 
--- Closes a key for everybody, or opens it. `at`: ms from now, or a date if `is_date` is 1; 0 opens it. Returns until
--- when it is closed, server ms; 0 if it is open now; UNKNOWN_RATE if no job has used this limit, which it `must_exist`
--- for; OUT_OF_RANGE if the date is past or more than a year away.
+-- Closes a key for all of its jobs, or opens it. `at`: ms from now, or a date if `is_date` is 1; 0 opens it. Returns
+-- until when it is closed, server ms; 0 if it is open now; UNKNOWN_RATE if `must_exist` is 1 and no job has used this
+-- limit; OUT_OF_RANGE if the date is past or more than a year away.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, key: str, at: int, is_date: int, must_exist: int
 --- flags: allow-oom

@@ -135,7 +135,7 @@ class ProgressReports:
         self._shown: JobProgress | None = None
 
     def read(self, message: str) -> bool:
-        """Whether it is about progress, which is shown, or output. Then there is no need to look at the job."""
+        """Show the progress in a message. Returns True for a message about progress or output: the job still runs."""
         word, _, text = message.partition(" ")
         if word == "output":
             return True

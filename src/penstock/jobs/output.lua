@@ -8,7 +8,7 @@
 -- reader. The last entry has everything that the next one needs, so there is no other key.
 --
 -- A worker numbers the chunks of each claim, too. So chunks that are sent twice are appended once, and a claim that has
--- ended appends nothing. Chunks go with the turns of its worker, and before its settlement.
+-- ended appends nothing. A worker sends chunks in its turns, before it settles the job.
 --
 -- The oldest blocks are freed. Each write renews the time after which the output expires; the script that ends the job
 -- sets it to that of the result. The claim or the record of a job with an output has the flag NOTES.
@@ -91,8 +91,8 @@ function output.append(s, incarnation, of, text)
   listeners.report(s.row, id, "output", s.budget)
 end
 
--- Frees the oldest blocks, if the output exceeds its bounds when it ends with the chunk number `top` and has got
--- `ended` bytes ever. What it leaves, because other jobs have emitted as well, the next write frees.
+-- Frees the oldest blocks if an output exceeds its bounds, whose last chunk has the number `top`, and to which `ended`
+-- bytes were ever appended. One script frees a limited number of blocks of all jobs; the next write frees the others.
 --- (s: table, log: table, key: str, top: int, ended: int)
 function output.free(s, log, key, top, ended)
   local before, n = log.freed, s.output_freed or 0

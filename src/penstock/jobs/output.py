@@ -67,7 +67,7 @@ class OutputPart:
              `Last-Event-ID` of a browser
     chunk    the value that was emitted
     attempt  the run that emitted it: its `current().attempt`, or more if an earlier run has emitted with that number.
-             Where it rises, the job begins to emit anew
+             A higher number than before means that the job emits from its beginning again
     at       when the server got it, in seconds since 1970 by the server's clock
     missed   chunks before this one that the reader does not get, because they were freed; mostly 0
     """

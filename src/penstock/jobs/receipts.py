@@ -73,7 +73,7 @@ class Receipts:
 
     @verb
     def run_id(self) -> Operation[str]:
-        """What names the life of the server that has the queue: it changes with each start and each fail-over.
+        """The run id of the server that has the queue. It changes with each start and each fail-over.
 
         Raises ServerRefused for a user without the right to INFO. One round trip.
         """
@@ -86,7 +86,7 @@ class Receipts:
 
 
 class StoreBeat:
-    """Finds that a store of calls was reset to an earlier state. `store`: a random name, which is kept in the store."""
+    """Detects that a store of calls was reset to an earlier state. `store`: a random name that is kept in the store."""
 
     def __init__(self, driver: Driver, prefix: str) -> None:
         self._driver = driver

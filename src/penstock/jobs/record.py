@@ -345,12 +345,12 @@ class Record(msgspec.Struct, eq=False, gc=False):
 
     @property
     def limits_passed(self) -> int:
-        """In how many of its limits the job has a place."""
+        """How many of its limits the job has passed. It has a place in each of them."""
         return self.flags >> 5 & 3
 
     @property
     def parked_at(self) -> tuple[str, str] | None:
-        """Name and key of the limit at which a parked job waits; None at a pause, which counts all limits as passed."""
+        """Name and key of the limit at which a job is parked; None if a pause has parked it."""
         limits, passed = self.limits, self.limits_passed
         return limits[passed] if passed < len(limits) else None
 

@@ -14,7 +14,7 @@ from penstock.jobs.shard import Shard
 from penstock.jobs.shards import ShardMap
 
 KEPT: Final = (*REPLAY, "settled:", "receipts", "user:")
-"""What a removal leaves: keys that recognise calls which are sent again, for their time, and the user's own."""
+"""The keys that a removal leaves: those that recognise a call that is sent again, until they expire, and the user's."""
 
 _NUMBERED: Final = {"rotation:": range(10), "heads:": range(10), "owed:": range(10), "ends:": range(64)}
 """Names that end in a number: the level, or the class of a ttl."""

@@ -24,12 +24,12 @@ class Retention:
 
     dead_letters  how many; the oldest are removed first
     dead_age      for how many seconds a dead letter is kept
-    results       how many results are kept; those that end first are removed first. For how long each is kept is the
+    results       how many results are kept; those that expire first are removed first. Each is kept for the
                   `result_ttl` of its job, of its task, or of the app
     finished      how many rows of jobs that have ended; None: 10,000, 0: none
     finished_age  for how many seconds such a row is kept; None: a day
 
-    Rows are dropped in blocks of some dozens, so a few more are kept. Those of dead letters count by themselves.
+    Rows are dropped in blocks of some dozens, so a few more are kept. Rows of dead letters are counted separately.
 
     Raises BadCall for numbers out of range.
     """

@@ -4,9 +4,9 @@
                                     {penstock:mail~1.9}  shard 1; the last number makes its slot fit (`shard_tag`)
                                     {penstock:mail~2.4}  shard 2
 
-Each shard has all of its keys in one slot, and so has a slot, a node and a CPU of its own. While shards are added, a
-tenant that is to move stays in its old shard until that has nothing of it (see shards.lua). A queue that this program
-does not split has one shard, and no table.
+All keys of a shard are in one slot, so each shard can be on a node of its own and use its CPU. While shards are added,
+a tenant that is to move stays in its old shard until that has none of its jobs (see shards.lua). A queue that this
+program does not split has one shard, and no table.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _Parameter = inspect.Parameter
 class UnknownName(BadCall):
     """The call has a parameter, or a field of a class, that the task does not have here.
 
-    Calls are checked where they are made, so a program whose task has it, one of another release, has sent the call.
+    Calls are checked where they are made. So a program of another release, whose task has it, has sent the call.
     """
 
 

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 _WRITE_WEIGHT: Final = 1024
 _CALL_WEIGHT: Final = 2048
-"""Bytes that each counts in addition to its own, so that 1 MiB takes the server a few milliseconds at most."""
+"""Bytes that each one counts in addition to its own, so that 1 MiB takes the server a few milliseconds at most."""
 
 
 class Stage(Writes):

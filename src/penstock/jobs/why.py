@@ -43,7 +43,7 @@ Kind: TypeAlias = Literal[
 ]
 
 RECENT: Final = 300.0
-"""Seconds of the history from which rates are reckoned."""
+"""Seconds of the history from which rates are calculated."""
 
 _KEPT_IN_ROWS: Final = (Status.COMPLETED, Status.CANCELLED, Status.EXPIRED, Status.DROPPED)
 

@@ -71,8 +71,8 @@ class JobQuestioner(Questioner):
     def show(self, job_id: str) -> Operation[JobInfo]:
         """Everything that the server knows about a job. One round trip; the body may be large. Raises JobNotFound.
 
-        An id without its queue, as it may stand in a log, is searched for in every queue: one round trip for each queue
-        and for each 1000 keys of the server.
+        An id without its queue, as a log may have it, is searched for in every queue: one round trip for each queue and
+        for each 1000 keys of the server.
         """
         if job_id and ":" not in job_id:
             return (yield from self._search(job_id))
@@ -83,7 +83,7 @@ class JobQuestioner(Questioner):
         return info
 
     def _with_row(self, shard: Shard, key: str, info: JobInfo) -> Operation[JobInfo]:
-        """With what the row of a job says that has ended. One round trip for each 2000 rows of its queue."""
+        """Add to `info` what the row of an ended job says. One round trip for each 2000 rows of its queue."""
         if info.enqueued is not None or (row := (yield from find_row(shard, key))) is None:
             return info
         return replace(

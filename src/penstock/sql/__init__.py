@@ -21,10 +21,10 @@ In reading order:
     relay.py          sends what was left behind
     delivery.py       sends rows to their queues, and deletes them when that is safe
     inbox.py          effects that happen once
-    restores.py       finds that the database was restored to an earlier state
+    restores.py       detects that the database was restored to an earlier state
     connecting.py, operating.py
                       the engine for an operator's address; what an operator asks and does
-    steps.py          work beside the program, in a thread or on an event loop
+    steps.py          work in the background of a program, in a thread or on an event loop
 """
 
 from penstock.lazy import LazyNames

@@ -25,15 +25,15 @@ from penstock.sql.rows import OutboxRow
 from penstock.sql.steps import Ask, Steps, Transact
 
 SAFE_AFTER: Final = 5.0
-"""Seconds after an answer, from which on the server will remember it. It writes its file once a second."""
+"""A server that still runs this many seconds after an answer will remember it. It writes its file once a second."""
 
 _GIVEN_UP: Final = table.LEASE / 1000 - 2 * SAFE_AFTER
-"""Seconds after an answer that could not be confirmed: soon a relay sends the rows again."""
+"""If the server could not be asked for this many seconds after an answer, a relay sends the row again."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of sending rows.
+    """The result of sending rows.
 
     accepted  the queues have them
     refused   rows that their queue will never take, and why

@@ -1,8 +1,8 @@
 """The inbox: an effect in the program's own database that happens once, however often its job runs.
 
-A mark is the job's id and the time of its enqueue, because an id of one's own may come again later. It is inserted in
-the transaction of the effect, so both are there or neither. A second run that comes while the first is in its
-transaction waits for its end.
+A mark is the job's id and the time of its enqueue, because an id that the program chose may be used again. The mark is
+inserted in the transaction of the effect, so both are there or neither. If a second run comes while the first is in its
+transaction, it waits for the end of that.
 """
 
 from __future__ import annotations

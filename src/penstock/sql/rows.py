@@ -20,10 +20,10 @@ YOUNG: Final = 2000
 """Milliseconds for which a row is left to the sender of the process that wrote it."""
 
 LEASE: Final = 30_000
-"""Milliseconds for which a relay has the rows that it leased or sent. If it dies, another one continues after that."""
+"""Milliseconds for which a relay keeps the rows that it leased or sent. If it dies, another one continues then."""
 
 CHUNK: Final = 500
-"""Rows that one statement names."""
+"""The most rows that one statement names."""
 
 
 class OutboxRow(NamedTuple):

@@ -44,7 +44,7 @@ VERSION: Final = 1
 """Of the tables. A program refuses a newer one."""
 
 LANES: Final = 64
-"""A row's lane is the hash of its tenant. One relay at a time sends the rows of a lane, which so keep their order."""
+"""A row's lane is the hash of its tenant. One relay at a time sends the rows of a lane, so they keep their order."""
 
 WAITING, LEASED, SENT, HELD = 0, 1, 2, 3
 

@@ -1,4 +1,4 @@
-"""What runs beside the program: written once as a generator, and run in a thread or on an event loop.
+"""Work in the background of a program: written once as a generator, and run in a thread or on an event loop.
 
 A generator yields *steps*, and gets the result of each, or its error:
 

@@ -171,7 +171,7 @@ class Password:
     The token comes in a link (`?token=…`), which begins a session of twelve hours, or as `Authorization: Bearer`. A
     session is a cookie with a number of its own, so the cookie does not reveal the token, and a lost one can be ended.
 
-    trusts_proxy  whether `X-Forwarded-Proto` comes from a proxy of one's own. With https there, the cookie is Secure
+    trusts_proxy  whether `X-Forwarded-Proto` comes from a proxy of yours. With https there, the cookie is Secure
     """
 
     def __init__(self, *, user: str = "", password: str = "", token: str = "", trusts_proxy: bool = False) -> None:
