@@ -3,7 +3,7 @@
 The modules of this folder, in reading order:
 
     face.py               one face of a process, as the other modules see it
-engine.py             sends a call until it is answered, and drives an operation; for both faces
+    engine.py             sends a call until it is answered, and drives an operation; for both faces
     first_attempt.py      the first attempt at a call, which needs no coroutine
     blocking.py           the blocking face, with a pool of connections
     pooled_connection.py  such a connection, which reads and writes its socket without the library

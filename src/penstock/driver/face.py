@@ -17,7 +17,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 Outcome: TypeAlias = Answer | Exception
-"""The answer of one candidate of a look-up, or why there is none."""
+"""The answer of one candidate of a look-up, or why it gave no answer."""
 
 
 class Connection(Protocol):

@@ -76,7 +76,7 @@ class Failure(msgspec.Struct, omit_defaults=True, kw_only=True):
     worker     `host:pid`
     reason     one line
     release    the release of the app that the worker runs
-    traceback  of the exception; "" if there was none
+    traceback  of the exception; "" without one
 
     The longest fields come last, because rows of ended jobs keep only the beginning.
     """

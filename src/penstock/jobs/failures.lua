@@ -37,7 +37,7 @@ function failures.get(id)
   return its.since, its.other, _failures.attempts(packed)
 end
 
--- The first of these attempts, and the others; nil if there is none.
+-- The first of these attempts, and the others; nil without any.
 --- (attempts: str) -> str | nil, str
 --- seldom
 function failures.first(attempts)

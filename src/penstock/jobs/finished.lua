@@ -4,7 +4,7 @@
 --   finished:blocks  LIST    closed blocks, the latest last, each behind its `_block`
 --   failed           STRING  \ the same for jobs that became dead letters. They have keys of their own, so that many
 --   failed:blocks    LIST    / successes do not push out last night's errors
---   meta             HASH    finished, failed: `_closed`, whose number tells a reader where to continue; purged: see
+--   meta             HASH    finished, failed: `_closed`, by whose number a reader continues; purged: see
 --                            `finished.add_purged`
 --
 -- A *segment* is what one script has ended:
