@@ -1,14 +1,14 @@
-"""`penstock election|latch|barrier|rwlock ls|show`."""
+"""`penstock semaphore|election|latch|barrier|rwlock ls|show`, and their further verbs."""
 
 import json
 import os
 import threading
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
-from penstock import Penstock
+from penstock import LeaseLost, Penstock
 from penstock.cli.exits import Exit
 from penstock.errors import BarrierBroken
 from penstock.testing import clear
@@ -186,3 +186,73 @@ def test_read_write_locks(app: Penstock, penstock: Command):
     ]
     detail = json.loads(as_json)
     assert (detail["reading"], detail["waits_to_write"]) == (2, [True, False])
+
+
+@pytest.mark.parametrize("noun", ["semaphore", "rwlock", "election"])
+def test_what_a_process_holds_is_taken_from_it(app: Penstock, penstock: Command, noun: str):
+    held: Any
+    match noun:
+        case "semaphore":
+            held = app.semaphore(ODD, limit=5, permits=2, lease=60).acquire()
+        case "rwlock":
+            held = app.read_write_lock(ODD, lease=60).read().acquire()
+        case _:
+            held = app.election(ODD, lease=60).campaign()
+    code, out, err = penstock(noun, "break", ODD)
+    assert (code, out, held.remaining > 0) == (Exit.USAGE, "", True)
+    assert f"from 1 {'leader' if noun == 'election' else 'holder'}: " in err
+    assert ("2 of " in err) == (noun == "semaphore")
+    assert f" of {PROCESS}, at " in err
+    assert "add --yes" in err
+    assert penstock(noun, "break", ODD, "--process", "elsewhere:1", "--yes")[0] == Exit.FAILED
+    code, out, _ = penstock(noun, "break", ODD, "--process", PROCESS, "--reason", "it hangs", "--yes")
+    assert (code, "\x1b" in out, f" taken from {PROCESS}" in out) == (Exit.OK, False, True)
+    with pytest.raises(LeaseLost, match="it hangs"):
+        held.release()
+    code, out, _ = penstock(noun, "break", "--host", os.uname().nodename, "--yes")
+    assert (code, out.startswith("No process holds such ")) == (Exit.FAILED, True)
+    assert penstock(noun, "break", "--yes")[0] == penstock(noun, "break", "a", "--name-prefix", "a")[0] == Exit.USAGE
+
+
+def test_more_holders_than_a_question_names_are_counted(app: Penstock, penstock: Command):
+    readers = [app.read_write_lock("prices", lease=60).read().acquire() for _ in range(12)]
+    assert " and 2 more, at " in penstock("rwlock", "break", "prices")[2]
+    assert penstock("rwlock", "break", "prices", "--yes")[1].count(" taken from ") == 12
+    for reader in readers:
+        with pytest.raises(LeaseLost):
+            reader.release()
+
+
+def test_a_latch_is_opened_by_hand(app: Penstock, penstock: Command):
+    latch = app.latch(ODD, count=3)
+    latch.count_down()
+    waits = threading.Thread(target=latch.wait)
+    waits.start()
+    eventually(lambda: latch.info().waiting)
+    code, _, err = penstock("latch", "open", ODD)
+    assert (code, "2 of 3 left and 1 face of processes waiting" in err, latch.info().left) == (Exit.USAGE, True, 2)
+    assert penstock("latch", "open", ODD, "--yes")[0] == Exit.OK
+    waits.join()
+    assert penstock("latch", "open", ODD, "--yes")[0] == Exit.FAILED
+    assert "no latch 'unknown'" in penstock("latch", "open", "unknown", "--yes")[2]
+
+
+def test_a_meeting_is_broken_by_hand(app: Penstock, penstock: Command):
+    errors: list[BarrierBroken] = []
+
+    def party() -> None:
+        try:
+            app.barrier(ODD, parties=2).wait()
+        except BarrierBroken as error:
+            errors.append(error)
+
+    waits = threading.Thread(target=party)
+    waits.start()
+    eventually(lambda: app.barrier(ODD, parties=2).info().waiting)
+    code, _, err = penstock("barrier", "break", ODD)
+    assert (code, "the meeting of 1 party at " in err, errors) == (Exit.USAGE, True, [])
+    assert penstock("barrier", "break", ODD, "--reason", "the disk is full", "--yes")[0] == Exit.OK
+    waits.join()
+    assert "the disk is full" in str(errors[0])
+    assert penstock("barrier", "break", ODD, "--yes")[0] == Exit.FAILED
+    assert "no barrier 'unknown'" in penstock("barrier", "break", "unknown", "--yes")[2]

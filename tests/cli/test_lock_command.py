@@ -58,10 +58,12 @@ def test_locks_are_broken_by_name_by_prefix_and_by_host(run: Run, server: Server
         assert server.client.get("a:1") == held["a:1"].token.encode()
         assert broken("a:1", "nothing", "--reason", "it hangs", "--yes") == ["a:1"]
         assert broken("--name-prefix", "a:", "--yes") == ["a:2"]
-        assert broken("--name-prefix", "b", "--host", "elsewhere", "--yes", code=1) == ["No such lock is held."]
+        nothing = ["No process holds such locks."]
+        assert broken("--name-prefix", "b", "--host", "elsewhere", "--yes", code=1) == nothing
+        assert broken("c", "--process", f"{host}:1", "--yes", code=1) == nothing
         assert broken("--host", "elsewhere", "--yes") == ["d"]
-        assert broken("--host", host, "--yes") == ["b:1", "c"]
-        assert broken("c", "--host", host, "--yes", code=2) == broken("--yes", code=2) == []
+        assert broken("--process", f"{host}:{os.getpid()}", "--yes") == ["b:1", "c"]
+        assert broken("c", "--name-prefix", "c", "--yes", code=2) == broken("--yes", code=2) == []
         eventually(held["a:1"].lost.is_set)
         assert server.client.keys("[abcd]*") == []
     server.client.flushall()

@@ -5,7 +5,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import anyio.to_thread
 import pytest
@@ -141,22 +142,63 @@ async def test_extend_reports_a_loss(app: Penstock, name: str, raw: Any):
 # --- an operator breaks it ---
 
 
-async def test_a_broken_lock_goes_to_the_first_waiter_and_its_owner_is_notified(
-    app: Penstock, make_app: MakeApp, do: Do, name: str
+class Kind(NamedTuple):
+    """Something that a process holds, and that an operator can break.
+
+    first, next  what acquires it for the first holder, and for one that has to wait
+    whole        what `break_` and `info` are called of
+    """
+
+    first: Callable[..., Any]
+    next: Callable[..., Any]
+    whole: Callable[[Penstock], Any]
+
+
+@pytest.fixture(params=["lock", "semaphore", "reader", "writer", "election"])
+def kind(request: pytest.FixtureRequest, name: str) -> Kind:
+    match request.param:
+        case "lock":
+            whole: Any = lambda app, **options: app.lock(f"{{{name}}}", **options)  # noqa: E731 - one of five forms
+        case "semaphore":
+            whole = lambda app, **options: app.semaphore(name, limit=1, **options)  # noqa: E731
+        case "election":
+            whole = lambda app, **options: app.election(name, **options)  # noqa: E731
+        case side:
+
+            def first(app: Penstock, **options: Any) -> Any:
+                lock = app.read_write_lock(name, **options)
+                return lock.read() if side == "reader" else lock.write()
+
+            return Kind(
+                first,
+                lambda app, **options: app.read_write_lock(name, **options).write(),
+                lambda app: app.read_write_lock(name, lease=10),
+            )
+    return Kind(whole, whole, partial(whole, lease=10))
+
+
+def fence_of(held: Any) -> int:
+    """The fence or term of a holder; 0 for one that has none."""
+    return int(held._fence)
+
+
+async def test_what_is_broken_goes_to_the_first_waiter_and_its_holder_is_notified(
+    app: Penstock, make_app: MakeApp, do: Do, kind: Kind
 ):
-    losses: list[Held] = []
-    owner = make_app()
-    held = await asyncio.create_task(do(owner.lock(name, lease=600, on_loss=losses.append).acquire))
-    waits = asyncio.create_task(do(app.lock(name, lease=10).acquire))
-    await waiting(app.lock(name))
-    await asyncio.sleep(1.6)  # the owner's address is known in the server from its second second on
+    losses: list[Any] = []
+    holder = make_app(app.settings.prefix)
+    held = await asyncio.create_task(do(kind.first(holder, lease=600, on_loss=losses.append).acquire))
+    waits = asyncio.create_task(do(kind.next(app, lease=10).acquire))
+    await waiting(kind.whole(app))
+    await asyncio.sleep(1.6)  # the holder's address is known in the server from its second second on
     began = time.monotonic()
-    (broken,) = await do(app.lock(name).break_, "it hangs since noon")
+    (broken,) = await do(kind.whole(app).break_, "it hangs since noon")
     assert (broken.token, broken.pid) == (held.token, os.getpid())
     got = await waits
     await until(lambda: losses)
     assert time.monotonic() - began < scaled(1)
-    assert got.fence > held.fence
+    assert fence_of(got) >= fence_of(held)
+    assert (fence_of(got) == 0) or fence_of(got) > fence_of(held)
     assert held.lost.is_set()
     with pytest.raises(LeaseLost, match=r"an operator broke it \(it hangs since noon\)"):
         held.check()
@@ -164,41 +206,131 @@ async def test_a_broken_lock_goes_to_the_first_waiter_and_its_owner_is_notified(
         await do(held.release)
     got.check()
     await do(got.release)
-    assert await do(app.lock(name).break_, "again") == []
+    assert await do(kind.whole(app).break_, "again") == []
 
 
 @one_place
-async def test_a_lock_that_is_held_for_long_is_kept_and_a_break_is_still_noticed(
-    app: Penstock, make_app: MakeApp, do: Do, name: str, monkeypatch: pytest.MonkeyPatch
+async def test_what_is_held_for_long_is_kept_and_a_break_is_still_noticed(
+    app: Penstock, make_app: MakeApp, do: Do, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("penstock.core.notices._SWEEP_INTERVAL", 0.2)
-    held = await do(make_app().lock(name, lease=600).acquire)
+    held = await do(kind.first(make_app(app.settings.prefix), lease=600).acquire)
     await asyncio.sleep(2.5)  # several intervals after its address is known
     held.check()
-    await do(app.lock(name).break_, "why")
+    await do(kind.whole(app).break_, "why")
     await until(held.lost.is_set, scaled(1))
     with pytest.raises(LeaseLost, match=r"broke it \(why\)"):
         held.check()
 
 
 @one_place
-@pytest.mark.parametrize("way", ["renewal", "release", "extend", "transaction"])
-async def test_an_owner_that_was_not_notified_finds_out(app: Penstock, do: Do, name: str, way: str):
+@pytest.mark.parametrize("way", ["renewal", "release", "extend"])
+async def test_a_holder_that_was_not_notified_finds_out(app: Penstock, do: Do, kind: Kind, way: str):
+    held = await do(kind.first(app, lease=600).acquire)
+    await kind.whole(app).break_.aio("why")
+    if way == "renewal":
+        await until(held.lost.is_set, 5)
+    else:
+        with pytest.raises(LeaseLost, match=r"broke it \(why\)"):
+            await (do(held.extend, 5) if way == "extend" else do(held.release))
+    with pytest.raises(LeaseLost, match="was released" if way == "release" else r"broke it \(why\)"):
+        held.check()
+
+
+@one_place
+async def test_a_transaction_under_a_lock_that_was_broken_writes_nothing(app: Penstock, do: Do, name: str):
     held = await do(app.lock(f"{{{name}}}", lease=600).acquire)
     await app.lock(f"{{{name}}}").break_.aio("why")
     fence = (await app.lock(f"{{{name}}}").info.aio()).fence
     assert fence is not None
     assert fence > held.fence
-    if way == "renewal":
-        await until(held.lost.is_set, 5)
-    elif way == "transaction":
-        with pytest.raises(LeaseLost):
-            await do(held.transaction().set(f"{{{name}}}:x", 1).commit)
-    else:
-        with pytest.raises(LeaseLost, match=r"broke it \(why\)"):
-            await (do(held.extend, 5) if way == "extend" else do(held.release))
     with pytest.raises(LeaseLost):
-        held.check()
+        await do(held.transaction().set(f"{{{name}}}:x", 1).commit)
+
+
+@one_place
+async def test_a_break_that_is_sent_twice_takes_nothing_from_the_next_owner(
+    app: Penstock, make_app: MakeApp, do: Do, kind: Kind
+):
+    held = await asyncio.create_task(do(kind.first(make_app(app.settings.prefix), lease=600).acquire))
+    waits = asyncio.create_task(do(kind.next(app, lease=10).acquire))
+    await waiting(kind.whole(app))
+    (part,) = kind.whole(app).breakable_parts()
+    call = part.end_holding(held.token, "why")
+    for _ in range(2):
+        assert (await app._driver.aio.run(call)).ended
+    got = await waits
+    await do(got.extend, 5)
+    await do(got.release)
+    with pytest.raises(LeaseLost, match="why"):
+        await do(held.release)
+
+
+@one_place
+async def test_one_of_several_holders_is_broken(app: Penstock, do: Do, name: str):
+    """The permits of the others, and their number, stay as they are."""
+    one, two = [await do(app.semaphore(name, limit=5, permits=n, lease=600).acquire) for n in (2, 3)]
+    three = asyncio.create_task(do(app.semaphore(name, limit=5, permits=2, lease=60).acquire))
+    await waiting(app.semaphore(name, limit=5, lease=10))
+    with pytest.raises(ValueError, match=r"break_\(token=7\)"):
+        app.semaphore(name, limit=5, lease=10).break_.__wrapped__(app.semaphore(name, limit=5, lease=10), token=7)
+    assert await do(app.semaphore(name, limit=5, lease=10).break_, token="unknown") == []
+    (broken,) = await do(app.semaphore(name, limit=5, lease=10).break_, token=one.token)
+    assert (broken.token, broken.permits) == (one.token, 2)
+    await do((await three).release)
+    await do(two.release)
+    assert (await app.semaphore(name, limit=5, lease=10).info.aio()).held == 0
+
+
+@one_place
+async def test_all_readers_are_broken_and_a_later_one_is_not(app: Penstock, do: Do, name: str):
+    lock = app.read_write_lock(name, lease=600)
+    readers = [await do(lock.read().acquire) for _ in range(120)]
+    assert len(await do(lock.break_, "why")) == 120
+    await do((await do(lock.write().acquire)).release)
+    for reader in readers[::40]:
+        with pytest.raises(LeaseLost, match="why"):
+            await do(reader.release)
+
+
+@one_place
+async def test_observers_see_that_a_leadership_was_broken(app: Penstock, do: Do, name: str):
+    leads = await do(app.election(name, lease=600).acquire)
+    seen = app.election(name).observe()
+    first = await seen.fetch.aio()
+    assert first is not None
+    assert first.token == leads.token
+    change = asyncio.create_task(seen.fetch.aio(scaled(5)))
+    await asyncio.sleep(0.2)
+    await do(app.election(name).break_)
+    assert await change is None
+
+
+@one_place
+async def test_what_is_kept_of_holders_that_are_gone_is_removed(app: Penstock, do: Do, name: str, raw: Any):
+    """The address of a holder that died is forgotten with its permit, and of one that released it at once."""
+    semaphore = app.semaphore(name, limit=2, lease=600)
+    notices = semaphore.bindings.declared[0] + "notices"
+    held = await do(semaphore.acquire)
+    await until(lambda: raw.hlen(notices) == 1, 5)
+    assert 0 < raw.pttl(notices) <= raw.pttl(semaphore.bindings.declared[1])
+    raw.hset(notices, "penstock/elsewhere/1/x", "penstock:wake:gone/1")
+    raw.zadd(semaphore.bindings.declared[1], {"penstock/elsewhere/1/x/1": 5})
+    await do((await do(semaphore.acquire)).release)
+    assert raw.hkeys(notices) == [held.token.encode()]
+    await do(held.release)
+    assert raw.exists(notices) == 0
+
+
+@one_place
+async def test_the_reasons_of_breaks_do_not_accumulate(app: Penstock, do: Do, name: str, raw: Any):
+    lock = app.lock(name, lease=600)
+    broken = lock.bindings.declared[0] + "broken"
+    raw.hset(broken, mapping={str(n): "old" for n in range(1000)})
+    held = await do(lock.acquire)
+    await do(lock.break_, "new")
+    assert raw.hgetall(broken) == {held.token.encode(): b"new"}
+    assert 0 < raw.ttl(broken) <= 3600
 
 
 @one_place

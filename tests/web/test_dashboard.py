@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from functools import partial
@@ -19,8 +20,8 @@ import httpx
 import pytest
 
 import penstock.web
-from penstock import Concurrency, Penstock, Rate, Settings, Worker, current, result_of, step, wait_for
-from penstock.errors import QueueFull
+from penstock import Concurrency, LeaseLost, Penstock, Rate, Settings, Worker, current, result_of, step, wait_for
+from penstock.errors import BarrierBroken, QueueFull
 from penstock.files.dead_files import FileFailure
 from penstock.ops.inspect import Inspector
 from penstock.testing import TemporaryServer, run_jobs
@@ -29,6 +30,7 @@ from penstock.web.access import COOKIE, HEADERS, Password
 from penstock.web.dashboard import pages
 from penstock.web.sampler import Sampler
 from tests.seals import TestSeal
+from tests.servers import eventually
 from tests.speed import scaled
 from tests.web.asking import JSON, LOCAL, act, acting, ask
 
@@ -486,6 +488,41 @@ def test_a_lock_is_broken(app: Penstock):
     )
     assert app.lock(name).info().holder is None
     assert held.fence
+
+
+@pytest.mark.parametrize("kind", ["semaphore", "rwlock", "election"])
+def test_what_a_process_holds_is_taken_from_it(app: Penstock, kind: str):
+    """Only from the holder that the page showed. The others, and those that came since, keep it."""
+    held: Any
+    match kind:
+        case "semaphore":
+            held, other = [app.semaphore("x", limit=5, lease=60).acquire() for _ in range(2)]
+        case "rwlock":
+            held, other = [app.read_write_lock("x", lease=60).read().acquire() for _ in range(2)]
+        case _:
+            held, other = app.election("x", lease=60).campaign(), None
+    order = {"action": "break", "kind": kind, "names": ["x"], "ids": [held.token], "reason": "stuck"}
+    assert act(acting(app), **order).status_code == 409
+    assert act(acting(app), **order, confirmed=True).json()["done"] == "1 holding broken"
+    assert act(acting(app), **order, confirmed=True).json()["done"] == "0 holdings broken"
+    with pytest.raises(LeaseLost, match="stuck"):
+        held.release()
+    if other is not None:
+        other.release()
+    assert act(acting(app), action="break", kind="queue", names=["x"], confirmed=True).status_code == 400
+
+
+def test_a_latch_is_opened_and_a_meeting_is_broken(app: Penstock):
+    app.latch("x", count=3).count_down()
+    assert act(acting(app), action="open_latch", names=["x"], confirmed=True).json()["done"] == "x is open"
+    assert app.latch("x", count=3).info().left == 0
+    waits = threading.Thread(target=lambda: pytest.raises(BarrierBroken, app.barrier("x", parties=2).wait))
+    waits.start()
+    eventually(lambda: app.barrier("x", parties=2).info().waiting)
+    breaks = {"action": "break_barrier", "names": ["x"], "confirmed": True}
+    assert act(acting(app), **breaks).json()["done"] == "1 meeting broken"
+    waits.join()
+    assert act(acting(app), **breaks).json()["done"] == "0 meetings broken"
 
 
 @pytest.mark.parametrize("content", ["", "nonsense", "[]", '{"action": "explode"}', '{"action": "pause", "queue": 3}'])

@@ -34,6 +34,7 @@ The modules of this folder, in reading order:
     schedule.py           schedules
     lock.py, directory.py, contacts.py, mailbox.py, chat.py
                           locks, directories, contacts, mailboxes and chats
+    breaking.py           takes from processes what they hold
     coordination.py       semaphores, rate limits, read-write locks, elections, latches and barriers, from one table
     outbox.py, sql.py     calls that wait in a database, and its tables
     dashboard.py          serves the dashboard
@@ -151,12 +152,13 @@ COMMANDS = (
         "logs count", "penstock.cli.logs.command:count", "count the requests in access logs by day, country and host"
     ),
     Command("lock ls", "penstock.cli.lock:ls", "list the locks with their owners and waiters"),
-    Command("lock break", "penstock.cli.lock:break_", "take locks from their owners"),
+    Command("lock break", "penstock.cli.breaking:break_locks", "take locks from their owners"),
     Command("semaphore ls", "penstock.cli.coordination:list_semaphores", "list the semaphores that are in use"),
     Command("semaphore show", "penstock.cli.coordination:show_semaphore", "show one with its holders and waiters"),
     Command(
         "semaphore limit", "penstock.cli.coordination:limit_semaphore", "store a limit that replaces all programs' own"
     ),
+    Command("semaphore break", "penstock.cli.breaking:break_semaphores", "take permits from their holders"),
     Command("ratelimit ls", "penstock.cli.coordination:list_rate_limits", "list the rate limits that are in use"),
     Command(
         "ratelimit show", "penstock.cli.coordination:show_rate_limit", "show one and the requests that wait for it"
@@ -164,14 +166,18 @@ COMMANDS = (
     Command("ratelimit reset", "penstock.cli.coordination:reset_rate_limit", "forget the units that were used"),
     Command("rwlock ls", "penstock.cli.coordination:list_locks", "list the read-write locks that are held"),
     Command("rwlock show", "penstock.cli.coordination:show_lock", "show one with its writer, readers and waiters"),
+    Command("rwlock break", "penstock.cli.breaking:break_read_write_locks", "take them from the writer or the readers"),
     Command("election ls", "penstock.cli.coordination:list_elections", "list the elections with their leaders"),
     Command("election show", "penstock.cli.coordination:show_election", "show one with its leader and candidates"),
+    Command("election break", "penstock.cli.breaking:break_elections", "take the leadership from leaders"),
     Command(
         "latch ls", "penstock.cli.coordination:list_latches", "list the latches and how much is left to be counted down"
     ),
     Command("latch show", "penstock.cli.coordination:show_latch", "show one latch"),
+    Command("latch open", "penstock.cli.coordination:open_latch", "let those that wait continue"),
     Command("barrier ls", "penstock.cli.coordination:list_barriers", "list the barriers and how many parties wait"),
     Command("barrier show", "penstock.cli.coordination:show_barrier", "show one with the parties that wait"),
+    Command("barrier break", "penstock.cli.coordination:break_barrier", "break the meeting of those that wait"),
     Command("dashboard", "penstock.cli.dashboard:dashboard", "serve pages that show all of this, live"),
     Command("outbox relay", "penstock.cli.outbox:relay", "send calls that programs have left in their database"),
     Command("outbox ls", "penstock.cli.outbox:ls", "list the calls that wait in a database"),

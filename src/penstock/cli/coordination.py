@@ -1,4 +1,5 @@
-"""`penstock semaphore|ratelimit|election|latch|barrier|rwlock ls|show`: the commands of six nouns, from one table."""
+"""`penstock semaphore|ratelimit|election|latch|barrier|rwlock ls|show`: the commands of six nouns, from one table; and
+the further verbs of some of them."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from typing import Annotated, Any, Protocol, TypeAlias
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from penstock.cli.exits import Exit
 from penstock.cli.owners import owner_age, owner_name
-from penstock.cli.where import HERE, AsJson, Flag, Where
+from penstock.cli.where import HERE, AsJson, Flag, Where, Yes, confirm
 from penstock.errors import ConfigurationError
 from penstock.locks.answers import (
     BarrierInfo,
@@ -22,7 +24,7 @@ from penstock.locks.answers import (
     SemaphoreInfo,
 )
 from penstock.ops.inspect import Inspector
-from penstock.ops.wording import age
+from penstock.ops.wording import age, many
 from penstock.terminal.tables import Kind, headings, show, show_facts, show_json, show_list, show_table
 
 
@@ -269,6 +271,32 @@ list_latches, show_latch = commands(
     )
 )
 
+
+
+def open_latch(name: str, /, *, yes: Yes = False, where: Where = HERE) -> Exit:
+    """Count down all that is left of a latch, so that the processes that wait continue. Exit code 1 if it is open.
+
+    For a latch that a process will not count down any more, because it died for good.
+
+    Parameters
+    ----------
+    name
+        The latch.
+    yes
+        Do not ask; required unless at a terminal.
+    """
+    with where.open() as inspector:
+        found = inspector.coordination.latch(name)
+        if not found.left:
+            show(f"{name} is open.")
+            return Exit.FAILED
+        left, faces = f"{found.left:,} of {found.count:,} left", many(found.waiting, "face")
+        confirm(f"This opens {name}, with {left} and {faces} of processes waiting, at {inspector.location}.", yes=yes)
+        inspector.coordination.open_latch(name)
+    show(f"{name} is open.")
+    return Exit.OK
+
+
 # --- barriers ---
 
 
@@ -300,6 +328,34 @@ list_barriers, show_barrier = commands(
         lambda one: [(owner_name(party), _silent(party.left)) for party in one.waiters],
     )
 )
+
+
+
+def break_barrier(name: str, /, *, reason: str = "", yes: Yes = False, where: Where = HERE) -> Exit:
+    """Break the meeting of the parties that wait: they get BarrierBroken with the reason. Exit code 1 if none waits.
+
+    Parameters
+    ----------
+    name
+        The barrier.
+    reason
+        Why, for the log of the parties.
+    yes
+        Do not ask; required unless at a terminal.
+    """
+    with where.open() as inspector:
+        found = inspector.coordination.barrier(name)
+        if not found.waiting:
+            show(f"No party waits at {name}.")
+            return Exit.FAILED
+        confirm(
+            f"This breaks the meeting of {many(found.waiting, 'party', 'parties')} at {name}, at {inspector.location}.",
+            yes=yes,
+        )
+        inspector.coordination.break_barrier(name, reason)
+    show(f"The meeting at {name} is broken.")
+    return Exit.OK
+
 
 # --- read-write locks ---
 

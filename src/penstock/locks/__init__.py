@@ -9,6 +9,7 @@ In the server:
     latch.lua             a latch, which opens when it was counted down
     barrier.lua           a barrier, whose parties continue together
     transaction.lua       conditions, then writes, in one script
+    breaking.lua          what an operator took from its holders
     server_time.lua       the clock that leases run on
 
 In Python:
@@ -25,6 +26,7 @@ In Python:
     last_tries.py         when a waiter tries again, and when a process checks without having been notified
     with_block.py         ends a lease with its `with` block, even if `__exit__` is interrupted
     lease.py              the lease that `acquire` returns, renewed until it is released or lost
+    breaking.py           an operator takes from processes what they hold
     lock.py               the lock
     semaphore.py          the semaphore
     rwlock.py             the read-write lock

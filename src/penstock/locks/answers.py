@@ -116,6 +116,9 @@ class Leader:
         owner = Owner.from_token(token, age, left)
         return cls(owner.host, owner.pid, token, term, value, age, left)
 
+    def as_owner(self) -> Owner:
+        return Owner(self.host, self.pid, self.token, self.age, self.left)
+
 
 @dataclass(frozen=True, slots=True)
 class ElectionInfo:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from penstock.core.idempotency import IdempotencyKey
-from penstock.core.operations import RoundTrip
+from penstock.core.operations import Arg, RoundTrip
 from penstock.core.scripts import Library
 from penstock.core.writes import Packable, Value
 from penstock.locks.answers import LockInfo, Owner, ReadWriteLockInfo, SemaphoreInfo
@@ -24,6 +24,9 @@ from penstock.locks.keys import LockKeys, SemaphoreKeys, TransactionKeys
 
 MAX_SHOWN = 100
 """The most owners, and the most waiters, that one `info()` returns."""
+
+MAX_BROKEN = 1000
+"""The most permits whose holders one `break_()` finds."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
@@ -37,6 +40,7 @@ def lock_scripts() -> Library:
         "core/deputy.lua",
         "core/waiters.lua",
         "locks/server_time.lua",
+        "locks/breaking.lua",
         "locks/lock.lua",
     )
 
@@ -49,6 +53,7 @@ def semaphore_scripts() -> Library:
         "core/deputy.lua",
         "core/waiters.lua",
         "locks/server_time.lua",
+        "locks/breaking.lua",
         "locks/semaphore.lua",
     )
 
@@ -110,7 +115,7 @@ class RenewReply(NamedTuple):
 
     is_held       whether the request still holds all that it asked for
     left          seconds until the lease ends
-    break_reason  None unless an operator broke the lock
+    break_reason  None unless an operator ended the holding
     """
 
     is_held: bool
@@ -124,7 +129,7 @@ class ReleaseReply(NamedTuple):
     was_held      whether the request held all that it asked for
     more          whether to send it again at once: this call dropped as many dead waiters as one call may, and has not
                   reached the next owner yet
-    break_reason  None unless an operator broke the lock
+    break_reason  None unless an operator ended the holding
     """
 
     was_held: bool
@@ -132,19 +137,20 @@ class ReleaseReply(NamedTuple):
     break_reason: str | None = None
 
 
-class BrokenHolding(NamedTuple):
-    """A holding that an operator ended.
+class BreakReply(NamedTuple):
+    """The answer to an operator who ends a holding.
 
-    owner  the process whose holding ended
+    ended  whether an operator ended it, by this call or an earlier one
     more   whether to send a release to reach the next owner; as in `ReleaseReply`
     """
 
-    owner: Owner
+    ended: bool
     more: bool
 
 
 class LeaseBindings:
-    """The round trips that locks and semaphores share. `packed`: the request of one `acquire()`, by `request.pack`."""
+    """The round trips that locks, semaphores and elections share. `packed`: the request of one `acquire()`, by
+    `request.pack`."""
 
     def __init__(self, scripts: Library, request: LeaseRequest) -> None:
         self.scripts = scripts
@@ -169,15 +175,29 @@ class LeaseBindings:
 
         ends      server microseconds at which the holding ends at the latest; 0: never
         confirms  whether it is the first renewal of a lock that a message granted
-        address   where the owner is notified when an operator breaks the lock
+        address   where the owner is notified when an operator ends the holding
         """
-        args = (packed, math.ceil(seconds * 1000), ends, int(confirms), address)
-        takes = len(self._renew.args)  # the script of semaphores takes only the first three
-        return RoundTrip(self._renew, self.declared, args[:takes], read_renew_reply)
+        values: dict[str, Arg] = {
+            "request": packed,
+            "ms": math.ceil(seconds * 1000),
+            "ends": ends,
+            "confirms": int(confirms),
+            "address": address,
+        }
+        args = tuple(values[name] for name in self._renew.args)  # each noun's script takes some of them
+        return RoundTrip(self._renew, self.declared, args, _renew_reply)
 
     def release(self, packed: bytes) -> RoundTrip[ReleaseReply]:
         """Release what the request holds, and its position among the waiters. May be repeated."""
         return RoundTrip(self._release, self.declared, (packed,), _release_reply)
+
+    def holders(self) -> RoundTrip[Sequence[Owner]]:
+        """The processes that hold it."""
+        raise NotImplementedError
+
+    def end_holding(self, token: str, reason: str) -> RoundTrip[BreakReply]:
+        """Take what the holder with this token holds away from it."""
+        return RoundTrip(self.scripts["end_holding"], self.declared, (token, reason), _break_reply)
 
     def server_time(self) -> RoundTrip[float]:
         """Seconds since 1970, by the server clock that the leases run on."""
@@ -195,7 +215,7 @@ def read_acquire_reply(reply: Sequence[int]) -> AcquireReply:
     )
 
 
-def read_renew_reply(reply: Sequence[Any]) -> RenewReply:
+def _renew_reply(reply: Sequence[Any]) -> RenewReply:
     is_held, rest = reply
     if is_held:
         return RenewReply(True, left=rest / 1000)
@@ -203,8 +223,13 @@ def read_renew_reply(reply: Sequence[Any]) -> RenewReply:
 
 
 def _release_reply(reply: Sequence[Any]) -> ReleaseReply:
-    was_held, more, *reason = reply
-    return ReleaseReply(bool(was_held), bool(more), _text(reason[0]) if reason else None)
+    was_held, more, reason = reply
+    return ReleaseReply(bool(was_held), bool(more), _text(reason))
+
+
+def _break_reply(reply: Sequence[int]) -> BreakReply:
+    ended, more = reply
+    return BreakReply(bool(ended), bool(more))
 
 
 def _text(reply: bytes | None) -> str | None:
@@ -220,10 +245,15 @@ class LockBindings(LeaseBindings):
         super().__init__(lock_scripts(), LeaseRequest(declared, lease))
         self._name = names[0]
 
-    def end_holding(self, number: int, reason: str, token: str = "") -> RoundTrip[BrokenHolding | None]:
-        """Take lock `number`, from 0, from its owner. None if no owner has it, or none with this token ("": any)."""
-        keys = self.declared[2 * number : 2 * number + 2]
-        return RoundTrip(self.scripts["end_holding"], keys, (token, reason), _broken_holding)
+    def holders(self) -> RoundTrip[Sequence[Owner]]:
+        """The owner of the first lock."""
+        return self.info().then(lambda info: () if info.holder is None else (info.holder,))
+
+    def end_holding(self, token: str, reason: str) -> RoundTrip[BreakReply]:
+        """Take the first lock from the owner with this token. The token of another library may be no text: then from
+        any owner."""
+        token = "" if "\ufffd" in token else token
+        return RoundTrip(self.scripts["end_holding"], self.declared[:2], (token, reason), _break_reply)
 
     def info(self) -> RoundTrip[LockInfo]:
         return RoundTrip(self.scripts["show"], self.declared[:2], (MAX_SHOWN,), self._info)
@@ -240,13 +270,6 @@ def _owner(token: bytes, left: int, fence: bytes | None, now: int) -> Owner:
     return Owner.from_token(token.decode(errors="replace"), age, left / 1000 if left >= 0 else None)
 
 
-def _broken_holding(reply: Sequence[Any]) -> BrokenHolding | None:
-    if not reply:
-        return None
-    token, left, fence, now, more = reply
-    return BrokenHolding(_owner(token, left, fence, now), bool(more))
-
-
 class SemaphoreBindings(LeaseBindings):
     """The round trips of one semaphore."""
 
@@ -258,8 +281,11 @@ class SemaphoreBindings(LeaseBindings):
         """Store a limit, or remove it. True: send it again; this call dropped as many dead waiters as one call may."""
         return RoundTrip(self.scripts["set_limit"], self.declared, (limit or 0,), bool)
 
-    def info(self) -> RoundTrip[SemaphoreInfo]:
-        return RoundTrip(self.scripts["show"], self.declared, (MAX_SHOWN,), self._info)
+    def holders(self) -> RoundTrip[Sequence[Owner]]:
+        return self.info(MAX_BROKEN).then(lambda info: info.holders)
+
+    def info(self, most: int = MAX_SHOWN) -> RoundTrip[SemaphoreInfo]:
+        return RoundTrip(self.scripts["show"], self.declared, (most,), self._info)
 
     def _info(self, reply: Sequence[Any]) -> SemaphoreInfo:
         now, limit, held, permits, _, waiting, *rows = reply
@@ -275,8 +301,12 @@ class ReadWriteBindings(LeaseBindings):
         super().__init__(semaphore_scripts(), LeaseRequest(keys.declared, lease, permits, UNLIMITED))
         self._name = keys.name
 
-    def info(self) -> RoundTrip[ReadWriteLockInfo]:
-        return RoundTrip(self.scripts["show"], self.declared, (MAX_SHOWN,), self._info)
+    def holders(self) -> RoundTrip[Sequence[Owner]]:
+        """The writer, or the readers, whichever side this is."""
+        return self.info(MAX_BROKEN).then(lambda info: info.readers if info.writer is None else (info.writer,))
+
+    def info(self, most: int = MAX_SHOWN) -> RoundTrip[ReadWriteLockInfo]:
+        return RoundTrip(self.scripts["show"], self.declared, (most,), self._info)
 
     def _info(self, reply: Sequence[Any]) -> ReadWriteLockInfo:
         now, _, held, permits, fence, waiting, *rows = reply

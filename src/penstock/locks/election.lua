@@ -7,10 +7,12 @@
 --                                          taken            reserved for the first candidate, for 2 s
 --                              a leader ◀───────────────────────┘
 --
---   leader     HASH    token; at: server microseconds of its election; value: what it announced; PX its lease.
---                      While it is reserved for a candidate: token alone
+--   leader     HASH    token; at: server microseconds of its election; value: what it announced; address: where it is
+--                      notified when an operator breaks its leadership; PX its lease. While it is reserved for a
+--                      candidate: token alone
 --   term       STRING  the last term; PX the lease and an hour
 --   observers  ZSET    faces that wait for the next leader (waiting.lua)
+--   broken     see breaking.lua
 --   waiters, checks, offers, unresponsive: the candidates, see core/waiters.lua
 --
 -- No script runs when a lease ends, so no message reports that. Observers look when the end is due. The next leader is
@@ -109,35 +111,60 @@ function script.acquire(base, leader, request, ticket, join, value)
   return answer
 end
 
+-- Reserves the leadership for the first candidate, and reports to the observers that there is no leader if there is no
+-- candidate either; else the candidate's own call reports the next leader. Returns what `hand_over` returns.
+--- (view: table) -> int
+--- uses: base leader
+function election.vacate(view)
+  local more = election.hand_over(view)
+  if redis.call("EXISTS", leader) == 0 then waiting.report("observers") end
+  return more
+end
+
 -- Ends the leadership of a request, removes it from the candidates, and reserves the leadership for the next one.
--- Returns { 1 if it led, 1 if there are more candidates to look at: then repeat the call }.
+-- Returns { 1 if it led, 1 if there are more candidates to look at: then repeat the call, the reason if an operator
+-- broke the leadership }.
 --- keys: base leader
 --- args: request: str
 --- flags: allow-oom
 function script.release(base, leader, request)
   local now = math.floor(clock.micros() / 1000)
-  local r, view, led = cmsgpack.unpack(request), waiters.view(now), 0
+  local r, view, led = cmsgpack.unpack(request), waiters.view(now), false
   if redis.call("HGET", leader, "token") == r[_request.TOKEN] then
     redis.call("DEL", leader)
-    led = 1
+    led = true
   end
   if waiters.withdraw(request, r) then waiters.ensure_check(view, base, election.due(now), "") end
-  local more = election.hand_over(view)
-  -- If it is reserved, the candidate's own call reports the next leader.
-  if led == 1 and redis.call("EXISTS", leader) == 0 then waiting.report("observers") end
-  return { led, more }
+  if led then return { 1, election.vacate(view), false } end
+  return { 0, election.hand_over(view), breaking.reason(base, r[_request.TOKEN]) }
 end
 
--- Extends the lease to `ms` from now; never shortens it. Returns { 1, ms that are left }, or { 0, false } if the
--- request does not lead any longer, as the script of a lock does.
+-- Extends the lease to `ms` from now; never shortens it. `address`: where the leader is notified when an operator
+-- breaks its leadership, or "". Returns { 1, ms that are left }, or { 0, the reason if an operator broke it } if the
+-- request does not lead any longer.
 --- keys: base leader
---- args: request: str, ms: int
+--- args: request: str, ms: int, address: str
 --- flags: allow-oom
-function script.renew(base, leader, request, ms)
+function script.renew(base, leader, request, ms, address)
   local r = cmsgpack.unpack(request)
   local token, at = unpack(redis.call("HMGET", leader, "token", "at"))
-  if token ~= r[_request.TOKEN] or not at then return { 0, false } end
+  if token ~= r[_request.TOKEN] or not at then return { 0, breaking.reason(base, r[_request.TOKEN]) } end
+  if address ~= "" then redis.call("HSET", leader, "address", address) end
   return { 1, election.extend(ms) }
+end
+
+-- Takes the leadership from the leader with this token, notifies it, and reserves the leadership for the first
+-- candidate. Returns what the script of a lock returns.
+--- keys: base leader
+--- args: token: str, reason: str
+--- flags: allow-oom
+function script.end_holding(base, leader, token, reason)
+  local found, at, address = unpack(redis.call("HMGET", leader, "token", "at", "address"))
+  if found ~= token or not at then return { breaking.reason(base, token) and 1 or 0, 0 } end
+  redis.call("DEL", leader)
+  breaking.note(base, token, reason)
+  if address then notify.send(address, token .. " " .. reason) end
+  return { 1, election.vacate(waiters.view(math.floor(clock.micros() / 1000))) }
 end
 
 -- Returns { server microseconds, ms left, term or false, token, at, value }, the last three false without a leader; ms

@@ -14,6 +14,7 @@ from penstock.core.operations import BoundVerb, Driver, Operation, RoundTrip, ve
 from penstock.core.renewal import Renewer, renew_at
 from penstock.errors import ElectionTimeout
 from penstock.locks.answers import ElectionInfo, Leader
+from penstock.locks.breaking import Breakable
 from penstock.locks.election_bindings import ElectionBindings, Sighting
 from penstock.locks.keys import ElectionKeys
 from penstock.locks.lease import Grant, Lease
@@ -34,7 +35,7 @@ class Leadership(Lease):
     term   a number that is higher for each leader, even after a failover. Send it with each write, and let the storage
            reject a term lower than the highest it has seen: that stops a late leader
     lost   is set, and `on_loss` called, at least `notice` seconds before another process can be elected, unless this
-           process was frozen or its leadership deleted
+           process was frozen, or its leadership was broken by an operator or deleted
     """
 
     _source: Election
@@ -55,10 +56,11 @@ class Leadership(Lease):
         return super()._certain_until(requested_at, lease) - self._source.notice
 
     def _plan_renewal(self, requested_at: float) -> None:
-        self.renew_at = renew_at(requested_at, self.lease - self._source.notice)
+        super()._plan_renewal(requested_at)
+        self.renew_at = min(self.renew_at, renew_at(requested_at, self.lease - self._source.notice))
 
 
-class Election(LeasedResource[Leadership, ElectionBindings]):
+class Election(LeasedResource[Leadership, ElectionBindings], Breakable):
     """An election in the server: `with app.election("importer") as leader:`. See `Penstock.election`."""
 
     def __init__(
@@ -125,6 +127,9 @@ class Election(LeasedResource[Leadership, ElectionBindings]):
         process send one command together for each lease.
         """
         return Observation(self, self._driver)
+
+    def breakable_parts(self) -> list[ElectionBindings]:
+        return [self.bindings]
 
     @verb
     def info(self) -> RoundTrip[ElectionInfo]:

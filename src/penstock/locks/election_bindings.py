@@ -10,15 +10,13 @@ from typing import Any
 
 from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Library
-from penstock.locks.answers import ElectionInfo, Leader
+from penstock.locks.answers import ElectionInfo, Leader, Owner
 from penstock.locks.bindings import (
     MAX_SHOWN,
     AcquireReply,
     LeaseBindings,
     LeaseRequest,
-    RenewReply,
     read_acquire_reply,
-    read_renew_reply,
     read_waiters,
 )
 from penstock.locks.keys import ElectionKeys
@@ -33,6 +31,7 @@ def election_scripts() -> Library:
         "core/waiting.lua",
         "core/waiters.lua",
         "locks/server_time.lua",
+        "locks/breaking.lua",
         "locks/election.lua",
     )
 
@@ -57,11 +56,9 @@ class ElectionBindings(LeaseBindings):
         args = (packed, ticket, int(join), self._value)
         return RoundTrip(self._acquire, self.declared, args, read_acquire_reply)
 
-    def renew(
-        self, packed: bytes, seconds: float, *, ends: int = 0, confirms: bool = False, address: str = ""
-    ) -> RoundTrip[RenewReply]:
-        """Extend the lease to `seconds` from now; never shorten it. The other arguments are for locks."""
-        return RoundTrip(self._renew, self.declared, (packed, math.ceil(seconds * 1000)), read_renew_reply)
+    def holders(self) -> RoundTrip[Sequence[Owner]]:
+        """The leader."""
+        return self.info().then(lambda info: () if info.leader is None else (info.leader.as_owner(),))
 
     def observe(self, address: str, ttl: float, known: str) -> RoundTrip[Sighting]:
         """Look who leads. If the leader has the token `known`, register an address for `ttl` seconds; 0 deregisters it.

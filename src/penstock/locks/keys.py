@@ -16,11 +16,13 @@ WAITERS = {
 }
 """Keys of a lock, a semaphore or a rate limit while requests wait for it."""
 
+BROKEN = {"broken": ("HASH", "token of a holding that an operator ended -> the reason", "TTL")}
+
 
 LOCK = {
     "fence": ("STRING", "the last fence", "TTL"),
     "holder": ("STRING", "where the owner is notified when the lock is broken", "TTL"),
-    "broken": ("STRING", "the last token that was broken, and the reason", "TTL"),
+    **BROKEN,
     **WAITERS,
 }
 """The other keys of a lock. The lock itself is a STRING with a TTL, under the name that the user gave."""
@@ -30,6 +32,8 @@ SEMAPHORE = {
     "holders": ("ZSET", "permit -> until when it is held", "TTL"),
     "limit": ("STRING", "the limit that `set_limit` stored", "the user"),
     "fence": ("STRING", "the last fence of a holder of all permits", "TTL"),
+    "notices": ("HASH", "token -> where the holder is notified when its permits are taken away", "TTL"),
+    **BROKEN,
     **WAITERS,
 }
 """A read-write lock is a semaphore: a reader takes one permit, a writer all of them."""
@@ -49,6 +53,7 @@ ELECTION = {
     "leader": ("HASH", "the leader, or the candidate for whom the leadership is reserved", "TTL"),
     "term": ("STRING", "the last term", "TTL"),
     "observers": ("ZSET", "face that waits for the next leader -> number of the last event when it registered", "TTL"),
+    **BROKEN,
     **WAITERS,
 }
 

@@ -31,7 +31,7 @@ SHORTEST_LEASE = 0.05
 LONGEST_LEASE = 7 * 86400.0
 LEASE_RULE = "seconds from 0.05 to a week"
 
-# Seconds after which the owner of a lock has stored its address, so that it is notified at once if the lock is broken.
+# Seconds after which a holder has stored its address, so that it is notified at once if an operator ends the holding.
 _NOTICES_AFTER = 1.0
 
 
@@ -118,8 +118,6 @@ class LeaseSource(Protocol):
     @property
     def renew(self) -> bool: ...
     @property
-    def notice_key(self) -> str: ...
-    @property
     def _driver(self) -> Driver: ...
 
 
@@ -180,7 +178,7 @@ class Lease(Renewable):
         self._cancelled_task = False
         self.holder = Holder.current()
         self._set_end(grant)
-        self.notice_key = source.notice_key
+        self.notice_key = source.bindings.declared[0]
         self._plan_renewal(grant.since)
 
     def _set_end(self, grant: Grant) -> None:
@@ -201,7 +199,7 @@ class Lease(Renewable):
     def _plan_renewal(self, requested_at: float) -> None:
         lease = self.lease if self._reserve is None else self._reserve
         self.renew_at = renew_at(requested_at, lease) if self._source.renew else math.inf
-        if self.notice_key and not self.notice_address:
+        if not self.notice_address:
             self.renew_at = min(self.renew_at, requested_at + _NOTICES_AFTER)
 
     def __repr__(self) -> str:
@@ -288,7 +286,7 @@ class Lease(Renewable):
                 on_loss(self)
 
     def receive_notice(self, text: str) -> None:
-        """An operator broke the lock; `text` is the reason."""
+        """An operator ended the holding; `text` is the reason."""
         if self.renewing and not self._releasing:
             self.mark_lost(_broken(text))
 

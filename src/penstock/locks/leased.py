@@ -64,9 +64,6 @@ class LeasedResource(Generic[L, B]):
 
     bindings: B
 
-    notice_key = ""
-    """A key in the slot of the resource; "" if no operator can take the resource from its holder."""
-
     def __init__(
         self,
         kind: str,

@@ -10,7 +10,7 @@
 --   <name>    STRING  the token of the owner; PX its lease. Other lock libraries use the same format
 --   fence     STRING  the last fence; PX the lease and an hour
 --   holder    STRING  the address at which the owner is notified when the lock is broken; PX its lease
---   broken    STRING  the last token that was broken, a line break, and the reason; PX an hour
+--   broken    see breaking.lua
 --   waiters, checks, offers, unresponsive: see core/waiters.lua
 --
 -- All keys but `<name>` are made from `base`, a key that has the slot of the name and never exists. Because it is
@@ -64,14 +64,6 @@ function lock.extend(r, ms)
     redis.call("PEXPIRE", keys[i + 1], ms, "GT")
     redis.call("PEXPIRE", keys[i] .. "fence", ms + 3600000, "GT")
   end
-end
-
--- Returns the reason if an operator broke the lock that this token held, else false.
---- (base: str, token: str) -> str | bool
-function lock.break_reason(base, token)
-  local broken = redis.call("GET", base .. "broken")
-  local start = token .. "\n"
-  return broken and string.sub(broken, 1, #start) == start and string.sub(broken, #start + 1)
 end
 
 -- Whether all the locks that a waiter wants are free, and it is the first waiter of each.
@@ -216,7 +208,7 @@ function script.release(base, name, request)
     waiters.ensure_check(view, KEYS[i], lock.due({ KEYS[i], KEYS[i + 1] }, view.now), "")
   end
   return {
-    whole and 1 or 0, lock.hand_over(view, us, is_free), not whole and lock.break_reason(base, r[_request.TOKEN]),
+    whole and 1 or 0, lock.hand_over(view, us, is_free), not whole and breaking.reason(base, r[_request.TOKEN]),
   }
 end
 
@@ -234,7 +226,7 @@ function script.renew(base, name, request, ms, ends, confirms, address)
   if confirms == 1 then waiters.mark_alive(r, now) end
   for i = 2, #KEYS, 2 do
     if redis.pcall("GET", KEYS[i]) ~= r[_request.TOKEN] then
-      return { 0, lock.break_reason(KEYS[i - 1], r[_request.TOKEN]) }
+      return { 0, breaking.reason(KEYS[i - 1], r[_request.TOKEN]) }
     end
   end
   if ends > 0 then ms = math.min(ms, math.floor((ends - us) / 1000)) end
@@ -247,26 +239,26 @@ function script.renew(base, name, request, ms, ends, confirms, address)
   return { 1, left }
 end
 
--- Takes the lock from its owner, notifies the owner, and hands the lock over to the first waiter. `token`: do this only
--- if the owner has this token; "" for any owner.
--- Returns { token, ms left, last fence, now, 1 if there are more waiters to look at: then repeat a `release` }; the
--- fence is the one before this call. Returns {} if the lock is free, or has another owner.
+-- Takes the lock from the owner with this token, "" for any owner; notifies the owner, and hands the lock over to the
+-- first waiter. Returns { 1 if an operator took it from that owner, in this call or an earlier one, 1 if there are more
+-- waiters to look at: then repeat a `release` }.
 --- keys: base name
 --- args: token: str, reason: str
 --- flags: allow-oom
 function script.end_holding(base, name, token, reason)
   local us = clock.micros()
   local held = redis.pcall("GET", name)
-  if type(held) ~= "string" or (token ~= "" and held ~= token) then return {} end
-  local last, left = redis.call("GET", base .. "fence"), redis.call("PTTL", name)
+  if type(held) ~= "string" or (token ~= "" and held ~= token) then
+    return { breaking.reason(base, token) and 1 or 0, 0 }
+  end
   local address = redis.call("GET", base .. "holder")
   lock.mint_fence({ base, name }, us, 0)
-  redis.call("SET", base .. "broken", held .. "\n" .. reason, "PX", 3600000)
+  breaking.note(base, held, reason)
   redis.call("DEL", name, base .. "holder")
   if address then notify.send(address, held .. " " .. reason) end
   local view = waiters.view(math.floor(us / 1000))
   view.freed = { base, name }
-  return { held, left, last, us, lock.hand_over(view, us, true) }
+  return { 1, lock.hand_over(view, us, true) }
 end
 
 -- Returns { server microseconds, token or false, ms left, fence or false, number of waiters, request, ticket, … }

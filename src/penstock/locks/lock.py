@@ -6,22 +6,19 @@ import os
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
-from penstock.core.arguments import shown
 from penstock.core.keys import check_is_text
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.core.renewal import Renewer
 from penstock.errors import ConfigurationError, LeaseLost, LockTimeout
-from penstock.locks.answers import LockInfo, Owner
+from penstock.locks.answers import LockInfo
 from penstock.locks.bindings import LockBindings
-from penstock.locks.lease import Grant, Lease, current_context, hand_over
+from penstock.locks.breaking import Breakable
+from penstock.locks.lease import Grant, Lease, current_context
 from penstock.locks.leased import LeasedResource
 from penstock.locks.transaction import Guard, Transaction
 
 MAX_NAMES = 100
 """The most locks that one object acquires together; each costs some microseconds of server time."""
-
-MAX_REASON = 500
-"""The most characters of the reason for breaking a lock."""
 
 
 class Held(Lease):
@@ -80,7 +77,7 @@ class Held(Lease):
         return self._error()
 
 
-class Lock(LeasedResource[Held, LockBindings]):
+class Lock(LeasedResource[Held, LockBindings], Breakable):
     """A lock in the server: `with app.lock("invoice:7", lease=10) as held:`. See `Penstock.lock`."""
 
     def __init__(
@@ -113,7 +110,6 @@ class Lock(LeasedResource[Held, LockBindings]):
             cancel_on_loss=cancel_on_loss,
         )
         self.bindings = LockBindings(self.names, self.lease)
-        self.notice_key = self.bindings.declared[0]
         self._reentrant = reentrant
 
     @property
@@ -166,30 +162,8 @@ class Lock(LeasedResource[Held, LockBindings]):
         """`info` for another operation to yield."""
         return self.bindings.info()
 
-    @verb
-    def break_(self, reason: str = "") -> Operation[list[Owner]]:
-        """Take the lock from its owner, whatever the owner is doing. Returns the owners whose holdings ended.
-
-        For an operator who knows that the owner hangs. The first waiter gets the lock. The fence rises, so a storage
-        that checks it refuses what the former owner still writes; `held.transaction()` refuses it too. The owner is
-        notified at once if it has held the lock for a second, else after that second: `lost` is set, `on_loss` is
-        called, and its verbs raise LeaseLost with the reason. An owner from another library is not notified. One round
-        trip for each name.
-        """
-        if not isinstance(reason, str) or len(reason) > MAX_REASON:
-            raise ValueError(f"break_(reason={shown(reason)}): a text of at most {MAX_REASON} characters")
-        return self.end_holdings(reason.encode(errors="replace").decode())
-
-    def end_holdings(self, reason: str, token: str = "") -> Operation[list[Owner]]:
-        """`break_` for another operation to yield from. `token`: end only the holding with this token; "": any."""
-        owners: list[Owner] = []
-        for number in range(len(self.names)):
-            broken = yield self.bindings.end_holding(number, reason, token)
-            if broken is not None:
-                owners.append(broken.owner)
-                if broken.more:
-                    yield from hand_over(self.bindings, self.bindings.request.pack(broken.owner.token))
-        return owners
+    def breakable_parts(self) -> list[LockBindings]:
+        return [LockBindings((name,), self.lease) for name in self.names]
 
 
 def _checked_names(names: Any) -> tuple[str, ...]:

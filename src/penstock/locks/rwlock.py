@@ -14,6 +14,7 @@ from penstock.core.renewal import Renewer
 from penstock.errors import LockTimeout
 from penstock.locks.answers import ReadWriteLockInfo
 from penstock.locks.bindings import ReadWriteBindings
+from penstock.locks.breaking import Breakable
 from penstock.locks.constants import ALL
 from penstock.locks.keys import SemaphoreKeys
 from penstock.locks.lease import Grant, Lease
@@ -76,7 +77,7 @@ class ReadWriteSide(LeasedResource[L, ReadWriteBindings]):
         return LockTimeout(f"{self.what} was not free within {self.wait} s")
 
 
-class ReadWriteLock:
+class ReadWriteLock(Breakable):
     """Many readers or one writer: `with lock.read():`, `with lock.write() as held:`. See `Penstock.read_write_lock`."""
 
     def __init__(
@@ -124,6 +125,9 @@ class ReadWriteLock:
     def current_info(self) -> RoundTrip[ReadWriteLockInfo]:
         """`info` for another operation to yield."""
         return ReadWriteBindings(self._keys, self._lease, ALL).info()
+
+    def breakable_parts(self) -> list[ReadWriteBindings]:
+        return [ReadWriteBindings(self._keys, self._lease, ALL)]
 
     def _side(self, kind: type[L], side: str, permits: int) -> ReadWriteSide[L]:
         return ReadWriteSide(

@@ -10,6 +10,9 @@
 --                     All permits together are one member: token/all
 --   limit     STRING  the limit that `set_limit` stored; it replaces the limit in a request
 --   fence     STRING  the last fence; PX its lease and an hour. Only a holder of all permits gets one, a writer
+--   notices   HASH    token -> the address at which the holder is notified when its permits are taken away; TTL as
+--                     `holders`
+--   broken    see breaking.lua
 --   waiters, checks, offers, unresponsive: see core/waiters.lua
 --
 -- The number of free permits is not stored: it is the limit minus the permits whose lease is running. So a repeated
@@ -102,10 +105,27 @@ end
 
 -- Removes permits whose lease has expired, at most 200. Expired permits no longer count anyway.
 --- (now: int)
---- uses: holders
+--- uses: base holders
 function permit.remove_expired(now)
   local dead = redis.call("ZRANGE", holders, "-inf", now, "BYSCORE", "LIMIT", 0, 200)
-  if #dead > 0 then redis.call("ZREM", holders, unpack(dead)) end
+  if #dead == 0 then return end
+  redis.call("ZREM", holders, unpack(dead))
+  for i = 1, #dead do dead[i] = string.match(dead[i], "^(.*)/") end
+  redis.call("HDEL", base .. "notices", unpack(dead))
+end
+
+-- Takes all permits of a token away, at most 1000. Returns whether their lease was running.
+--- (token: str, now: int) -> bool
+--- uses: base holders
+function permit.take(token, now)
+  local till = redis.call("ZSCORE", holders, token .. "/all") or redis.call("ZSCORE", holders, token .. "/1")
+  local taken, i = redis.call("ZREM", holders, token .. "/all"), 0
+  while taken == 1 or i == 0 do
+    i = i + 1
+    taken = redis.call("ZREM", holders, token .. "/" .. i)
+  end
+  redis.call("HDEL", base .. "notices", token)
+  return till and tonumber(till) > now or false
 end
 
 -- Hands free permits over to the first waiters, at most a hundred. Each of them calls this again when it takes its own.
@@ -211,7 +231,8 @@ function script.acquire(base, holders, request, ticket, join)
 end
 
 -- Releases what the request holds, removes it from the waiters, and hands free permits over to the next ones.
--- Returns { 1 if the request held all its permits, 1 if there are more waiters to look at: then repeat the call }.
+-- Returns { 1 if the request held all its permits, 1 if there are more waiters to look at: then repeat the call, the
+-- reason if an operator took the permits away }.
 --- keys: base holders
 --- args: request: str
 --- flags: allow-oom
@@ -221,26 +242,47 @@ function script.release(base, holders, request)
   local whole = permit.held(r, now)
   permit.drop(r)
   local waited = waiters.withdraw(request, r)
-  if redis.call("EXISTS", base .. "waiters") == 0 then return { whole and 1 or 0, 0 } end
+  local reason = not whole and breaking.reason(base, r[_request.TOKEN])
+  if redis.call("EXISTS", base .. "waiters", base .. "notices") == 0 then return { whole and 1 or 0, 0, reason } end
+  redis.call("HDEL", base .. "notices", r[_request.TOKEN])
   permit.remove_expired(now)
   if waited then waiters.ensure_check(view, base, permit.due(now), "") end
-  return { whole and 1 or 0, permit.hand_over(view) }
+  return { whole and 1 or 0, permit.hand_over(view), reason }
 end
 
 -- Extends the lease to `ms` from now; never shortens it. `ends`: server microseconds at which the holding ends at the
--- latest, 0 for never.
--- Returns { 1, ms that are left }. If a permit is not held any longer, writes nothing and returns { 0, false }.
+-- latest, 0 for never. `address`: where the holder is notified when an operator takes the permits away, or "".
+-- Returns { 1, ms that are left }. If a permit is not held any longer, writes nothing and returns { 0, the reason if an
+-- operator took it away }.
 --- keys: base holders
---- args: request: str, ms: int, ends: int
+--- args: request: str, ms: int, ends: int, address: str
 --- flags: allow-oom
-function script.renew(base, holders, request, ms, ends)
+function script.renew(base, holders, request, ms, ends, address)
   local us = clock.micros()
   local now = math.floor(us / 1000)
   local r = cmsgpack.unpack(request)
-  if not permit.held(r, now) then return { 0, false } end
+  if not permit.held(r, now) then return { 0, breaking.reason(base, r[_request.TOKEN]) } end
   if ends > 0 then ms = math.min(ms, math.floor((ends - us) / 1000)) end
   if ms > 0 then permit.give(r, now + ms, now) end
+  if address ~= "" then
+    redis.call("HSET", base .. "notices", r[_request.TOKEN], address)
+    redis.call("PEXPIRE", base .. "notices", redis.call("PTTL", holders))
+  end
   return { 1, math.max(0, redis.call("ZSCORE", holders, permit.members(r)[1]) - now) }
+end
+
+-- Takes the permits of this token from their holder, notifies the holder, and hands the permits over to the first
+-- waiters. Returns what the script of a lock returns.
+--- keys: base holders
+--- args: token: str, reason: str
+--- flags: allow-oom
+function script.end_holding(base, holders, token, reason)
+  local now = math.floor(clock.micros() / 1000)
+  local address = redis.call("HGET", base .. "notices", token)
+  if not permit.take(token, now) then return { breaking.reason(base, token) and 1 or 0, 0 } end
+  breaking.note(base, token, reason)
+  if address then notify.send(address, token .. " " .. reason) end
+  return { 1, permit.hand_over(waiters.view(now)) }
 end
 
 -- Stores a limit; 0 removes it, and the limit in each request applies again. Serves the waiters that now fit. Holders

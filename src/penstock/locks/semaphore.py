@@ -10,6 +10,7 @@ from penstock.core.renewal import Renewer
 from penstock.errors import PermitTimeout
 from penstock.locks.answers import SemaphoreInfo
 from penstock.locks.bindings import AcquireReply, SemaphoreBindings
+from penstock.locks.breaking import Breakable
 from penstock.locks.keys import SemaphoreKeys
 from penstock.locks.lease import Grant, Lease
 from penstock.locks.leased import LeasedResource
@@ -28,7 +29,7 @@ class Permit(Lease):
         return self._source.bindings.request.permits
 
 
-class Semaphore(LeasedResource[Permit, SemaphoreBindings]):
+class Semaphore(LeasedResource[Permit, SemaphoreBindings], Breakable):
     """A semaphore in the server: `with app.semaphore("market:17", limit=5) as permit:`. See `Penstock.semaphore`."""
 
     def __init__(
@@ -100,6 +101,9 @@ class Semaphore(LeasedResource[Permit, SemaphoreBindings]):
     def _set_limit(self, limit: int | None) -> Operation[None]:
         while (yield self.bindings.set_limit(limit)):
             pass
+
+    def breakable_parts(self) -> list[SemaphoreBindings]:
+        return [self.bindings]
 
     @verb
     def info(self) -> RoundTrip[SemaphoreInfo]:

@@ -13,6 +13,7 @@ from penstock.jobs.limits import LimitInfo
 from penstock.jobs.pauses import PausedScope
 from penstock.jobs.retention import Retention
 from penstock.jobs.status import Status
+from penstock.locks.answers import Owner
 from penstock.messages.chat import ChatInfo, Member
 
 
@@ -195,6 +196,19 @@ class ContactsView:
     name: str
     contacts: list[str]
     total: int
+
+
+HoldingKind: TypeAlias = Literal["lock", "semaphore", "rwlock", "election"]
+"""What processes hold, and an operator can take away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one process holds of a lock, a semaphore, a read-write lock or an election."""
+
+    kind: HoldingKind
+    name: str
+    holder: Owner
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,9 @@ from penstock.locks.answers import (
     ReadWriteLockInfo,
     SemaphoreInfo,
 )
+from penstock.locks.breaking import Breakable
 from penstock.locks.rate_limit import RateLimit
+from penstock.ops.answers import Holding, HoldingKind
 from penstock.ops.probe import instance_names, lock_names
 from penstock.ops.questioner import Questioner
 
@@ -42,40 +44,60 @@ class CoordinationQuestioner(Questioner):
         return found
 
     @verb
-    def held_locks(
-        self, names: Sequence[str] = (), *, name_prefix: str | None = None, host: str | None = None
-    ) -> Operation[list[LockInfo]]:
-        """The locks that are held now: the named ones, or those with this name prefix and with owners on this host.
+    def holdings(
+        self,
+        kind: HoldingKind,
+        names: Sequence[str] = (),
+        *,
+        name_prefix: str = "",
+        host: str | None = None,
+        process: str | None = None,
+    ) -> Operation[list[Holding]]:
+        """What processes hold now: of the named locks, semaphores, read-write locks or elections; without names, of all.
+
+        name_prefix, host  only those whose name begins so, and whose holder runs on this host
+        process            only those of this process: `host:pid`
 
         With names, one round trip for each; otherwise as many as `locks` takes.
         """
-        found: list[LockInfo] = []
-        if names:
-            for name in names:
-                found.append((yield self._app.lock(name).current_info()))
-        else:
-            found = yield from self.locks.within()
+        found: list[Holding] = []
+        for name in names or (yield from self._breakable_names(kind)):
+            if name.startswith(name_prefix):
+                for part in self._breakable(kind, name).breakable_parts():
+                    found += [Holding(kind, name, holder) for holder in (yield part.holders())]
         return [
-            lock
-            for lock in found
-            if lock.holder is not None
-            and (name_prefix is None or lock.name.startswith(name_prefix))
-            and (host is None or lock.holder.host == host)
+            one
+            for one in found
+            if (host is None or one.holder.host == host)
+            and (process is None or f"{one.holder.host}:{one.holder.pid}" == process)
         ]
 
     @verb
-    def break_locks(self, locks: Sequence[LockInfo], reason: str) -> Operation[list[LockInfo]]:
-        """Take these locks from the owners that they name. Returns the locks that those owners still held.
+    def break_holdings(self, holdings: Sequence[Holding], reason: str) -> Operation[list[Holding]]:
+        """Take these away from their holders; see `Lock.break_`. Returns those that the holders still had.
 
-        One round trip for each.
+        Two round trips for each.
         """
-        broken: list[LockInfo] = []
-        for lock in locks:
-            if lock.holder is not None and (
-                yield from self._app.lock(lock.name).end_holdings(reason, lock.holder.token)
-            ):
-                broken.append(lock)
+        broken: list[Holding] = []
+        for one in holdings:
+            if (yield from self._breakable(one.kind, one.name).break_.within(reason, token=one.holder.token)):
+                broken.append(one)
         return broken
+
+    def _breakable(self, kind: HoldingKind, name: str) -> Breakable:
+        match kind:
+            case "lock":
+                return self._app.lock(name)
+            case "semaphore":
+                return self._app.semaphore(name, limit=1, lease=1)
+            case "rwlock":
+                return self._app.read_write_lock(name, lease=1)
+        return self._app.election(name)
+
+    def _breakable_names(self, kind: HoldingKind) -> Operation[list[str]]:
+        if kind == "lock":
+            return (yield from lock_names())
+        return (yield from instance_names(self._prefix, kind, "leader" if kind == "election" else "holders"))
 
     @verb
     def elections(self) -> Operation[list[ElectionInfo]]:
@@ -103,6 +125,26 @@ class CoordinationQuestioner(Questioner):
     @verb
     def barrier(self, name: str) -> Operation[BarrierInfo]:
         return self._one("barrier", "state", name, self._ask_barrier)
+
+    @verb
+    def open_latch(self, name: str) -> Operation[LatchInfo]:
+        """Count down all that is left, so that those that wait continue. Returns the state before. Two round trips.
+
+        Raises PenstockError for a latch that does not exist.
+        """
+        info: LatchInfo = yield from self.latch.within(name)
+        yield from self._app.latch(name, count=info.count).count_down.within(info.count)
+        return info
+
+    @verb
+    def break_barrier(self, name: str, reason: str) -> Operation[BarrierInfo]:
+        """Break the meeting of those that wait; see `Barrier.abort`. Returns the state before. Two round trips.
+
+        Raises PenstockError for a barrier that does not exist.
+        """
+        info: BarrierInfo = yield from self.barrier.within(name)
+        yield from self._app.barrier(name, parties=2).abort.within(reason)
+        return info
 
     @verb
     def read_write_locks(self) -> Operation[list[ReadWriteLockInfo]]:

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from penstock.errors import PenstockError
 from penstock.files.dead_files import DeadFiles
+from penstock.ops.answers import HoldingKind
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age, many, terminal_safe
 from penstock.web.answers import Json, Mask, read_body, reporting_errors
@@ -29,6 +30,7 @@ class Order(msgspec.Struct):
     action: str
     queue: str = ""
     tenant: str | None = None
+    kind: HoldingKind = "lock"
     ids: list[str] = []
     names: list[str] = []
     reason: str = ""
@@ -89,6 +91,8 @@ DESTROYS = {
     "remove_group",
     "remove_files",
     "break",
+    "break_barrier",
+    "open_latch",
     "stop_worker",
     "reset_rate",
     "remove_contact",
@@ -101,6 +105,9 @@ DESTROYS = {
 """Actions that nothing undoes, or that refuse or stop what programs do. The page asks before it sends them."""
 
 MOST_IDS = 1000
+
+_BROKEN = "broken from the dashboard"
+"""The reason that holders read if the user gave none."""
 
 _BULK = {f"{action}_matching" for action in ("count", "cancel", "requeue", "remove", "move")}
 
@@ -130,7 +137,9 @@ class Actions:
             "remove_all": self.remove_all,
             "requeue_group": self.requeue_group,
             "remove_group": self.remove_group,
-            "break": self.break_locks,
+            "break": self.break_holdings,
+            "break_barrier": self.break_barrier,
+            "open_latch": self.open_latch,
             "limit_semaphore": self.limit_semaphore,
             "reset_rate": self.reset_rate,
             "remove_contact": self.remove_contact,
@@ -300,10 +309,20 @@ class Actions:
     async def run_schedule(self, order: Order) -> Done:
         return Done(f"{(await self._ask.schedules.trigger.aio(order.only_name())).id} enqueued", "enqueued")
 
-    async def break_locks(self, order: Order) -> Done:
-        held = await self._ask.coordination.held_locks.aio(order.names)
-        broken = await self._ask.coordination.break_locks.aio(held, order.reason or "broken from the dashboard")
-        return _counted(len(broken), "lock", "broken")
+    async def break_holdings(self, order: Order) -> Done:
+        """Take away what processes hold. `ids`: the tokens of the holders that the page showed; without them, of all."""
+        found = await self._ask.coordination.holdings.aio(order.kind, [order.only_name()])
+        chosen = [one for one in found if not order.ids or one.holder.token in order.ids]
+        broken = await self._ask.coordination.break_holdings.aio(chosen, order.reason or _BROKEN)
+        return _counted(len(broken), "lock" if order.kind == "lock" else "holding", "broken")
+
+    async def break_barrier(self, order: Order) -> Done:
+        found = await self._ask.coordination.break_barrier.aio(order.only_name(), order.reason or _BROKEN)
+        return _counted(int(found.waiting > 0), "meeting", "broken")
+
+    async def open_latch(self, order: Order) -> Done:
+        await self._ask.coordination.open_latch.aio(order.only_name())
+        return Done(f"{order.only_name()} is open", "open")
 
     async def limit_semaphore(self, order: Order) -> Done:
         """Store a limit; without `most`, each program has its own again."""

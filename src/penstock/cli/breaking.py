@@ -1,0 +1,150 @@
+"""`penstock lock|semaphore|rwlock|election break`: take from processes what they hold. Four commands, from one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.cli.exits import Exit
+from penstock.cli.owners import owner_name
+from penstock.cli.where import HERE, Where, Yes, confirm
+from penstock.errors import ConfigurationError
+from penstock.ops.answers import Holding, HoldingKind
+from penstock.ops.wording import many
+from penstock.terminal.tables import show
+
+MOST_NAMED = 10
+"""Holdings that a question names; it counts the others."""
+
+
+@dataclass(frozen=True)
+class Noun:
+    kind: HoldingKind
+    holder: str
+    """What the process that has it is called."""
+    taken: str
+    """What is taken from it."""
+    things: str
+    """What has the names that the command takes."""
+    summary: str
+    fence: str
+    """What makes the storage refuse late writes of a former holder."""
+
+
+class Break(Protocol):
+    def __call__(
+        self,
+        *names: str,
+        name_prefix: str | None = None,
+        host: str | None = None,
+        process: str | None = None,
+        reason: str = "",
+        yes: Yes = False,
+        where: Where = HERE,
+    ) -> Exit: ...
+
+
+def command(noun: Noun) -> Break:
+    """The function of `break`, with the docstring that `--help` prints."""
+
+    def break_(
+        *names: str,
+        name_prefix: str | None = None,
+        host: str | None = None,
+        process: str | None = None,
+        reason: str = "",
+        yes: Yes = False,
+        where: Where = HERE,
+    ) -> Exit:
+        if not names and name_prefix is None and host is None and process is None:
+            raise ConfigurationError(f"name {noun.things}, or select them with --name-prefix, --host or --process")
+        if names and name_prefix is not None:
+            raise ConfigurationError(f"name {noun.things}, or give the --name-prefix of their names, but not both")
+        with where.open() as inspector:
+            found = inspector.coordination.holdings(
+                noun.kind, names, name_prefix=name_prefix or "", host=host, process=process
+            )
+            if not found:
+                show(f"No process holds such {noun.taken}.")
+                return Exit.FAILED
+            holders = ", ".join(_holding(one) for one in found[:MOST_NAMED])
+            more = f" and {len(found) - MOST_NAMED:,} more" if len(found) > MOST_NAMED else ""
+            what = f"This takes {noun.taken} from {many(len(found), noun.holder)}"
+            confirm(f"{what}: {holders}{more}, at {inspector.location}.", yes=yes)
+            broken = inspector.coordination.break_holdings(found, reason)
+        for one in broken:
+            show(f"{one.name} taken from {owner_name(one.holder)}")
+        if len(broken) < len(found):
+            show(f"{many(len(found) - len(broken), noun.holder)} had it no longer.")
+        return Exit.OK
+
+    break_.__doc__ = f"""{noun.summary}
+
+{noun.fence} A {noun.holder} that hangs and resumes later gets LeaseLost with the reason.
+
+Parameters
+----------
+names
+    Names of {noun.things}.
+name_prefix
+    Instead of names: all whose name begins so.
+host
+    Only from processes of this host.
+process
+    Only from this process, as `ls` and `show` name it: host:pid.
+reason
+    Why, for the log of the {noun.holder}.
+yes
+    Do not ask; required unless at a terminal.
+"""
+    return break_
+
+
+def _holding(one: Holding) -> str:
+    of = f"{one.holder.permits:,} of " if one.kind == "semaphore" else ""
+    return f"{of}{one.name} of {owner_name(one.holder)}"
+
+
+break_locks = command(
+    Noun(
+        "lock",
+        "owner",
+        "locks",
+        "locks",
+        "Take locks from their owners, which are notified. Each goes to its first waiter. Exit code 1 if none is held.",
+        "The fence of each lock rises.",
+    )
+)
+
+break_semaphores = command(
+    Noun(
+        "semaphore",
+        "holder",
+        "permits",
+        "semaphores",
+        "Take permits from their holders, which are notified. They go to the first waiters. Exit code 1 if none is held.",
+        "Select one holder with --process.",
+    )
+)
+
+break_read_write_locks = command(
+    Noun(
+        "rwlock",
+        "holder",
+        "read-write locks",
+        "read-write locks",
+        "Take read-write locks from the writer or the readers, which are notified. Exit code 1 if none is held.",
+        "The next writer has a higher fence. Select one reader with --process.",
+    )
+)
+
+break_elections = command(
+    Noun(
+        "election",
+        "leader",
+        "the leadership",
+        "elections",
+        "Take the leadership from leaders, which are notified. The first candidate follows. Exit code 1 if none leads.",
+        "The next leader has a higher term.",
+    )
+)
