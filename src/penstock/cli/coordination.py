@@ -272,7 +272,6 @@ list_latches, show_latch = commands(
 )
 
 
-
 def open_latch(name: str, /, *, yes: Yes = False, where: Where = HERE) -> Exit:
     """Count down all that is left of a latch, so that the processes that wait continue. Exit code 1 if it is open.
 
@@ -328,7 +327,6 @@ list_barriers, show_barrier = commands(
         lambda one: [(owner_name(party), _silent(party.left)) for party in one.waiters],
     )
 )
-
 
 
 def break_barrier(name: str, /, *, reason: str = "", yes: Yes = False, where: Where = HERE) -> Exit:
