@@ -516,7 +516,12 @@ def test_a_latch_is_opened_and_a_meeting_is_broken(app: Penstock):
     app.latch("x", count=3).count_down()
     assert act(acting(app), action="open_latch", names=["x"], confirmed=True).json()["done"] == "x is open"
     assert app.latch("x", count=3).info().left == 0
-    waits = threading.Thread(target=lambda: pytest.raises(BarrierBroken, app.barrier("x", parties=2).wait))
+
+    def party() -> None:
+        with pytest.raises(BarrierBroken):
+            app.barrier("x", parties=2).wait()
+
+    waits = threading.Thread(target=party)
     waits.start()
     eventually(lambda: app.barrier("x", parties=2).info().waiting)
     breaks = {"action": "break_barrier", "names": ["x"], "confirmed": True}

@@ -1,4 +1,4 @@
-"""`penstock lock|semaphore|rwlock|election break`: take from processes what they hold. Four commands, from one table."""
+"""`penstock lock|semaphore|rwlock|election break`: take what processes hold. Four commands, one table."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ break_semaphores = command(
         "holder",
         "permits",
         "semaphores",
-        "Take permits from their holders, which are notified. They go to the first waiters. Exit code 1 if none is held.",
+        "Take permits from their holders, which are notified. They go to waiters. Exit code 1 if none is held.",
         "Select one holder with --process.",
     )
 )

@@ -11,7 +11,7 @@ from penstock.cli.owners import owner_age, owner_name
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.locks.answers import LockInfo
 from penstock.ops.wording import age
-from penstock.terminal.tables import headings, show, show_list
+from penstock.terminal.tables import headings, show_list
 
 _COLUMNS = headings("lock:name", "holder:name", "for", "lease", "waiting")
 

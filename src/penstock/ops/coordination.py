@@ -53,7 +53,7 @@ class CoordinationQuestioner(Questioner):
         host: str | None = None,
         process: str | None = None,
     ) -> Operation[list[Holding]]:
-        """What processes hold now: of the named locks, semaphores, read-write locks or elections; without names, of all.
+        """What processes hold now: of the named locks, semaphores, read-write locks or elections, or of all.
 
         name_prefix, host  only those whose name begins so, and whose holder runs on this host
         process            only those of this process: `host:pid`

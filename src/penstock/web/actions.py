@@ -310,7 +310,7 @@ class Actions:
         return Done(f"{(await self._ask.schedules.trigger.aio(order.only_name())).id} enqueued", "enqueued")
 
     async def break_holdings(self, order: Order) -> Done:
-        """Take away what processes hold. `ids`: the tokens of the holders that the page showed; without them, of all."""
+        """Take away what processes hold. `ids`: the tokens of the holders that the page showed; without, of all."""
         found = await self._ask.coordination.holdings.aio(order.kind, [order.only_name()])
         chosen = [one for one in found if not order.ids or one.holder.token in order.ids]
         broken = await self._ask.coordination.break_holdings.aio(chosen, order.reason or _BROKEN)
