@@ -494,14 +494,15 @@ def test_a_lock_is_broken(app: Penstock):
 def test_what_a_process_holds_is_taken_from_it(app: Penstock, kind: str):
     """Only from the holder that the page showed. The others, and those that came since, keep it."""
     held: Any
+    other: Any = None
     match kind:
         case "semaphore":
             held, other = [app.semaphore("x", limit=5, lease=60).acquire() for _ in range(2)]
         case "rwlock":
             held, other = [app.read_write_lock("x", lease=60).read().acquire() for _ in range(2)]
         case _:
-            held, other = app.election("x", lease=60).campaign(), None
-    order = {"action": "break", "kind": kind, "names": ["x"], "ids": [held.token], "reason": "stuck"}
+            held = app.election("x", lease=60).campaign()
+    order: dict[str, Any] = {"action": "break", "kind": kind, "names": ["x"], "ids": [held.token], "reason": "stuck"}
     assert act(acting(app), **order).status_code == 409
     assert act(acting(app), **order, confirmed=True).json()["done"] == "1 holding broken"
     assert act(acting(app), **order, confirmed=True).json()["done"] == "0 holdings broken"
@@ -524,7 +525,7 @@ def test_a_latch_is_opened_and_a_meeting_is_broken(app: Penstock):
     waits = threading.Thread(target=party)
     waits.start()
     eventually(lambda: app.barrier("x", parties=2).info().waiting)
-    breaks = {"action": "break_barrier", "names": ["x"], "confirmed": True}
+    breaks: dict[str, Any] = {"action": "break_barrier", "names": ["x"], "confirmed": True}
     assert act(acting(app), **breaks).json()["done"] == "1 meeting broken"
     waits.join()
     assert act(acting(app), **breaks).json()["done"] == "0 meetings broken"

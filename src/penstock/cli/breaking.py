@@ -18,7 +18,7 @@ MOST_NAMED = 10
 
 
 @dataclass(frozen=True)
-class Noun:
+class Breaking:
     kind: HoldingKind
     holder: str
     """What the process that has it is called."""
@@ -44,7 +44,7 @@ class Break(Protocol):
     ) -> Exit: ...
 
 
-def command(noun: Noun) -> Break:
+def command(noun: Breaking) -> Break:
     """The function of `break`, with the docstring that `--help` prints."""
 
     def break_(
@@ -106,7 +106,7 @@ def _holding(one: Holding) -> str:
 
 
 break_locks = command(
-    Noun(
+    Breaking(
         "lock",
         "owner",
         "locks",
@@ -117,7 +117,7 @@ break_locks = command(
 )
 
 break_semaphores = command(
-    Noun(
+    Breaking(
         "semaphore",
         "holder",
         "permits",
@@ -128,7 +128,7 @@ break_semaphores = command(
 )
 
 break_read_write_locks = command(
-    Noun(
+    Breaking(
         "rwlock",
         "holder",
         "read-write locks",
@@ -139,7 +139,7 @@ break_read_write_locks = command(
 )
 
 break_elections = command(
-    Noun(
+    Breaking(
         "election",
         "leader",
         "the leadership",
