@@ -73,27 +73,80 @@ def test_a_component_is_loaded_when_it_is_first_used(use: str, room: str):
     assert {name for name in loaded_by(f"{before}; app.{use}") if name.startswith("valkey")} == set()
 
 
-@pytest.mark.parametrize(("fork", "imports"), [("os.fork", True), ("lazy.fork_without_imports", False)])
-def test_a_fork_imports_everything_except_where_a_supervisor_forks(fork: str, imports: bool):
+@pytest.mark.parametrize("threads", [1, 2])
+def test_only_a_fork_beside_other_threads_imports_everything(threads: int):
     program = f"""
-import os
-from penstock import Penstock, lazy
-if child := {fork}():
+import os, threading
+from penstock import Penstock
+over = threading.Event()
+for _ in range({threads} - 1):
+    threading.Thread(target=over.wait).start()
+if child := os.fork():
     os.waitpid(child, 0)
 else:
     os._exit(0)
+over.set()
 """
-    assert ("penstock.files.sender" in loaded_by(program)) is imports
+    assert ("penstock.files.sender" in loaded_by(program)) is (threads > 1)
+
+
+_MOST = """
+from penstock import *
+from penstock.counting import *
+from penstock.info import *
+import penstock.core.renewal, penstock.driver.aio, penstock.driver.blocking, penstock.driver.pipeline
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "name"),
+    [
+        ("", "penstock.jobs.claiming"),
+        (_MOST, "penstock.jobs.claiming"),
+    ],
+    ids=["one of many", "the last one"],
+)
+def test_a_fork_waits_for_what_another_thread_imports(before: str, name: str):
+    """Otherwise the module would stay locked in the child for ever."""
+    program = f"""
+from penstock import Penstock
+{before}
+import importlib, logging, os, signal, sys, threading, time
+from importlib.machinery import SourceFileLoader
+Penstock("unix:///nowhere")
+began = threading.Event()
+def execute_slowly(self, module, execute=SourceFileLoader.exec_module):
+    if module.__name__ == {name!r}:
+        began.set()
+        time.sleep(1)
+        logging.getLogger("slow")  # takes a lock that a hook of `logging` holds during the fork
+    execute(self, module)
+SourceFileLoader.exec_module = execute_slowly
+thread = threading.Thread(target=importlib.import_module, args=({name!r},))
+thread.start()
+began.wait()
+if child := os.fork():
+    thread.join()
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    sys.exit(ended)
+signal.alarm(10)
+importlib.import_module({name!r})
+os._exit(0)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_the_first_fork_of_a_program_prints_nothing():
     # A module that registers hooks for a fork must not be imported by such a hook: its lock would be released unlocked.
     program = """
-import os
+import os, threading
 from penstock import Penstock
 app = Penstock("unix:///nowhere")
+over = threading.Event()
+threading.Thread(target=over.wait).start()
 if child := os.fork():
     os.waitpid(child, 0)
+over.set()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == ""

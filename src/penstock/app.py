@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,6 +26,7 @@ from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Retry
 from penstock.jobs.shard_table import whole_name
 from penstock.jobs.task import Call, Task
+from penstock.lazy import finish_imports
 from penstock.locks.factory import LockFactory
 from penstock.sealing import check_seal
 from penstock.settings import Settings
@@ -49,6 +51,10 @@ if TYPE_CHECKING:  # each component is imported when it is first used, so that a
 P = ParamSpec("P")
 R = TypeVar("R")
 H = TypeVar("H", bound=Callable[[], Any])
+
+# Here and not in lazy.py, because hooks run in reverse order: this one has to run before that of `logging`, which holds
+# a lock without which other threads could not end their imports.
+os.register_at_fork(before=finish_imports)
 
 
 class Penstock(LockFactory):

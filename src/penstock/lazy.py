@@ -16,7 +16,6 @@ A type checker reads the imports and `__all__`, and Python reads `__all__` and t
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 
@@ -53,27 +52,29 @@ class LazyNames:
             import_module(home)
 
 
-_imports_before_fork = True
+# The folders of the components, which import some of their modules only when a verb is first called.
+_FOLDERS = ("core", "driver", "completion", "counting", "files", "jobs", "locks", "messages")
+
+# Other libraries, and parts of Python, that a call may import while another thread forks.
+_OTHERS = {"asyncio", "valkey", "libvalkey", "redis", "hiredis"}
 
 
-def fork_without_imports() -> int:
-    """`os.fork()` in a process of one thread whose parent and child both use little of Penstock."""
-    global _imports_before_fork  # noqa: PLW0603 - read by the hook of the process
-    _imports_before_fork = False
-    try:
-        return os.fork()
-    finally:
-        _imports_before_fork = True
+def finish_imports() -> None:
+    """Before a fork beside other threads: import whatever a thread might be importing at that moment.
 
+    Otherwise the module would stay locked in the child for ever. Takes up to half a second, once. Waits for other
+    threads only while they import modules named here: those of a user may never end.
+    """
+    if len(sys._current_frames()) == 1:
+        return
+    from pkgutil import iter_modules
 
-def _load_before_fork() -> None:
-    """Import everything, because a module that another thread is importing would stay locked in the child for ever."""
-    if _imports_before_fork and "penstock.app" in sys.modules:
-        for facade in _facades:
-            facade.load_all()
-        for home in ("core.renewal", "driver.aio", "driver.blocking", "driver.pipeline"):
-            import_module(f"penstock.{home}")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_load_before_fork)
+    for facade in _facades:
+        facade.load_all()
+    for folder in _FOLDERS:
+        package = import_module(f"penstock.{folder}")
+        for found in iter_modules(package.__path__):
+            import_module(f"penstock.{folder}.{found.name}")
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in _OTHERS and getattr(getattr(module, "__spec__", None), "_initializing", False):
+            import_module(name)

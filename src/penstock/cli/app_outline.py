@@ -14,7 +14,6 @@ from typing import NamedTuple
 from penstock.app import Penstock
 from penstock.cli.loading import load_app
 from penstock.driver.address import ServerAddress
-from penstock.lazy import fork_without_imports
 from penstock.settings import Settings
 
 
@@ -65,7 +64,7 @@ def _read_in_another_process(spec: str) -> AppOutline | None:
     if not hasattr(os, "fork"):
         return None
     ours, theirs = os.pipe()
-    pid = fork_without_imports()  # a supervisor has one thread yet
+    pid = os.fork()
     if pid == 0:
         # No error is reported from here: this process imports the app itself then, and reports the error.
         with contextlib.suppress(BaseException):
