@@ -57,6 +57,7 @@
         ├── JobExpired                it expired before it ran
         ├── JobNotFound               no such job, or no record of it any longer
         ├── ScheduleNotFound          no schedule has this name
+        ├── CannotRunAgain            it has not ended, or its arguments were not kept
         ├── UniqueKeyHeld             another job holds the unique key that it needs to run again
         ├── ResultNotKept             it was enqueued with result_ttl=0
         ├── CancelTimeout             it was cancelled and still runs; also a TimeoutError
@@ -439,10 +440,7 @@ class ProgramChanged(StepError):
 
 
 class SignalTimeout(PenstockError, TimeoutError):
-    """`wait_for` got no signal within its timeout. It raises this in every later run of the job, too.
-
-    Catch it in the task to do what is to be done without the signal.
-    """
+    """`wait_for` got no signal in time; in later runs of the job it raises this again. Catch it, and do without."""
 
 
 class MarkForgotten(PenstockError):
@@ -471,6 +469,10 @@ class ScheduleNotFound(JobError):
     """No schedule has this name: it was never added, or it was removed. `app.schedules.list()` has those that exist."""
 
 
+class CannotRunAgain(JobError):
+    """A job cannot run again as a new one: it has not ended, or left no arguments. The text says what to do."""
+
+
 class UniqueKeyHeld(JobError):
     """A dead letter cannot be requeued, because another job holds its unique key. `holder`: the id of that job.
 
@@ -483,10 +485,7 @@ class UniqueKeyHeld(JobError):
 
 
 class ResultNotKept(JobError):
-    """The job was enqueued with `result_ttl=0`, so its result is not stored anywhere.
-
-    Enqueue it with a `result_ttl` if somebody waits for its result.
-    """
+    """The job was enqueued with `result_ttl=0`, so its result is not stored. Name another if somebody waits for it."""
 
 
 class CancelTimeout(JobError, TimeoutError):

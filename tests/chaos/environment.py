@@ -56,7 +56,7 @@ class Environment:
         self.forker = self._stack.enter_context(Forker(folder, lease=lease))
         self.history = History(self.forker.history)
         self.app = make_app(self.server.address)
-        self.app.queue(QUEUE).keep(finished=10_000_000)
+        self.app.queue(QUEUE).keep(finished=10_000_000, arguments=True)
         self.tasks = register_newer(self.app)
         self._stack.callback(self.app.close)
         self.workers: list[int] = []
@@ -184,11 +184,15 @@ class Environment:
         rows = [(row.id.partition(":")[2], str(row.status)) for row in ended_jobs(self.app.queue(QUEUE))]
         wanted = Counter((job, state) for job, state in final.items() if state in {*_ENDS.values(), "dead"})
         found = Counter(rows)
-        return [
+        wrong = [
             f"job {job} is {state}, and has {found[job, state]} rows instead of {wanted[job, state]}"
             for job, state in {*wanted, *found}
             if found[job, state] != wanted[job, state]
         ]
+        ended = {job for job, state in wanted if state != "dead"}
+        blocks = self.server.client.scan_iter(f"{self.app.queue(QUEUE).first.bindings.keys.base}arguments:*")
+        kept = {key.decode() for block in blocks for key in self.server.client.hkeys(block)}
+        return wrong + [f"job {job} has ended, or not, and its arguments are not kept so" for job in ended ^ kept]
 
 
 def _found(

@@ -278,7 +278,7 @@ def test_a_job_that_is_not_dead_is_not_retried_and_why(shop, penstock):
     job = shop.queue("mail").put(1)
     code, out, err = penstock("job", "retry", job.id)
     assert (code, out) == (Exit.FAILED, "")
-    assert err == f"penstock: job {job.id} is ready: only a dead letter can be retried\n"
+    assert f"job {job.id} is ready: only a dead letter can be retried; `penstock job run-again`" in err
 
 
 def test_one_that_cannot_be_cancelled_does_not_stop_the_others(shop, penstock):

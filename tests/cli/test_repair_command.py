@@ -1,4 +1,4 @@
-"""`penstock dead retry --arguments`: a dead letter runs again with other arguments."""
+"""`penstock dead retry --arguments` and `penstock job run-again`: a job runs again, with other arguments or its own."""
 
 from __future__ import annotations
 
@@ -73,3 +73,53 @@ def test_what_does_not_fit_changes_nothing(
     assert code != Exit.OK
     assert says in " ".join(err.split())
     assert dead.info() == before
+
+
+@pytest.fixture
+def done(shop: Penstock, penstock: Command, spec: str) -> Job[object]:
+    _, out, _ = penstock("job", "enqueue", "greet", '["ada"]', "--app", spec, "--tenant", "acme")
+    assert "keeps arguments of ended jobs" in penstock("queue", "keep", "mail", "--arguments")[1]
+    job = shop.job(out.removeprefix("Enqueued ").rstrip(".\n"))
+    (item,) = shop.queue("mail").claim()
+    item.complete()
+    return job
+
+
+def test_ended_jobs_run_again_as_new_ones(shop: Penstock, penstock: Command, spec: str, done: Job[object]):
+    assert "arguments of ended jobs" in penstock("queue", "show", "mail")[1]
+    assert '{"to": "ada"}' in penstock("job", "show", done.id)[1]
+    code, out, err = penstock("job", "run-again", done.id, "mail:none")
+    assert code == Exit.FAILED
+    assert "no row of job mail:none" in err
+    new = shop.job(" ".join(out.split()).partition("runs again as ")[2])
+    assert (new.info().body, new.info().tenant) == (["greet", {"to": "ada"}], "acme")
+    assert "can run again when it has ended" in penstock("job", "run-again", new.id)[2]
+    penstock("queue", "keep", "mail")
+    code, _, err = penstock("job", "run-again", done.id)
+    assert code == Exit.FAILED
+    assert "penstock queue keep mail --arguments" in " ".join(err.split())
+    code, out, _ = penstock("job", "run-again", done.id, "--arguments", '{"to": "bo"}', "--app", spec)
+    assert code == Exit.OK
+    other = shop.job(" ".join(out.split()).partition("runs again as ")[2])
+    assert (other.info().body, other.info().tenant) == (["greet", {"to": "bo"}], "acme")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "name at least one job"),
+        (("ID", "--arguments", '{"to": "bo"}'), "needs the app that has the task: --app"),
+        (("ID", "--arguments", '["bo"]', "--app", "SPEC"), "not a JSON object"),
+        (("ID", "--arguments", '{"to": 7}', "--app", "SPEC"), "Expected `str`, got `int`"),
+        (("ID", "ID", "--arguments", '{"to": "bo"}', "--app", "SPEC"), "is for one job"),
+    ],
+    ids=range(5),
+)
+def test_a_mistake_enqueues_nothing(
+    shop: Penstock, penstock: Command, spec: str, done: Job[object], words: tuple[str, ...], says: str
+):
+    before = shop.queue("mail").count().unfinished
+    code, _, err = penstock("job", "run-again", *(word.replace("SPEC", spec).replace("ID", done.id) for word in words))
+    assert code == Exit.USAGE
+    assert says in " ".join(err.split())
+    assert shop.queue("mail").count().unfinished == before

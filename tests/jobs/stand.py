@@ -463,6 +463,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "scan_workers": bindings.workers(10),
         "ask_workers": ask_workers(bindings, "quiet", [b"w"]),
         "read_finished": read_blocks(bindings, "finished", 0),
+        "read_kept_record": bindings._call("read_kept_record", (1, "j"), Record.read),
         "counts": bindings.counts(),
         "overview": bindings.overview(10),
         "history": bindings.history(10, 360),

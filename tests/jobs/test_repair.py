@@ -7,9 +7,7 @@ import pytest
 from penstock import BadCall, Concurrency, Drop, Penstock, Rate, Status, Task, Unique, step
 from penstock.core.operations import RoundTrip
 from penstock.errors import UniqueKeyHeld
-from penstock.jobs.constants import TAGS
 from penstock.jobs.editing import requeue_with
-from penstock.jobs.record import Record, pack_sections, with_power, with_tags_of
 from tests.conftest import Do
 from tests.jobs.stand import DEAD, FakeWorker, Stand, record
 from tests.worker.in_process import run_burst
@@ -162,14 +160,32 @@ def test_a_copy_of_an_edit_that_arrives_after_the_next_death_changes_nothing(sta
     assert stand.dump() == before
 
 
-def test_tags_of_the_dead_letter_stay_unless_the_call_has_its_own():
-    tagged = record("ada", payload=b"1")
-    start = len(tagged) - 1
-    tagged = with_power(tagged[:start], TAGS) + pack_sections({TAGS: b"\x07order:7"}) + b"1"
-    draft = with_tags_of(Record(tagged), record("ada", payload=b"22"))
-    assert (Record(draft).sections, Record(draft).payload) == ({TAGS: b"\x07order:7"}, b"22")
-    assert with_tags_of(Record(draft), tagged) == tagged
-    assert with_tags_of(Record(record("ada")), tagged) == tagged
+async def test_tags_of_the_dead_letter_stay_unless_the_call_has_its_own(app: Penstock, do: Do):
+    charge, dead = define(app), app.queue("q").dead
+    job = await charge.using(tags=["order:7"]).enqueue.aio("ada", -5)
+    await run_burst(app)
+    await do(dead.requeue, job.id, call=charge.call("ada", -6))
+    assert (await job.info.aio()).tags == ("order:7",)
+    await run_burst(app)
+    await do(dead.requeue, job.id, call=charge.using(tags=["order:8"]).call("ada", 5))
+    assert (await job.info.aio()).tags == ("order:8",)
+    await run_burst(app)
+
+
+async def test_keys_and_tags_contain_the_tenant_of_the_dead_letter(app: Penstock, do: Do):
+    """And not that of the call, which names none."""
+    limit = Concurrency(1, key="{tenant}")
+    charge = define(app, limit=limit, unique=Unique("{tenant}/{account}"), tags=["{tenant}:{account}"])
+    job = await charge.using(tenant="acme").enqueue.aio("ada", -5)
+    await run_burst(app)
+    assert await do(app.queue("q").dead.requeue, job.id, call=charge.call("bo", 5)) == 1
+    assert (await job.info.aio()).tags == ("acme:bo",)
+    assert (await charge.using(tenant="acme").enqueue.aio("bo", 1)).id == job.id
+    (item,) = await app.queue("q").claim.aio()
+    later = await charge.using(tenant="acme").enqueue.aio("cy", 1)
+    assert await later.status.aio() is Status.PARKED
+    await item.complete.aio()
+    await run_burst(app)
 
 
 async def test_the_steps_of_a_durable_job_stay(app: Penstock, do: Do):

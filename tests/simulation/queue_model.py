@@ -19,10 +19,10 @@ import msgspec
 
 from penstock.jobs import constants
 from penstock.jobs.claims import Claim, Ending, Failure, Settlement, Trial, TurnReply
-from penstock.jobs.constants import NUMBER_BYTES
+from penstock.jobs.constants import NUMBER_BYTES, UNIQUE_KEY
 from penstock.jobs.failures import Failures
 from penstock.jobs.finished import BLOCK_HEAD, read_block
-from penstock.jobs.record import entry_has_more, entry_id
+from penstock.jobs.record import Record, entry_has_more, entry_id, read_sections
 from tests.jobs.stand import DEAD, DELAYED, READY, RESULT_START, RUNNING, Dump
 from tests.simulation.fairness import LEVELS, Fairness
 from tests.simulation.queue_state import Incarnation, Job, ReadyJobs
@@ -71,6 +71,9 @@ class QueueModel:
         self.totals: Counter[str] = Counter()
         self.rows: Counter[tuple[str, str]] = Counter()
         """Ends of jobs, as id and outcome. Those of a purge have no id."""
+        self.keeps_arguments = False
+        self.kept: dict[str, Job] = {}
+        """Jobs that have ended, as they were when they ended, the latest of each id, if arguments are kept."""
         self.paused = self.due_first = False
         self.bound = (0, 0)
         """The most unfinished jobs, and the most of a tenant; 0: no bound."""
@@ -130,9 +133,17 @@ class QueueModel:
             self.done[job.id] = (self.now + job.ttl, end)
         self.waiters.pop(job.id, None)
 
-    def _count_end(self, outcome: str, job_id: str) -> None:
+    def _count_end(self, outcome: str, job: Job, *, purged: bool = False) -> None:
         self.totals[outcome] += 1
-        self.rows[job_id, outcome] += 1
+        self.rows["" if purged else job.id, outcome] += 1
+        if self.keeps_arguments and not purged and outcome != "failed":
+            self.kept[job.id] = replace(job)
+
+    def keep_arguments(self, on: bool) -> None:
+        self.empty_intake()
+        self.keeps_arguments = on
+        if not on:
+            self.kept.clear()
 
     def is_over(self, job: Job) -> bool:
         return job.state in (READY, DELAYED) and 0 < job.expires <= self.now
@@ -143,7 +154,7 @@ class QueueModel:
         if job is None or not self.is_over(job):
             return False
         self._finish(job, constants.EXPIRED)
-        self._count_end("expired", key)
+        self._count_end("expired", job)
         return True
 
     def sweep(self) -> None:
@@ -287,7 +298,7 @@ class QueueModel:
         if job.state in {RUNNING, DEAD}:
             return "running" if job.state == RUNNING else "dead"
         self._finish(job, constants.CANCELLED)
-        self._count_end("cancelled", "" if purged else key)
+        self._count_end("cancelled", job, purged=purged)
         return "cancelled"
 
     def edit(self, key: str, due: int | None, priority: int | None, payload: bytes | None) -> str:
@@ -479,7 +490,7 @@ class QueueModel:
         job, delay = self.jobs[key], round(settlement.delay * 1000)
         if settlement.ending in _ENDS:
             total, letter = _ENDS[settlement.ending]
-            self._count_end(total, key)
+            self._count_end(total, job)
             self._finish(job, letter + settlement.data)
             return True
         self._next_generation(job)
@@ -495,7 +506,7 @@ class QueueModel:
         elif settlement.ending != "release":
             job.clear_deaths()
         if is_dead:
-            self._count_end("failed", key)
+            self._count_end("failed", job)
             self._give_up(job, "d")
             self.waiters.pop(key, None)
             job.state, job.since = DEAD, self.now
@@ -589,7 +600,7 @@ class QueueModel:
             if job.id.encode() not in after.get("jobs", {}):
                 assert not self.claimable(job), f"{job.id} is lost"
                 self._finish(job, constants.EXPIRED)
-                self._count_end("expired", job.id)
+                self._count_end("expired", job)
 
     # --- the key space ---
 
@@ -718,6 +729,17 @@ class QueueModel:
                 assert row is not None
                 found[row.id.removeprefix("q:"), row.outcome] += row.jobs
         assert found == self.rows
+        kept: dict[str, tuple[bytes, dict[int, bytes]]] = {}
+        found_blocks = _family(dump, "arguments:")
+        for name in sorted(
+            found_blocks, key=lambda name: int(name.partition(":")[2])
+        ):  # the latest end of an id comes last
+            found_records = {key.decode(): Record(body) for key, body in found_blocks[name].items()}
+            kept |= {key: (one.payload, one.sections) for key, one in found_records.items()}
+        assert kept == {
+            key: (job.payload, read_sections(UNIQUE_KEY * bool(job.unique), job.sections)[0])
+            for key, job in self.kept.items()
+        }
 
     def _judge_wake(self, dump: Dump) -> None:
         """While a job is ready and a worker that takes it is idle, a wake-up is pending."""

@@ -20,7 +20,9 @@ from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial,
 from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
 from penstock.jobs.editing import requeue_with
 from penstock.jobs.finished import rows_of
-from penstock.jobs.record import draft, pack_sections
+from penstock.jobs.record import Record, draft, pack_sections
+from penstock.jobs.retention import Retention
+from penstock.jobs.running_again import draft_again
 from penstock.jobs.unique import unique_section
 from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, START, Stand, record
 from tests.servers import Server
@@ -589,6 +591,23 @@ class Histories(RuleBasedStateMachine):
         self.model.empty_intake()
         self.model.paused = on
 
+    @rule(on=st.sampled_from([True, True, False]))
+    def keep_arguments(self, on: bool) -> None:
+        self.send(Retention(arguments=on).store(self.bindings))
+        self.model.keep_arguments(on)
+
+    @precondition(lambda self: self.model.kept)
+    @rule(place=some)
+    def run_again(self, place: int) -> None:
+        """A job that has ended is enqueued again, from what is kept of it."""
+        old = [*self.model.kept.values()][place % len(self.model.kept)]
+        blocks = {int(name[10:]): held for name, held in self.dump.items() if name.startswith("arguments:")}
+        kept = next(held[key] for _, held in sorted(blocks.items(), reverse=True) if (key := old.id.encode()) in held)
+        (id,) = self.fresh(1)
+        job = Job(id, old.tenant, old.level, False, old.ttl, 0, old.payload, unique=old.unique)
+        self.ids.append(id)
+        self.enqueue_parts([job], [0], [id, draft_again(Record(kept), old.id, in_shards=False)])
+
     @rule(on=st.booleans())
     def put_due_first(self, on: bool) -> None:
         self.send(self.bindings.set_switch("due_first", on))
@@ -665,7 +684,7 @@ META = {
     *(b"next_result result_classes second listened due_first".split()),
     *(b"woken woken_deputy_at woken_deputy timekeeper timekeeper_until deputy deputy_until alarm".split()),
     *(b"checked alone alone_until listed".split()),
-    *(b"finished failed purged next_expiry bound tenant_bound refused".split()),
+    *(b"finished failed purged next_expiry bound tenant_bound refused retention".split()),
 }
 
 

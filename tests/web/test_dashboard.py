@@ -411,6 +411,30 @@ def test_a_dead_letter_runs_with_other_arguments(app: Penstock):
     assert job.result(timeout=0) == 0.5
 
 
+def test_a_job_that_has_ended_runs_again(app: Penstock):
+    @app.task(queue="q", result_ttl=0)
+    async def divide(by: int) -> None: ...
+
+    app.queue("q").keep(arguments=True)
+    job = divide.enqueue(4)
+    run_jobs(app)
+    shown = ask(dashboard(app), f"/api/jobs/{job.id}").json()
+    assert (json.loads(shown["body"]), shown["may_edit"]) == ({"by": 4}, True)
+    hidden = ask(dashboard(app, mask=lambda body: "hidden"), f"/api/jobs/{job.id}").json()
+    assert (hidden["body"], hidden["may_edit"]) == ('"hidden"', False)
+    run_again = partial(act, acting(app), action="run_again", ids=[job.id])
+    assert run_again().status_code == 409
+    for text in ("[1]", '{"by": "x"}'):
+        assert run_again(confirmed=True, text=text).status_code == 400
+    assert app.queue("q").count().ready == 0
+    for text, by in (("", 4), ('{"by": 2}', 2)):
+        words = run_again(confirmed=True, text=text).json()["done"]
+        assert words.startswith(f"{job.id} runs again as q:")
+        assert app.job(words.rpartition(" ")[2]).info().body == ["divide", {"by": by}]
+    assert act(acting(app), action="run_again", ids=["q:none"], confirmed=True).status_code == 404
+    run_jobs(app)
+
+
 def test_a_semaphore_gets_a_limit_and_loses_it(app: Penstock):
     with app.semaphore("market", limit=5):
         assert act(acting(app), action="limit_semaphore", names=["market"], most=3).json()["done"] == "limit 3"

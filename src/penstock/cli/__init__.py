@@ -110,6 +110,7 @@ COMMANDS = (
     Command("job promote", "penstock.cli.job:promote", "make delayed jobs ready now"),
     Command("job edit", "penstock.cli.job:edit", "change when waiting jobs are due, or their priority"),
     Command("job retry", "penstock.cli.job_actions:retry", "run dead letters again, by id or by filter"),
+    Command("job run-again", "penstock.cli.job_actions:run_again", "run ended jobs again, as new ones"),
     Command("job rm", "penstock.cli.job_actions:rm", "delete dead letters, by id or by filter"),
     Command("job move", "penstock.cli.job_actions:move", "move jobs to another queue, by id or by filter"),
     Command("dead ls", "penstock.cli.dead:ls", "list the dead letters of a queue or mailbox"),

@@ -200,7 +200,7 @@ def _repair(ids: Sequence[str], arguments: str, where: Where) -> Exit:
     values = read_arguments(arguments)
     with where.open() as inspector:
         outcome = inspector.jobs.repair_dead(ids[0], values)
-    return report_outcomes([outcome], "requeued with these arguments", "only a dead letter can be retried")
+    return report_outcomes([outcome], "requeued with these arguments", job_actions.RETRIED)
 
 
 def rm(

@@ -134,6 +134,8 @@ def facts(job: JobInfo, now: float) -> dict[str, object]:
 
 def _facts_of_end(job: JobInfo, ended: float, now: float) -> dict[str, object]:
     known: dict[str, object] = {"tenant": job.tenant or "(none)", "priority": job.priority}
+    if job.body is not None:
+        known["body"] = value_text(job.body)
     if job.tags:
         known["tags"] = ", ".join(job.tags)
     if job.enqueued is not None:

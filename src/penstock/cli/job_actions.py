@@ -1,4 +1,4 @@
-"""`penstock job cancel|retry|rm|move`: actions on jobs by their ids, or on all that match a filter."""
+"""`penstock job cancel|retry|run-again|rm|move`: actions on jobs by their ids, or on all that match a filter."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from cyclopts.validators import Number
 from penstock.cli.exits import Exit
 from penstock.cli.job_filter import ANY, Matching
 from penstock.cli.job_outcomes import report_outcomes
-from penstock.cli.where import HERE, Where, Yes, confirm
-from penstock.errors import ConfigurationError
+from penstock.cli.where import HERE, Where, Yes, confirm, read_arguments
+from penstock.errors import ConfigurationError, JobError
 from penstock.jobs.job_list import PER_SECOND, BulkProgress, Jobs, OnProgress
 from penstock.jobs.status import Status
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import many
 from penstock.terminal.progress import progress_display
-from penstock.terminal.tables import show
+from penstock.terminal.tables import note, show
+
+RETRIED = "only a dead letter can be retried; `penstock job run-again` runs a job that has ended as a new one"
 
 PerSecond: TypeAlias = Annotated[float, Parameter(validator=Number(gte=0.1, lte=1e6))]
 _Act: TypeAlias = Callable[[Jobs, OnProgress], BulkProgress]
@@ -99,6 +101,39 @@ def retry(
         return requeue(inspector, ids)
 
 
+def run_again(*ids: str, arguments: str | None = None, where: Where = HERE) -> Exit:
+    """Run jobs that have ended again, each as a new job. Exit code 1 if one does not.
+
+    The queue has to keep arguments: `penstock queue keep NAME --arguments`. `job retry` is for dead letters.
+
+    Parameters
+    ----------
+    ids
+        Ids as they were printed: queue:key.
+    arguments
+        Run the one job that is named with these arguments, a JSON object of all of them by name. They need not have
+        been kept. Needs --app.
+    """
+    if not ids:
+        raise ConfigurationError("name at least one job by its id, queue:key")
+    if arguments is not None and len(ids) != 1:
+        raise ConfigurationError("--arguments is for one job: name it by its id")
+    if arguments is not None and where.app is None:
+        raise ConfigurationError("job run-again --arguments needs the app that has the task: --app module:name")
+    values = None if arguments is None else read_arguments(arguments)
+    done = 0
+    with where.open() as inspector:
+        for id in ids:
+            try:
+                job = inspector.jobs.run_again(id, values)
+            except JobError as error:
+                note(str(error))
+            else:
+                show(f"{id} runs again as {job.id}")
+                done += 1
+    return Exit.OK if done == len(ids) else Exit.FAILED
+
+
 def rm(
     *ids: str, matching: Matching = ANY, per_second: PerSecond = PER_SECOND, yes: Yes = False, where: Where = HERE
 ) -> Exit:
@@ -128,7 +163,7 @@ def rm(
 
 def requeue(inspector: Inspector, ids: Sequence[str]) -> Exit:
     """Run dead letters again, for `job retry` and `dead retry`."""
-    return report_outcomes(inspector.jobs.requeue_dead(*ids), "requeued", "only a dead letter can be retried")
+    return report_outcomes(inspector.jobs.requeue_dead(*ids), "requeued", RETRIED)
 
 
 def remove(inspector: Inspector, ids: Sequence[str], *, yes: bool) -> Exit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, TypeAlias
 
 from cyclopts import Parameter
@@ -182,6 +183,7 @@ def _kept(kept: Retention) -> str:
         f"{kept.results:,} results" if kept.results is not None else "",
         f"{kept.finished:,} rows of ended jobs" if kept.finished is not None else "",
         f"rows of ended jobs for {age(kept.finished_age)}" if kept.finished_age is not None else "",
+        "arguments of ended jobs" if kept.arguments else "",
     ]
     return ", ".join(filter(None, limits)) or "all dead letters, and each result for its time"
 
@@ -195,6 +197,7 @@ def keep(
     results: int | None = None,
     finished: int | None = None,
     finished_age: Age | None = None,
+    arguments: bool = False,
     where: Where = HERE,
 ) -> None:
     """Limit what a queue keeps of jobs that have ended. Without an option there is no such limit, or the usual one.
@@ -213,14 +216,20 @@ def keep(
         How many rows of ended jobs, for `penstock job ls --state ended`: usually 10,000; 0: none.
     finished_age
         For how long such a row is kept: usually a day.
+    arguments
+        Keep the arguments of ended jobs with their rows, so that `penstock job run-again` can run them again. Those of
+        records above 4 KiB are not kept.
     """
     kept = Retention(
-        dead_letters=dead_letters, dead_age=dead_age, results=results, finished=finished, finished_age=finished_age
+        dead_letters=dead_letters,
+        dead_age=dead_age,
+        results=results,
+        finished=finished,
+        finished_age=finished_age,
+        arguments=arguments,
     )
     with where.open() as inspector:
-        inspector.queues.open(name).keep(
-            dead_letters=dead_letters, dead_age=dead_age, results=results, finished=finished, finished_age=finished_age
-        )
+        inspector.queues.open(name).keep(**asdict(kept))
     show(f"{name} keeps {_kept(kept)}.")
 
 

@@ -85,6 +85,7 @@ In Python:
     limit_bindings.py     the scripts about limits as round trips
     finished.py           rows of jobs that have ended
     finished_list.py      lists of them
+    running_again.py      running a job that has ended again, as a new one
     tags.py               tags, by which people find jobs
     bounds.py             how many unfinished jobs a queue takes, and what a bulk was refused
     retention.py          how many dead letters and results a queue keeps

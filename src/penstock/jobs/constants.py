@@ -38,6 +38,7 @@ PURGE: Final = b"p"
 FAILED_ATTEMPTS: Final = b"f"
 SEGMENT: Final = 10
 BLOCKS: Final = 64
+KEPT_RECORD: Final = 4096
 
 # flow, in flow.lua
 STOP: Final = b"s"

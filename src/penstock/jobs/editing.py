@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ from penstock.errors import BadCall, UniqueKeyHeld
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.constants import TAGS
 from penstock.jobs.options import Options
-from penstock.jobs.record import POWERS_AT, StoredJob, read_sections, with_tags_of
+from penstock.jobs.record import POWERS_AT, StoredJob, read_sections
 from penstock.jobs.sealed import seal_payload
 
 
@@ -25,15 +26,17 @@ class EncodedCall(Protocol):
     @property
     def task(self) -> Any: ...
     def draft(self) -> tuple[str, bytes]: ...
+    def belonging_to(self, queue: Any, tenant: str, priority: int, tags: Sequence[str]) -> EncodedCall: ...
+    def job(self, key: str) -> Any: ...
 
 
 def requeue_edited(bindings: QueueBindings, key: str, call: EncodedCall) -> Operation[bool]:
     """See `DeadLetters.requeue` with a call."""
-    _check_call("requeue", call)
+    check_call("requeue", call)
     stored: StoredJob = yield bindings.show(key)
+    if (was := stored.record) is not None:
+        call = call.belonging_to(call.task.queue, was.tenant, was.priority, was.tags)
     _, draft = call.draft()
-    if stored.record is not None:
-        draft = with_tags_of(stored.record, draft)
     job = f"{bindings.keys.queue}:{key}"
     answer = yield requeue_with(bindings, key, draft)
     if isinstance(answer, list):
@@ -47,7 +50,7 @@ def requeue_edited(bindings: QueueBindings, key: str, call: EncodedCall) -> Oper
             "remove the dead letter"
         )
     if answer == "task":
-        raise _other_task(job, call)
+        raise other_task(job, call)
     return bool(answer == "requeued")
 
 
@@ -74,7 +77,7 @@ def edit_job(
         raise ValueError("delay and at: give one of them")
     Options(delay=0.0 if delay is None else delay, at=at, priority=5 if priority is None else priority)  # checks them
     if call is not None:
-        _check_call("edit", call)
+        check_call("edit", call)
     due = delay if at is None else at
     if call is None:
         word = yield bindings.edit(key, due=due, priority=priority)
@@ -93,14 +96,16 @@ def edit_job(
         raise BadCall(f"job {bindings.keys.queue}:{key} waits for other jobs: it has no date that could change")
     if word == "task":
         assert call is not None
-        raise _other_task(f"{bindings.keys.queue}:{key}", call)
+        raise other_task(f"{bindings.keys.queue}:{key}", call)
     return bool(word == "edited")
 
 
-def _check_call(verb: str, call: Any) -> None:
+def check_call(verb: str, call: Any) -> None:
+    """Raise BadCall for what is no call."""
     if not isinstance(getattr(call, "payload", None), bytes):
         raise BadCall(f"{verb}(call={call!r}): give a call, as in task.call(…)")
 
 
-def _other_task(job: str, call: EncodedCall) -> BadCall:
+def other_task(job: str, call: EncodedCall) -> BadCall:
+    """The error for the call of another task than that of the job."""
     return BadCall(f"job {job} is not of task {call.task.name!r}: its arguments are others")

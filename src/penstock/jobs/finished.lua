@@ -6,6 +6,8 @@
 --   failed:blocks    LIST    / successes do not push out last night's errors
 --   meta             HASH    finished, failed: `_closed`, by whose number a reader continues; purged: see
 --                            `finished.add_purged`
+--   arguments:<n>    HASH    id -> record, of jobs whose row is in block n of `finished`. Only if the queue keeps
+--                            arguments, and not of large records. It leaves with its block
 --
 -- A *segment* is what one script has ended:
 --
@@ -19,7 +21,10 @@
 -- The rows of a turn cost the server one APPEND, and it reads no record for them. All keys expire with the age. A job
 -- ends even if an error prevents that its row is written.
 
-finished = { TURN = "t", ROW = "r", PURGE = "p", FAILED_ATTEMPTS = "f", SEGMENT = 10, BLOCKS = 64 }
+-- KEPT_RECORD: the most bytes of a record that is kept.
+finished = {
+  TURN = "t", ROW = "r", PURGE = "p", FAILED_ATTEMPTS = "f", SEGMENT = 10, BLOCKS = 64, KEPT_RECORD = 4096,
+}
 
 _segment = layout { kind = "c1", size = "I3", at = "I6", body = "*" } -- size: of the body; at: server ms
 
@@ -52,10 +57,11 @@ _job = layout {
 
 -- Blocks are closed at BYTES. A script drops up to DROPPED of them, so that it stays short. REASON: bytes. ROOM: the
 -- bytes of reason, tags and failed attempts together; TAGS: those of the most tags. SMALL: the bytes of the longest
--- segments that are kept. ROWS and AGE are kept unless the queue says otherwise.
+-- segments that are kept. ROWS and AGE are kept unless the queue says otherwise. FEW: values of one command. FORGOTTEN:
+-- blocks whose records one script deletes; those of others expire.
 _finished = {
   ENDED = "finished", DIED = "failed", BYTES = 4096, DROPPED = 8, REASON = 272, ROOM = 1024, TAGS = 520,
-  SMALL = 1048576, ROWS = 10000, AGE = 86400000,
+  SMALL = 1048576, ROWS = 10000, AGE = 86400000, FEW = 500, FORGOTTEN = 5000,
 }
 
 -- How many rows the queue keeps, and for how many ms. Returns 0 if it keeps none.
@@ -68,8 +74,18 @@ function finished.bounds(s)
     local all = packed and cmsgpack.unpack(packed) or {}
     local most, age = all[4] or -1, all[5] or -1
     s.kept_rows, s.kept_ms = most >= 0 and most or _finished.ROWS, age >= 0 and age or _finished.AGE
+    s.keeps_arguments = all[6] == 1 and s.kept_rows > 0
   end
   return s.kept_rows, s.kept_ms
+end
+
+-- Whether the queue keeps the arguments of its ended jobs.
+--- (s: table) -> bool
+--- uses: meta
+function finished.keeps_arguments(s)
+  if s.row[_row.RESULT_CLASSES] < _retention.SET then return false end
+  finished.bounds(s)
+  return s.keeps_arguments
 end
 
 -- Appends segments. A key that another program has damaged loses its rows.
@@ -129,6 +145,7 @@ function finished.close(s, list, most, age)
     local its = _block.fields(oldest)
     if kept - its.rows < most and its.last > s.now - age then break end
     redis.call("LPOP", blocks)
+    if s.keeps_arguments then redis.call("UNLINK", base .. "arguments:" .. its.number) end
     kept = kept - its.rows
   end
   redis.call("HSET", meta, list, _closed.pack({ rows = math.max(0, kept), number = number }))
@@ -180,10 +197,52 @@ function finished.note_job(s, id, body, outcome, reason, attempts, started, owne
     worker = string.sub(worker.name or "", 1, _most.BYTE), release = string.sub(worker.release or "", 1, _most.BYTE),
     tags = record.tags(body), reason = string.sub(reason, 1, _finished.REASON),
   }))
+  if list == _finished.ENDED then finished.note_record(s, id, body) end
   if outcome == state.DEAD or record.has(was.flags, flag.REASON) then
     local used = #record.tags(body) + math.min(#reason, _finished.REASON)
     finished.note_attempts(s, list, id, _finished.ROOM - used)
   end
+end
+
+-- Collects the record of a job that ends. `finished.write` stores it if the queue keeps arguments.
+--- (s: table, id: str, body: str)
+function finished.note_record(s, id, body)
+  if s.row[_row.RESULT_CLASSES] < _retention.SET or #body > finished.KEPT_RECORD then return end
+  local kept = s.kept_records or {}
+  s.kept_records, kept[#kept + 1], kept[#kept + 2] = kept, id, body
+end
+
+-- Collects the records of jobs that are completed, if the queue keeps arguments. Call it while they have their records.
+--- (s: table, ids: table)
+--- uses: base meta
+--- seldom
+function finished.note_completed(s, ids)
+  if not finished.keeps_arguments(s) then return end
+  for i = 1, #ids do
+    if redis.call("HSTRLEN", base .. "jobs", ids[i]) <= finished.KEPT_RECORD then
+      local body = record.get(ids[i])
+      if body then finished.note_record(s, ids[i], body) end
+    end
+  end
+end
+
+-- Stores the collected records beside the open block, to which their rows are appended next. Like rows, they never keep
+-- a job from ending.
+--- (s: table)
+--- uses: base meta
+--- seldom
+function finished.write_records(s)
+  local _, age = finished.bounds(s)
+  local known, kept = redis.call("HGET", meta, _finished.ENDED), s.kept_records
+  local key = base .. "arguments:" .. (known and _closed.number(known) or 0) + 1
+  for at = 1, #kept, _finished.FEW do
+    local added = redis.pcall("HSET", key, unpack(kept, at, math.min(at + _finished.FEW - 1, #kept)))
+    if type(added) ~= "number" then
+      redis.call("UNLINK", key)
+      break
+    end
+  end
+  redis.call("PEXPIRE", key, age)
 end
 
 -- Collects a segment. `finished.write` appends it.
@@ -222,10 +281,25 @@ end
 --- seldom
 function finished.write(s)
   if finished.bounds(s) > 0 then
+    if s.kept_records and s.keeps_arguments then finished.write_records(s) end
     for list, some in pairs(s.segments or {}) do finished.append(s, list, table.concat(some)) end
   end
   if s.purged then finished.add_purged(s, s.purged, s.purged_tenant) end
-  s.segments, s.purged = nil, nil
+  s.segments, s.purged, s.kept_records = nil, nil, nil
+end
+
+-- Deletes the records of ended jobs. Their rows stay.
+--- uses: base meta
+--- seldom
+function finished.delete_records()
+  local known, blocks = redis.call("HGET", meta, _finished.ENDED), redis.pcall("LLEN", base .. "finished:blocks")
+  local last = (known and _closed.number(known) or 0) + 1
+  local first = last - math.min(type(blocks) == "number" and blocks or 0, _finished.FORGOTTEN)
+  for at = first, last, _finished.FEW do
+    local keys = {}
+    for number = at, math.min(at + _finished.FEW - 1, last) do keys[#keys + 1] = base .. "arguments:" .. number end
+    redis.call("UNLINK", unpack(keys))
+  end
 end
 
 -- Deletes all rows. The numbers of blocks continue.
@@ -255,4 +329,13 @@ function script.read_finished(base, meta, given, list, before, limit)
   local found = limit > 0 and redis.call("LRANGE", base .. list .. ":blocks", -skip - limit, -skip - 1) or {}
   for i = #found, 1, -1 do reply[#reply + 1] = found[i] end
   return reply
+end
+
+-- The record that is kept of a job whose row is in the block with this number, or false.
+--- keys: base meta
+--- args: number: int, id: str
+--- flags: no-writes
+--- frame: format
+function script.read_kept_record(base, meta, number, id)
+  return redis.call("HGET", base .. "arguments:" .. number, id)
 end

@@ -150,15 +150,21 @@ def finished_page(
 
 def find_row(shard: Shard, key: str) -> Operation[FinishedJob | None]:
     """The row of the latest end of a job; None if its shard has none. One round trip for each 2000 rows."""
+    located = yield from locate_row(shard, key)
+    return None if located is None else located[0]
+
+
+def locate_row(shard: Shard, key: str) -> Operation[tuple[FinishedJob, int] | None]:
+    """As `find_row`, with the number of the block in which the row is."""
     wanted = f"{shard.name}:{key}"
     sources = [_Source(shard, rows) for rows in FinishedFilter().lists]
-    found: list[FinishedJob] = []
+    found: list[tuple[FinishedJob, int]] = []
     for source in sources:
         while not source.is_done:
             yield from source.read(None)
-            match = next((row for _, _, row in source.rows if row.id == wanted), None)
+            match = next(((row, number) for number, _, row in source.rows if row.id == wanted), None)
             source.rows.clear()
             if match is not None:
                 found.append(match)
                 break
-    return max(found, key=lambda row: row.ended, default=None)
+    return max(found, key=lambda one: one[0].ended, default=None)

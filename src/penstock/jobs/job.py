@@ -28,7 +28,7 @@ from penstock.jobs import constants
 from penstock.jobs.editing import EncodedCall, edit_job
 from penstock.jobs.failures import Attempt, Failures
 from penstock.jobs.notes import JobProgress, LogLine, ProgressReports, read_notes
-from penstock.jobs.record import Seen, StoredJob
+from penstock.jobs.record import Record, Seen, StoredJob
 from penstock.jobs.stalls import warn_of_stall
 from penstock.jobs.status import Status, status_of
 from penstock.settings import Seal
@@ -432,6 +432,12 @@ def _said(text: bytes, seal: Seal | None) -> str:
     return sealing.open_text(text.decode(errors="replace"), seal)
 
 
+def shown_body(record: Record, seal: Seal | None) -> Any:
+    """The value of a record, or `[task, arguments]`, for `JobInfo`."""
+    body = codec.readable(record.payload, seal)
+    return [record.task, body] if record.is_call else body
+
+
 def info_of(job_id: str, stored: StoredJob, seal: Seal | None = None) -> JobInfo:
     """`seal`: opens what is sealed."""
     status, record = status_of(stored), stored.record
@@ -441,13 +447,12 @@ def info_of(job_id: str, stored: StoredJob, seal: Seal | None = None) -> JobInfo
         result = codec.readable(done, seal) if status is Status.COMPLETED else None
         reason = _said(done, seal) if status in (Status.DROPPED, Status.CANCELLED) else ""
         return JobInfo(job_id, status, reason=reason, result=result, progress=notes.progress, log=notes.log)
-    body = codec.readable(record.payload, seal)
     parked_at = record.parked_at if status is Status.PARKED else None
     limit, limit_key = parked_at or ("", "")
     return JobInfo(
         id=job_id,
         status=status,
-        body=[record.task, body] if record.is_call else body,
+        body=shown_body(record, seal),
         reason=why.reason,
         traceback=why.traceback,
         failures=why.attempts,

@@ -93,6 +93,7 @@ QUEUE = {
     "events": ("LIST", "ends of jobs that others wait for", "the next turns"),
     "finished": ("STRING", "the last rows of ended jobs", "TTL"),
     "finished:": ("LIST", "blocks of rows of ended jobs", "TTL"),
+    "arguments:": ("HASH", "id -> record of an ended job that may run again; one key for each block of rows", "TTL"),
     "failed": ("STRING", "the last rows of jobs that became dead letters", "TTL"),
     "failed:": ("LIST", "blocks of rows of jobs that became dead letters", "TTL"),
     "workers": ("HASH", "incarnation -> its registration: since when, name, release and so on", "the incarnation"),

@@ -32,6 +32,7 @@ from penstock.settings import Settings
 
 if TYPE_CHECKING:
     from penstock.jobs.bounds import Refusals
+    from penstock.jobs.editing import EncodedCall
     from penstock.jobs.job_list import Jobs, Wanted
     from penstock.jobs.pauses import Named, PausedScope
     from penstock.jobs.tenant import Tenant
@@ -108,6 +109,25 @@ class Queue(QueueSettings, QueueLimits):
 
         chosen, tenant = job_filter(**wanted), wanted.get("tenant")  # checks the tenant before it is routed
         return Jobs(self.shards.current.known if tenant is None else self.shards.current.may_hold(tenant), chosen)
+
+    @verb
+    def run_again(self, job_id: str, call: EncodedCall | None = None) -> Operation[Job[Any]]:
+        """Run a job of this queue that has ended again, as a new job, which is due now. Returns the new job.
+
+        It has the task, tenant, priority, tags and `result_ttl` of the old one, and its arguments, if the queue keeps
+        them (`keep(arguments=True)`). Limits and bounds hold as for every new job. If another job holds its unique key,
+        that job is returned.
+
+        call  with these arguments, as in `queue.run_again(id, send.call("bo@example.com"))`. Then the old ones need not
+              be kept
+
+        Raises CannotRunAgain for a job that has not ended, and for one without kept arguments; JobNotFound for one
+        without a row; BadCall for the call of another task; and what `put` raises. Then nothing was enqueued. Five
+        round trips, and one more for each 2000 rows of ended jobs after the first ones.
+        """
+        from penstock.jobs.running_again import run_again
+
+        return run_again(self, job_id, call)
 
     def key(self, name: str, tenant: str = "") -> str:
         """A key of your own in the slot of this tenant's jobs, for a transaction that also enqueues. No round trip.

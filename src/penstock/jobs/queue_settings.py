@@ -44,17 +44,23 @@ class QueueSettings:
         results: int | None = None,
         finished: int | None = None,
         finished_age: float | None = None,
+        arguments: bool = False,
     ) -> Operation[None]:
         """Limit what the queue keeps of jobs that have ended; see `Retention`. None: no limit, or as usual.
 
         The server keeps these settings. The next turns of workers, and other scripts that settle jobs, remove what is
-        beyond the limits, some hundred at a time. Raises BadCall for numbers out of range. One round trip; with shards,
-        for each, and the numbers hold for each shard.
+        beyond the limits, some hundred at a time. Without `arguments`, those that were kept are deleted at once. Raises
+        BadCall for numbers out of range. One round trip; with shards, for each, and the numbers hold for each shard.
         """
         from penstock.jobs.retention import Retention
 
         kept = Retention(
-            dead_letters=dead_letters, dead_age=dead_age, results=results, finished=finished, finished_age=finished_age
+            dead_letters=dead_letters,
+            dead_age=dead_age,
+            results=results,
+            finished=finished,
+            finished_age=finished_age,
+            arguments=arguments,
         )
         yield from set_all(self.shards, lambda shard: kept.store(shard.bindings))
 

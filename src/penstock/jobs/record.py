@@ -116,17 +116,6 @@ def redrafted(record: Record, how: int, due: int, expires: int) -> bytes:
     return bytes(body)
 
 
-def with_tags_of(record: Record, draft: bytes) -> bytes:
-    """The draft, with the tags of a record if it has none of its own."""
-    tags = record.sections.get(TAGS)
-    if tags is None or draft[POWERS_AT] & TAGS:
-        return draft
-    at = _trace_start(draft)
-    at += draft[at - 1]
-    sections, end = read_sections(draft[POWERS_AT], draft, at)
-    return with_power(draft[:at], TAGS) + pack_sections({**sections, TAGS: tags}) + draft[end:]
-
-
 def has_powers(record: bytes) -> bool:
     """Whether the job uses a power that scripts look at, such as a unique key."""
     return record[POWERS_AT] & ~OPAQUE > 0

@@ -1,7 +1,7 @@
 -- Retention: how many dead letters and results a queue keeps, and for how long it keeps dead letters.
 --
---   meta   HASH   retention: most dead letters, their age in ms, most results, most rows of ended jobs, their age in ms
---                 (finished.lua); -1: no limit, or as usual for rows. MessagePack
+--   meta   HASH   retention: most dead letters, their age in ms, most results, most rows of ended jobs, their age in
+--                 ms, 1 if arguments are kept as well (finished.lua); -1: no limit, or as usual for rows. MessagePack
 --   row    (row.lua)  RESULT_CLASSES has the bit SET while any of them is set
 --
 -- The scripts that settle jobs remove dead letters and results beyond these limits, the oldest first, at most some
@@ -40,20 +40,24 @@ function retention.remove_dead(s, most, age)
   end
 end
 
--- Sets how much is kept, in the order of `retention`. Rows of a queue that keeps none are deleted at once, which is how
--- an operator frees their memory on a full server.
+-- Sets how much is kept, in the order of `retention`. Rows and arguments that are not kept any more are deleted at
+-- once, which is how an operator frees their memory on a full server.
 --- keys: base meta
 --- args: given: int, most_dead: int, dead_ms: int, most_results: int, most_finished: int, finished_ms: int
+--- args: arguments: int
 --- flags: allow-oom
 --- frame: change
-function script.set_retention(base, meta, given, most_dead, dead_ms, most_results, most_finished, finished_ms)
+function script.set_retention(base, meta, given, most_dead, dead_ms, most_results, most_finished, finished_ms,
+  arguments)
   local r = s.row
   local classes = r[_row.RESULT_CLASSES] % _retention.SET
-  if math.max(most_dead, dead_ms, most_results, most_finished, finished_ms) < 0 then
+  if arguments ~= 1 and finished.keeps_arguments(s) then finished.delete_records() end
+  s.kept_rows = nil -- read before the change
+  if math.max(most_dead, dead_ms, most_results, most_finished, finished_ms, arguments) < 0 then
     redis.call("HDEL", meta, "retention")
   else
     redis.call("HSET", meta, "retention", cmsgpack.pack({
-      most_dead, dead_ms, most_results, most_finished, finished_ms,
+      most_dead, dead_ms, most_results, most_finished, finished_ms, arguments,
     }))
     classes = classes + _retention.SET
   end

@@ -28,10 +28,12 @@ class Retention:
                   `result_ttl` of its job, of its task, or of the app
     finished      how many rows of jobs that have ended; None: 10,000, 0: none
     finished_age  for how many seconds such a row is kept; None: a day
+    arguments     whether the arguments of a job that has ended are kept as long as its row, so that `Queue.run_again`
+                  can run it again. Those of a job whose record is larger than 4 KiB are not
 
     Rows are dropped in blocks of some dozens, so a few more are kept. Rows of dead letters are counted separately.
 
-    Raises BadCall for numbers out of range.
+    Raises BadCall for numbers out of range, and for arguments without rows.
     """
 
     dead_letters: int | None = None
@@ -39,6 +41,7 @@ class Retention:
     results: int | None = None
     finished: int | None = None
     finished_age: float | None = None
+    arguments: bool = False
 
     def __post_init__(self) -> None:
         for name in ("dead_letters", "results", "finished"):
@@ -53,22 +56,29 @@ class Retention:
                 isinstance(age, bool) or not isinstance(age, int | float) or not 0.001 <= age <= LONGEST
             ):
                 raise BadCall(f"keep({name}={age!r}): seconds from 0.001 to ten years, or None for no limit")
+        if not isinstance(self.arguments, bool):
+            raise BadCall(f"keep(arguments={self.arguments!r}): True or False")
+        if self.arguments and self.finished == 0:
+            raise BadCall("keep(arguments=True, finished=0): arguments are kept with rows; keep both or neither")
 
     def stored(self) -> list[int]:
         """The arguments of `set_retention`: -1 stands for None."""
         dead, rows = (None if age is None else milliseconds(age) for age in (self.dead_age, self.finished_age))
-        return [-1 if n is None else n for n in (self.dead_letters, dead, self.results, self.finished, rows)]
+        numbers = (self.dead_letters, dead, self.results, self.finished, rows, 1 if self.arguments else None)
+        return [-1 if n is None else n for n in numbers]
 
     @classmethod
     def read(cls, reply: Sequence[int]) -> Retention:
         """The reply of `show_retention`."""
-        dead, age, results, rows, rows_age = (None if n < 0 else n for n in (*reply, -1, -1, -1, -1, -1)[:5])
+        numbers = (*reply, *[-1] * 6)[:6]
+        dead, age, results, rows, rows_age, arguments = (None if n < 0 else n for n in numbers)
         return cls(
             dead_letters=dead,
             dead_age=None if age is None else age / 1000,
             results=results,
             finished=rows,
             finished_age=None if rows_age is None else rows_age / 1000,
+            arguments=bool(arguments),
         )
 
     @classmethod
@@ -81,5 +91,5 @@ class Retention:
         return RoundTrip(scripts()["set_retention"], bindings.keys.declared, args, lambda _: None)
 
     def __bool__(self) -> bool:
-        """Whether it limits anything."""
-        return any(getattr(self, one.name) is not None for one in fields(self))
+        """Whether it differs from what a queue keeps by itself."""
+        return self.arguments or any(getattr(self, one.name) is not None for one in fields(self)[:-1])

@@ -7,7 +7,7 @@
 -- the incarnation; `numbers`: the claim numbers, 6 bytes each; `staged`: the effects of those that have some. Appends
 -- to `stale` the positions of jobs that the incarnation does not hold under their number.
 --- (s: table, incarnation: str, ids: table, numbers: str, texts: table, held: table, stale: table, staged: table)
---- uses: base
+--- uses: base meta
 function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
   -- One call for all numbers, because each call reads its format anew.
   local sent = #ids > 0 and { struct.unpack(">" .. string.rep("I6", #ids), numbers) }
@@ -54,6 +54,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
   if n == 0 then return end
   counters.move(s, before, _count.RUNNING, _count.NONE, of_tenant)
   if s.row[_row.WEIGHTED] >= _charge.BY_TIME then charging.charge(s, done, ids, held) end
+  if s.row[_row.RESULT_CLASSES] >= _retention.SET then finished.note_completed(s, done) end
   batch.write("HDEL", base .. "held:" .. incarnation, done)
   batch.write("HDEL", base .. "owners", done)
   batch.write("HDEL", base .. "jobs", done)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
@@ -59,6 +59,17 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True):
             return task.options.id or mint_id(), task.record_start + self.powers + self.payload
         record = new_record(task.record_start, self.powers, self.payload, task.queue.settings, f"{task.name}()")
         return task.options.id or mint_id(), record
+
+    def belonging_to(self, queue: Queue, tenant: str, priority: int, tags: Sequence[str]) -> Call[R_co]:
+        """The same call for a job of this queue, tenant and priority. Keys that contain the tenant follow from it.
+
+        `tags`: of the job, unless the call or its task has tags.
+        """
+        task = self.task
+        own = task.options.tags or (() if task.definition.tags else tags)
+        options = replace(task.options, tenant=tenant, priority=priority, tags=own)
+        made: Task[..., R_co] = Task(task._function, task.definition, queue, options, task.waiting)
+        return made._call_of(self.payload, self.wanted)
 
     def job(self, key: str) -> Job[R_co]:
         task = self.task
@@ -199,14 +210,18 @@ class Task(Generic[P, R]):
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Check and encode the arguments, for `app.enqueue_many`. Raises BadCall if they do not fit. No round trip."""
-        signature, limits = self.definition.signature, self.definition.limits
+        signature = self.definition.signature
         wanted: tuple[tuple[str, Any], ...] = ()
         limit = encode_limit(self.queue.settings)
         try:
             payload = signature.encode(args, kwargs, limit)
         except BadCall:
             payload, wanted = signature.encode_without_outputs(args, kwargs, limit)
-        tags = self.definition.task_tags
+        return self._call_of(payload, wanted)
+
+    def _call_of(self, payload: bytes, wanted: tuple[tuple[str, Any], ...]) -> Call[R]:
+        """The call with these arguments, and with the keys and tags that follow from them."""
+        signature, limits, tags = self.definition.signature, self.definition.limits, self.definition.task_tags
         if self._task_key is None and limits is None and tags is None:
             return Call(self, payload, self._tags_of_options, wanted)
         unknown = [name for name, _ in wanted]

@@ -21,14 +21,15 @@ from penstock.jobs.dead_letters import DeadLetter, dead_letter
 from penstock.jobs.editing import requeue_edited
 from penstock.jobs.failures import Failures
 from penstock.jobs.finished import ENDED_STATES
-from penstock.jobs.finished_list import find_row
-from penstock.jobs.job import Job, JobInfo
+from penstock.jobs.finished_list import find_row, locate_row
+from penstock.jobs.job import Job, JobInfo, shown_body
 from penstock.jobs.job_list import JobPage, Jobs, JobSummary, Wanted, job_filter
 from penstock.jobs.listing import FoundJob
 from penstock.jobs.moving import move_jobs
 from penstock.jobs.options import EnqueueOptions, Options, job_start, options_of, value_sections
 from penstock.jobs.output import JobOutput
-from penstock.jobs.record import StoredJob, pack_sections
+from penstock.jobs.record import Record, StoredJob, pack_sections
+from penstock.jobs.running_again import read_kept_record
 from penstock.jobs.sealed import encode_limit, new_record
 from penstock.jobs.shard import Shard
 from penstock.jobs.shard_table import whole_name
@@ -83,12 +84,15 @@ class JobQuestioner(Questioner):
         return info
 
     def _with_row(self, shard: Shard, key: str, info: JobInfo) -> Operation[JobInfo]:
-        """Add to `info` what the row of an ended job says. One round trip for each 2000 rows of its queue."""
-        if info.enqueued is not None or (row := (yield from find_row(shard, key))) is None:
+        """Add to `info` what the row of an ended job says. One round trip for each 2000 rows, and one more."""
+        if info.enqueued is not None or (located := (yield from locate_row(shard, key))) is None:
             return info
+        row, block = located
+        kept: Record | None = yield read_kept_record(shard, row, block)
         return replace(
             info,
             status=row.status if info.status is Status.UNKNOWN else info.status,
+            body=None if kept is None else shown_body(kept, shard.settings.seal),
             task=row.task,
             tenant=row.tenant,
             priority=row.priority,
@@ -222,6 +226,22 @@ class JobQuestioner(Questioner):
         job: Job[Any] = Job(opened.shard_for(chosen.tenant), key, ttl=chosen.result_ttl)
         sent = opened.enqueue_job(key, record, job, chosen)
         return (yield sent) if isinstance(sent, RoundTrip) else (yield from sent)
+
+    @verb
+    def run_again(self, job_id: str, arguments: Mapping[str, Any] | None = None) -> Operation[Job[Any]]:
+        """Run a job that has ended again as a new one; see `Queue.run_again`. `arguments`: others, by their names.
+
+        Raises UnknownTask if the app lacks the task of new arguments, and BadCall for those that do not fit. Five round
+        trips or more.
+        """
+        shard = self.open(job_id).shard
+        queue = yield from self._open_any(whole_name(shard.name))
+        call = None
+        if arguments is not None and (row := (yield from find_row(shard, shard.key_of(job_id)))) is not None:
+            definition = self._app.registry.find(row.task)
+            task: Task[..., Any] = Task(definition.function, definition, queue, Options(tenant=row.tenant))
+            call = task.call(**arguments)
+        return (yield from queue.run_again.within(job_id, call))
 
     # --- actions on jobs by their ids ---
 

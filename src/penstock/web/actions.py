@@ -64,6 +64,13 @@ class Order(msgspec.Struct):
         except msgspec.DecodeError as error:
             raise ValueError(f"{self.text[:60]!r} is not JSON: {error}") from None
 
+    def typed_arguments(self) -> dict[str, Any]:
+        """The arguments that `text` has. Raises ValueError for what is no JSON object."""
+        arguments = self.typed()
+        if not isinstance(arguments, dict):
+            raise ValueError("give the arguments as a JSON object, by their names")
+        return arguments
+
     def only_name(self) -> str:
         """The name that the action is about. Raises ValueError unless there is exactly one."""
         if len(self.names) != 1:
@@ -99,6 +106,7 @@ DESTROYS = {
     "remove_receiver",
     "bound",
     "hold_limit",
+    "run_again",
     "cancel_matching",
     "remove_matching",
 }
@@ -132,6 +140,7 @@ class Actions:
             "requeue": self.requeue,
             "requeue_all": self.requeue_all,
             "edit": self.edit,
+            "run_again": self.run_again,
             "signal": self.signal,
             "remove": self.remove,
             "remove_all": self.remove_all,
@@ -270,11 +279,14 @@ class Actions:
 
     async def edit(self, order: Order) -> Done:
         """Run a dead letter again with other arguments."""
-        arguments = order.typed()
-        if not isinstance(arguments, dict):
-            raise ValueError("give the arguments as a JSON object, by their names")
-        outcome = await self._ask.jobs.repair_dead.aio(order.only_id(), arguments)
+        outcome = await self._ask.jobs.repair_dead.aio(order.only_id(), order.typed_arguments())
         return _summary([outcome], "requeued")
+
+    async def run_again(self, order: Order) -> Done:
+        """Run a job that has ended again as a new one; with `text`, with other arguments."""
+        arguments = order.typed_arguments() if order.text else None
+        job = await self._ask.jobs.run_again.aio(order.only_id(), arguments)
+        return Done(f"{order.only_id()} runs again as {job.id}", "enqueued")
 
     async def signal(self, order: Order) -> Done:
         await self._ask.jobs.open(order.only_id()).signal.aio(order.only_name(), order.typed())

@@ -10,6 +10,8 @@ const NEVER = 1e11; // seconds since 1970 beyond which nothing is due: it waits 
 
 const WAITS = ["ready", "delayed", "sleeping", "parked", "running", "waiting", "blocked"];
 
+const ENDED = ["completed", "cancelled", "expired", "dropped"];
+
 const filtered = (job, name, value) => jobsLink(queueOf(job.id), { [name]: value });
 
 function Facts({ job }) {
@@ -75,10 +77,11 @@ function Branch({ node, here }) {
       ${hidden > 0 && html`<li class="quiet">${t("and-more", { n: number(hidden) })}</li>`}</ul>`}</li>`;
 }
 
-/** The arguments of a dead letter, to be changed before it runs again. */
+/** The arguments of a dead letter, or of a job that has ended, to be changed before it runs again. */
 function Edit({ job, again }) {
-  return html`<${Ask} label=${t("edit-and-run")} what=${t("edit-and-run.what")} then=${again}
-    order=${({ text }) => ({ action: "edit", ids: [job.id], text: text.value })}>
+  const dead = job.status === "dead";
+  return html`<${Ask} label=${t("edit-and-run")} what=${t(dead ? "edit-and-run.what" : "run-again.what")} then=${again}
+    order=${({ text }) => ({ action: dead ? "edit" : "run_again", ids: [job.id], text: text.value, confirmed: true })}>
     <label>${t("arguments")}<textarea name="text" required spellcheck=${false} defaultValue=${job.body}></textarea></label><//>`;
 }
 
@@ -128,7 +131,9 @@ export function Job({ name, mayAct }) {
       ${mayAct && html`<div class="rest">
         ${job.status === "dead" && html`<button class="main" onClick=${() => later(order("requeue"), t("requeue.soon", { n: 1 }), { then: again })}>${t("requeue")}</button>
           <${Careful} label=${t("remove")} question=${t("remove.job", { id: job.id })} order=${order("remove")} then=${again} />`}
-        ${job.status === "dead" && job.may_edit && html`<${Edit} job=${job} again=${again} />`}
+        ${ENDED.includes(job.status) && job.body !== null && html`
+          <${Careful} label=${t("requeue")} question=${t("run-again.job", { id: job.id })} order=${order("run_again")} then=${again} />`}
+        ${(job.status === "dead" || (ENDED.includes(job.status) && job.task)) && job.may_edit && html`<${Edit} job=${job} again=${again} />`}
         ${job.steps.length > 0 && WAITS.includes(job.status) && html`<${Signal} job=${job} again=${again} />`}
         ${job.status === "delayed" && html`<button onClick=${() => act(order("promote"), { then: again })}>${t("promote")}</button>`}
         ${WAITS.includes(job.status) && html`
