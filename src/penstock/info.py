@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from penstock.files.download import FileProgress
     from penstock.files.lines import CutLine
     from penstock.files.saving import Saved
-    from penstock.files.sender import Progress, Sent
-    from penstock.files.upload import SentFile
+    from penstock.files.sender import Sent
+    from penstock.files.upload import Progress, SentFile
     from penstock.jobs.counts import Counts, TenantCounts, WorkerInfo
     from penstock.jobs.dead_groups import DeadGroup, DeadGroups
     from penstock.jobs.dead_letters import DeadLetter
@@ -110,9 +110,9 @@ __all__ += ["CutLine"]
 _names.are_in("penstock.files.lines")
 __all__ += ["Saved"]
 _names.are_in("penstock.files.saving")
-__all__ += ["Progress", "Sent"]
+__all__ += ["Sent"]
 _names.are_in("penstock.files.sender")
-__all__ += ["SentFile"]
+__all__ += ["Progress", "SentFile"]
 _names.are_in("penstock.files.upload")
 __all__ += ["Sealed"]
 _names.are_in("penstock.sealing")

@@ -22,8 +22,8 @@ from penstock.files.batches import LineBatch
 from penstock.files.bindings import ChannelBindings
 from penstock.files.channel import Channel
 from penstock.files.count_bindings import Totals
-from penstock.files.sender import Progress
 from penstock.files.settlement import CountPiece
+from penstock.files.upload import Progress
 from tests.conftest import Do, Time, until
 from tests.counting.counted_lines import (
     MODES,

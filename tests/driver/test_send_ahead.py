@@ -13,7 +13,7 @@ from penstock import Penstock, ServerError
 from penstock.core.operations import Operation, Receive, RoundTrip, Send, Sleep
 from penstock.errors import ServerUnavailable
 from penstock.jobs.queue import CHUNK
-from tests.driver.operations import QUICK, FaceDriver, count, numbered, script, shown
+from tests.driver.operations import COUNT, QUICK, FaceDriver, count, numbered, script, shown
 from tests.driver.proxy import Proxy
 from tests.servers import Server
 
@@ -48,6 +48,19 @@ async def test_a_script_that_the_server_forgot_is_sent_again(driver: FaceDriver,
     await driver.run(count(key))
     server.client.script_flush()
     assert await driver.run(ahead(count(key))) == 2
+
+
+async def test_a_command_that_follows_a_call_is_sent_ahead_with_it(driver: FaceDriver, key: str, server: Server):
+    def followed(*command: str) -> RoundTrip[Any]:
+        return RoundTrip(COUNT, (key,), (), lambda replies: replies, followed_by=command)
+
+    await driver.run(count(key))
+    assert await driver.run(ahead(followed("GET", key), lambda: time.sleep(0.01))) == (2, b"2")
+    server.client.script_flush()
+    assert await driver.run(ahead(followed("GET", key))) == (3, b"3")
+    with pytest.raises(ServerError, match="WRONGTYPE"):
+        await driver.run(ahead(followed("LLEN", key)))
+    assert await driver.run(count(key + "other")) == 1
 
 
 async def test_an_error_of_the_server_is_raised_by_receive(driver: FaceDriver, key: str):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
-from penstock.core.operations import Effect, Listen, Operation, RoundTrip, RunInThread, Sleep, Wait
+from penstock.core.operations import Effect, Listen, Operation, Receive, RoundTrip, RunInThread, Send, Sleep, Wait
 from penstock.errors import ChannelRestarted, LeaseLost
 from penstock.files import exclusive_stream
 from penstock.files.channel import Channel
@@ -37,6 +41,38 @@ class EagerListener:
         return True
 
 
+_sends: WeakKeyDictionary[Channel, Iterator[int]] = WeakKeyDictionary()
+"""Numbers the calls to each channel that were sent ahead."""
+
+
+class Unanswered:
+    """A call that was sent, and that the server executes at once or only when its reply is received: the process may
+    die in between."""
+
+    def __init__(self, channel: Channel, round_trip: RoundTrip[Any]) -> None:
+        self._outcome: Future[Any] = Future()
+        self._call = partial(channel._driver.blocking.run, round_trip)
+        if next(_sends.setdefault(channel, itertools.count())) % 2:
+            self._execute()
+
+    def _execute(self) -> None:
+        try:
+            self._outcome.set_result(self._call())
+        except Exception as error:
+            self._outcome.set_exception(error)
+
+    def reply(self) -> Any:
+        if not self._outcome.done():
+            self._execute()
+        return self._outcome.result()
+
+    async def receive(self) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
 class ManualRun:
     """Runs an operation by hand. `answer`: its result; `error`: the exception that ended it."""
 
@@ -51,8 +87,12 @@ class ManualRun:
 
     def advance(self) -> bool:
         """Perform one more effect. Returns False if the operation has ended."""
+        return self.next_effect() is not None
+
+    def next_effect(self) -> Effect | None:
+        """Perform one more effect, and return it; None if the operation has ended."""
         if self.ended:
-            return False
+            return None
         self.begun = True
         try:
             effect = (
@@ -60,16 +100,16 @@ class ManualRun:
             )
         except StopIteration as done:
             self.ended, self.answer = True, done.value
-            return False
+            return None
         except Exception as error:
             self.ended, self.error = True, error
-            return False
+            return None
         self._reply = self._fault = None
         try:
             self._reply = self._done(effect)
         except Exception as error:
             self._fault = error
-        return True
+        return effect
 
     def _done(self, effect: Effect) -> Any:
         match effect:
@@ -83,6 +123,10 @@ class ManualRun:
                 return None
             case RoundTrip():
                 return self._channel._driver.blocking.run(effect)
+            case Send():
+                return Unanswered(self._channel, effect.round_trip)
+            case Receive(unanswered=Unanswered() as sent):
+                return sent.reply()
             case _:
                 raise AssertionError(f"a channel does not do {effect}")
 

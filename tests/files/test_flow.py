@@ -10,12 +10,17 @@ import pytest
 
 from penstock import Penstock
 from penstock.core.constants import ENTRY_OVERHEAD
+from penstock.core.operations import Receive, RoundTrip, RunInThread, Send
 from penstock.files.channel import Channel
 from penstock.files.exclusive_stream import ExclusiveStream
+from penstock.files.receiver import Block
 from penstock.files.replies import ReceiveReply
-from penstock.files.sender import Progress
+from penstock.files.source_reader import BLOCK_SIZE
+from penstock.files.stream import ReceiverStream
+from penstock.files.upload import BLOCKS_PER_PUT, Progress
 from penstock.messages.bindings import PULL_BYTES
-from tests.conftest import Do, until
+from tests.conftest import Do, Time, until
+from tests.files.manual_run import ManualRun, sending
 
 
 @pytest.fixture
@@ -113,3 +118,77 @@ async def test_a_server_that_forgot_its_scripts_is_sent_them_and_returns_the_blo
         got += b"".join(stream.take_ready())
     await do(stream.settle)
     assert got == content
+
+
+def effects(run: ManualRun) -> str:
+    """The first letters of the effects of an operation that touch the disk or the server."""
+    seen = ""
+    while (effect := run.next_effect()) is not None:
+        seen += {RunInThread: "t", Send: "S", Receive: "R", RoundTrip: "r"}.get(type(effect), "")
+    assert run.error is None
+    return seen
+
+
+async def test_the_next_blocks_are_read_while_the_server_stores_those_before(channel: Channel, do: Do, tmp_path: Path):
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(3 * BLOCKS_PER_PUT * BLOCK_SIZE - 1))
+    seen = effects(sending(channel, [path], ["r"]))
+    assert seen.endswith("StRStRr"), seen
+    await do(channel.close)
+    assert b"".join(await asyncio.to_thread(received, channel)) == path.read_bytes()
+
+
+async def test_the_next_blocks_are_asked_for_while_those_before_are_checked(channel: Channel, do: Do, tmp_path: Path):
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(2 * BLOCKS_PER_PUT * BLOCK_SIZE))
+    await do(channel.send, path, receivers=["r"], close=True)
+    stream = channel.receiver("r").blocks()
+    filled, blocks = list[str](), list[bytes]()
+    while not getattr(stream, "_ended", False):
+        filled.append(effects(ManualRun(channel, stream.fill())))
+        blocks += stream.take_ready()
+        stream._done = stream._given
+    assert b"".join(blocks) == path.read_bytes()
+    assert filled[0].endswith("StR"), filled
+    assert "".join(filled).count("S") == 2, filled
+
+
+@pytest.mark.parametrize("has_left", [True, False])
+async def test_blocks_that_another_process_received_meanwhile_are_not_given(
+    channel: Channel, do: Do, tmp_path: Path, clock: Time, has_left: bool
+):
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(3 * BLOCKS_PER_PUT * BLOCK_SIZE))
+    await do(channel.send, path, receivers=["r"], close=True)
+    stream, other = channel.receiver("r").blocks(), channel.receiver("r").blocks()
+    first = ManualRun(channel, stream.fill())
+    while not isinstance(first.next_effect(), Send):  # the server executes it when its reply is received
+        pass
+    clock.advance(60)
+    await do(other.fetch)
+    blocks = [*other.take_ready()]
+    if has_left:
+        other._finish(None)
+        await do(other.settle)
+    assert isinstance(first.next_effect(), RunInThread)
+    assert len(stream._ready) == len(blocks) > 0
+    assert isinstance(first.next_effect(), Receive)
+    first.next_effect()
+    assert not stream._ready
+    if has_left:
+        blocks += await the_rest(do, stream, first)
+        assert b"".join(blocks) == path.read_bytes()
+    else:
+        first.interrupt()
+        assert not stream._ready
+
+
+async def the_rest(do: Do, stream: ReceiverStream[Block], fetching: ManualRun) -> list[Block]:
+    """What a stream gives from now on, which is being fetched."""
+    fetching.run()
+    blocks = [*stream.take_ready()]
+    while len(blocks) < 100 and not getattr(stream, "_ended", False):
+        stream._done = stream._given
+        await do(stream.fetch)
+        blocks += stream.take_ready()
+    return blocks

@@ -7,7 +7,7 @@ import pytest
 
 from penstock import Penstock
 from penstock.errors import FileDamaged, FilesError
-from penstock.files.sender import Progress
+from penstock.files.upload import Progress
 from tests.conftest import Do
 
 

@@ -33,6 +33,6 @@ def test_a_storm_of_interrupts_leaves_no_waiter_and_crashes_nothing(server: Serv
 
 def test_numbers_are_texts_before_the_c_function_gets_them():
     """It would crash the process if an interrupt arrived while it converts one."""
-    assert packer()(("SET", "k", 17, b"\xff", 2.5)) == (
+    assert b"".join(packer()(("SET", "k", 17, b"\xff", 2.5))) == (
         b"*5\r\n$3\r\nSET\r\n$1\r\nk\r\n$2\r\n17\r\n$1\r\n\xff\r\n$3\r\n2.5\r\n"
     )

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from penstock.errors import PenstockError
 from penstock.files.bindings import ChannelInfo
-from penstock.files.sender import Progress, Sent
+from penstock.files.sender import Sent
+from penstock.files.upload import Progress
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age, many, size
 from penstock.terminal.progress import SECONDS_PER_LINE, GrowthRate, progress_display

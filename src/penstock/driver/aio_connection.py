@@ -81,7 +81,7 @@ class AioConnection:
         if self.closed:
             raise ConnectionError("the connection was closed")
         # Pack first, because it may raise: each future in `_pending` must belong to a command that is sent.
-        packed = [self._pack(command) for command in commands]
+        packed = [piece for command in commands for piece in self._pack(command)]
         until = self._loop.time() + self._timeout
         replies = [self._loop.create_future() for _ in commands]
         self._pending.extend((reply, until) for reply in replies)
@@ -101,11 +101,11 @@ class AioConnection:
         waits = self._sending or bool(self._unsent)
         if self.closed or (waits and not may_wait):
             return None
-        packed = self._pack(command)
+        pieces = self._pack(command)
         writer = self._open_writer()
         if writer is None:
             return None
-        waits = waits or len(packed) > _SENT_AT_ONCE or writer.transport.get_write_buffer_size() > 0
+        waits = waits or sum(map(len, pieces)) > _SENT_AT_ONCE or writer.transport.get_write_buffer_size() > 0
         if waits and not may_wait:
             return None
         until = self._loop.time() + self._timeout
@@ -114,11 +114,11 @@ class AioConnection:
         if self._timer is None:
             self._timer = self._loop.call_at(until, self._check_overdue)
         if waits:
-            self._unsent.append(packed)
+            self._unsent += pieces
             self._send_in_task()
             return reply
         try:
-            writer.write(packed)
+            writer.write(b"".join(pieces))
         except Exception as error:
             self._fail(_reason(error))
             raise_if_interrupted(error)
@@ -134,7 +134,7 @@ class AioConnection:
 
     def push(self, *commands: Command) -> None:
         """Send commands whose replies are returned by `receive`."""
-        self._unsent += [self._pack(command) for command in commands]
+        self._unsent += [piece for command in commands for piece in self._pack(command)]
         self._send_in_task()
 
     def _send_in_task(self) -> None:

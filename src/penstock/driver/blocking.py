@@ -76,30 +76,35 @@ class BlockingUnanswered:
         self._engine = engine
         self._round_trip = round_trip
         self._give_up_after = give_up_after
-        self._first = engine.first_attempt(round_trip)
+        self._first = engine.first_attempt(round_trip, followed=True)
         self._connection = None if self._first is None else engine._take_idle(self._first.node)
 
     def send(self) -> None:
         if self._first is not None and self._connection is not None:
-            self._attempt(self._first, self._connection, lambda connection, command: connection.start((command,)))
+            following = self._round_trip.followed_by
+            commands = (self._first.command, following) if following else (self._first.command,)
+            self._attempt(self._first, self._connection, lambda connection: connection.start(commands))
 
     async def receive(self) -> Any:
         first, connection = self._first, self._connection
         if first is not None and connection is not None:
-            reply = self._attempt(first, connection, lambda connection, _: connection.replies(1)[0])
+            number = 2 if self._round_trip.followed_by else 1
+            replies = self._attempt(first, connection, lambda connection: connection.replies(number))
             if self._connection is not None:
                 self._connection = None
                 self._engine._idle[first.node].append(connection)
-                if not isinstance(reply, Exception):
+                error = next((reply for reply in replies if isinstance(reply, Exception)), None)
+                if error is None:
+                    reply = tuple(replies) if self._round_trip.followed_by else replies[0]
                     return self._engine.succeeded(self._round_trip, first, reply)
-                first.failed(reply)
+                first.failed(error)
         return await self._engine.send(self._round_trip, self._give_up_after, first)
 
     def _attempt(
-        self, first: FirstAttempt, connection: BlockingConnection, do: Callable[[BlockingConnection, Command], Any]
+        self, first: FirstAttempt, connection: BlockingConnection, do: Callable[[BlockingConnection], Any]
     ) -> Any:
         try:
-            return do(connection, first.command)
+            return do(connection)
         except BaseException as error:
             self._connection = None
             self._engine._drop(connection, first.node, error)
@@ -217,15 +222,18 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
                 return run_to_completion(self.drive(work))
             finally:
                 unfinished.clean_up()
-        first = self.first_attempt(work)
+        return run_to_completion(self.call(work, self.settings.give_up_after))
+
+    async def call(self, round_trip: RoundTrip[R], give_up_after: float) -> R:
+        first = self.first_attempt(round_trip)
         if first is not None and (connection := self._take_idle(first.node)) is not None:
             try:
                 (reply,) = self._exchange_on(connection, first.node, (first.command,))
             except Exception as error:
                 reply = error
-            if first.answered(work, reply):
-                return self.succeeded(work, first, reply)
-        return run_to_completion(self.send(work, self.settings.give_up_after, first))
+            if first.answered(round_trip, reply):
+                return self.succeeded(round_trip, first, reply)
+        return await self.send(round_trip, give_up_after, first)
 
     def close(self) -> None:
         """Stop the subscribers and close the idle connections. The next use opens new ones."""

@@ -349,25 +349,25 @@ def _check_files(options: Mapping[str, Any]) -> None:
             )
 
 
-# If the last argument of a command has more than this many bytes, `_pack` packs the command. The libraries append to a
-# growing string, which copies a large argument several times.
+# An argument of more than this many bytes is sent from where it is. The libraries append to a growing string, which
+# copies a large argument several times.
 _LARGE = 65_536
 
 
-def packer() -> Callable[[Command], bytes]:
-    """A function that turns a command into bytes. It is in C if libvalkey or hiredis is installed."""
+def packer() -> Callable[[Command], list[bytes]]:
+    """A function that turns a command into bytes, in pieces. It is in C if libvalkey or hiredis is installed."""
     for name in ("libvalkey", "hiredis"):
         try:
             pack: Callable[[Command], bytes] = import_module(name).pack_command
         except (ImportError, AttributeError):
             continue
         return partial(_pack_checked, pack)
-    return partial(_pack_checked, _pack)
+    return partial(_pack_checked, lambda command: b"".join(_pack(command)))
 
 
-def _pack_checked(pack: Callable[[Command], bytes], command: Command) -> bytes:
+def _pack_checked(pack: Callable[[Command], bytes], command: Command) -> list[bytes]:
     try:
-        return _pack(command) if _is_large(command[-1]) else pack(_without_numbers(command))
+        return _pack(command) if _is_large(command[-1]) else [pack(_without_numbers(command))]
     except UnicodeEncodeError as error:
         raise ConfigurationError(
             f"{error.object[:80]!r}: a name or an id has half of a surrogate pair at position {error.start}, which "
@@ -393,10 +393,15 @@ def _is_large(argument: str | bytes | int | float) -> bool:
     return type(argument) is bytes and len(argument) > _LARGE
 
 
-def _pack(command: Command) -> bytes:
-    """Turn a command into bytes. Copies each argument only once."""
-    parts = [b"*%d" % len(command)]
+def _pack(command: Command) -> list[bytes]:
+    """Turn a command into bytes. Its large arguments are pieces of their own, which are not copied."""
+    pieces, small = list[bytes](), [b"*%d" % len(command)]
     for argument in command:
         text = argument if isinstance(argument, bytes) else str(argument).encode()
-        parts += (b"\r\n$%d\r\n" % len(text), text)
-    return b"".join((*parts, b"\r\n"))
+        small.append(b"\r\n$%d\r\n" % len(text))
+        if _is_large(text):
+            pieces += (b"".join(small), text)
+            small.clear()
+        else:
+            small.append(text)
+    return [*pieces, b"".join((*small, b"\r\n"))]

@@ -93,26 +93,14 @@ class Engine(Face, Generic[C, L]):
 
     # --- one script call ---
 
-    def first_attempt(self, round_trip: RoundTrip[Any]) -> FirstAttempt | None:
-        return FirstAttempt.of(round_trip, self._connector.route, self._idempotency_keys)
+    def first_attempt(self, round_trip: RoundTrip[Any], *, followed: bool = False) -> FirstAttempt | None:
+        return FirstAttempt.of(round_trip, self._connector.route, self._idempotency_keys, followed=followed)
 
     def succeeded(self, round_trip: RoundTrip[R], first: FirstAttempt, reply: Any) -> R:
         """The result of a first attempt to which the server has replied without an error."""
         if first.key is not None:
             self._idempotency_keys.release(first.key)
         return read_reply(round_trip, round_trip.read, reply)
-
-    async def call(self, round_trip: RoundTrip[R], give_up_after: float) -> R:
-        """Call a script for an operation: by its shortcut, if it has one."""
-        first = None if round_trip.shortcut is None else self.first_attempt(round_trip)
-        if first is not None:
-            try:
-                (reply,) = await self.exchange(first.node, first.command)
-            except Exception as error:
-                reply = error
-            if first.answered(round_trip, reply):
-                return self.succeeded(round_trip, first, reply)
-        return await self.send(round_trip, give_up_after, first)
 
     async def send(self, round_trip: RoundTrip[R], give_up_after: float, first: FirstAttempt | None = None) -> R:
         """Call a script. Retry transient errors until `give_up_after` seconds after the first one.
@@ -182,9 +170,8 @@ class Engine(Face, Generic[C, L]):
         if round_trip.followed_by:
             after = (*before, round_trip.followed_by)
         for name, text in (("EVALSHA", script.sha), ("EVAL", script.source)):
-            replies = await self.exchange(
-                node, *before, (name, text, *words), *after, own_connection=round_trip.durable
-            )
+            call = (name, text, *words)
+            replies = await self.exchange(node, *before, call, *after, own_connection=round_trip.durable)
             reply = replies[len(before)]
             if not isinstance(reply, Exception) or error_code(reply) != NOSCRIPT:
                 break
@@ -192,13 +179,11 @@ class Engine(Face, Generic[C, L]):
             if durable:
                 durable.refused()
             raise reply
-        if round_trip.followed_by:
-            if isinstance(replies[-1], Exception):
-                raise replies[-1]
-            return reply, replies[-1]
         if durable:
             await durable.check(node, replies[-1])
-        return reply
+        if round_trip.followed_by and isinstance(replies[-1], Exception):
+            raise replies[-1]
+        return (reply, replies[-1]) if round_trip.followed_by else reply
 
     async def send_parallel(self, round_trips: Sequence[RoundTrip[Any]], give_up_after: float) -> list[Any]:
         """Call many scripts, in one pipeline to each node. A call that fails in a pipeline is sent again alone."""
@@ -428,6 +413,10 @@ class Engine(Face, Generic[C, L]):
         return not route.uses_sentinels or await self._primary_checks.confirm(route, node)
 
     # --- what a face supplies, besides the methods of `Face` ---
+
+    async def call(self, round_trip: RoundTrip[R], give_up_after: float) -> R:
+        """Call a script, at once if that is possible, and else by `send`."""
+        raise NotImplementedError
 
     async def open_connection(self, node: Node, *, sentinel: bool = False) -> C:
         raise NotImplementedError

@@ -34,11 +34,16 @@ class FirstAttempt(msgspec.Struct):
     to_load: Script | None = None
 
     @classmethod
-    def of(cls, round_trip: RoundTrip[Any], route: Route | None, pool: KeyPool) -> FirstAttempt | None:
-        """None if the node has to be found first, or if the call takes several commands."""
+    def of(
+        cls, round_trip: RoundTrip[Any], route: Route | None, pool: KeyPool, *, followed: bool = False
+    ) -> FirstAttempt | None:
+        """None if the node has to be found first, or if the call takes several commands.
+
+        `followed`: the caller also sends the command that follows the script.
+        """
         keys = round_trip.keys
         node = None if route is None else route.node(keys[0] if keys else "")
-        if node is None or round_trip.durable or round_trip.followed_by:
+        if node is None or round_trip.durable or (round_trip.followed_by and not followed):
             return None
         args, key = numbered_arguments(round_trip, pool)
         script = round_trip.shortcut or round_trip.script

@@ -76,7 +76,7 @@ class BlockingConnection:
         """Send commands, and do not wait for the replies."""
         if self._closed:
             raise ConnectionError("the connection was closed")
-        packed = [self._pack(command) for command in commands]
+        packed = [piece for command in commands for piece in self._pack(command)]
         try:
             self._write(packed)
         except Exception as error:
@@ -88,13 +88,17 @@ class BlockingConnection:
         if type(opened) is not socket.socket:  # of TLS, or the library parses in Python
             self._connection.send_packed_command(packed, check_health=False)
             return
+        if len(packed) > _MOST_PIECES:
+            packed = [b"".join(packed)]
         # The methods of a socket with a timeout first ask whether it takes something. It nearly always does.
         try:
-            sent = os.writev(opened.fileno(), packed[:_MOST_PIECES])
+            sent = os.writev(opened.fileno(), packed)
         except BlockingIOError:
             sent = 0
-        if sent < sum(map(len, packed)):
-            opened.sendall(memoryview(b"".join(packed))[sent:])
+        for piece in packed:
+            if sent < len(piece):
+                opened.sendall(memoryview(piece)[sent:])
+            sent = max(0, sent - len(piece))
 
     def replies(self, number: int) -> list[Any]:
         return [self._reply() for _ in range(number)]
@@ -104,7 +108,9 @@ class BlockingConnection:
         if self._closed:  # the library would connect again
             return
         with self._sending, suppress(Exception):  # if the connection has failed, `receive` raises
-            self._connection.send_packed_command([self._pack(command) for command in commands], check_health=False)
+            self._connection.send_packed_command(
+                [piece for command in commands for piece in self._pack(command)], check_health=False
+            )
 
     async def receive(self, timeout: float) -> list[Any]:
         """The next reply or message, alone in a list; [] after `timeout` seconds."""

@@ -32,6 +32,7 @@ In Python:
     sender.py             the files that are left to send, one after the other
     receiver.py           a receiver, and the streams that it offers
     stream.py             the items of a receiver, whichever of the next two delivers them
+    record_hooks.py       what a stream makes of the records
     exclusive_stream.py   a process that receives alone
     shared_stream.py      several processes that share a receiver
     download.py           the progress of a receiver, also inside a file

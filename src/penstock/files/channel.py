@@ -14,8 +14,9 @@ from penstock.core.renewal import Renewer
 from penstock.files.bindings import ChannelBindings, ChannelInfo
 from penstock.files.receiver import Receiver
 from penstock.files.recognition import SendRules
-from penstock.files.sender import Progress, Sender, Sent, close_channel
+from penstock.files.sender import Sender, Sent, close_channel
 from penstock.files.source import Source, find_sources, source_name
+from penstock.files.upload import Progress
 from penstock.messages.keys import LogKeys
 from penstock.messages.log import wake_rest
 from penstock.settings import MiB, Settings

@@ -1,6 +1,7 @@
 """A process that receives alone: it pulls records, checks them, and turns them into items.
 
-Subclasses decide what the items are: blocks, batches of lines, saved files. They do so in the hooks `_on_…`.
+Subclasses decide what the items are: blocks, batches of lines, saved files. They do so in the hooks of
+`record_hooks.py`. While records become items, the next ones are on their way.
 
 With the receiver's cursor, the server stores its state: the files that have begun and, for each, how much was received,
 its digest so far, and the line that continues in its next block. So the next process resumes exactly there, and the
@@ -13,7 +14,7 @@ runs out, or, on the same host, it dies.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -23,22 +24,21 @@ from msgspec.structs import replace
 
 from penstock.core.arguments import check_wait
 from penstock.core.ids import may_be_alive, mint_token
-from penstock.core.operations import Driver, Operation, RoundTrip, RunInThread
+from penstock.core.operations import Driver, Operation, Receive, RoundTrip, RunInThread, Send
 from penstock.core.renewal import Renewer, now
 from penstock.errors import FileDamaged, FileNotSaved, FilesError, LeaseLost
 from penstock.files.bindings import ChannelBindings
 from penstock.files.dead_files import FileFailure
 from penstock.files.download import Checkpoint, Download, ReceiverState, decode_state, encode_state
 from penstock.files.leases import ReceiverLease
+from penstock.files.record_hooks import RecordHooks
 from penstock.files.records import (
     ABORT,
     BEGIN,
     CLOSE,
     DATA,
     END,
-    BlockHeader,
     ChannelRecord,
-    FileBegin,
     chain_digest,
     is_upload_id,
     read_begin,
@@ -47,7 +47,7 @@ from penstock.files.records import (
 )
 from penstock.files.replies import ReceiveReply
 from penstock.files.settlement import CountPiece, may_settle_again, settle
-from penstock.files.stream import ReceiverStream, blocks_missed, channel_restarted
+from penstock.files.stream import blocks_missed, channel_restarted
 from penstock.messages.log import ask_until, trim_rest
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ _streams_here: WeakValueDictionary[str, ExclusiveStream[Any]] = WeakValueDiction
 """The streams of this process that are alive, by token."""
 
 
-class ExclusiveStream(ReceiverStream[T]):
+class ExclusiveStream(RecordHooks[T]):
     """The items of a receiver, for one process and one loop at a time.
 
     `wait`: the stream ends when nothing has arrived for that many seconds; None: when the channel is closed.
@@ -112,48 +112,11 @@ class ExclusiveStream(ReceiverStream[T]):
         self._reached = self._given = self._done = self._settled = checkpoint
         self._processed = checkpoint.number
         """Number of the last record that was turned into items."""
+        self._ahead: tuple[ReceiveReply, float] | None = None
+        """The records that come next, and when they were asked for."""
         self._late_error: tuple[FilesError, Checkpoint] | None = None
         """Raised after the items that are finished together."""
         self._on_resume()
-
-    # --- hooks: what a subclass makes of the records ---
-
-    def _on_resume(self) -> None:
-        """The stream resumes from a checkpoint: drop everything that belongs to an earlier one."""
-
-    def _on_new_owner(self) -> None:
-        """Another process may have received before this one: remove the files that it left on disk, except those of
-        `self._downloads`."""
-
-    def _retry_dead_files(self) -> Operation[None]:
-        """This process begins to receive, or finds that everything was received: try the dead files again that an
-        operator has marked for a retry."""
-        yield from ()
-
-    def _on_settled(self, number: int) -> None:
-        """Everything up to this record is settled in the server."""
-
-    def _on_begin(self, record: ChannelRecord, begin: FileBegin) -> None:
-        """A file begins; `self._downloads` has it already."""
-
-    def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[T]:
-        """A block that was checked; `self._downloads` counts it already."""
-        return ()
-
-    def _on_end(self, record: ChannelRecord, download: Download) -> Iterable[T]:
-        """A file is whole."""
-        return ()
-
-    def _on_dropped(self, number: int, upload_id: str) -> None:
-        """A file will never be whole. Once this record is settled, no process needs the received bytes any more."""
-
-    def _unfinished(self) -> int:
-        """How many items wait to be finished together by `_finish_waiting`."""
-        return 0
-
-    def _finish_waiting(self) -> Iterator[tuple[T | FilesError, Checkpoint]]:
-        """Finish the items that wait, in their order, up to the first that fails: its error comes last."""
-        return iter(())
 
     # --- from records to items ---
 
@@ -335,6 +298,21 @@ class ExclusiveStream(ReceiverStream[T]):
                 self._stop_renewing()
                 return (yield from self._accept(reply, asked))
             pieces = []
+        if self._ahead is not None:
+            (reply, asked), self._ahead = self._ahead, None
+            yield from self._accept(reply, asked)
+        else:
+            reply, asked = yield from self._ask(pieces)
+            if not (yield from self._accept(reply, asked)):
+                return False
+            if not self._records or reply.last <= self._position:
+                return True
+            pieces = []
+        yield from self._pull_ahead(pieces)
+        return True
+
+    def _ask(self, pieces: Sequence[CountPiece]) -> Operation[tuple[ReceiveReply, float]]:
+        """Settle the given items and wait for records. Returns the reply, and when it was asked for."""
         self._stop_renewing()
         settled, counts = self._settled, b"".join(piece.packed for piece in pieces)
         unsettled = [(self._done, counts)]
@@ -355,8 +333,25 @@ class ExclusiveStream(ReceiverStream[T]):
             elif (yield from may_settle_again(self._channel, self._receiver, reply.status)):
                 self._settled, unsettled = settled, [(self._done, counts)]
             else:
-                break
-        return (yield from self._accept(reply, asked))
+                return reply, asked
+
+    def _pull_ahead(self, pieces: Sequence[CountPiece]) -> Operation[None]:
+        """Settle the given items and ask for more records, while those that were pulled become items."""
+        settled, asked = self._settled, now()
+        counts = b"".join(piece.packed for piece in pieces)
+        sent = yield Send(self._receive((self._done, counts), self._next_limit))
+        yield RunInThread(self._make_ready)
+        reply: ReceiveReply = yield Receive(sent)
+        if (yield from may_settle_again(self._channel, self._receiver, reply.status)):
+            self._settled = settled
+            reply = yield from self._settle(pieces)
+        if reply.status == "ENDED" or reply.is_new_owner:
+            # Another process has received meanwhile, or the channel began again: what is ready is not to be given.
+            self._stop_renewing()
+            self._discard()
+            yield from self._accept(reply, asked)
+        elif reply.records:
+            self._ahead = reply, asked
 
     def _receive(
         self, unsettled: tuple[Checkpoint, bytes] | None, limit: int, address: str = "", ttl: float = 0.0
@@ -449,8 +444,11 @@ class ExclusiveStream(ReceiverStream[T]):
             return False
         self._records.extend(reply.records)
         self._position, self._position_id = reply.records[-1].number, reply.records[-1].position
-        self._lease = ReceiverLease(self._channel, self._receiver, self._token, self._channel.settings.lease, asked)
-        self._renewer.keep(self._lease)
+        lease = ReceiverLease(self._channel, self._receiver, self._token, self._channel.settings.lease, asked)
+        if self._lease is None or self._lease.valid_until < lease.valid_until:
+            self._stop_renewing()
+            self._lease = lease
+            self._renewer.keep(lease)
         return True
 
     def _missed(self, reply: ReceiveReply) -> int:

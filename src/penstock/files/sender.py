@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 
 from penstock.core.ids import mint_token
-from penstock.core.operations import Operation, RunInThread, Sleep
+from penstock.core.operations import Operation, Receive, RunInThread, Send, Sleep
 from penstock.errors import FilesError, SentElsewhere
 from penstock.files.bindings import MAX_NAMES, ChannelBindings, SourceEntry, UploadPiece
 from penstock.files.following import LOOK_INTERVAL, FollowedLogs
@@ -31,7 +31,7 @@ from penstock.files.regular_file import inode_at, printable
 from penstock.files.replies import PutReply
 from penstock.files.rotation import log_path
 from penstock.files.source import Source
-from penstock.files.upload import SentFile, Upload, abort_piece
+from penstock.files.upload import Progress, SentFile, Upload, abort_piece
 from penstock.messages.bindings import default_on
 from penstock.messages.log import ask_until, wake_rest
 
@@ -46,27 +46,6 @@ SMALL_FILE = 64 * 1024
 BATCH_BYTES = 1024 * 1024
 BATCH_FILES = 100
 """Bytes and files in such a round trip: two milliseconds of server time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The progress of a `send`, reported after each batch of blocks, and while it waits for space.
-
-    name, done, size  a file, the bytes of it that were read, and its size; for gzip, packed bytes
-    sent, total       bytes of all files: those that were read, and those that are to be sent
-    held, slowest     bytes in the channel that some receiver has not acknowledged, and the receiver that is furthest
-                      behind
-    waiting           the channel is full: the slowest receiver sets the pace
-    """
-
-    name: str
-    done: int
-    size: int
-    sent: int
-    total: int
-    held: int
-    slowest: str
-    waiting: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +360,7 @@ class Sender:
             try:
                 whole = [upload for upload in begun if upload.is_small_and_whole]
                 if whole:
-                    yield from self._put_when_space([upload.piece() for upload in whole], whole[-1])
+                    yield from self._put_when_space([upload.take_piece() for upload in whole], whole[-1])
                     for upload in whole:
                         self._note_sent(upload)
                 for upload in begun[len(whole) :]:  # at most one
@@ -433,12 +412,10 @@ class Sender:
 
     def _transfer(self, upload: Upload) -> Operation[None]:
         try:
-            while True:
-                yield RunInThread(upload.read_batch)
-                yield from self._put_when_space([upload.piece()], upload)
-                upload.batch_sent()
-                if upload.ended:
-                    break
+            yield RunInThread(upload.read_batch)
+            while not upload.ended:
+                yield from self._put_when_space([upload.take_piece()], upload, upload.read_batch)
+            yield from self._put_when_space([upload.take_piece()], upload)
         finally:
             upload.reader.close()
         self._note_sent(upload)
@@ -452,15 +429,22 @@ class Sender:
         if held_back := upload.reader.held_back:
             self._sent.held_back.append(HeldBack(upload.name, held_back))
 
-    def _put_when_space(self, pieces: Sequence[UploadPiece], upload: Upload | None = None) -> Operation[None]:
-        """Put the pieces, and wait for space if the channel is full. `upload`: the last one, for the progress."""
+    def _put_when_space(
+        self, pieces: Sequence[UploadPiece], upload: Upload | None = None, meanwhile: Callable[[], None] | None = None
+    ) -> Operation[None]:
+        """Put the pieces, and wait for space if the channel is full. `upload`: the last one, for the progress.
+        `meanwhile`: what to do while the first call is under way, such as to read and hash the next blocks."""
         records = [record for piece in pieces for record in piece.records]
-        put = self._channel.put(self._token, pieces).then(partial(self._report, upload))
-        while True:
+        report = self._report_to and upload and partial(self._report, upload, upload.reader.bytes_read)
+        put = self._channel.put(self._token, pieces)
+        put = put.then(report) if report else put
+        if meanwhile is None:
             reply = yield put
-            if not reply.full:
-                self._sent.forgotten += reply.forgotten
-                return
+        else:
+            sent = yield Send(put)
+            yield RunInThread(meanwhile)
+            reply = yield Receive(sent)
+        while reply.full:
             yield from ask_until(
                 lambda reply: not reply.full,
                 partial(self._channel.await_space, records),
@@ -470,22 +454,24 @@ class Sender:
                 due=lambda reply: reply.due_in,
                 interval=self._channel.settings.sleep,
             )
+            reply = yield put
+        self._sent.forgotten += reply.forgotten
 
-    def _report(self, upload: Upload | None, reply: PutReply) -> PutReply:
-        if self._report_to is not None and upload is not None:
-            done, size = upload.reader.bytes_read, upload.reader.size
-            self._report_to(
-                Progress(
-                    upload.name,
-                    done,
-                    size,
-                    self._bytes_read + done,
-                    self._total,
-                    reply.bytes,
-                    reply.slowest,
-                    reply.full,
-                )
+    def _report(self, upload: Upload, done: int, reply: PutReply) -> PutReply:
+        """Report the progress; `done`: bytes of the file that were read for this call and those before."""
+        assert self._report_to is not None
+        self._report_to(
+            Progress(
+                upload.name,
+                done,
+                upload.reader.size,
+                self._bytes_read + done,
+                self._total,
+                reply.bytes,
+                reply.slowest,
+                reply.full,
             )
+        )
         return reply
 
 

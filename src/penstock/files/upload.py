@@ -61,6 +61,27 @@ class SentFile:
     resumed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a `send`, reported after each batch of blocks, and while it waits for space.
+
+    name, done, size  a file, the bytes of it that were read, and its size; for gzip, packed bytes
+    sent, total       bytes of all files: those that were read, and those that are to be sent
+    held, slowest     bytes in the channel that some receiver has not acknowledged, and the receiver that is furthest
+                      behind
+    waiting           the channel is full: the slowest receiver sets the pace
+    """
+
+    name: str
+    done: int
+    size: int
+    sent: int
+    total: int
+    held: int
+    slowest: str
+    waiting: bool
+
+
 SMALL_UPLOAD = 256 * 1024
 """Bytes of an upload that may share its round trip with others."""
 
@@ -201,8 +222,8 @@ class Upload:
         head_size, head = (self._point.head_size, self._point.head) if self._point else (0, b"")
         self._point = replace(self.reader.resume_point(block), head_size=head_size, head=head)
 
-    def piece(self) -> UploadPiece:
-        """The records that are ready, for `ChannelBindings.put`."""
+    def take_piece(self) -> UploadPiece:
+        """The records that are ready, for `ChannelBindings.put`; the next batch may be read before they are stored."""
         state = UploadState(
             self.name,
             self.pending.path,
@@ -213,7 +234,7 @@ class Upload:
             self._marks,
             self.pending.target,
         )
-        return UploadPiece(
+        piece = UploadPiece(
             self._entry_id,
             self._upload_id,
             self._records,
@@ -223,12 +244,10 @@ class Upload:
             outcome=self._outcome,
             names=self._names,
         )
-
-    def batch_sent(self) -> None:
-        """Call it when the channel has stored the records."""
         self._records = []
         self._names = []
         self._continues, self._is_batch_ready = True, False
+        return piece
 
     def result(self) -> SentFile:
         return SentFile(self.name, self._offset, self._lines, self._digest.hex(), self.resumed)

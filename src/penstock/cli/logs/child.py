@@ -24,7 +24,7 @@ from penstock.counting.tally import Tally
 from penstock.errors import ChannelError, FilesError, PenstockError
 from penstock.files.batches import LineBatch
 from penstock.files.rotation import log_path
-from penstock.files.sender import Progress
+from penstock.files.upload import Progress
 from penstock.settings import Settings
 from penstock.worker.parent_pipe import exit_with_parent
 
