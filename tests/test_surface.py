@@ -93,6 +93,17 @@ def test_all_is_what_the_module_offers(facade: ModuleType):
         _ = facade.Pennstock
 
 
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [("JobNotFound", "penstock.errors"), ("Counts", "penstock.info"), ("requests_per", "penstock.counting")],
+)
+def test_an_import_from_the_wrong_module_names_the_right_one(name: str, place: str):
+    with pytest.raises(ImportError, match=f"^{name} is in {place}: from {place} import {name}$"):
+        exec(f"from penstock import {name}", {})
+    for other in ("Any", "LazyNames", "Nope"):
+        assert not hasattr(penstock, other)
+
+
 def test_a_name_is_public_in_one_place():
     """Except the errors that `penstock` offers as well, which are in penstock.errors with the others."""
     names = [name for facade in FACADES for name in facade.__all__]

@@ -101,7 +101,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__: list[str] = []
-_names = LazyNames(__name__, __all__)
+_names = LazyNames(__name__, __all__, others=("penstock.errors", "penstock.info", "penstock.counting"))
 __all__ += ["Penstock"]
 _names.are_in("penstock.app")
 __all__ += ["Settings", "WorkerSettings", "Seal"]

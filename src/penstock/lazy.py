@@ -23,10 +23,14 @@ _facades: list[LazyNames] = []
 
 
 class LazyNames:
-    """Public names of a module that are defined in other modules. `names`: its `__all__`, which may still grow."""
+    """Public names of a module that are defined in other modules.
 
-    def __init__(self, module: str, names: list[str]) -> None:
-        self.module, self._names = module, names
+    names   its `__all__`, which may still grow
+    others  further modules with public names, for the error of a name that is in one of them
+    """
+
+    def __init__(self, module: str, names: list[str], *, others: tuple[str, ...] = ()) -> None:
+        self.module, self._names, self._others = module, names, others
         self._homes: dict[str, str] = {}
         _facades.append(self)
 
@@ -38,10 +42,23 @@ class LazyNames:
     def load(self, name: str) -> object:
         """The module's `__getattr__`. The next use of the name finds it in the module."""
         if name not in self._homes:
+            if (place := self._place_of(name)) is not None:
+                # Python replaces the text of an AttributeError if the name stands in a `from … import …`.
+                raise ImportError(f"{name} is in {place}: from {place} import {name}", name=self.module)
             raise AttributeError(f"module {self.module!r} has no attribute {name!r}")
         value: object = getattr(import_module(self._homes[name]), name)
         setattr(sys.modules[self.module], name, value)
         return value
+
+    def _place_of(self, name: str) -> str | None:
+        """The other module that has this public name. One without `__all__` has errors only."""
+        for place in () if name.startswith("_") else self._others:
+            module = import_module(place)
+            found = vars(module).get(name)
+            is_error = isinstance(found, type) and issubclass(found, Exception)
+            if name in getattr(module, "__all__", ()) or (is_error and not hasattr(module, "__all__")):
+                return place
+        return None
 
     def listed(self) -> list[str]:
         """The module's `__dir__`."""
