@@ -414,6 +414,9 @@ class Penstock(LockFactory):
         receiver  the name under which it receives; None: the name of the function
         tables    the kinds of its tables, such as {"visitors": Uniques()}; other tables add up integers
         max_attempts  errors after which a batch becomes a dead batch (`Aggregate.dead`) and the rest is counted
+
+        Raises ConfigurationError for a coroutine function or a wrong `max_attempts`, and BadName for a channel or a
+        receiver that cannot be stored.
         """
         from penstock.counting.aggregate import Aggregate
 

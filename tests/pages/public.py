@@ -32,7 +32,7 @@ MODULES = (
 
 # Types that no user has: a method with one of them serves other modules of Penstock.
 INSIDE = re.compile(
-    r"\b(Operation|RoundTrip|Shard|\w*Bindings|Driver|Renewer|Definition|EncodedCall|UniqueField|Listener)\b"
+    r"\b(Operation|RoundTrip|Claim|Settlement|StoredSchedule|Shard|\w*Bindings|Driver|Renewer|Definition|EncodedCall|UniqueField|Listener)\b"
 )
 
 # Members that other modules of Penstock use, by the name of the member or of its class and it.
@@ -47,8 +47,8 @@ INTERNAL = {
     "Task.record_start", "Task.result_ttl", "Task.shard", "Task.unique", "Task.waiting", "Unique.replaces",
     "Job.keeps_no_result", "Queue.check_shards", "ErrorReports.enqueue", "ErrorReports.execute",
     "ErrorReports.finished", "JobFields.filter",
-    # of messages and files
-    "Follow.fetch", "Follow.settle", "Mail.marked",
+    # of locks, messages and files
+    "Leader.elected", "DeadMessage.read", "Follow.fetch", "Follow.settle", "Mail.marked",
     # of counting
     "word",
 }  # fmt: skip

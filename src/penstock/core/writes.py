@@ -67,6 +67,7 @@ class Writes:
         return self._write("SET", key, value, *(() if ttl is None else ("PX", _milliseconds("set", "ttl", ttl))))
 
     def delete(self, *keys: str) -> Self:
+        """Delete keys of any type. One that does not exist changes nothing."""
         for key in keys:
             self._write("DEL", key)
         return self
@@ -80,9 +81,11 @@ class Writes:
         return self._write("INCRBY", key, _whole("incrby", by))
 
     def hset(self, key: str, field: Value, value: Value) -> Self:
+        """Set a field of a hash."""
         return self._write("HSET", key, field, value)
 
     def hdel(self, key: str, *fields: Value) -> Self:
+        """Delete fields of a hash; the hash goes with its last field."""
         return self._write("HDEL", key, *fields, least=1)
 
     def hincrby(self, key: str, field: Value, by: int = 1) -> Self:
@@ -90,24 +93,31 @@ class Writes:
         return self._write("HINCRBY", key, field, _whole("hincrby", by))
 
     def zadd(self, key: str, member: Value, score: Number) -> Self:
+        """Add a member to a sorted set, or give it another score."""
         return self._write("ZADD", key, _number("zadd", score), member)
 
     def zincrby(self, key: str, member: Value, by: Number = 1) -> Self:
+        """Add to the score of a member. One that is not in the sorted set counts as 0."""
         return self._write("ZINCRBY", key, _number("zincrby", by), member)
 
     def zrem(self, key: str, *members: Value) -> Self:
+        """Remove members of a sorted set."""
         return self._write("ZREM", key, *members, least=1)
 
     def sadd(self, key: str, *members: Value) -> Self:
+        """Add members to a set."""
         return self._write("SADD", key, *members, least=1)
 
     def srem(self, key: str, *members: Value) -> Self:
+        """Remove members of a set."""
         return self._write("SREM", key, *members, least=1)
 
     def lpush(self, key: str, *values: Value) -> Self:
+        """Put values at the front of a list, one after another, so that the last one is first."""
         return self._write("LPUSH", key, *values, least=1)
 
     def rpush(self, key: str, *values: Value) -> Self:
+        """Put values at the end of a list, in their order."""
         return self._write("RPUSH", key, *values, least=1)
 
     def _write(self, command: str, key: str, *args: Value, least: int = 0) -> Self:

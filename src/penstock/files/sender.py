@@ -88,6 +88,7 @@ class Sent:
 
     @property
     def bytes(self) -> int:
+        """The size of the files that were sent, together."""
         return sum(file.size for file in self.files)
 
 

@@ -116,10 +116,11 @@ class QueueMetrics:
         self._searched_at = -NAMES_KEPT
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # so that a registry can add this collector without a query
+        """Nothing, so that a registry can add this collector without a round trip."""
+        return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Three round trips for each queue, four if it has thousands of tenants."""
+        """The metrics of the queues. Three round trips for each, four if it has thousands of tenants."""
         up = GaugeMetricFamily("penstock_up", "Whether the server answered")
         try:
             families = self._families()
@@ -198,10 +199,11 @@ class OutboxMetrics:
         self._outbox = outbox
 
     def describe(self) -> Iterable[Metric]:
+        """Nothing, so that a registry can add this collector without a query."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """One query."""
+        """The metrics of the outbox. One query of the database."""
         up = GaugeMetricFamily("penstock_outbox_up", "Whether the database answered")
         try:
             found = self._outbox.backlog()

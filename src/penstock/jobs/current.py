@@ -91,6 +91,7 @@ class CurrentJob(RecordView):
 
     @property
     def queue(self) -> str:
+        """The name of its queue; in a queue with shards that of its shard, such as `mail~1`."""
         return self._run.queue
 
     @property

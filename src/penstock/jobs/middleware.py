@@ -76,10 +76,12 @@ class JobDraft:
 
     @property
     def tenant(self) -> str:
+        """The tenant of the job; "" if its call named none."""
         return self._record.tenant
 
     @property
     def priority(self) -> int:
+        """0 is most urgent, 9 least."""
         return self._record.priority
 
     @property

@@ -359,7 +359,11 @@ class Queue(QueueSettings, QueueLimits):
 
     @verb
     def remove(self) -> Operation[None]:
-        """Delete the queue, which has to be empty, with its settings; see `remove_queue`. Two round trips a shard."""
+        """Delete the queue with its settings, history and kept results. The next call begins a new one.
+
+        Raises PenstockError, with counts, and deletes nothing if it is not empty: no job in any state, no schedule,
+        nothing in its outbox, no live worker. Two round trips; with shards, for each.
+        """
         from penstock.jobs.removal import remove_queue
 
         return remove_queue(self.shards)

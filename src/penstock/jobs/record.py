@@ -365,14 +365,17 @@ class RecordView:
 
     @property
     def tenant(self) -> str:
+        """The tenant of the job; "" if its call named none."""
         return self._record.tenant
 
     @property
     def priority(self) -> int:
+        """0 is most urgent, 9 least."""
         return self._record.priority
 
     @property
     def tags(self) -> tuple[str, ...]:
+        """The tags of its task and of its call."""
         return self._record.tags
 
     @property
@@ -397,6 +400,7 @@ class RecordView:
 
     @property
     def enqueued(self) -> float:
+        """When the server accepted the job."""
         return self._record.enqueued / 1000
 
     @property
@@ -406,6 +410,7 @@ class RecordView:
 
     @property
     def expires(self) -> float | None:
+        """The time until which the job may start; None: it may start at any time."""
         return self._record.expires / 1000 or None
 
 

@@ -21,7 +21,7 @@ class Status(StrEnum):
     RUNNING    it is claimed
     COMPLETED  its task returned
     DEAD       it failed for good: it is a dead letter, which can be requeued
-    CANCELLED  it was cancelled or purged before it ran
+    CANCELLED  it was cancelled, before it ran or while it ran, or purged
     EXPIRED    its `expires` passed before it was started
     DROPPED    its task raised Drop
     UNKNOWN    it was never enqueued here, or it ended longer ago than its `result_ttl`

@@ -105,6 +105,7 @@ class Task(Generic[P, R]):
 
     @property
     def name(self) -> str:
+        """The name by which the server and the workers know the task."""
         return self.definition.name
 
     @property

@@ -42,6 +42,7 @@ class Leadership(Lease):
 
     @property
     def term(self) -> int:
+        """A number that is higher for each later leader: a store that checks it refuses earlier leaders."""
         return self._fence
 
     @property

@@ -33,6 +33,7 @@ class Held(Lease):
 
     @property
     def fence(self) -> int:
+        """A number that is higher for each later owner: a store that checks it refuses earlier owners."""
         return self._fence
 
     @property
@@ -42,6 +43,7 @@ class Held(Lease):
 
     @property
     def keys(self) -> tuple[str, ...]:
+        """The keys of all locks that are held together."""
         return self._source.keys
 
     def _release(self) -> Operation[None]:

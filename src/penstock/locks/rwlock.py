@@ -35,6 +35,7 @@ class Writing(Lease):
 
     @property
     def fence(self) -> int:
+        """A number that is higher for each later writer: a store that checks it refuses earlier writers."""
         return self._fence
 
 

@@ -26,6 +26,7 @@ class Permit(Lease):
 
     @property
     def permits(self) -> int:
+        """How many permits this is."""
         return self._source.bindings.request.permits
 
 

@@ -68,9 +68,11 @@ class Transaction(Writes):
     # --- conditions ---
 
     def require_exists(self, key: str) -> Self:
+        """The key exists, whatever its type."""
         return self._require("EXISTS", key, False, Clause("require_exists", key))
 
     def require_missing(self, key: str) -> Self:
+        """The key does not exist."""
         return self._require("EXISTS", key, False, Clause("require_missing", key), missing=True)
 
     def require_value(
@@ -93,6 +95,7 @@ class Transaction(Writes):
         return self._require("HGET", key, packable(field), clause)
 
     def require_no_field(self, key: str, field: Value) -> Self:
+        """The hash does not have the field, or does not exist."""
         return self._require("HEXISTS", key, packable(field), Clause("require_no_field", key, field), missing=True)
 
     def require_score(
@@ -109,6 +112,7 @@ class Transaction(Writes):
         return self._require("ZSCORE", key, packable(member), clause, equality="number")
 
     def require_no_score(self, key: str, member: Value) -> Self:
+        """The sorted set does not have the member, or does not exist."""
         return self._require("ZSCORE", key, packable(member), Clause("require_no_score", key, member), missing=True)
 
     def require_member(self, key: str, member: Value) -> Self:
@@ -116,6 +120,7 @@ class Transaction(Writes):
         return self._require("SISMEMBER", key, packable(member), Clause("require_member", key, member))
 
     def require_no_member(self, key: str, member: Value) -> Self:
+        """The set does not contain the member, or does not exist."""
         return self._require("SISMEMBER", key, packable(member), Clause("require_no_member", key, member), missing=True)
 
     def _require(

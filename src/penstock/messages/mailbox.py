@@ -86,22 +86,27 @@ class Claimed:
 
     @property
     def id(self) -> str:
+        """The position of the message, as `Message.id`."""
         return self.message.id
 
     @property
     def number(self) -> int:
+        """The number of the message in its mailbox."""
         return self.message.number
 
     @property
     def body(self) -> Any:
+        """The value that was posted. Raises SealError if this program cannot open it."""
         return self.message.body
 
     @property
     def sender(self) -> str:
+        """The `sender` of the post; "" if it named none."""
         return self.message.sender
 
     @property
     def at(self) -> float:
+        """When the server accepted the message, in seconds since 1970 by its clock."""
         return self.message.at
 
     @property

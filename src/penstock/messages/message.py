@@ -167,6 +167,7 @@ class DeadMessage:
 
     @property
     def number(self) -> int:
+        """The number of the message in its mailbox."""
         return number_of(self.id)
 
     @property
