@@ -146,17 +146,17 @@ def _class(name: str, kind: type) -> Iterator[str]:
     elif (made := _constructor(kind)) is not None:
         yield _code(name, made)
     members = list(members_of(kind))
-    if listed := "\n".join(_property(name, member) for name, member in members if isinstance(member, property)):
+    if listed := "\n".join(_property(kind, name, member) for name, member in members if isinstance(member, property)):
         yield listed
     for member_name, member in members:
         if not isinstance(member, property):
             yield from _member(name, kind, member_name, member)
 
 
-def _property(name: str, member: property) -> str:
+def _property(kind: type, name: str, member: property) -> str:
     result = inspect.signature(member.fget).return_annotation if member.fget else Signature.empty
     shown = name if result is Signature.empty else f"{name}: {_type(result)}"
-    return f"- `{shown}`: {' '.join((_doc(member) or '').split())}".rstrip(": ")
+    return f"- `{shown}`: {' '.join((doc_of(kind, name) or '').split())}".rstrip(": ")
 
 
 def _fields(kind: type) -> Iterator[str]:
@@ -242,8 +242,14 @@ def _member(owner: str, kind: type, name: str, member: Any) -> Iterator[str]:
     if not isinstance(member, (staticmethod, classmethod)):
         signature = signature.replace(parameters=list(signature.parameters.values())[1:])
     yield _code(name, signature, f"  # or await {name}.aio(…)" if hasattr(member, "_make") else "")
-    if text := markdown(_doc(member)):
+    if text := markdown(doc_of(kind, name)):
         yield text
+
+
+def doc_of(kind: type, name: str) -> str | None:
+    """The docstring of a member, or that of the member which it overrides."""
+    docs = (_doc(vars(base)[name]) for base in kind.__mro__ if name in vars(base))
+    return next(filter(None, docs), None)
 
 
 def _doc(thing: Any) -> str | None:
