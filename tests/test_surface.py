@@ -95,7 +95,7 @@ def test_all_is_what_the_module_offers(facade: ModuleType):
 
 @pytest.mark.parametrize(
     ("name", "place"),
-    [("JobNotFound", "penstock.errors"), ("Counts", "penstock.info"), ("requests_per", "penstock.counting")],
+    [("JobNotFound", "penstock.errors"), ("Counts", "penstock.info"), ("Aggregate", "penstock.counting")],
 )
 def test_an_import_from_the_wrong_module_names_the_right_one(name: str, place: str):
     with pytest.raises(ImportError, match=f"^{name} is in {place}: from {place} import {name}$"):

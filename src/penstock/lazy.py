@@ -51,8 +51,11 @@ class LazyNames:
         return value
 
     def _place_of(self, name: str) -> str | None:
-        """The other module that has this public name. One without `__all__` has errors only."""
-        for place in () if name.startswith("_") else self._others:
+        """The other module that has this class. One without `__all__` has errors only.
+
+        Python asks here for each of the package's own modules, which begin with a small letter.
+        """
+        for place in self._others if name[0].isupper() else ():
             module = import_module(place)
             found = vars(module).get(name)
             is_error = isinstance(found, type) and issubclass(found, Exception)
