@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +26,7 @@ from penstock import BadCall, ConfigurationError, Penstock
 from penstock.integrations.django import PenstockBackend, _path_in, _priority, app_of
 from penstock.testing import AppUnderTest, TemporaryServer
 from tests.integrations.django_site import tasks
+from tests.speed import scaled
 
 names = PenstockBackend._django
 Status = names.TaskResultStatus
@@ -223,6 +228,27 @@ def test_a_worker_finds_the_app_and_its_tasks():
     assert django_worker.retrying is app_of("retrying")
     with pytest.raises(AttributeError, match="set BACKEND"):
         _ = django_worker.other
+
+
+def test_a_worker_shows_each_queue_that_it_serves_and_what_to_do_without_a_task(tmp_path: Path):
+    """A call may choose any queue of the settings, so a worker serves those without a task as well."""
+    backend = {"BACKEND": "penstock.integrations.django.PenstockBackend", "QUEUES": ["default", "mail"]}
+    (tmp_path / "bare.py").write_text(f"SECRET_KEY = 'x'\nTASKS = {{'default': {backend!r}}}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "worker", "penstock.integrations.django_worker:app", "--burst"],
+        cwd=tmp_path,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "bare"},
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+        check=False,
+    )
+    assert done.returncode == 0
+    assert [line.split()[-3:] for line in done.stderr.splitlines() if re.search(r"\d\. ", line)] == [
+        ["1.", "default", "-"],
+        ["2.", "mail", "-"],
+    ]
+    assert "INSTALLED_APPS" in done.stderr
 
 
 def test_the_class_of_an_exception_is_read_from_its_traceback():

@@ -24,14 +24,15 @@ class AppOutline(NamedTuple):
     """None: it is found in the environment, as by the app itself."""
     settings: Settings
     tasks: dict[str, list[str]]
-    """The names of the tasks of each queue, in the order in which they were registered."""
+    """The names of the tasks of each queue that a worker serves by default, in its order."""
 
     shards: dict[str, int]
     """The number of shards of each queue that has several."""
 
     @classmethod
     def of(cls, app: Penstock) -> AppOutline:
-        tasks: dict[str, list[str]] = {}
+        # Also queues without a task of their own, as the settings of Django name them: a call chooses one of them.
+        tasks: dict[str, list[str]] = {queue: [] for queue in app.registry.queues()}
         for definition in app.registry:
             tasks.setdefault(definition.queue, []).append(definition.name)
         shards = {name: named for name, queue in app._queues.items() if (named := queue.shards.named) is not None}

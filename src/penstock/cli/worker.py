@@ -23,7 +23,7 @@ from penstock.config import Configuration
 from penstock.errors import ConfigurationError, PenstockError
 from penstock.settings import LogLevel, MiB, WorkerSettings
 from penstock.terminal.signals import not_ignored
-from penstock.worker.app import named_queues
+from penstock.worker.app import NAME_THE_TASKS, named_queues
 from penstock.worker.event_loop import loop_factory
 from penstock.worker.init_process import continue_in_child
 from penstock.worker.logs import LogFormat, start_logging
@@ -298,9 +298,11 @@ class _Command:
             log.info("started", extra={**facts, "queues": list(tasks), "tasks": tasks})
         else:
             print(_banner(server, f"{concurrency} jobs at a time{where}", tasks), file=sys.stderr, flush=True)
-        for queue in (name for name, known in tasks.items() if not known):
+        for queue in (name for name in tasks if name not in self.tasks):
             others = ", ".join(self.tasks) or "none"
             log.warning("queue %s has no task in this app, its jobs are handed back; the app has: %s", queue, others)
+        if self.tasks and not any(self.tasks.values()):
+            log.warning("this app has no task, so all jobs are handed back: %s", NAME_THE_TASKS)
 
 
 def describe_server(app: Penstock) -> str:

@@ -30,11 +30,17 @@ class App(Protocol):
     def queue(self, name: str) -> Queue: ...
 
 
+NAME_THE_TASKS = (
+    "name a module that imports all tasks; in Django, list each application with a module `tasks` in INSTALLED_APPS"
+)
+"""The remedy of a worker that knows no task."""
+
+
 def named_queues(app: App, settings: WorkerSettings) -> tuple[str, ...]:
     """The names of the queues that a worker serves, in order. Raises ConfigurationError if it serves no queue."""
     names = settings.queues or app.registry.queues()
     if not names:
-        raise ConfigurationError("nothing to do: no task is registered, and no queue was named")
+        raise ConfigurationError(f"nothing to do: no task is registered, and no queue was named; {NAME_THE_TASKS}")
     return tuple(dict.fromkeys(names))
 
 
