@@ -158,6 +158,7 @@ def test_each_kind_of_error_has_its_exit_code(error, code):
     ("words", "said"),
     [
         ("job output", "job output needs ID. See penstock job output --help"),
+        ("doctor keys queues", "doctor takes no further 'queues'. See penstock doctor --help"),
         ("queue weigh mail --tenant acme", "queue weigh needs --weight. See penstock queue weigh --help"),
         ("job ls --limit", "--limit needs a value. See penstock job ls --help"),
         ("job ls --limit x", "--limit x: give a whole number. See penstock job ls --help"),

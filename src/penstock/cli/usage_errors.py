@@ -6,7 +6,14 @@ import re
 from datetime import datetime
 from typing import Any, Final
 
-from cyclopts import CoercionError, CycloptsError, MissingArgumentError, UnknownCommandError, ValidationError
+from cyclopts import (
+    CoercionError,
+    CycloptsError,
+    MissingArgumentError,
+    UnknownCommandError,
+    UnusedCliTokensError,
+    ValidationError,
+)
 
 from penstock.short_names import with_short_names
 
@@ -34,6 +41,8 @@ def usage_error(error: CycloptsError) -> str:
             text = _missing(error)
         case UnknownCommandError() if (word := (error.unused_tokens or [""])[0]).removesuffix("s") in _ELSEWHERE:
             text = f"there is no command {word!r}: {_ELSEWHERE[word.removesuffix('s')]}"
+        case UnusedCliTokensError() if error.unused_tokens:
+            text = f"{' '.join(error.command_chain or ())} takes no further {error.unused_tokens[0]!r}"
         case CoercionError() if error.msg is None and error.token and error.target_type in _KINDS:
             text = f"{_name(error)} {error.token.value}: give {_KINDS[error.target_type]}"
         case CoercionError() if error.msg is not None and error.token and error.token.keyword:
