@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tests.pages import api, tables
+from tests.pages import api, search, tables
 from tests.pages.docstrings import first_sentence
 
 ROOT = Path(__file__).parents[2]
@@ -207,6 +207,7 @@ def build() -> int:
         print(COLOUR.sub("", done.stdout + done.stderr.partition("Traceback")[0]), file=sys.stderr)
         return done.returncode
     write_index_for_machines()
+    search.arrange(SITE)
     faults = broken_links(SITE, str(configuration()["site_url"]))
     for fault in faults:
         print(fault, file=sys.stderr)

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import config
 from penstock.integrations import prometheus
-from tests.pages import api, build, docstrings, tables
+from tests.pages import api, build, docstrings, search, tables
 from tests.pages.public import INTERNAL, MODULES, everything, is_field, members_of
 from tests.test_docs import PUBLIC_MODULES
 
@@ -116,6 +116,26 @@ SEARCHED = {
 def test_the_search_finds_a_page_by_the_word_of_another_library(word: str):
     page = (ROOT / "docs" / SEARCHED[word]).read_text("utf-8")
     assert word.lower() in " ".join(build.FENCE.sub("", page).lower().split())
+
+
+def test_the_search_shows_guides_first_and_knows_each_section_that_it_names():
+    for location in search.TITLES:
+        page, _, anchor = location.partition("#")
+        text = (ROOT / "docs" / f"{page.rstrip('/')}.md").read_text("utf-8")
+        headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+        assert not anchor or anchor in {re.sub(r"\W+", "-", heading.lower()) for heading in headings}
+    places = ["decisions/0001-x/", "reference/api/tasks/#retry", "reference/cli-jobs/", "howto/x/", *search.TITLES]
+    index = {"config": {"lang": ["en"]}, "items": [{"location": place, "title": "Retry"} for place in places]}
+    found = search.arranged(index)["items"]
+    assert [one["location"].partition("/")[0] for one in found if one["title"].endswith("Retry")] == [
+        "howto",
+        "reference",
+        "reference",
+    ]
+    assert found[0]["location"].startswith("guide/")
+    assert found[-1]["title"] == "API: Retry"
+    with pytest.raises(ValueError, match="do not exist: guide/"):
+        search.arranged({**index, "items": []})
 
 
 def test_the_words_of_other_libraries_lead_to_every_guide():
