@@ -60,6 +60,8 @@ def test_compose_and_kubernetes_give_the_worker_time_to_end():
     service = compose["services"]["worker"]
     assert service["stop_grace_period"] == "40s"
     assert is_understood(service["command"])
+    assert is_understood(service["healthcheck"]["test"])
+    assert all(one["restart"] == "always" for one in compose["services"].values())
     assert "noeviction" in compose["services"]["valkey"]["command"]
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]

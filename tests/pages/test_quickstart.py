@@ -95,6 +95,8 @@ def test_the_first_ten_minutes(address: str, tmp_path: Path):
         kill(workers[0])
         table, shown = reader.run("-m", "penstock", "queue", "ls"), reader.shown("penstock queue ls")
         assert table.splitlines()[0].split() == shown.splitlines()[0].split()
+        operating = Reader(ROOT / "docs" / "howto" / "operate.md", tmp_path, address).shown("penstock queue ls")
+        assert table.splitlines()[0].split() == operating.splitlines()[0].split()
         workers.append(reader.start_worker(50))
         with Penstock(address) as app:
             deadline = Deadline(60)
