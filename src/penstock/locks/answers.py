@@ -117,6 +117,7 @@ class Leader:
         return cls(owner.host, owner.pid, token, term, value, age, left)
 
     def as_owner(self) -> Owner:
+        """The leader as the other answers name an owner, for example for a table of all owners."""
         return Owner(self.host, self.pid, self.token, self.age, self.left)
 
 
