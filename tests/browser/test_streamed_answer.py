@@ -5,8 +5,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.search_box import web_example
 from tests.servers import Server
 from tests.speed import scaled
 
@@ -74,22 +73,8 @@ class CuttingProxy:
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    with Server() as server:
-        process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), "serve"],
-            env={"PENSTOCK_URL": server.address, "PYTHONPATH": ":".join(sys.path), "PORT": "0"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert process.stdout
-            found = process.stdout.readline().strip()
-            assert found, process.stderr.read() if process.stderr else ""
-            yield found
-        finally:
-            process.kill()
-            process.communicate(timeout=30)
+    with Server() as server, web_example(server, PROGRAM, "serve") as found:
+        yield found
 
 
 @pytest.fixture
