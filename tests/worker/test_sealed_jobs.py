@@ -31,8 +31,9 @@ from penstock import (
     step,
     wait_for,
 )
+from penstock.core import scripts, sections
 from penstock.errors import JobCancelled, PayloadTooLarge, SealError
-from penstock.sealing import Sealed
+from penstock.sealing import NAME, Sealed
 from tests.conftest import Do, MakeApp
 from tests.seals import MARKER, TestSeal, listening, stored
 from tests.worker.in_process import run_burst
@@ -610,3 +611,8 @@ async def test_a_damaged_sealed_payload_is_handed_back(make_app: MakeApp, raw: A
         assert "and TestSeal cannot open it" in info.reason
         await job.promote.aio()
     await job.cancel.aio()
+
+
+def test_scripts_recognise_a_sealed_text_by_the_name_that_clients_give_it():
+    constants = sections.constants("children.lua", scripts.read("jobs/children.lua"))
+    assert constants["_children"]["SEALED"] == NAME
