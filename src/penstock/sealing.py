@@ -1,6 +1,6 @@
 """Sealed bodies: a codec of the program encrypts or compresses them, last before the wire and first after it.
 
-A sealed body is a JSON object with one name, so that it may stand wherever a body may, also inside another one:
+A sealed body is a JSON object with one name, so that it can be used wherever a body can, also inside another one:
 
     {"*sealed":["2026-11","gAAAAB…"]}       the id of the key, and what the codec made of the body, in base64
 
@@ -52,7 +52,7 @@ class Sealed:
 
 
 def check_seal(seal: object) -> None:
-    """Raise ConfigurationError for an object that is no codec."""
+    """Raise ConfigurationError for an object that cannot be a codec."""
     if seal is not None and not (callable(getattr(seal, "seal", None)) and callable(getattr(seal, "open", None))):
         raise ConfigurationError(
             f"seal={seal!r:.100}: give an object with the methods seal(body) and open(sealed, key), as `Seal` says"
@@ -120,7 +120,7 @@ def open_body(body: bytes, seal: Seal | None, what: str) -> bytes:
 
 
 def opened_or_sealed(body: bytes, seal: Seal | None) -> bytes | Sealed:
-    """The body as it was before it was sealed, or what stands for it if this program cannot open it. Never raises."""
+    """The body as it was before it was sealed, or a `Sealed` if this program cannot open it. Never raises."""
     try:
         return open_body(body, seal, "the body")
     except SealError as error:

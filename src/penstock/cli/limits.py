@@ -85,7 +85,9 @@ def hold(
     open: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     where: Where = HERE,
 ) -> None:
-    """Close one key of a rate for a while: no job of it starts. For a service that is down or wants to be left alone.
+    """Close one key of a rate for a while: no job of it starts.
+
+    For a service that is down, or that asks its clients to wait.
 
     Parameters
     ----------

@@ -74,7 +74,7 @@ class CallCost:
         return [one.name for one in found]
 
     def of_call(self, value_of: Callable[[str], Any]) -> int:
-        """The units that a call costs. Raises BadCall if that is no number from 0 to a billion."""
+        """The units that a call costs. Raises BadCall unless that is a number from 0 to a billion."""
         if self._fixed is not None:
             return self._fixed
         if self._function is None:

@@ -1,6 +1,6 @@
 -- Admission: parked jobs get the places that a script has freed. limits.lua explains places.
 
-_look = { BYTES = 6000 } -- for so many bytes of a record, a script looks at one job less
+_look = { BYTES = 6000 } -- a script looks at one job less for each 6000 bytes of a record
 
 -- Admits parked jobs of the keys in which a place may be free: as many as there are places, the most urgent ones first,
 -- at most some hundred in one script, and fewer if their records are large. Call it when all other transitions of the
@@ -17,7 +17,7 @@ function admission.admit(s)
   end
 end
 
--- How many looks a job uses up that has a record of so many bytes.
+-- How many looks a job uses up whose record has this many bytes.
 --- (bytes: int) -> int
 function admission.looks(bytes)
   return 1 + math.floor(bytes / _look.BYTES)

@@ -22,7 +22,7 @@ class AwaitedResult:
 
 
 RESULTS: Final = "*results"
-"""The name that scripts give to arrived results, beside the arguments of the call: pairs of a place and a result."""
+"""The name under which scripts add arrived results to the arguments of a call: pairs of an index and a result."""
 
 RESULT: Any = AwaitedResult()
 """As an argument: the result of the job before; after a group or `after=[…]`, the list of their results."""
@@ -36,16 +36,16 @@ def stands_for_results(value: Any) -> bool:
 
 
 def with_results(
-    places_of_results: Mapping[str, int | list[int]], given: Mapping[str, msgspec.Raw], by_place: Mapping[int, Any]
+    indexes_of_results: Mapping[str, int | list[int]], given: Mapping[str, msgspec.Raw], by_index: Mapping[int, Any]
 ) -> bytes:
     """The arguments of a job that waited for others, with their results in place."""
     arguments: dict[str, Any] = dict(given)
     missing = msgspec.Raw(b"null")
-    for name, places in places_of_results.items():
-        if isinstance(places, int):
-            arguments[name] = by_place.get(places, missing)
+    for name, indexes in indexes_of_results.items():
+        if isinstance(indexes, int):
+            arguments[name] = by_index.get(indexes, missing)
             continue
-        is_range = len(places) == 2 and places[1] < 0
-        chosen = range(places[0], places[0] - places[1]) if is_range else places
-        arguments[name] = [by_place.get(place, missing) for place in chosen]
+        is_range = len(indexes) == 2 and indexes[1] < 0
+        chosen = range(indexes[0], indexes[0] - indexes[1]) if is_range else indexes
+        arguments[name] = [by_index.get(index, missing) for index in chosen]
     return msgspec.json.encode(arguments)

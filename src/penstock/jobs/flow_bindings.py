@@ -58,10 +58,10 @@ class Predecessor(NamedTuple):
         return cls(entry[1 : 1 + size].decode(), entry[1 + size :].decode(errors="replace"), stored, total)
 
 
-def far_edge(number: int, place: int, *, policy: bytes, wants: bool, queue: str, dependent: str) -> bytes:
+def far_edge(number: int, index: int, *, policy: bytes, wants: bool, queue: str, dependent: str) -> bytes:
     """An edge that leads to a dependent of another queue (see `flow.lua`)."""
     named = policy + (b"w" if wants else b"-") + queue.encode()
-    return number.to_bytes(6) + place.to_bytes(4) + bytes([len(named)]) + named + dependent.encode()
+    return number.to_bytes(6) + index.to_bytes(4) + bytes([len(named)]) + named + dependent.encode()
 
 
 class FlowBindings:

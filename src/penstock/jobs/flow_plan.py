@@ -125,7 +125,7 @@ class FlowJob:
     def waits(self) -> bool:
         return bool(self.predecessors or self.waiting.after)
 
-    def give_place(self, job_id: str) -> None:
+    def give_index(self, job_id: str) -> None:
         """Note the index of a job that this one waits for. Call it in the order of the rows."""
         self.indexes[job_id] = len(self.indexes)
 
@@ -283,7 +283,7 @@ class Plan:
                 (one,) = node.dependents if len(node.dependents) == 1 else (node,)
                 is_near = one is not node and one.shard.name == node.shard.name
                 if is_near:
-                    one.give_place(node.id)
+                    one.give_index(node.id)
                 found.append((node, one.key if is_near else ""))
         return found
 
@@ -294,7 +294,7 @@ class Plan:
             for one in before:
                 if one.shard.name != node.shard.name:
                     node.number = node.number or 1 + secrets.randbits(47)
-                    node.give_place(one.id)
+                    node.give_index(one.id)
                     rows.append((node.shard, FlowRow("far", one.key, one.shard.name.encode(), node.key)))
         return rows
 
@@ -307,7 +307,7 @@ class Plan:
                     if node.waits or len(node.dependents) > 1:
                         rows.append((node.shard, FlowRow(verb + ">", node.key, b"", one.far_edge(node.id))))
                 elif len(node.dependents) > 1:
-                    one.give_place(node.id)
+                    one.give_index(node.id)
                     rows.append((node.shard, FlowRow(verb, node.key, b"", one.key)))
             for job in node.waiting.after:
                 if job.id == node.id:
@@ -315,7 +315,7 @@ class Plan:
                 if job.shard.name != node.shard.name:
                     rows.append((job.shard, FlowRow("after>", job.key, b"", node.far_edge(job.id))))
                 else:
-                    node.give_place(job.id)
+                    node.give_index(job.id)
                     rows.append((job.shard, FlowRow("after", job.key, b"", node.key)))
         return rows
 
@@ -328,7 +328,7 @@ class Plan:
                 if only is not None and only.shard.name != node.shard.name:
                     row = row._replace(verb="job>", dependent=only.far_edge(node.id))
                 elif only is not None:
-                    only.give_place(node.id)
+                    only.give_index(node.id)
                     row = row._replace(dependent=only.key)
                 rows.append((node.shard, row))
         return rows
@@ -364,8 +364,8 @@ def _open(node: FlowJob, dependent: str) -> FlowRow:
     packed = msgspec.msgpack.encode(fields)
     if len(packed) > _LARGEST_SECTION:
         raise BadCall(
-            f"{call.task.name}(): the call of on_failure and the places of results have {len(packed):,} bytes, at most "
-            f"{_LARGEST_SECTION:,} fit: pass less to that call, or put a call between"
+            f"{call.task.name}(): the call of on_failure and the indexes of results have {len(packed):,} bytes, at "
+            f"most {_LARGEST_SECTION:,} fit: pass less to that call, or put a call between"
         )
     sections = read_sections(start[POWERS_AT], call.powers)[0] | {AFTER_OTHERS: packed}
     verb = f"open{policy_of(waiting).decode()}{'w' if call.wanted else '-'}{node.number or ''}"

@@ -22,9 +22,9 @@
 --                          called
 --
 -- In a rate only jobs that were admitted and have not started use places; the claim takes units from the bucket. A job
--- uses as many as it costs. The first of the parked jobs waits until so many units are free, and no other one overtakes
--- it. If it costs more than the rate can have at a time, it waits for a full bucket and still takes its whole cost, so
--- that it does not block its key for ever. What happens to the places of a job when its run ends:
+-- uses as many as it costs. The first of the parked jobs waits until that many units are free, and no other one
+-- overtakes it. If it costs more than the rate can have at a time, it waits for a full bucket and still takes its whole
+-- cost, so that it does not block its key for ever. What happens to the places of a job when its run ends:
 --
 --                             concurrency                                      rate
 --   taken back, handed back   kept                                             passed again, at the front

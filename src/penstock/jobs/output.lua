@@ -43,7 +43,7 @@ _output = {
   OVERHEAD = 128, FREED = 1000, READ = 262144, BLOCKS = 1000, TTL = 604800000, GRACE = 60000,
 }
 
-_place = { ID = 1, FIELDS = 2, ABOUT = 2, CHUNKS = 4 } -- in an entry, and in its fields
+_item = { ID = 1, FIELDS = 2, ABOUT = 2, CHUNKS = 4 } -- in an entry, and in its fields
 
 -- The state of an output, as its last block has it.
 --- (key: str) -> table
@@ -52,8 +52,8 @@ function output.load(key)
   if not top then
     return { number = 0, began = "", attempt = 0, claim = 0, last = 0, ended = 0, freed = 0, begun = 0 }
   end
-  local number, began = string.match(top[_place.ID], "^(%d+)-(%d+)$")
-  local its = block.fields(top[_place.FIELDS][_place.ABOUT])
+  local number, began = string.match(top[_item.ID], "^(%d+)-(%d+)$")
+  local its = block.fields(top[_item.FIELDS][_item.ABOUT])
   return {
     number = tonumber(number), began = began, attempt = its.attempt, claim = its.claim, last = its.last,
     ended = its.ended, freed = its.freed, begun = its.begun,
@@ -102,8 +102,8 @@ function output.free(s, log, key, top, ended)
     if #some == 0 then break end
     for i = 1, #some do
       if ended - log.begun <= output.KEPT_BYTES and top - log.freed <= output.KEPT_CHUNKS then break end
-      log.freed, n = tonumber(string.match(some[i][_place.ID], "^%d+")), n + 1
-      log.begun = block.ended(some[i][_place.FIELDS][_place.ABOUT])
+      log.freed, n = tonumber(string.match(some[i][_item.ID], "^%d+")), n + 1
+      log.begun = block.ended(some[i][_item.FIELDS][_item.ABOUT])
     end
   end
   s.output_freed = n
@@ -165,11 +165,11 @@ function script.read_output(base, meta, given, id, number, began, address, regis
     local some = redis.call("XRANGE", key, number + 1, "+", "COUNT", 10)
     if #some == 0 then break end
     for i = 1, #some do
-      local fields = some[i][_place.FIELDS]
+      local fields = some[i][_item.FIELDS]
       if room <= 0 then break end
-      number, room = tonumber(string.match(some[i][_place.ID], "^%d+")), room - #fields[_place.CHUNKS]
+      number, room = tonumber(string.match(some[i][_item.ID], "^%d+")), room - #fields[_item.CHUNKS]
       local at = #reply
-      reply[at + 1], reply[at + 2], reply[at + 3] = some[i][_place.ID], fields[_place.ABOUT], fields[_place.CHUNKS]
+      reply[at + 1], reply[at + 2], reply[at + 3] = some[i][_item.ID], fields[_item.ABOUT], fields[_item.CHUNKS]
     end
   end
   return reply

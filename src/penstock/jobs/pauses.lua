@@ -123,7 +123,7 @@ function pauses.forget(s, scope)
   s.scopes[scope], s.row[_row.PAUSES] = false, s.row[_row.PAUSES] - 1
 end
 
--- Pauses or resumes a scope. `by`: who does it. Returns 1; 0 if nothing changed; -1 if too many scopes are paused.
+-- Pauses or resumes a scope. `by`: its author. Returns 1; 0 if nothing changed; -1 if too many scopes are paused.
 --- keys: base meta
 --- args: given: int, scope: str, on: int, by: str
 --- flags: allow-oom

@@ -324,7 +324,7 @@ class Record(msgspec.Struct, eq=False, gc=False):
         return found
 
     @property
-    def places_of_results(self) -> dict[str, int | list[int]]:
+    def indexes_of_results(self) -> dict[str, int | list[int]]:
         """Which arguments get which results of the jobs that this one waited for (see `awaited.py`)."""
         return msgspec.msgpack.decode(self.sections[AFTER_OTHERS]).get("i", {}) if self.waits_for_others else {}
 

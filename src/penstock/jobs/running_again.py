@@ -98,7 +98,7 @@ def draft_again(kept: Record, job_id: str, *, in_shards: bool) -> bytes:
     found = kept.sections
     sections: dict[int, bytes] = {power: found[power] for power in _KEPT_POWERS if power in found}
     if kept.state == WAITING:
-        if kept.places_of_results:
+        if kept.indexes_of_results:
             raise CannotRunAgain(
                 f"job {job_id} ended before the jobs had completed whose results are among its arguments: "
                 "enqueue the call anew"

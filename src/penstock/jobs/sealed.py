@@ -59,7 +59,7 @@ def open_call(record: Record, payload: bytes, seal: Seal | None) -> tuple[bytes,
         return sent, sent
     if sealed is not None:
         given = msgspec.json.decode(sent, type=dict[str, msgspec.Raw])
-    return sent, with_results(record.places_of_results, given, _opened(arrived, seal, what))
+    return sent, with_results(record.indexes_of_results, given, _opened(arrived, seal, what))
 
 
 def _object(name: str, value: msgspec.Raw) -> bytes:
@@ -67,7 +67,7 @@ def _object(name: str, value: msgspec.Raw) -> bytes:
 
 
 def _opened(arrived: msgspec.Raw, seal: Seal | None, what: str) -> Mapping[int, msgspec.Raw]:
-    """The results of other jobs, by their places."""
+    """The results of other jobs, by their indexes."""
     results = msgspec.json.decode(arrived, type=list[tuple[int, msgspec.Raw]])
     where = f"a result of another job, for {what},"
-    return {place: msgspec.Raw(sealing.open_body(bytes(one), seal, where)) for place, one in results}
+    return {index: msgspec.Raw(sealing.open_body(bytes(one), seal, where)) for index, one in results}

@@ -132,7 +132,7 @@ def _publish(shards: ShardMap) -> Operation[None]:
 
 
 def _divide_bound(shards: ShardMap, number: int) -> Operation[None]:
-    """Give all of `number` shards their part of the bound, before the table says that there are so many."""
+    """Give all of `number` shards their part of the bound, before the table has that number."""
     its = yield from shrink_parts(shards, number)
     if its is not None:
         jobs, per_tenant = its

@@ -177,7 +177,8 @@ class Task(Generic[P, R]):
 
         after       a job, or several: the new job starts when they have completed
         on_failure  what happens if one of them fails. "stop": the new job is cancelled; while the failed one is a dead
-                    letter, it is only blocked. "continue": it starts nevertheless. A call: it becomes that call
+                    letter, it is only blocked. "continue": the new job starts nevertheless. A call: the new job runs
+                    that call instead
         """
         waiting, chosen = None, dict[str, Any](options)
         if "after" in options or "on_failure" in options:

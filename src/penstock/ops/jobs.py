@@ -47,7 +47,7 @@ SEARCHED_AT_ONCE = 20_000
 """How many jobs a search examines before it returns what it has found: twenty round trips."""
 
 
-class _Place(msgspec.Struct, array_like=True, frozen=True):
+class _SearchPosition(msgspec.Struct, array_like=True, frozen=True):
     """Where a search continues.
 
     queue, cursor  after the page of this queue with this cursor; None: at the beginning of the queue
@@ -147,8 +147,8 @@ class JobQuestioner(Questioner):
         and one for each queue that is left and for each of its shards. Raises PenstockError for a queue that was never
         used.
         """
-        place = _Place() if cursor is None else read_cursor(cursor, _Place)
-        if place is None:
+        begun = _SearchPosition() if cursor is None else read_cursor(cursor, _SearchPosition)
+        if begun is None:
             raise ConfigurationError(f"cursor {shown(cursor)}: give the cursor that an earlier search has returned")
         if queue is None:
             names = yield from queue_names(self._prefix)
@@ -159,16 +159,18 @@ class JobQuestioner(Questioner):
         groups: dict[str, list[str]] = {}  # the shards of a queue are merged if their jobs have ended
         for name in sorted(names):
             groups.setdefault(name if chosen.ended is None else whole_name(name), []).append(name)
-        names = [name for name in groups if name >= place.queue]
-        at, examined, of = place.cursor, place.examined, place.of
+        names = [name for name in groups if name >= begun.queue]
+        at, examined, of = begun.cursor, begun.examined, begun.of
         for position, name in enumerate(names):
             while True:
                 jobs = Jobs([self._shard(one) for one in groups[name]], chosen)
                 page: JobPage = yield from jobs.page_operation(max(1, limit - len(found)), at)
                 found, at, examined = found + page.jobs, page.cursor, examined + page.examined
                 later = names[position + 1 :]
-                if (at is not None or later) and (len(found) >= limit or examined - place.examined >= most):
-                    following = _Place(name, at, examined, of) if at else _Place(later[0], None, examined, of + page.of)
+                if (at is not None or later) and (len(found) >= limit or examined - begun.examined >= most):
+                    following = _SearchPosition(later[0], None, examined, of + page.of)
+                    if at:
+                        following = _SearchPosition(name, at, examined, of)
                     left = yield from self._count_jobs(later, wanted.get("state"))
                     return JobPage(found, cursor_text(following), examined, max(examined, of + page.of + left))
                 if at is None:

@@ -74,7 +74,7 @@ class TaskQuestioner(Questioner):
     ) -> Operation[TaskReport]:
         """The tasks of one queue, or of all.
 
-        since  only jobs that ended at most so many seconds ago
+        since  only jobs that ended at most this many seconds ago
         most   read about this many rows, the latest of each queue
 
         One round trip for each shard and each 2500 rows. Without `queue` also one for each 1000 keys of the server.

@@ -96,7 +96,7 @@ inbox = Table(
     "penstock_inbox",
     tables,
     Column("job", String(400), primary_key=True),
-    Column("enqueued", BigInteger, primary_key=True),  # server ms: an id of one's own may be used again
+    Column("enqueued", BigInteger, primary_key=True),  # server ms: an id that the program chose may be used again
     Column("name", String(200), primary_key=True, server_default=""),
     Column("result", LargeBinary),
     Column("created", BigInteger, nullable=False, server_default=now_ms()),

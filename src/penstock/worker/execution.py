@@ -94,7 +94,7 @@ class Execution:
             return self._dead_letter(claim, describe(error))
 
     def _cannot_read(self, claim: Claim) -> Settlement | None:
-        """Hand back a job that is no call, or that has a power that this release does not know."""
+        """Hand back a job that is a bare value, or that has a power that this release does not know."""
         if not claim.record.is_call:
             return self._unknown(claim, "a bare value, not a call of a task")
         if not claim.record.is_understood:

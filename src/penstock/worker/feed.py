@@ -243,12 +243,12 @@ class Feed:
         for at most 1 MiB of such records, results and staged effects, or a single larger one.
         """
         size, most = 0, MOST_NOTES if self.notes else MAX_SETTLEMENTS  # a job is not settled before its notes are sent
-        for place, settlement in enumerate(self.to_settle[:most]):
+        for position, settlement in enumerate(self.to_settle[:most]):
             size += len(settlement.data) + settlement.weight
             if settlement.ending and (claim := self.held.get(settlement.token)) is not None:
                 size += len(claim.record.body)
-            if size > MiB and place:
-                return place
+            if size > MiB and position:
+                return position
         return most
 
     def answered(self, turn: TurnReply, sent_at: float) -> list[Claim]:

@@ -89,7 +89,7 @@ class TurnOrder:
         """
         ordered = []
         for feeds in self._groups.values():
-            ordered += [(feed, place == 0) for place, feed in enumerate(feeds)]
+            ordered += [(feed, position == 0) for position, feed in enumerate(feeds)]
             if len(feeds) > 1:
                 feeds.append(feeds.pop(0))
         return ordered
