@@ -61,8 +61,11 @@ class FailoverServers(ABC):
     def is_on_victim(self, key: str) -> bool: ...
 
     def name(self, key_of: Callable[[str], str], stem: str = "n") -> str:
-        """A name for which the key `key_of(name)` is stored on the victim. `stem`: the first part of the name."""
-        names = (f"{stem}{number or ''}" for number in itertools.count())
+        """A name for which the key `key_of(name)` is stored on the victim. `stem`: the first part of the name.
+
+        Names of different stems differ: with `n1` and `n14`, a number alone could make two of them equal.
+        """
+        names = (f"{stem}-{number}" for number in itertools.count())
         return next(name for name in names if self.is_on_victim(key_of(name)))
 
     @abstractmethod

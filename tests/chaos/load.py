@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias
 
 from penstock import Item, LeaseLost, NotDurable, Penstock, PenstockError, ServerError
-from penstock.errors import BarrierBroken, ChannelError
+from penstock.errors import BarrierBroken, ChannelError, NewBeginning
 from penstock.jobs.job_list import JobSummary
 from penstock.jobs.queue import Queue
 from penstock.messages.message import number_of
@@ -85,6 +85,8 @@ class Work(ABC):
         self.done = Counter[str]()
         self.done_at: dict[str, list[float]] = {}
         """Part -> when it has done something, by `time.monotonic()`."""
+        self.new_beginnings: list[str] = []
+        """What was said of logs that began again: the server has lost what it had answered."""
         self.events: list[Event] = []
         self.answered: dict[Any, float] = {}
         """What the server accepted -> when."""
@@ -109,6 +111,8 @@ class Work(ABC):
                 yield from part()
                 self.done[name] += 1
                 self.done_at.setdefault(name, []).append(time.monotonic())
+            except NewBeginning as error:
+                self.new_beginnings.append(str(error))
             except (TimeoutError, LeaseLost, BarrierBroken, ServerError, ChannelError):
                 pass
             yield self.pause
@@ -638,6 +642,8 @@ class Load:
     def violations(self, upto: float = math.inf) -> list[str]:
         """What the work shows that must not happen. `upto`: later answers may be lost."""
         found = [f"{one.kind}: {text}" for one in self.work for text in one.violations(upto)]
+        if upto == math.inf:  # else a log may have fallen back behind what its reader has
+            found += [f"{one.kind}: {text}" for one in self.work for text in one.new_beginnings]
         return self._errors + found
 
     def gaps(self, at: float) -> dict[str, float]:

@@ -16,7 +16,7 @@ import pytest
 
 from penstock import LeaseLost, NotDurable, Penstock, Settings
 from tests.chaos import groups
-from tests.chaos.load import LEASE, WORK, WorkerWork
+from tests.chaos.load import WORK, WorkerWork
 from tests.chaos.load import Load as LoadOfAll
 from tests.clusters import FailoverServers, ReplicatedCluster, SentinelServers
 from tests.servers import Server, eventually
@@ -131,6 +131,9 @@ def test_no_lock_has_two_sure_owners(servers: FailoverServers):
 
 TRIES = 10 if "PENSTOCK_STORM_SECONDS" in os.environ else 1
 
+LEASE = 3.0
+"""Seconds. Also of a receiver of files, which has the lease of the app."""
+
 SLOW = {
     *("latch.meet", "latch.meet_too", "barrier.meet", "barrier.meet_too", "election.observe"),
     "worker.enqueue_durably",
@@ -176,7 +179,7 @@ def worker_of(servers: FailoverServers, prefix: str, queue: str) -> Iterator[Non
 @pytest.mark.parametrize("attempt", range(TRIES))
 def test_every_component_continues_and_keeps_its_promises(servers: FailoverServers, attempt: int):
     prefix = f"p{os.urandom(3).hex()}"
-    with Penstock(servers.address, prefix=prefix, settings=Settings(give_up_after=60, lease=3)) as app:
+    with Penstock(servers.address, prefix=prefix, settings=Settings(give_up_after=60, lease=LEASE)) as app:
         load = LoadOfAll(app, name=servers.name, kinds=(*WORK, WorkerWork))
         jobs = load.work[-1]
         assert isinstance(jobs, WorkerWork)
