@@ -67,15 +67,28 @@ function row.wrong_format(format)
     string.format("PENSTOCKFORMAT %s, this Penstock reads %d: %s", tostring(format), record.FORMAT, advice))
 end
 
+-- Reads what a few commands can tell of a queue whose row was deleted: so delayed jobs become due, ticks are offered,
+-- and jobs of dead workers are taken back. `penstock doctor` finds the rest.
+--- (r: table)
+--- uses: base
+--- seldom
+function row.recover(r)
+  for key, field in pairs({ delayed = _row.NEXT_DUE, leases = _row.NEXT_LEASE, ticks = _row.NEXT_TICK }) do
+    r[field] = tonumber(redis.call("ZRANGE", base .. key, 0, 0, "WITHSCORES")[2]) or 0
+  end
+  r[_row.RUNNING] = redis.call("HLEN", base .. "owners") - redis.call("HEXISTS", base .. "owners", "")
+end
+
 -- Reads the row into `s`. Returns an error if the queue has another format than this code.
 --- (s: table) -> error | nil
---- uses: meta
+--- uses: base meta
 function row.load(s)
   local packed = redis.call("HGET", meta, "row")
   if not packed then
     s.row = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, false }
     s.next_history, s.entered = 0, 0
     s.packed = cmsgpack.pack(record.FORMAT, 0, s.row, 0, 0)
+    if redis.call("EXISTS", base .. "jobs") == 1 then row.recover(s.row) end
     local first = redis.call("HGET", meta, "format") -- where the first format stored its number
     return first and row.wrong_format(first) or nil
   end
@@ -85,7 +98,7 @@ function row.load(s)
 end
 
 -- The frame of a script that reads what does not depend on waiting jobs: it refuses a queue of another format.
---- uses: meta
+--- uses: base meta
 function frame.format()
   local newer = row.load({})
   if newer then return newer end
