@@ -8,6 +8,8 @@ and `model_validate`.
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -44,6 +46,9 @@ _decoder = msgspec.json.Decoder()
 _TEXTS = frozenset({str})
 _SIMPLE = frozenset({str, int, float, bool, type(None)})
 """Types whose values contain no others. Most values, and most arguments of calls, have these."""
+
+_LONGEST_ZEROS = 30
+"""So many zeros of a decimal number are written out."""
 
 
 def _refuse_non_finite(value: Any) -> None:
@@ -129,8 +134,46 @@ def _too_large(data: bytes, limit: int, what: str, *, when: str = "") -> Payload
 
 
 def canonical(value: Any, *, what: str) -> bytes:
-    """Like `encode`, but with the same bytes for equal values: keys of objects and members of sets are sorted."""
+    """Like `encode`, but with the same bytes for equal values: keys of objects and members of sets are sorted, and each
+    value is `in_one_form`."""
+    if type(value) not in _SIMPLE:
+        try:
+            value = in_one_form(_plain(value))
+        except (TypeError, ValueError, NotImplementedError, OverflowError, RecursionError) as error:
+            raise BadCall(f"{what}: {error}") from error
     return _encoded(_canonical_encoder, value, what)
+
+
+def _plain(value: Any) -> Any:
+    """The values of which JSON is made; moments and decimal numbers are left as they are."""
+    return msgspec.to_builtins(
+        value, builtin_types=(datetime, Decimal), str_keys=True, enc_hook=_encode_canonical, order="deterministic"
+    )
+
+
+def in_one_form(value: Any) -> Any:
+    """The same form of equal values: a moment in UTC, a decimal number without zeros at its end; also in dicts and
+    lists."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC) if value.tzinfo is not None else value
+    if isinstance(value, Decimal):
+        return _without_zeros(value) if value.is_finite() else value
+    if isinstance(value, dict):
+        return {key: in_one_form(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [*map(in_one_form, value)]
+    return value
+
+
+def _without_zeros(number: Decimal) -> Decimal:
+    """An equal number without zeros at its end; 0 for -0."""
+    sign, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    if not number:
+        return Decimal(0)
+    left = len("".join(map(str, digits)).rstrip("0"))
+    short = Decimal((sign, digits[:left], exponent + len(digits) - left))
+    return Decimal(f"{short:f}") if abs(exponent) <= _LONGEST_ZEROS else short  # 100, and not 1E+2
 
 
 def _encoded(encoder: msgspec.json.Encoder, value: Any, what: str) -> bytes:

@@ -7,11 +7,13 @@ writing and reading. This module never imports pydantic: a program that has a mo
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import sys
 import types
 import typing
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
 
@@ -50,12 +52,14 @@ def dump(model: Any) -> Any:
 
 
 def canonical(model: Any) -> Any:
-    """Like `dump`, but equal models give equal values: the members of sets are sorted."""
+    """Like `dump`, but equal models give equal values: the members of sets are sorted, and moments are in UTC."""
     return _sorted(model.model_dump(round_trip=True, by_alias=False), dump(model))
 
 
 def _sorted(value: Any, written: Any) -> Any:
-    """`written` with the members of sorted sets. `value`: what was written."""
+    """`written` with the members of sorted sets, and moments in UTC. `value`: what was written."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC)
     if isinstance(value, set | frozenset):
         return sorted(written, key=msgspec.json.encode)
     if isinstance(value, dict) and isinstance(written, dict):
@@ -119,17 +123,20 @@ def _read_by_pydantic(annotation: Any, flags: Mapping[str, bool]) -> UnionOfMode
 
 def load(kind: Any, data: str | bytes) -> Any:
     """A model from the JSON of its fields. Raises pydantic's ValidationError, a ValueError."""
-    if isinstance(kind, UnionOfModels):
-        return kind.adapter.validate_json(data, **kind.flags)
-    return kind.model_validate_json(data, **_flags(kind))
+    try:
+        if isinstance(kind, UnionOfModels):
+            return kind.adapter.validate_json(data, **kind.flags)
+        return kind.model_validate_json(data, **_flags(kind))
+    except RuntimeError as error:  # pydantic cannot make objects of a class in it: the class is abstract or unfinished
+        if isinstance(error, RecursionError):
+            raise
+        raise ValueError(f"pydantic cannot read {kind.__qualname__}: {str(error).splitlines()[0]}") from error
 
 
 @lru_cache(1)
 def _flags(kind: Any) -> dict[str, bool]:
     """How pydantic reads fields by name. Before its release 2.11 only the model itself could allow that."""
-    from inspect import signature
-
-    return _FLAGS if "by_name" in signature(kind.model_validate_json).parameters else {}
+    return _FLAGS if "by_name" in inspect.signature(kind.model_validate_json).parameters else {}
 
 
 def _first_difference(given: Any, read: Any) -> str | None:
@@ -151,6 +158,60 @@ def _is_same(one: Any, other: Any) -> bool:
     if type(one) is type(other) and "__eq__" not in {name for kind in type(one).__mro__[:-1] for name in vars(kind)}:
         return getattr(one, "__dict__", None) == getattr(other, "__dict__", None)
     return bool(one == other)
+
+
+def abstract_class(annotation: Any, above: tuple[Any, ...] = ()) -> str | None:
+    """The name of a class in an annotation of which no object can be made, such as pydantic's `BaseModel`; or None.
+
+    above  the models that have the annotation in a field
+    """
+    inner = [*typing.get_args(annotation)]
+    if isinstance(annotation, type) and fields_of(annotation) is not None:
+        is_base = is_model(annotation) and annotation.__module__.partition(".")[0] == "pydantic"
+        if is_base or inspect.isabstract(annotation):
+            return annotation.__qualname__
+        if is_model(annotation) and annotation not in above:
+            above = (*above, annotation)
+            inner += [field.annotation for field in annotation.model_fields.values()]  # type: ignore[attr-defined]
+    found = (abstract_class(one, above) for one in inner)
+    return next((name for name in found if name is not None), None)
+
+
+def takes_text_and_more(annotation: Any) -> bool:
+    """Whether values of an annotation may be texts, and may be something else that could have the same text."""
+    origin, members = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return takes_text_and_more(members[0])
+    if origin is typing.Literal:
+        return len({type(one) for one in members}) > 1
+    if origin in (typing.Union, types.UnionType):
+        return any(one is str or takes_text_and_more(one) for one in members) or any(
+            typing.get_origin(one) is typing.Literal for one in members
+        )
+    return annotation in (Any, object) or isinstance(annotation, typing.TypeVar)
+
+
+def is_untyped(annotation: Any) -> bool:
+    """Whether an annotation leaves the class of a value open, at any depth: `Any`, `list`, `dict[str, Any]`."""
+    bare = (object, dict, list, tuple, set, frozenset)
+    return annotation is Any or annotation in bare or any(map(is_untyped, typing.get_args(annotation)))
+
+
+def class_lost(given: Any, read: Any) -> str | None:
+    """The name of a class with fields whose object was read as a dict, at any depth; None if there is none.
+
+    given, read  as for `lost_field`
+    """
+    if isinstance(given, list | tuple) and isinstance(read, list | tuple):
+        pairs = [*zip(given, read, strict=False)]
+    elif not isinstance(read, dict):
+        return None
+    elif isinstance(given, Mapping):
+        pairs = [(value, read[name]) for name, value in given.items() if name in read]
+    else:
+        kind = type(given)
+        return kind.__qualname__ if fields_of(kind) is not None or hasattr(kind, "model_dump") else None
+    return next((found for pair in pairs if (found := class_lost(*pair)) is not None), None)
 
 
 def has_fields(annotation: Any) -> bool:

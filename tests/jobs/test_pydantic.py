@@ -1,7 +1,8 @@
 """Pydantic's models and other objects with fields arrive whole, or are refused where the call is written."""
 
 import dataclasses
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -26,7 +27,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from penstock import BadCall, ConfigurationError, Penstock, codec
+from penstock import BadCall, ConfigurationError, Penstock, codec, per_job
 from penstock.jobs.signature import Signature
 
 T = TypeVar("T")
@@ -378,3 +379,75 @@ def test_a_model_or_bytes_is_refused(function: Callable[..., Any]):
     """msgspec writes bytes in base64, and pydantic would take that text for the bytes."""
     with pytest.raises(ConfigurationError, match="cannot be read from JSON"):
         Signature("f", function).encode((First(n=1),), {}, 1000)
+
+
+# --- classes of which no object can be made, and annotations that do not name a class ---
+
+
+class AbstractModel(BaseModel, ABC):
+    @abstractmethod
+    def area(self) -> int: ...
+
+
+@dataclasses.dataclass
+class AbstractData(ABC):
+    x: int
+
+    @abstractmethod
+    def area(self) -> int: ...
+
+
+class Holds(BaseModel):
+    others: "list[Holds]"
+    inner: BaseModel
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [BaseModel, AbstractModel, AbstractData, list[BaseModel], Area | BaseModel, dict[str, AbstractModel | None], Holds],
+)
+def test_an_abstract_class_is_refused_where_the_task_is_declared(kind: Any):
+    def takes(x: Any) -> None: ...
+
+    def gives() -> Any: ...
+
+    takes.__annotations__["x"] = gives.__annotations__["return"] = kind
+    with Penstock("unix:///nowhere") as app:
+        for function, what in ((takes, "the annotation of x"), (gives, "the return annotation")):
+            with pytest.raises(ConfigurationError, match=f"{what} has .*of which no object can be made: name the"):
+                app.task(function)
+
+
+def test_an_abstract_class_in_a_text_is_refused_at_the_first_call():
+    def takes(x: "BaseModel") -> None: ...
+
+    with Penstock("unix:///nowhere") as app, pytest.raises(ConfigurationError, match="annotation of x has BaseModel"):
+        app.task(takes).call(Area(width=1))
+
+
+def test_a_worker_may_fill_a_parameter_of_an_abstract_class():
+    def made() -> Iterator[Any]:
+        yield None
+
+    def takes(x: int, one: AbstractData = per_job(made)) -> None: ...
+
+    with Penstock("unix:///nowhere") as app:
+        app.task(takes).call(1)
+
+
+def test_an_object_that_would_arrive_as_a_dict_is_reported_once(caplog: pytest.LogCaptureFixture):
+    def takes(a=None, b: Any = None, c: list = [], *d: Any, e: dict[str, Any] = {}, f: Area | None = None) -> None: ...  # noqa: B006
+
+    with Penstock("unix:///nowhere") as app:
+        task = app.task(takes)
+        for _ in range(2):
+            task.call(Area(width=1), Camel(), [Area(width=2)], {"x": [Area(width=3)]}, e={"y": Area(width=4)})
+            task.call({"a": 1}, [1], f=Area(width=5))
+    words = [record.getMessage().partition(" arrives as a dict")[0] for record in caplog.records]
+    assert words == [
+        "task takes: the Area in a",
+        "task takes: the Camel in b",
+        "task takes: the Area in c",
+        "task takes: the Area in d",
+        "task takes: the Area in e",
+    ]

@@ -4,15 +4,20 @@ import asyncio
 import os
 import subprocess
 import sys
-from typing import Any
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
 from penstock import BadCall, ConfigurationError, Job, Middleware, Penstock, Status, Unique, current
 from penstock.errors import UniqueKeyHeld
 from penstock.jobs.middleware import EnqueueContext
 from tests.conftest import Do
 from tests.everywhere import face, place  # noqa: F401 - fixtures
+from tests.speed import scaled
 from tests.worker.in_process import run_burst, running_worker
 
 
@@ -99,6 +104,76 @@ def test_the_key_of_a_set_is_the_same_in_every_process(kind: str, value: str):
         for seed in "123"
     }
     assert len(keys) == 1, keys
+
+
+async def test_text_and_numbers_make_different_keys_where_a_parameter_takes_both(app: Penstock, do: Do):
+    @app.task(queue="q", unique=Unique("{a}"))
+    async def untyped(a) -> None: ...
+
+    @app.task(queue="q", unique=Unique("{a}"))
+    async def either(a: int | str) -> None: ...
+
+    @app.task(queue="q", unique=Unique("{a}"))
+    async def optional(a: Annotated[str | None, "note"] = None) -> None: ...
+
+    @app.task(queue="q", unique=Unique("{a}"))
+    async def one_of(a: Literal[1, "1"]) -> None: ...
+
+    for task, values in (
+        (untyped, (1, "1", True, "True", None, "None", 1.0, "1.0", [1], "[1]", {"a": 1}, '{"a":1}')),
+        (either, (1, "1")),
+        (optional, (None, "None")),
+        (one_of, (1, "1")),
+    ):
+        jobs = [await do(task.enqueue, value) for value in values]
+        assert len({job.id for job in jobs}) == len(values)
+        assert [await do(task.enqueue, value) for value in values] == jobs
+    await do(app.queue("q").purge)
+
+
+@dataclass
+class Slot:
+    at: datetime
+    price: Decimal = Decimal(1)
+
+
+class SlotModel(BaseModel):
+    at: datetime
+
+
+async def test_equal_moments_and_numbers_make_one_key(app: Penstock, do: Do):
+    noon, later = datetime(2027, 3, 1, 12, tzinfo=UTC), datetime(2027, 3, 1, 12, 0, 1, tzinfo=UTC)
+    same = noon.astimezone(timezone(timedelta(hours=5, minutes=30)))
+
+    @app.task(queue="q", unique=Unique("{at}"))
+    async def plain(at: datetime) -> None: ...
+
+    @app.task(queue="q", unique=Unique("{slot}"))
+    async def nested(slot: Slot) -> None: ...
+
+    @app.task(queue="q", unique=Unique("{slot}"))
+    async def model(slot: SlotModel) -> None: ...
+
+    @app.task(queue="q", unique=Unique())
+    async def whole(slots: dict[str, list[Slot]]) -> None: ...
+
+    @app.task(queue="q", unique=Unique("{price}"))
+    async def priced(price: Decimal) -> None: ...
+
+    calls: list[tuple[Any, list[Any]]] = [
+        (plain, [noon, same, later]),
+        (nested, [Slot(noon), Slot(same, Decimal("1.00")), Slot(noon, Decimal("1.01"))]),
+        (model, [SlotModel(at=noon), SlotModel(at=same), SlotModel(at=later)]),
+        (whole, [{"a": [Slot(noon)]}, {"a": [Slot(same)]}, {"b": [Slot(noon)]}]),
+        (priced, [Decimal(100), Decimal("1E+2"), Decimal("100.001")]),
+        (priced, [Decimal("0.0"), Decimal("-0"), Decimal("1e-40")]),
+        (priced, [Decimal(10**35 + 1), Decimal(f"{10**35 + 1}.0"), Decimal(10**35 + 2)]),
+    ]
+    for task, (one, equal, other) in calls:
+        first = await do(task.enqueue, one)
+        assert await do(task.enqueue, equal) == first
+        assert await do(task.enqueue, other) != first
+    await do(app.queue("q").purge)
 
 
 async def test_a_dict_in_a_key_has_no_order(app: Penstock, do: Do):
@@ -208,13 +283,15 @@ async def test_a_job_that_reports_progress_gives_its_key_up_at_the_end(app: Pens
 
 
 async def test_a_throttled_task_is_enqueued_once_in_its_time(app: Penstock, do: Do):
-    @app.task(queue="q", unique=Unique("{user}", throttle=0.5))
+    seconds = scaled(0.5)
+
+    @app.task(queue="q", unique=Unique("{user}", throttle=seconds))
     async def greet(user: str) -> None: ...
 
     first = await do(greet.enqueue, "ada")
     await run_burst(app)
     assert await do(greet.enqueue, "ada") == first
-    await asyncio.sleep(0.55)
+    await asyncio.sleep(seconds + 0.05)
     assert await do(greet.enqueue, "ada") != first
     await do(app.queue("q").purge)
 

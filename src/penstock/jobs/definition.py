@@ -15,7 +15,7 @@ from penstock.jobs.dependencies import has_dependencies
 from penstock.jobs.middleware import MiddlewareStack
 from penstock.jobs.options import LONGEST_RESULT_TTL
 from penstock.jobs.retry import LONGEST_DELAY, Retry
-from penstock.jobs.signature import Signature
+from penstock.jobs.signature import Signature, check_classes
 
 if TYPE_CHECKING:
     from penstock.jobs.batching import Batch
@@ -63,8 +63,11 @@ class Definition:
             raise ConfigurationError(f"task {self.name}: a generator cannot be a task; return a list")
         self._check_options()
         self._check_queue()
-        if has_dependencies(self.function):
+        has_some = has_dependencies(self.function)
+        if has_some:
             self._check_dependencies()
+        dependencies = self.signature.dependencies if has_some else ()
+        check_classes(self.name, getattr(self.function, "__annotations__", {}), dependencies)
         if self.isolate and self.import_path is None:
             raise ConfigurationError(
                 f"task {self.name}: isolate=True runs it in another process, which finds it by module and name: "

@@ -1,13 +1,14 @@
 """A template that makes a key from the arguments of a call: `"{account}:{region}"`.
 
 Two calls have the same key only if they have the same values. So in a template with several fields, a value has the
-characters that separate them in the encoding of URLs: with `{a}:{b}`, the values `x:y` and `z` make `x%3Ay:z`.
+characters that separate them in the encoding of URLs: with `{a}:{b}`, the values `x:y` and `z` make `x%3Ay:z`. And two
+calls with equal values have the same key: a moment is written in UTC, and a decimal number without zeros at its end.
 """
 
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -34,8 +35,10 @@ class KeyTemplate:
     Raises ConfigurationError for any other field. `what`: the option that has the template, for the message.
     """
 
-    def __init__(self, what: str, text: str, parameters: Sequence[str]) -> None:
+    def __init__(self, what: str, text: str, parameters: Sequence[str], mixed: Collection[str] = ()) -> None:
+        """`mixed`: parameters that take text and other values, and whose text is in quotes (`Signature.mixed`)."""
         self._what = what
+        self._mixed = mixed
         self.text = text
         if not isinstance(text, str):
             raise ConfigurationError(f'{what}: key={shown(text)}: a text, such as "{{account}}"')
@@ -96,9 +99,13 @@ class KeyTemplate:
     def _text(self, field: str, value_of: Callable[[str], Any], tenant: str) -> str:
         """Equal values have equal texts in every process: the order of a set, and of a dict, is not part of them."""
         value = self._value(field, value_of, tenant)
-        if isinstance(value, list | tuple | dict | set | frozenset) or fields_of(type(value)) is not None:
+        if (
+            isinstance(value, list | tuple | dict | set | frozenset)
+            or fields_of(type(value)) is not None
+            or field in self._mixed
+        ):
             return codec.canonical(value, what=self._what).decode()
-        return str(value)
+        return str(codec.in_one_form(value))
 
     def _value(self, field: str, value_of: Callable[[str], Any], tenant: str) -> Any:
         return tenant if field == TENANT and self.uses_tenant else value_of(field)

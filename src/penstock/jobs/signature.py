@@ -10,9 +10,10 @@ enqueues the call, not later in a worker.
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,8 +23,20 @@ from penstock import codec
 from penstock.core.cached import cached_property
 from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.dependencies import check_annotation, dependencies_of
-from penstock.models import has_fields, lost_field, readable, unread_field
+from penstock.models import (
+    abstract_class,
+    class_lost,
+    has_fields,
+    is_untyped,
+    lost_field,
+    readable,
+    takes_text_and_more,
+    unread_field,
+)
 
+log = logging.getLogger("penstock.queue")
+
+_PLAIN = (str, int, float, bool, type(None))
 _WHERE = re.compile(r" - at `\$\.?(.*)`$")
 _UNKNOWN_FIELD = "Object contains unknown field"
 _Parameter = inspect.Parameter
@@ -34,6 +47,22 @@ class UnknownName(BadCall):
 
     Calls are checked where they are made. So a program of another release, whose task has it, has sent the call.
     """
+
+
+def check_classes(task: str, annotations: Mapping[str, Any], dependencies: Collection[str]) -> None:
+    """Raise ConfigurationError for a class of which no object can be made: no worker could read such an argument.
+
+    annotations   of the task; those that are still texts are ignored
+    dependencies  parameters that a worker fills
+    """
+    for name, annotation in annotations.items():
+        abstract = None if name in dependencies else abstract_class(annotation)
+        if abstract is not None:
+            what = "the return annotation" if name == "return" else f"the annotation of {name}"
+            raise ConfigurationError(
+                f"task {task}: {what} has {abstract}, a class of which no object can be made: name the class that is "
+                "passed, or a union of such classes"
+            )
 
 
 class Signature:
@@ -87,6 +116,11 @@ class Signature:
         variable = (self._var_positional, self._var_keyword)
         return [p.name for p in self._parameters if p.default is _Parameter.empty and p.name not in variable]
 
+    @cached_property
+    def mixed(self) -> frozenset[str]:
+        """The parameters that take text and also other values, so that `1` and `"1"` are two values of them."""
+        return frozenset(name for name in self.names if takes_text_and_more(self._hints.get(name, Any)))
+
     @property
     def described(self) -> tuple[Any, ...]:
         """What can be read as a call of this task. Two processes with the same parameters get the same value."""
@@ -118,6 +152,7 @@ class Signature:
             raise ConfigurationError(f"task {self._name}: an annotation cannot be resolved: {error}") from error
         for name, hint in hints.items():
             check_annotation(f"task {self._name}", name, hint)
+        check_classes(self._name, hints, self.dependencies)
         return hints
 
     @cached_property
@@ -187,7 +222,29 @@ class Signature:
         decoded = self.decode(encoded)
         if self._has_fields:
             self._refuse_lost_fields(arguments, decoded)
+        for name, value in arguments.items():
+            if name in self._untyped and not isinstance(value, _PLAIN):
+                self._warn_of_dict(name, value, decoded)
         return encoded
+
+    @cached_property
+    def _untyped(self) -> set[str]:
+        """The parameters in which an object with fields may arrive as a dict, until the user was warned of it."""
+        variable = {name: shown for shown, name in self._variable.items()}
+        names = (p.name for p in self._parameters if is_untyped(self._hints.get(p.name, Any)))
+        return {variable.get(name, name) for name in names}
+
+    def _warn_of_dict(self, name: str, value: Any, decoded: msgspec.Struct) -> None:
+        kind = class_lost(value, getattr(decoded, self._variable.get(name, name)))
+        if kind is not None:
+            self._untyped.discard(name)
+            log.warning(
+                "task %s: the %s in %s arrives as a dict, because the annotation does not name that class: name it, or "
+                "pass a dict",
+                self._name,
+                kind,
+                self._variable.get(name, name),
+            )
 
     @cached_property
     def _has_fields(self) -> bool:

@@ -159,7 +159,8 @@ class Task(Generic[P, R]):
             return None
         from penstock.jobs.unique import TaskKey
 
-        return TaskKey(self.name, self.unique, self.definition.signature.names)
+        signature = self.definition.signature
+        return TaskKey(self.name, self.unique, signature.names, signature.mixed)
 
     @cached_property
     def _tags_of_options(self) -> bytes:

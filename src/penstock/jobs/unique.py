@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Literal
 
@@ -116,14 +116,17 @@ def check_unique(task: str, unique: Unique, *, limited: bool) -> None:
 
 
 class TaskKey:
-    """Makes the key of a call. Raises ConfigurationError for a template that names no argument of the task."""
+    """Makes the key of a call. Raises ConfigurationError for a template that names no argument of the task.
 
-    def __init__(self, task: str, unique: Unique, parameters: Sequence[str]) -> None:
+    mixed  parameters that take text and other values, so that 1 and "1" are different calls
+    """
+
+    def __init__(self, task: str, unique: Unique, parameters: Sequence[str], mixed: Collection[str] = ()) -> None:
         self._task = task.translate(escapes(":"))
         self._unique = unique
         self._template: KeyTemplate | None = None
         if unique.key is not None:
-            self._template = KeyTemplate(f"task {task}: unique", unique.key, parameters)
+            self._template = KeyTemplate(f"task {task}: unique", unique.key, parameters, mixed)
             if not self._template.fields:
                 raise ConfigurationError(
                     f"task {task}: unique: the key {unique.key!r} names no argument, so all calls would be doubles: "
