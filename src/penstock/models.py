@@ -198,7 +198,7 @@ def is_untyped(annotation: Any) -> bool:
 
 
 def class_lost(given: Any, read: Any) -> str | None:
-    """The name of a class with fields whose object was read as a dict, at any depth; None if there is none.
+    """The name of a class with fields whose object was read as a dict, at any depth; None if it has no such object.
 
     given, read  as for `lost_field`
     """
