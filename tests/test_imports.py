@@ -14,9 +14,9 @@ _ALLOWED = """
     driver.address driver.connector driver.green driver.library driver.route driver.server_driver
     jobs.failures jobs.finished jobs.key_template jobs.release jobs.tags
     jobs.bindings jobs.claims jobs.constants jobs.counts jobs.dead_letters jobs.decorator jobs.definition
-    jobs.dependencies jobs.editing jobs.enqueue_reply jobs.header jobs.item jobs.job jobs.keys jobs.limit_bindings
-    jobs.middleware jobs.notes jobs.options jobs.awaited jobs.status jobs.waits jobs.queue jobs.queue_limits
-    jobs.queue_settings jobs.record jobs.registry jobs.retry jobs.sealed
+    jobs.dependencies jobs.editing jobs.effort jobs.enqueue_reply jobs.header jobs.item jobs.job jobs.keys
+    jobs.limit_bindings jobs.middleware jobs.notes jobs.options jobs.awaited jobs.status jobs.waits jobs.queue
+    jobs.queue_limits jobs.queue_settings jobs.record jobs.registry jobs.retry jobs.sealed
     jobs.shard jobs.shard_table jobs.shards jobs.signature jobs.stalls jobs.task
     locks.factory
 """

@@ -78,7 +78,7 @@ def test_many_admitted_jobs_are_parked_in_their_order(stand: Stand, worker: Fake
     assert set(stand.states(*names)) == {"p"}
     sound(stand)
     stand.advance(30)
-    claimed = [id for _ in range(4) for id in ids(worker.claim(300))]
+    claimed = [id for _ in range(12) for id in ids(worker.claim(300))]
     assert sorted(claimed) == names
     for tenant in range(3):
         mine = [id for id in claimed if int(id[1:]) % 3 == tenant]

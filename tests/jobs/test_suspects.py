@@ -310,8 +310,11 @@ def test_a_worker_with_many_jobs_is_ended_in_slices(stand: Stand):
     stand.put(*(f"j{i}" for i in range(600)))
     tokens = [claim.token for claim in FakeWorker(stand, "w").claim(600)]
     move = stand.bindings
+    assert stand.run(move.abandon("w", "loss", b"", tokens[:250], more=True)) == (500, False, None)
+    assert stand.run(move.abandon("w", "loss", b"", tokens[:250], more=True)) == (400, False, None)
     assert stand.run(move.abandon("w", "loss", b"", tokens[:250], more=True)) == (350, True, None)
-    assert stand.run(move.abandon("w", "loss", b"", tokens[250:300])) == (100, True, None)
+    assert stand.run(move.abandon("w", "loss", b"", tokens[250:300])) == (250, True, None)
+    assert [stand.run(move.abandon("w", "loss", b"", []))[0] for _ in range(2)] == [150, 50]
     assert stand.run(move.abandon("w", "loss", b"", [])) == (0, True, None)
     counts = stand.run(move.counts())
     assert (counts.ready, counts.running, counts.lost) == (600, 0, 300)

@@ -41,7 +41,7 @@ FIELDS = constants.FIELDS
 EVENTS = 2
 """A mark in the row: there may be events."""
 
-VISITS = "{ left = 128,"
+VISITS = "F.slice_within(s, 128)"
 """How many edges a script visits, as the cutter writes it into the script."""
 
 
@@ -54,7 +54,7 @@ class SmallSteps(Stand):
         self.visits = visits
 
     def raw(self, call: RoundTrip[Any]) -> Any:
-        source = call.script.source.replace(VISITS, f"{{ left = {self.visits},")
+        source = call.script.source.replace(VISITS, f"F.slice_within(s, {self.visits})")
         sha = hashlib.sha1(source.encode()).hexdigest()
         if sha not in self._loaded:
             self._loaded.add(self.client.script_load(source))

@@ -36,7 +36,7 @@ In the server:
     wake.lua              idle workers, and which of them watch the clock
     listeners.lua         the processes that wait for the result of a job
     counters.lua          counts and ages, kept up to date as jobs move
-    slice.lua             a limit on the work of one script call
+    slice.lua, effort.py  a limit on the work of one script call, and what jobs cost a script
     admission.lua         parked jobs get the places that were freed
     pauses.lua            jobs of a paused task or tenant are parked
     limit_settings.lua    the limits as an operator sees and changes them

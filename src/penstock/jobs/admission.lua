@@ -1,6 +1,7 @@
 -- Admission: parked jobs get the places that a script has freed. limits.lua explains places.
 
-_look = { BYTES = 6000 } -- a script looks at one job less for each 6000 bytes of a record
+-- A script looks at one job less for each 6000 bytes of a record. PARKED: the effort of parking a job.
+_look = { BYTES = 6000, PARKED = 2 }
 
 -- Admits parked jobs of the keys in which a place may be free: as many as there are places, the most urgent ones first,
 -- at most some hundred in one script, and fewer if their records are large. Call it when all other transitions of the
@@ -10,6 +11,7 @@ _look = { BYTES = 6000 } -- a script looks at one job less for each 6000 bytes o
 function admission.admit(s)
   if not s.places then return end
   local looks = _park.LOOKS
+  s.admits_until = slice.until_(s)
   while #s.dirty > 0 do
     local place = table.remove(s.dirty)
     place.is_dirty = nil
@@ -44,7 +46,7 @@ function admission.admit_some(s, place, looks)
   limits.push(place)
   if place.is_rate and holds.until_(s, place.key) > 0 then return holds.close(s, place, looks) end
   while #place.r[_row.LEVELS] > 0 do
-    if looks == 0 then
+    if looks == 0 or s.effort >= s.admits_until then
       limits.look_again(s, place.key, s.now)
       return 0
     end
@@ -76,6 +78,7 @@ end
 function admission.admit_entry(s, place, parked)
   local id, body = entry.id(parked), limits.parked_job(parked)
   if not body then return 0 end
+  slice.spend(s, 3)
   local was = record.fields(body)
   if was.expires > 0 and was.expires <= s.now then
     job.remove(s, id, body, ending.EXPIRED, "")
@@ -116,16 +119,18 @@ end
 --- seldom
 function admission.park_over(s, place)
   local over, looks, n = -limits.room(s, place), s.looks_over or _park.LOOKS, 0
+  local effort, until_ = s.effort, slice.until_(s)
   local all, found = over >= place.used, {}
   if over > 0 then found = all and admitted.first_ones(s, place, looks) or admitted.last_ones(s, place, looks) end
-  while n < #found and over > 0 and looks > 0 do
+  while n < #found and over > 0 and looks > 0 and effort < until_ do
     n = n + 1
     local body = record.get(admitted.id(found[n])) or ""
     local list = body ~= "" and record.limits(body) or {}
     local at = record.find_limit(list, place.key)
     if at then over = over - list[at][_limit.COST] end
-    looks = looks - admission.looks(#body)
+    looks, effort = looks - admission.looks(#body), effort + _look.PARKED + #list
   end
+  if effort >= until_ then looks = 0 end
   for i = 1, n do admission.park_again(s, place, found[all and i or n + 1 - i]) end
   s.looks_over = math.max(0, looks) -- for all keys of a script
   if over > 0 and looks <= 0 then limits.look_again(s, "!" .. place.key, s.now) end
@@ -144,6 +149,7 @@ function admission.park_again(s, place, member)
   end
   local was = record.fields(body)
   local list = record.limits(body)
+  slice.spend(s, _look.PARKED + #list)
   local at = record.find_limit(list, place.key)
   admitted.forget(s, list, was.priority, body, id)
   counters.add_ready_since(s, was.since, -1)

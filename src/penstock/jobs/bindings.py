@@ -276,9 +276,10 @@ class QueueBindings:
 
     # --- the outbox ---
 
-    def deliver(self, sender: str, entries: Sequence[bytes]) -> RoundTrip[None]:
-        """Deliver entries of the queue `sender` for this queue (see `outbox.lua`)."""
-        return self._call("deliver", (self.clock.now_ms, sender, *entries), _nothing)
+    def deliver(self, sender: str, entries: Sequence[bytes]) -> RoundTrip[int]:
+        """Deliver entries of the queue `sender` for this queue (see `outbox.lua`). Returns the number of the last one
+        that has arrived."""
+        return self._call("deliver", (self.clock.now_ms, sender, *entries), int)
 
     def delivered(self, queue: str, last: int) -> RoundTrip[list[bytes]]:
         """Remove the entries for `queue` up to the one with the number `last`. Returns the next entries."""

@@ -29,7 +29,7 @@ class _Chunk:
     refusals  notes the jobs that a bound refuses
     """
 
-    __slots__ = ("drafts", "durable", "jobs", "queue", "refusals", "shard", "tenants", "used")
+    __slots__ = ("drafts", "durable", "effort", "jobs", "queue", "refusals", "shard", "tenants", "used")
 
     def __init__(
         self, queue: Queue, shard: Shard, used: ShardSnapshot | None, durable: bool, refusals: Refusals
@@ -39,6 +39,7 @@ class _Chunk:
         self.drafts: list[tuple[str, bytes]] = []
         self.jobs: list[Job[Any]] = []
         self.tenants: set[str] = set()
+        self.effort = 0
 
     @property
     def may_be_sent_ahead(self) -> bool:
@@ -93,7 +94,8 @@ class _SentChunk:
 
 
 def enqueue_all(calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
-    """Enqueue calls of any tasks, 500 of at most 250 tenants per round trip, as the iterable yields them."""
+    """Enqueue calls of any tasks as the iterable yields them: 500 of at most 250 tenants per round trip, and fewer if
+    they have limits or unique keys."""
     check_many("enqueue_many", "calls", calls)
     jobs: list[Job[R]] = []
     refusals = Refusals()
@@ -120,7 +122,8 @@ def enqueue_all(calls: Iterable[Call[R]]) -> Operation[list[Job[R]]]:
             chunk.drafts.append((key, record))
             chunk.jobs.append(job)
             chunk.tenants.add(options.tenant)
-            if len(chunk.drafts) == CHUNK or len(chunk.tenants) == CHUNK_TENANTS:
+            chunk.effort += call.task.effort
+            if chunk.effort >= CHUNK or len(chunk.tenants) == CHUNK_TENANTS:
                 receive, sent = sent, None
                 sent = yield from chunks.pop(group).send(receive)
     except Exception:

@@ -175,7 +175,7 @@ function children.record(s, to, child, letter, text)
     "=" .. step, steps.pack(kind, s.now, its.name, _child.pack({ job = child, answer = text })),
     "", _steps.pack({ bytes = bytes + #text, awaits = wakes and 0 or awaits, waits_for = waits_for }))
   if not wakes then return end
-  s.visits = s.visits or slice.of(_flow.VISITS)
+  s.visits = s.visits or slice.within(s, _flow.VISITS)
   if not children.wake(s, parent, s.visits) then
     flow.open(s.row)
     flow.later(s, _event.WAKE, parent, "", 0)

@@ -118,7 +118,7 @@ class Child:
 def enqueue_children(steps: Steps, children: Sequence[Child]) -> Operation[None]:
     """Enqueue children of a running job: those of each shard in slices of 250, and of 1 MiB. One round trip for each.
 
-    Each limit of a child counts as one more child, because it costs the server as much.
+    A child with limits counts as several, because it costs the server as much.
 
     Raises LeaseLost, and PayloadTooLarge if the job has no room for their answers.
     """
@@ -148,8 +148,7 @@ def enqueue_children(steps: Steps, children: Sequence[Child]) -> Operation[None]
 def _slices(children: Sequence[tuple[Child, JobDraft]]) -> Iterator[Sequence[tuple[Child, JobDraft]]]:
     start = size = weight = 0
     for at, (child, draft) in enumerate(children):
-        limits = child.call.task.definition.limits
-        own_weight = 1 + (len(limits.limits) if limits else 0)
+        own_weight = child.call.task.effort
         if at > start and (weight + own_weight > CHILDREN or size + len(draft.record) > MiB):
             yield children[start:at]
             start, size, weight = at, 0, 0

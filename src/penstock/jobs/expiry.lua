@@ -64,7 +64,7 @@ end
 --- uses: base
 --- seldom
 function expiry.sweep(s)
-  local key, budget, looked = base .. "expiring", slice.of(_expiry.JOBS), {}
+  local key, budget, looked = base .. "expiring", slice.within(s, _expiry.JOBS), {}
   local due = redis.call("ZRANGE", key, "-inf", s.now, "BYSCORE", "LIMIT", 0, _expiry.JOBS)
   for i = 1, #due do
     if not slice.take(budget, redis.call("HSTRLEN", base .. "jobs", due[i])) then break end

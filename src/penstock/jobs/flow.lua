@@ -238,7 +238,7 @@ end
 --- uses: base
 function flow.arrive(s, sender, id, packed)
   flow.open(s.row)
-  s.visits, s.touched = s.visits or slice.of(_flow.VISITS), s.touched or {}
+  s.visits, s.touched = s.visits or slice.within(s, _flow.VISITS), s.touched or {}
   flow.visit(s, _arrival.edge(packed), _arrival.letter(packed), sender .. ":" .. id, _arrival.text(packed))
 end
 
@@ -397,7 +397,7 @@ end
 --- seldom
 function flow.advance(s)
   local r = s.row
-  s.visits, s.touched = s.visits or slice.of(_flow.VISITS), s.touched or {}
+  s.visits, s.touched = s.visits or slice.within(s, _flow.VISITS), s.touched or {}
   if r[_row.FLOWS] >= _flow.EVENTS then flow.resume(s, s.visits) end
   while s.events do
     local events, ids, edges = s.events, {}, {}

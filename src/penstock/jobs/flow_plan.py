@@ -14,6 +14,7 @@ from penstock.core.arguments import shown
 from penstock.core.ids import mint_id
 from penstock.core.operations import Operation
 from penstock.errors import BadCall, ConfigurationError
+from penstock.jobs import effort
 from penstock.jobs.awaited import RESULT, AwaitedResult
 from penstock.jobs.constants import AFTER_OTHERS, CONTINUE, INSTEAD, STOP
 from penstock.jobs.editing import EncodedCall
@@ -408,10 +409,11 @@ def _slices(rows: _Rows) -> Iterator[tuple[Shard, list[FlowRow]]]:
     for shard, row in rows:
         by_shard.setdefault(shard.name, (shard, []))[1].append(row)
     for shard, some in by_shard.values():
-        start, size = 0, 0
+        start = size = spent = 0
         for at, row in enumerate(some):
-            if at > start and (at - start == ROWS or size + len(row.draft) > _SLICE_BYTES):
+            cost = effort.of_draft(row.draft) if row.is_new else 1
+            if at > start and (spent + cost > ROWS or size + len(row.draft) > _SLICE_BYTES):
                 yield shard, some[start:at]
-                start, size = at, 0
-            size += len(row.draft)
+                start, size, spent = at, 0, 0
+            size, spent = size + len(row.draft), spent + cost
         yield shard, some[start:]

@@ -60,7 +60,7 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
   end
   flow.open(r)
   local set, generation, known_edges, new_edges = {}, row.mint(r, #ids), {}, {}
-  s.touched, s.visits, s.known_edges, s.new_edges = {}, slice.of(_flow.VISITS), known_edges, new_edges
+  s.touched, s.visits, s.known_edges, s.new_edges = {}, slice.within(s, _flow.VISITS), known_edges, new_edges
   if #shared > 0 then -- a new job with one dependent has no edge yet
     local edges = redis.call("HMGET", base .. "dependents", unpack(shared))
     for i = 1, #shared do known_edges[shared[i]] = edges[i] end
@@ -154,7 +154,7 @@ end
 --- flags: allow-oom
 --- frame: change
 function script.give_up_open(base, meta, given)
-  local budget = slice.of(_offer.TICKS)
+  local budget = slice.within(s, _offer.TICKS)
   local due = redis.call("ZRANGE", base .. "opened", "-inf", s.now, "BYSCORE", "LIMIT", 0, _offer.TICKS)
   local looked, missing = {}, {}
   for i = 1, #due do

@@ -164,6 +164,14 @@ function holds.set(s, key, until_)
   limits.mark(s, limits.place(s, _hold.SCOPE .. key))
 end
 
+-- Whether jobs of this name=key may have used its limit.
+--- (key: str) -> bool
+--- uses: base
+--- seldom
+function limits.is_known(key)
+  return redis.call("HEXISTS", base .. "limits", string.match(key, "^[^=]*")) == 1
+end
+
 -- Closes a key for all of its jobs, or opens it. `at`: ms from now, or a date if `is_date` is 1; 0 opens it. Returns
 -- until when it is closed, server ms; 0 if it is open now; UNKNOWN_RATE if `must_exist` is 1 and no job has used this
 -- limit; OUT_OF_RANGE if the date is past or more than a year away.

@@ -12,7 +12,7 @@
 function job.begin(given)
   local s = {
     now = clock.now(given), tenants = {}, order = {}, seconds = {}, lists = {}, suspects = {}, ready = false,
-    finished = {}, results = {}, ends = {}, budget = listeners.slice(),
+    finished = {}, results = {}, ends = {}, budget = listeners.slice(), effort = 0,
   }
   local newer = row.load(s)
   if not newer and s.row[_row.IDLE_UNTIL] == 0 then intake.empty(s) end
@@ -243,6 +243,7 @@ end
 function job.replace(s, id, drafted, generation, one)
   local body = record.get(id)
   if not body or not unique.is_replaced(body) then return end
+  slice.spend(s, 3)
   local was, expires = record.fields(body), draft.expires(drafted)
   if expires > 0 and not record.has(draft.how(drafted), draft.EXPIRES_IS_DATE) then expires = s.now + expires end
   local due = was.since
@@ -296,6 +297,7 @@ end
 --- uses: base
 function job.remove(s, id, body, letter, text)
   local was = record.fields(body)
+  slice.spend(s, s.purged and 1 or 3)
   if record.has(was.flags, flag.LIMITED) then limits.leave(s, id, body, was.state, was.flags, was.priority) end
   redis.call("HDEL", base .. "jobs", id)
   if was.expires > 0 then redis.call("ZREM", base .. "expiring", id) end
@@ -353,6 +355,7 @@ function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from
   if record.has(flags, flag.LIMITED) then
     local list = limits.of(s, body)
     local kept = limits.passed(flags)
+    slice.spend(s, 2 * (#list - kept))
     local passed, place = limits.pass(s, list, kept)
     flags = limits.with_passed(flags, passed)
     if place then
@@ -385,17 +388,19 @@ end
 function job.promote(s, limit)
   local r = s.row
   if r[_row.NEXT_DUE] == 0 or r[_row.NEXT_DUE] > s.now then return false, 0 end
-  local budget = slice.of(limit)
+  local budget = slice.within(s, limit)
   local due = redis.call("ZRANGE", base .. "delayed", "-inf", s.now, "BYSCORE", "LIMIT", 0, limit)
   due = slice.take_entries(budget, due)
-  local late = 0
+  local late, n = 0, 0
   if #due > 0 then
     local ids, set = {}, {}
     for i = 1, #due do ids[i] = entry.id(due[i]) end
     local bodies = redis.call("HMGET", base .. "jobs", unpack(ids))
     local generation = row.mint(r, #due)
-    for i = 1, #due do
+    while n < #due and (n == 0 or not slice.is_spent(budget)) do
+      local i = n + 1
       local body = bodies[i]
+      n = i
       if record.intact(body) then
         local was = record.fields(body)
         late = math.max(late, s.now - was.since)
@@ -407,12 +412,12 @@ function job.promote(s, limit)
         set[#set + 1] = record.moved(body, new_state, generation + i, was.since, flags)
       end
     end
-    redis.call("ZREM", base .. "delayed", unpack(due))
+    redis.call("ZREM", base .. "delayed", unpack(due, 1, n))
     batch.write("HSET", base .. "jobs", set)
   end
   local next_ = redis.call("ZRANGE", base .. "delayed", 0, 0, "WITHSCORES")
   r[_row.NEXT_DUE] = next_[2] and tonumber(next_[2]) or 0
-  return budget.left == 0, late
+  return budget.left == 0 or n < #due, late
 end
 
 -- Serves tenants from the most urgent level down, and stores the picked jobs as held by the incarnation. `trial`
@@ -427,7 +432,7 @@ function job.claim(s, incarnation, want, trial)
   local room = {
     want = want, look = math.max(4 * want, 64), bytes = _slice.BYTES, max_bytes = _slice.BYTES, full = false,
     now = s.now, owner = string.format("%s %d", incarnation, s.now), number = r[_row.SEQUENCE] + 1, claimed = 0,
-    reply = {}, held = {}, owners = {},
+    reply = {}, held = {}, owners = {}, s = s, effort = slice.until_(s),
     tenants = {}, sinces = {}, expired = {}, pausing = ((r[_row.PAUSES] or 0) > 0 or holds.any(s)) and s, met = {},
   }
   if trial ~= "" and r[_row.SUSPECTS] > 0 and recovery.pick_suspect(r, room) then room.want = 0 end

@@ -282,6 +282,7 @@ function lane.met_paused(room, tenant, id, body)
   if not pauses.scope(room.pausing, tenant, body, false) and not holds.meets(room.pausing, body) then return false end
   local met = room.met
   met[#met + 1], met[#met + 2] = id, body
+  slice.spend(room.s, record.has(record.flags(body), flag.LIMITED) and 5 or 3)
   if #met >= 2 * _pause.MET then room.full = true end
   return true
 end
@@ -328,6 +329,7 @@ function lane.take(r, level, n, room, now)
       id, body, expires = lane.next(cursor, lanes, room)
       if id and expires > 0 and expires <= now then
         room.expired[#room.expired + 1] = { id, body }
+        slice.spend(room.s, 8)
       elseif id then
         if not room.pausing or not lane.met_paused(room, cursor.tenant, id, body) then
           lease.collect(room, id, body, cursor.tenant)
@@ -335,6 +337,7 @@ function lane.take(r, level, n, room, now)
         served = cursor.time
         cursor.time = cursor.time + cursor.cost
       end
+      room.full = room.full or room.s.effort >= room.effort
     until not id or room.want == 0 or room.full or cursor.time >= other
     if id then
       last = last + 1

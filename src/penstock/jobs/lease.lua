@@ -70,6 +70,7 @@ function lease.collect(room, id, body, tenant)
   room.owners[at - 1], room.owners[at] = id, room.owner
   room.tenants[n], room.sinces[n] = tenant, its.since
   if its.flags >= flag.UNIQUE then room.unique = true end
+  if record.has(its.flags, flag.LIMITED) then slice.spend(room.s, 6) end
   if its.expires > 0 then
     room.timed = room.timed or {}
     room.timed[#room.timed + 1] = id

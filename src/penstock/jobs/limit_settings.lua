@@ -1,7 +1,7 @@
 -- The limits of a queue for an operator: their numbers, the keys with parked jobs, and a purge of those. limits.lua has
 -- the keys.
 
-_shown = { KEYS = 200 } -- of all limits together: each costs the server about ten commands
+_shown = { KEYS = 150 } -- of all limits together: each costs the server about ten commands
 
 -- Sets the numbers of a limit. They stay until a newer release of the code has other numbers. The script admits up to
 -- some hundred parked jobs; the next turns admit the others. Returns 0 if no job has used the limit yet.
@@ -20,15 +20,25 @@ function script.set_limit(base, meta, given, name, most, interval, burst)
   return 1
 end
 
+-- Whether the record of the first job that is parked at a rate fits into the slice `budget`.
+--- (place: table, budget: table) -> bool
+--- uses: base
+--- seldom
+function limits.fits_first(place, budget)
+  local cursor = place.is_rate and #place.r[_row.LEVELS] > 0 and limits.first(place)
+  return cursor and cursor.entries[1] and slice.take(budget, record.entry_bytes(cursor.entries[1]))
+end
+
 -- Name, numbers (MessagePack) and some of the keys of each limit that have parked jobs or are closed: { name, numbers,
 -- { key, places, jobs that it has room for, ms until a rate has room for the first one or -1, ms until it is open, jobs
--- that are parked for its hold, … }, … }. With many limits, each has fewer keys.
+-- that are parked for its hold, … }, … }. With many limits, each has fewer keys. The script reads at most 1 MiB of
+-- records to learn what the first jobs cost; behind that, a first job counts as one unit.
 --- keys: base meta
 --- args: given: int, keys: int
 --- flags: allow-oom
 --- frame: read
 function script.show_limits(base, meta, given, keys)
-  local reply, stored = {}, redis.call("HGETALL", base .. "limits")
+  local reply, stored, budget = {}, redis.call("HGETALL", base .. "limits"), slice.of(_shown.KEYS)
   keys = math.min(keys, math.max(1, math.floor(2 * _shown.KEYS / #stored)))
   local closed = redis.call("ZRANGE", base .. "holds", string.format("(%d", s.now), "+inf", "BYSCORE", "LIMIT", 0, keys)
   for i = 1, #stored, 2 do
@@ -43,7 +53,8 @@ function script.show_limits(base, meta, given, keys)
     if #found > 0 then limits.read_places(s, found) end
     for j = 1, #found do
       local place = s.places[found[j]]
-      local at, until_, n = limits.room_at(s, place, limits.needed_first(s, place)), holds.until_(s, found[j]), #page
+      local needed = limits.fits_first(place, budget) and limits.needed_first(s, place) or 1
+      local at, until_, n = limits.room_at(s, place, needed), holds.until_(s, found[j]), #page
       page[n + 1], page[n + 2] = string.sub(found[j], #name + 2), place.is_stored or ""
       page[n + 3], page[n + 4] = math.max(0, limits.room(s, place)), at and at - s.now or -1
       page[n + 5], page[n + 6] = math.max(0, until_ - s.now), holds.parked(s, found[j])
@@ -61,7 +72,7 @@ end
 --- frame: change
 function script.purge_parked(base, meta, given, tenant, all, offset, limit)
   listeners.notify_rest(s.row, s.budget)
-  local budget, done, looked = slice.of(limit), 0, 0
+  local budget, done, looked = slice.within(s, limit), 0, 0
   limits.open(s)
   s.purged, s.purged_tenant = 0, tenant
   while budget.left > 0 and looked < _park.KEYS do
@@ -72,7 +83,7 @@ function script.purge_parked(base, meta, given, tenant, all, offset, limit)
       break
     end
     local place = limits.place(s, key)
-    local entries = limits.take_tenant(place, tenant, all == 1, budget)
+    local entries = limits.take_tenant(s, place, tenant, all == 1, budget)
     for i = 1, #entries do
       local id = entry.id(entries[i])
       local body = record.get(id)

@@ -34,7 +34,7 @@
 -- `s.places` holds what a script has read, and `limits.write` stores it. `s.dirty` lists the keys in which a place may
 -- be free; `admission.admit` serves each of them once all transitions of a script are done.
 
-_park = { LOOKS = 200, KEYS = 20, MICROS = 1000, PASSED = 32, PASSED_MASK = 96, NOT_PASSED = 159 }
+_park = { LOOKS = 200, KEYS = 20, MICROS = 1000, REMOVAL = 4, PASSED = 32, PASSED_MASK = 96, NOT_PASSED = 159 }
 
 -- How many limits the job has passed.
 --- (flags: int) -> int
@@ -143,14 +143,6 @@ function limits.define(s, name, definition)
   s.definitions[name] = definition
   redis.call("HSET", base .. "limits", name, cmsgpack.pack(definition.most, definition.interval, definition.burst,
     definition.release, definition.cursor))
-end
-
--- Whether jobs of this name=key may have used its limit.
---- (key: str) -> bool
---- uses: base
---- seldom
-function limits.is_known(key)
-  return redis.call("HEXISTS", base .. "limits", string.match(key, "^[^=]*")) == 1
 end
 
 -- The stored numbers of a limit, or nil.
@@ -344,10 +336,11 @@ function limits.needed_first(s, place)
   return limits.needed(s, place, limits.cost(place, body))
 end
 
--- Takes parked entries of one tenant, or of `all`, as many as fit into the slice `budget`.
---- (place: table, tenant: str, all: bool, budget: table) -> table
+-- Takes parked entries of one tenant, or of `all`, as many as fit into the slice `budget`. What their removal will cost
+-- is spent here, because all of them have to be removed.
+--- (s: table, place: table, tenant: str, all: bool, budget: table) -> table
 --- uses: base
-function limits.take_tenant(place, tenant, all, budget)
+function limits.take_tenant(s, place, tenant, all, budget)
   local taken, queue, levels = {}, base, {}
   for i = 1, #place.r[_row.LEVELS], 3 do levels[#levels + 1] = place.r[_row.LEVELS][i] end
   base = base .. "parked:" .. place.key .. ":"
@@ -361,6 +354,7 @@ function limits.take_tenant(place, tenant, all, budget)
       for j = 1, #cursor.entries do
         if not slice.take(budget, record.entry_bytes(cursor.entries[j])) then break end
         cursor.taken, taken[#taken + 1] = j, cursor.entries[j]
+        slice.spend(s, _park.REMOVAL)
       end
       lane.close(place.r, levels[i], { cursor }, nil)
     end
@@ -398,6 +392,7 @@ end
 --- uses: base
 function limits.leave(s, id, body, was, flags, priority)
   local list, passed = record.limits(body), limits.passed(flags)
+  slice.spend(s, #list)
   if was == state.PARKED and passed == #list then return end -- parked by a pause
   limits.give_up(s, list, 0, passed, false)
   if was == state.READY then

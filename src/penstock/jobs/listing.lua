@@ -65,7 +65,7 @@ end
 --- frame: once
 function script.change_jobs(base, meta, caller, number, given, verb, jobs, ...)
   local reply, target = { 0 }, string.match(verb, "^move (.*)$")
-  for at, id, body, owner in listing.unchanged(reply, jobs) do
+  for at, id, body, owner in listing.unchanged(s, reply, jobs) do
     local dead = record.state(body) == state.DEAD
     if verb == "remove" and dead then
       job.remove(s, id, body, ending.CANCELLED, "removed from the dead letters")
@@ -95,7 +95,7 @@ end
 --- frame: once
 function script.hold_jobs(base, meta, caller, number, given, ms, jobs, ...)
   local reply = { 0 }
-  for _, id, body, owner in listing.unchanged(reply, jobs) do
+  for _, id, body, owner in listing.unchanged(s, reply, jobs) do
     local is, due = record.state(body), 0
     local stays = not record.is_plain(body) or listing.is_awaited(s, id)
     if is == state.DELAYED then due = record.since(body) end
@@ -145,7 +145,7 @@ end
 --- frame: once
 function script.requeue_jobs(base, meta, caller, number, given, jobs, ...)
   local reply = { 0 }
-  for at, id, body in listing.unchanged(reply, jobs) do
+  for at, id, body in listing.unchanged(s, reply, jobs) do
     if record.state(body) == state.DEAD and not dead_letters.requeue(s, id, body) then reply[#reply + 1] = at end
   end
   return reply
@@ -153,10 +153,10 @@ end
 
 -- Iterates over the jobs in ARGV that have not changed: position, id, record, owner or false. Counts in `reply[1]` how
 -- many it reached: it ends after a slice.
---- (reply: table, first: int) -> …
+--- (s: table, reply: table, first: int) -> …
 --- uses: base
-function listing.unchanged(reply, first)
-  local budget, i = slice.of(_page.CHANGED), first - 3
+function listing.unchanged(s, reply, first)
+  local budget, i = slice.within(s, _page.CHANGED), first - 3
   return function()
     while true do
       i = i + 3

@@ -113,6 +113,7 @@ end
 --- (s: table, sender: str, verb: str, id: str, text: str)
 --- uses: base
 function outbox.receive(s, sender, verb, id, text)
+  slice.spend(s, 2)
   if verb == "enqueue" then
     job.enqueue_now(s, id, text)
   elseif verb == outbox.EVENT then
@@ -127,7 +128,8 @@ function outbox.receive(s, sender, verb, id, text)
 end
 
 -- Receives entries that the queue `sender` has for this one, the oldest first: number, verb, id, text, … Those that it
--- has received before change nothing.
+-- has received before change nothing. Returns the number of the last one that it has received by now. The sender offers
+-- the others again, if the entries are more than one script can receive.
 --- keys: base meta
 --- args: given: int, sender: str, entries: *
 --- frame: change
@@ -143,12 +145,14 @@ function script.deliver(base, meta, given, sender, entries, ...)
   for i = entries, #ARGV, outbox.FIELDS do
     local number = tonumber(ARGV[i])
     if number > latest then
+      if latest > last and s.effort >= _slice.EFFORT then break end
       latest = number
       outbox.receive(s, sender, ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
     end
   end
   if latest > last then redis.call("HSET", base .. "inbox", sender, string.format("%d", latest)) end
   if s.touched then flow.settle_touched(s, s.visits) end
+  return latest
 end
 
 -- Removes the entries for a queue up to the number `last`, which have arrived there. Returns the next ones, as

@@ -331,7 +331,7 @@ end
 --- frame: change
 function script.abandon(base, meta, given, incarnation, verb, text, more, started, ...)
   if not redis.call("ZSCORE", base .. "leases", incarnation) then return { 0, 1, recovery.waiting(s.row, s.now) } end
-  local budget, done = slice.of(_jobs_per_call.ABANDONED), 1
+  local budget, done = slice.within(s, _jobs_per_call.ABANDONED), 1
   for i = started, #ARGV do
     if lease.held(incarnation, ARGV[i]) then
       if not slice.take(budget, redis.call("HSTRLEN", base .. "jobs", token.id(ARGV[i]))) then
@@ -343,7 +343,10 @@ function script.abandon(base, meta, given, incarnation, verb, text, more, starte
   end
   if more == 0 and done == 1 then
     local tokens = lease.some_tokens(incarnation, budget)
-    for i = 1, #tokens do job.settle(s, incarnation, "release", tokens[i], 0, "") end
+    for i = 1, #tokens do
+      if i > 1 and slice.is_spent(budget) then break end
+      job.settle(s, incarnation, "release", tokens[i], 0, "")
+    end
   end
   if #s.suspects > 0 then wake.many(s.row, s.now, #s.suspects / 2) end
   local left = lease.count(incarnation)
@@ -390,7 +393,7 @@ end
 --- frame: change
 function script.purge(base, meta, given, tenant, all, source, offset, limit)
   listeners.notify_rest(s.row, s.budget)
-  local budget = slice.of(limit)
+  local budget = slice.within(s, limit)
   s.purged, s.purged_tenant = 0, tenant
   for level = 0, 9 do
     local rotation = base .. "rotation:" .. level
@@ -405,6 +408,10 @@ function script.purge(base, meta, given, tenant, all, source, offset, limit)
   local entries = budget.left > 0 and redis.call("ZRANGE", base .. source, offset, last, "REV") or {}
   local fit = slice.take_entries(budget, entries)
   for i = 1, #fit do
+    if i > 1 and slice.is_spent(budget) then
+      budget.left = 0
+      break
+    end
     local id = entry.id(fit[i])
     local body = record.get(id)
     if not body then

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from penstock import codec
@@ -13,6 +12,7 @@ from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import BadCall, ConfigurationError
+from penstock.jobs import effort
 from penstock.jobs.constants import UNIQUE
 from penstock.jobs.counts import Counts, WorkerInfo, total_counts
 from penstock.jobs.dead_letters import DeadLetters
@@ -198,14 +198,15 @@ class Queue(QueueSettings, QueueLimits):
         jobs: Sequence[Job[Any]],
         refusals: Refusals | None = None,
     ) -> Operation[None]:
-        """Enqueue drafts, 500 in a round trip. Each of `jobs` that is a double becomes a handle on the first job.
+        """Enqueue drafts, 500 in a round trip, or fewer if they have limits or unique keys. Each of `jobs` that is a
+        double becomes a handle on the first job.
 
         Notes in `refusals` the jobs that a bound refuses; without it, raises the first refusal.
         """
-        rest, start = iter(drafts), 0
-        while chunk := list(islice(rest, CHUNK)):
-            some = jobs[start : start + CHUNK]
-            start += CHUNK
+        start = 0
+        for chunk in effort.slices(drafts, lambda one: effort.of_draft(one[1]), CHUNK):
+            some = jobs[start : start + len(chunk)]
+            start += len(chunk)
             if self.middleware.enqueue_hooks:
                 given = [
                     JobDraft(job.shard.name, *draft, self.settings.seal) for job, draft in zip(some, chunk, strict=True)

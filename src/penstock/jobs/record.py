@@ -46,7 +46,7 @@ _NAMES_SIZE: Final = 3
 POWERS_AT: Final = RECORD["powers"][0]
 """The position of the byte that has the bits of the powers."""
 
-_FLAGS_AT: Final = RECORD["flags"][0]
+FLAGS_AT: Final = RECORD["flags"][0]
 _STATE: Final = slice(RECORD["state"][0], RECORD["state"][0] + 1)
 _GENERATION: Final = slice(RECORD["generation"][0], RECORD["generation"][0] + RECORD["generation"][1])
 _ENTRY_ID: Final = ENTRY["id"][0]
@@ -189,17 +189,17 @@ class Record(msgspec.Struct, eq=False, gc=False):
 
     @property
     def flags(self) -> int:
-        return self.body[_FLAGS_AT]
+        return self.body[FLAGS_AT]
 
     @property
     def is_call(self) -> bool:
         """Whether the job is the call of a task, rather than a bare value."""
-        return bool(self.body[_FLAGS_AT] & CALL)
+        return bool(self.body[FLAGS_AT] & CALL)
 
     @property
     def is_plain_call(self) -> bool:
         """Whether the job is the call of a task, and has no power."""
-        return not self.body[POWERS_AT] and bool(self.body[_FLAGS_AT] & CALL)
+        return not self.body[POWERS_AT] and bool(self.body[FLAGS_AT] & CALL)
 
     @property
     def is_suspect(self) -> bool:
@@ -214,7 +214,7 @@ class Record(msgspec.Struct, eq=False, gc=False):
     @property
     def has_notes(self) -> bool:
         """Whether the server has stored progress or a log of the job. Of a running job, the claim says that."""
-        return bool(self.body[_FLAGS_AT] & NOTES)
+        return bool(self.body[FLAGS_AT] & NOTES)
 
     @property
     def tenant(self) -> str:

@@ -80,7 +80,7 @@ end
 function recovery.take_back(s, limit)
   local r = s.row
   if r[_row.NEXT_LEASE] == 0 or r[_row.NEXT_LEASE] > s.now then return false end
-  local budget, claims = slice.of(limit), {}
+  local budget, claims, n = slice.within(s, limit), {}, 0
   local ended = redis.call("ZRANGE", base .. "leases", "-inf", s.now, "BYSCORE", "LIMIT", 0, 8)
   for i = 1, #ended do
     local tokens = lease.some_tokens(ended[i], budget)
@@ -91,8 +91,9 @@ function recovery.take_back(s, limit)
     end
   end
   table.sort(claims, function(a, b) return a[1] < b[1] end)
-  for i = 1, #claims do
-    local token, incarnation, if_suspect, if_not, host_deaths, its = unpack(claims[i], 1, 6)
+  while n < #claims and (n == 0 or not slice.is_spent(budget)) do
+    n = n + 1
+    local token, incarnation, if_suspect, if_not, host_deaths, its = unpack(claims[n], 1, 6)
     local flags = claim.flags(lease.held(incarnation, token))
     local verb = record.has(flags, flag.SUSPECT) and if_suspect or if_not
     local why = "its worker was gone when the lease ran out"

@@ -20,9 +20,10 @@ _noted = layout { letter = "c1", notes = "Hc0", ending = "*" }
 
 _end = layout { at = "I6", id = "*" } -- in a list
 
--- LEAST: how many results one script removes at least; IDLE: how many if the worker is idle. Milliseconds between two
--- removals: PAUSE while no job runs, BUSY_PAUSE while many are overdue.
-_trim = { LEAST = 100, IDLE = 1000, PAUSE = 60000, BUSY_PAUSE = 100 }
+-- LEAST: how many results one script removes at least; IDLE: how many if the worker is idle. A script reads PIECE of
+-- them at once, and no further ones behind BYTES. Milliseconds between two removals: PAUSE while no job runs,
+-- BUSY_PAUSE while many are overdue.
+_trim = { LEAST = 100, IDLE = 1000, PIECE = 25, BYTES = 262144, PAUSE = 60000, BUSY_PAUSE = 100 }
 
 -- Collects a result. `results.write` stores it.
 --- (s: table, id: str, letter: str, text: str, ttl: int)
@@ -84,16 +85,16 @@ function results.text(kept)
   return _ended.text(kept)
 end
 
--- Removes up to `limit` results of each class whose time is over.
+-- Removes up to `limit` results whose time is over, fewer if they are large, and at least one of each class.
 --- (s: table, limit: int)
 --- uses: base
 function results.trim(s, limit)
   local r = s.row
   if r[_row.NEXT_RESULT] == 0 or r[_row.NEXT_RESULT] > s.now then return end
-  local next_ = math.huge
+  local next_, room = math.huge, { left = limit, bytes = _trim.BYTES }
   for class = 0, 47 do
     if r[_row.RESULT_CLASSES] % 2 ^ (class + 1) >= 2 ^ class then
-      local left = results.trim_class(s, class, limit)
+      local left = results.trim_class(s, class, room)
       if not left then
         r[_row.RESULT_CLASSES] = r[_row.RESULT_CLASSES] - 2 ^ class
       else
@@ -104,25 +105,34 @@ function results.trim(s, limit)
   r[_row.NEXT_RESULT] = next_ < math.huge and next_ or 0
 end
 
--- Removes up to `limit` results of one class. Returns the end of the next one; nil if the list is empty.
---- (s: table, class: int, limit: int) -> int | nil
+-- Removes the overdue results of one class, as many as `room` has left. Returns the end of the next one; nil if the
+-- list is empty.
+--- (s: table, class: int, room: table) -> int | nil
 --- uses: base
-function results.trim_class(s, class, limit)
+function results.trim_class(s, class, room)
   local key = base .. "ends:" .. class
-  local heads, ids, n = redis.call("LRANGE", key, 0, limit), {}, 0
-  while n < limit and heads[n + 1] and _end.at(heads[n + 1]) <= s.now do
+  local heads, ids, n = redis.call("LRANGE", key, 0, math.max(1, room.left)), {}, 0
+  while n < math.max(1, room.left) and heads[n + 1] and _end.at(heads[n + 1]) <= s.now do
     n = n + 1
     ids[n] = _end.id(heads[n])
   end
-  if n > 0 then
-    local kept, overdue = batch.read(base .. "results", ids), {}
-    for i = 1, n do
-      if kept[i] and _kept.ends_bytes(kept[i]) == _end.at_bytes(heads[i]) then overdue[#overdue + 1] = ids[i] end
+  local done, overdue = 0, {}
+  while done < n and (done == 0 or room.bytes > 0) do
+    local last = room.bytes > 0 and math.min(n, done + _trim.PIECE) or done + 1
+    local kept = redis.call("HMGET", base .. "results", unpack(ids, done + 1, last))
+    for i = done + 1, last do
+      local one = kept[i - done]
+      room.bytes = room.bytes - #(one or "")
+      if one and _kept.ends_bytes(one) == _end.at_bytes(heads[i]) then overdue[#overdue + 1] = ids[i] end
     end
-    batch.write("HDEL", base .. "results", overdue)
-    redis.call("LPOP", key, n)
+    done = last
   end
-  return heads[n + 1] and _end.at(heads[n + 1]) or nil
+  room.left = room.left - done
+  if done > 0 then
+    batch.write("HDEL", base .. "results", overdue)
+    redis.call("LPOP", key, done)
+  end
+  return heads[done + 1] and _end.at(heads[done + 1]) or nil
 end
 
 -- Removes `n` stored results. Each one is the oldest of its class, taken from the class whose oldest result ends first.

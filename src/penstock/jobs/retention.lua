@@ -29,7 +29,7 @@ end
 function retention.remove_dead(s, most, age)
   local over = most >= 0 and s.row[_row.DEAD] - most or 0
   local oldest = redis.call("ZRANGE", base .. "dead", 0, _retention.SLICE - 1, "WITHSCORES")
-  local budget = slice.of(_retention.SLICE)
+  local budget = slice.within(s, _retention.SLICE)
   for i = 1, #oldest, 2 do
     local too_many, id = (i + 1) / 2 <= over, oldest[i]
     if not too_many and (age < 0 or tonumber(oldest[i + 1]) > s.now - age) then break end

@@ -28,6 +28,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
       elseif is_held then
         n = n + 1
         done[n] = id
+        slice.spend(s, record.has(was.flags, flag.LIMITED) and 4 or 1)
         if was.tenant ~= before then
           if before then counters.move(s, before, _count.RUNNING, _count.NONE, of_tenant) end
           before, of_tenant = was.tenant, 0
@@ -91,6 +92,7 @@ end
 function job.settle(s, incarnation, verb, token, ms, text)
   local held = lease.held(incarnation, token)
   if not held then return false end
+  slice.spend(s, 3)
   local r, id = s.row, token.id(token)
   local body = record.get(id)
   if not body then
@@ -148,6 +150,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
   if verb == "retry" or verb == "bury" then its.attempts = its.attempts + 1 end
   if record.has(flags, flag.LIMITED) then
     local list, keep = record.limits(body), 0
+    slice.spend(s, #list)
     if not dead and not suspends then keep = limits.kept(s, list, died or verb == "release") end
     limits.give_up(s, list, keep, limits.passed(flags), true)
     flags = limits.with_passed(flags, keep)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.core.operations import Operation, Parallel, RoundTrip
 from penstock.errors import ConfigurationError
+from penstock.jobs import effort
 from penstock.jobs.enqueue_reply import becomes_double_of
 from penstock.jobs.job import Job
 from penstock.jobs.record import Record
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
     from penstock.jobs.unique import Unique
 
 _SENT_TOGETHER: Final = 250
-"""Jobs that one round trip to a shard brings while a change of shards is open."""
+"""Jobs without limits and unique keys that one round trip to a shard brings while a change of shards is open."""
 
 _PIPELINED: Final = 500
 _PIPELINED_TENANTS: Final = 250
-"""Jobs, and tenants of them, in one pipeline to a node."""
+"""Jobs without limits and unique keys, and tenants of them, in one pipeline to a node."""
 
 
 class ShardChunk(NamedTuple):
@@ -75,17 +76,19 @@ def enqueue_in_shards(
         refused: list[int] = []
         while groups:
             # One chunk of each group: if two were sent and the first had to be repeated, the second would overtake it.
-            chunks = []
-            for (shard, moving), members in groups.items():
-                some = members[:_SENT_TOGETHER]
+            chunks, sent = [], dict[tuple[Shard, bool], int]()
+            for group, members in groups.items():
+                shard, moving = group
+                some = next(effort.slices(members, lambda at: effort.of_draft(drafts[at][1]), _SENT_TOGETHER))
+                sent[group] = len(some)
                 group_drafts, group_jobs = [drafts[at] for at in some], [jobs[at] for at in some]
                 chunks.append(ShardChunk(shard, group_drafts, group_jobs, moving, refusals))
             accepted = yield from _send_chunks(shards, chunks, used, durable=durable)
             for (group, members), is_accepted in zip(list(groups.items()), accepted, strict=True):
                 if not is_accepted:  # nothing more is sent there now: a tenant's jobs keep their order
                     refused += groups.pop(group)
-                elif len(members) > _SENT_TOGETHER:
-                    groups[group] = members[_SENT_TOGETHER:]
+                elif len(members) > sent[group]:
+                    groups[group] = members[sent[group] :]
                 else:
                     del groups[group]
         left = sorted(refused)
@@ -101,9 +104,10 @@ def enqueue_chunks(shards: ShardMap, chunks: Iterable[ShardChunk], used: ShardSn
     groups = [group]
     for chunk in chunks:
         distinct = len({Record(record).tenant for _, record in chunk.drafts})
-        jobs, tenants = jobs + len(chunk.drafts), tenants + distinct
+        spends = sum(effort.of_draft(record) for _, record in chunk.drafts)
+        jobs, tenants = jobs + spends, tenants + distinct
         if group and (jobs > _PIPELINED or tenants > _PIPELINED_TENANTS):
-            group, jobs, tenants = [], len(chunk.drafts), distinct
+            group, jobs, tenants = [], spends, distinct
             groups.append(group)
         group.append(chunk)
     for group in groups:

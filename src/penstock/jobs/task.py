@@ -14,6 +14,7 @@ from penstock.core.cached import cached_property
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.errors import BadCall
+from penstock.jobs import effort
 from penstock.jobs.constants import CALL, IN_SHARDS, LIMITED, LIMITS, TAGS, UNIQUE, UNIQUE_KEY
 from penstock.jobs.definition import Definition
 from penstock.jobs.job import Job
@@ -161,6 +162,14 @@ class Task(Generic[P, R]):
 
         signature = self.definition.signature
         return TaskKey(self.name, self.unique, signature.names, signature.mixed)
+
+    @cached_property
+    def effort(self) -> int:
+        """What one of its calls costs the script that enqueues it, in ordinary jobs."""
+        limits, unique = self.definition.limits, self.unique
+        if limits is None and unique is None:
+            return 1
+        return effort.of_call(len(limits.limits) if limits else 0, unique.section("")[:1] if unique else None)
 
     @cached_property
     def _tags_of_options(self) -> bytes:

@@ -119,6 +119,7 @@ end
 --- uses: base
 --- seldom
 function unique.succeed(s, before, id, body, generation, set)
+  slice.spend(s, 5)
   cancelling.ask(before)
   flow.open(s.row)
   local open = _open_verb.pack({ word = "open", policy = flow.CONTINUE, wants = "-", number = "" })
@@ -168,6 +169,7 @@ end
 --- uses: base
 function unique.leave(s, id, body, was)
   local one = record.unique(body)
+  slice.spend(s, 2)
   if was == state.DEAD then return end
   -- A double of another task may have given a successor its own mode.
   local before = was == state.WAITING and unique.replaces(one[2]) and unique.predecessor(s, id, one)

@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 
 from penstock.app import Penstock
 from penstock.errors import PenstockError, ServerError
+from penstock.jobs import effort
 from penstock.jobs.constants import FORMAT
 from penstock.jobs.receipts import ACCEPT_CHUNK, TOO_OLD, Receipts
 from penstock.jobs.record import HEADER_SIZE
@@ -157,4 +158,4 @@ def _fault(row: OutboxRow) -> str:
 def _chunks(rows: Sequence[OutboxRow]) -> Iterable[list[OutboxRow]]:
     for _, alike in groupby(rows, key=lambda row: row.durable):
         some = list(alike)
-        yield from (some[start : start + ACCEPT_CHUNK] for start in range(0, len(some), ACCEPT_CHUNK))
+        yield from effort.slices(some, lambda row: effort.of_draft(row.record), ACCEPT_CHUNK)

@@ -8,7 +8,6 @@ from typing import Any
 
 from penstock.core.operations import Driver
 from penstock.errors import PenstockError
-from penstock.jobs.constants import FIELDS
 from penstock.jobs.shard import Shard
 
 log = logging.getLogger("penstock.worker")
@@ -46,13 +45,13 @@ class Deliveries:
 async def deliver(driver: Driver, source: Shard, target: Shard, entries: Sequence[bytes]) -> None:
     """Deliver these entries, and then all later ones for the same target.
 
-    Each hundred entries cost two round trips: one to the target, one to the source. If a round trip fails, the source
-    offers the remaining entries again after five seconds, to whichever worker takes a turn then.
+    Each hundred entries, or fewer with limits, cost two round trips: one to the target, one to the source. If a round
+    trip fails, the source offers the remaining entries again after five seconds, to whichever worker takes a turn then.
     """
     try:
         while entries:
-            await driver.aio.run(target.bindings.deliver(source.name, entries))
-            following: list[bytes] = await driver.aio.run(source.bindings.delivered(target.name, int(entries[-FIELDS])))
+            last = await driver.aio.run(target.bindings.deliver(source.name, entries))
+            following: list[bytes] = await driver.aio.run(source.bindings.delivered(target.name, last))
             entries = following
     except PenstockError as error:
         log.warning(

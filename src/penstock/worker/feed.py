@@ -13,9 +13,12 @@ from msgspec import structs
 from penstock.core.ids import mint_id
 from penstock.core.operations import RoundTrip, recheck_delay
 from penstock.errors import FormatTooNew, ServerError
+from penstock.jobs import effort
 from penstock.jobs.batching import Batch
 from penstock.jobs.claims import Claim, Registration, Settlement, TurnReply
+from penstock.jobs.constants import LIMITED
 from penstock.jobs.finished import rows_of
+from penstock.jobs.record import FLAGS_AT
 from penstock.jobs.shard import Shard
 from penstock.settings import SLEEPER_TTL_FACTOR, MiB
 from penstock.worker.emitted import PendingOutput
@@ -24,8 +27,9 @@ from penstock.worker.shared_status import QueueStatus
 
 log = logging.getLogger("penstock.worker")
 
-MAX_SETTLEMENTS = 500
-"""Settlements that one turn carries; keeps a turn below a few milliseconds of server time."""
+MAX_SETTLEMENTS = 250
+"""Completions of jobs without limits that one turn carries, and claims that it asks for; keeps a turn below a few
+milliseconds of server time."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 """Seconds between two tries to reach a server that does not answer. The pause doubles each time."""
@@ -104,6 +108,8 @@ class Feed:
         """Whether the worker claims no more jobs, and stays registered."""
         self.renewed_at = 0.0
         self._in_vain, self._last_in_vain = 0, 0.0
+        self._has_met_limits = False
+        """Whether some claimed job had limits: only then the ends of jobs are weighed."""
         self._begin_incarnation()
 
     def _begin_incarnation(self) -> None:
@@ -207,6 +213,8 @@ class Feed:
                 self._settle_after_output()
             # A wake-up may arrive before the reply. Reset this now, so that the reply does not overwrite the wake-up.
             self.wake_at = self.tick_at = math.inf
+            if self.batch is None:
+                want = min(want, MAX_SETTLEMENTS)
             self._wanted = want
             self._unanswered = self.shard.bindings.turn(
                 self.incarnation,
@@ -240,14 +248,19 @@ class Feed:
         """How many settlements the next turn carries.
 
         The server rewrites the whole record of a job that does not simply complete, so one turn carries settlements
-        for at most 1 MiB of such records, results and staged effects, or a single larger one.
+        for at most 1 MiB of such records, results and staged effects, or a single larger one; and for fewer jobs than
+        `MAX_SETTLEMENTS` if their ends cost more than those of ordinary ones.
         """
         size, most = 0, MOST_NOTES if self.notes else MAX_SETTLEMENTS  # a job is not settled before its notes are sent
+        spent = 0
         for position, settlement in enumerate(self.to_settle[:most]):
             size += len(settlement.data) + settlement.weight
-            if settlement.ending and (claim := self.held.get(settlement.token)) is not None:
-                size += len(claim.record.body)
-            if size > MiB and position:
+            is_ordinary = settlement.ending is None and not self._has_met_limits
+            if not is_ordinary and (claim := self.held.get(settlement.token)) is not None:
+                spent += effort.of_end(claim.record, is_completed=settlement.ending is None)
+                if settlement.ending:
+                    size += len(claim.record.body)
+            if (size > MiB or spent > MAX_SETTLEMENTS) and position:
                 return position
         return most
 
@@ -275,6 +288,8 @@ class Feed:
         self._sent = []
         for claim in turn.claims:
             self.held[claim.token] = claim
+            if claim.record.body[FLAGS_AT] & LIMITED:
+                self._has_met_limits = True
         self.lease_renewed(sent_at)
         self._note_in_vain(turn)
         self.untried_since = None if turn.suspect is None else sent_at - turn.suspect

@@ -1,0 +1,63 @@
+"""What jobs cost a script, in ordinary jobs, so that a round trip brings as many as a script can handle in a few ms.
+
+The scripts themselves count in the same unit where they choose the jobs (`slice.lua`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
+
+from penstock.jobs.constants import DEBOUNCE, LATEST, LIMITED, REPLACE, UNIQUE
+from penstock.jobs.record import Record
+
+T = TypeVar("T")
+
+_OF_LIMIT: Final = 2
+"""What an enqueue costs for each limit of a job."""
+
+_OF_MODE: Final = {REPLACE: 3, DEBOUNCE: 3, LATEST: 6}
+"""What it costs to look for the holder of a unique key, and perhaps to change it; 1 for the other modes."""
+
+_OF_FREED_PLACE: Final = 4
+"""What the end of a run costs for each limit: another job may get the place."""
+
+_OF_OTHER_END: Final = 5
+"""What an end of a run costs with which the job is not completed."""
+
+
+def of_call(limits: int, mode: bytes | None) -> int:
+    """What it costs to enqueue a job with so many limits, and a unique key of this mode; None: it has no key."""
+    return 1 + _OF_LIMIT * limits + (0 if mode is None else _OF_MODE.get(mode, 1))
+
+
+def of_draft(draft: bytes) -> int:
+    """What it costs to enqueue a draft."""
+    record = Record(draft)
+    if record.flags < LIMITED:
+        return 1
+    unique = record.unique if record.flags & UNIQUE else None
+    return of_call(_limits(record), None if unique is None else unique[1].encode())
+
+
+def of_end(record: Record, *, is_completed: bool) -> int:
+    """What the end of a run costs."""
+    return (1 if is_completed else _OF_OTHER_END) + _OF_FREED_PLACE * _limits(record)
+
+
+def _limits(record: Record) -> int:
+    return len(record.limits) if record.flags & LIMITED else 0
+
+
+def slices(some: Iterable[T], effort: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """Divide them, in order, into lists of at most this effort, or of one that alone costs more."""
+    taken, spent = list[T](), 0
+    for one in some:
+        cost = effort(one)
+        if taken and spent + cost > most:
+            yield taken
+            taken, spent = [], 0
+        taken.append(one)
+        spent += cost
+    if taken:
+        yield taken

@@ -1,0 +1,186 @@
+"""No script works for long, whatever its jobs have: a slice has fewer jobs if each of them costs more."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from penstock import Concurrency, Penstock, Rate, Unique
+from penstock.jobs import effort
+from penstock.jobs.durable_bindings import ChildRow, StepBindings
+from penstock.jobs.limit_bindings import LimitBindings
+from tests.conftest import commands
+from tests.jobs.stand import FakeWorker, Limits, Stand, at_most, per_second, record
+from tests.jobs.test_flow_bounds import commands as commands_of_scripts
+from tests.servers import Server
+
+MOST = 1000
+"""Commands of one script: with an ordinary job each costs the server a few microseconds."""
+
+JOBS = 200
+
+
+def limits(n: int) -> list[Limits]:
+    return [at_most(9, f"a{n}", "a"), at_most(9, f"b{n}", "b"), per_second(9, f"c{n}", "c")]
+
+
+def put(stand: Stand, **options: Any) -> list[str]:
+    """Enqueue jobs, each of which has three limits of its own, a unique key and an expiry."""
+    options.setdefault("expires", 1000)
+    drafts = [(f"j{n}", record(f"t{n}", limits=limits(n), unique=(f"u{n}", "d", 0), **options)) for n in range(JOBS)]
+    for at in range(0, JOBS, 50):
+        stand.put_drafts(drafts[at : at + 50])
+    return [name for name, _ in drafts]
+
+
+def claimed(stand: Stand, name: str = "w") -> FakeWorker:
+    put(stand)
+    worker = FakeWorker(stand, name)
+    while len(worker.claim(50)):
+        pass
+    assert stand.counts() == f"0 0 {JOBS} 0"
+    return worker
+
+
+def turns(stand: Stand, want: int = 0) -> Callable[[], Any]:
+    worker = FakeWorker(stand, "other")
+    return lambda: worker.turn(want)
+
+
+def purged(stand: Stand) -> Callable[[], Any]:
+    put(stand)
+    return lambda: stand.run(stand.bindings.purge(None, 0, 250))
+
+
+def parked(stand: Stand) -> Callable[[], Any]:
+    for n in range(JOBS):
+        stand.put(f"j{n}", tenant=f"t{n}", limits=[*limits(n)[:2], per_second(1, "z", "c")])
+    return lambda: stand.run(stand.bindings.purge_parked(None, 0, 250))
+
+
+def abandoned(stand: Stand) -> Callable[[], Any]:
+    claimed(stand)
+    return lambda: stand.run(stand.bindings.abandon("w"))
+
+
+def lost(stand: Stand) -> Callable[[], Any]:
+    claimed(stand)
+    stand.advance(60)
+    return turns(stand)
+
+
+def due(stand: Stand) -> Callable[[], Any]:
+    put(stand, delay=5)
+    stand.advance(5)
+    return turns(stand)
+
+
+def over(stand: Stand) -> Callable[[], Any]:
+    put(stand, expires=5)
+    stand.advance(5)
+    return turns(stand, 100)
+
+
+def orphaned(stand: Stand) -> Callable[[], Any]:
+    stand.put("parent")
+    worker = FakeWorker(stand, "w")
+    (claim,) = worker.claim()
+    for at in range(0, JOBS, 50):
+        rows = [ChildRow(f"{n}", "", f"c{n}", "f", record(f"t{n}", limits=limits(n))) for n in range(at, at + 50)]
+        stand.run(StepBindings(stand.bindings).run_children("w", claim.token, rows, durable=False))
+    worker.settle(claim)
+    return turns(stand)
+
+
+def admitted(stand: Stand) -> Callable[[], Any]:
+    for n in range(JOBS):
+        stand.put(f"j{n}", tenant=f"t{n}", limits=[at_most(1, "z", "a"), *limits(n)[1:]])
+    stand.run(LimitBindings(stand.bindings).set_limit("c:a", 1000, 0, 0))
+    return turns(stand)
+
+
+@pytest.mark.parametrize("prepare", [purged, parked, abandoned, lost, due, over, orphaned, admitted])
+def test_a_slice_ends_sooner_if_its_jobs_cost_more(stand: Stand, prepare: Callable[[Stand], Callable[[], Any]]):
+    act = prepare(stand)
+
+    def state() -> tuple[str, int]:
+        return stand.counts(), stand.client.hlen(stand.base + "jobs")
+
+    states, costs = [state()], list[int]()
+    while len(states) < 2 or states[-1] != states[-2]:
+        costs.append(commands_of_scripts(stand, act))
+        states.append(state())
+        assert len(costs) < JOBS
+    assert len(costs) > 2
+    assert max(costs) <= MOST, costs
+
+
+def test_a_delivery_ends_where_the_script_has_done_enough(stand: Stand):
+    entries = [
+        part
+        for n in range(100)
+        for part in (b"%d" % (n + 1), b"enqueue", b"j%d" % n, record(f"t{n}", limits=limits(n), expires=9))
+    ]
+    replies = [0]
+
+    def deliver() -> None:
+        replies.append(stand.run(stand.bindings.deliver("other", entries[4 * replies[-1] :])))
+
+    while replies[-1] < 100:
+        assert commands_of_scripts(stand, deliver) <= MOST
+        assert replies[-1] > replies[-2]
+    assert len(replies) > 3
+    assert stand.run(stand.bindings.deliver("other", entries[:40])) == 100  # a late copy
+    assert stand.counts() == "100 0 0 0"
+
+
+def test_the_limits_are_shown_without_reading_all_of_the_first_jobs(stand: Stand):
+    for n in range(60):
+        stand.put(f"a{n}", f"b{n}", limits=[per_second(1, f"k{n}")], payload=bytes(100_000))
+    shown = stand.run(LimitBindings(stand.bindings).limits(60))
+    assert len(shown[0].keys) == 60
+    read = stand.client.info("commandstats")["cmdstat_hget"]["calls"]
+    stand.run(LimitBindings(stand.bindings).limits(60))
+    assert stand.client.info("commandstats")["cmdstat_hget"]["calls"] - read < 20
+
+
+def test_few_large_results_are_removed_in_one_script(stand: Stand):
+    for at in range(5):
+        stand.put(*(f"j{at}-{n}" for n in range(20)), ttl=1)
+        worker = FakeWorker(stand, f"w{at}")
+        for claim in worker.claim(20):
+            worker.settle(claim, text='"' + "x" * 50_000 + '"')
+    stand.advance(5)
+    act, left = turns(stand), [100]
+    while left[-1]:
+        act()
+        left.append(stand.client.hlen(stand.base + "results"))
+        assert len(left) < 50
+    assert all(before - after <= 25 for before, after in pairwise(left))
+
+
+def test_a_bulk_has_fewer_jobs_with_limits_in_a_round_trip(server: Server):
+    with Penstock(server.address) as app:
+
+        @app.task(queue="q")
+        def plain(n: int) -> None: ...
+
+        @app.task(queue="q", limit=[Concurrency(9, key="{n}"), Rate(9, per=1, key="{n}")])
+        def limited(n: int) -> None: ...
+
+        @app.task(queue="q", unique=Unique("{n}", on_double="replace", running="cancel"))
+        def newest(n: int) -> None: ...
+
+        app.enqueue_many([plain.call(0)])
+        for task, calls in ((plain, 1), (limited, 5), (newest, 7)):
+            before = commands(server.client)
+            app.enqueue_many(task.call(n) for n in range(490))
+            assert commands(server.client) - before == calls
+        app.queue("q").purge()
+
+
+def test_what_a_call_and_an_end_cost():
+    drafts = [record(), record(limits=limits(1)), record(unique=("u", "l", 0)), record(unique=("u", "d", 0))]
+    assert [effort.of_draft(one) for one in drafts] == [1, 7, 7, 2]
+    assert [[*some] for some in effort.slices([3, 3, 9, 1, 1], int, 5)] == [[3], [3], [9], [1, 1]]
