@@ -168,9 +168,9 @@ class JobQuestioner(Questioner):
                 found, at, examined = found + page.jobs, page.cursor, examined + page.examined
                 later = names[position + 1 :]
                 if (at is not None or later) and (len(found) >= limit or examined - begun.examined >= most):
-                    following = _SearchPosition(later[0], None, examined, of + page.of)
-                    if at:
-                        following = _SearchPosition(name, at, examined, of)
+                    following = _SearchPosition(name, at, examined, of)
+                    if not at:
+                        following = _SearchPosition(later[0], None, examined, of + page.of)
                     left = yield from self._count_jobs(later, wanted.get("state"))
                     return JobPage(found, cursor_text(following), examined, max(examined, of + page.of + left))
                 if at is None:
