@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -85,8 +85,7 @@ class LeaseRequest:
         return _pack((token, math.ceil(self.lease * 1000), address, self.declared, 0, self.limit, self.permits))
 
 
-@dataclass(frozen=True, slots=True)
-class AcquireReply:
+class AcquireReply(msgspec.Struct, frozen=True):
     """The answer to one attempt.
 
     granted   whether the request now holds what it asked for; `fence` is then set
@@ -268,6 +267,12 @@ def _owner(token: bytes, left: int, fence: bytes | None, now: int) -> Owner:
     """The owner of a lock. Its fence is the server's time at which it acquired the lock."""
     age = None if fence is None else max(0.0, (now - int(fence)) / 1e6)
     return Owner.from_token(token.decode(errors="replace"), age, left / 1000 if left >= 0 else None)
+
+
+@lru_cache(maxsize=1024)
+def lock_bindings(names: tuple[str, ...], lease: float) -> LockBindings:
+    """The bindings of a lock. Those of the locks that a program made last are kept: it often makes the same ones."""
+    return LockBindings(names, lease)
 
 
 class SemaphoreBindings(LeaseBindings):

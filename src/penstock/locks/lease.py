@@ -154,13 +154,12 @@ class Lease(Renewable):
 
     token  unique for each acquisition
     lease  its length in seconds; each renewal starts it again
-    lost   an event that is set once the loss is known; a thread may `wait()` for it
     """
 
     def __init__(self, source: LeaseSource, token: str, packed: bytes, grant: Grant) -> None:
         self.token = token
         self.lease = source.bindings.request.lease
-        self.lost = threading.Event()
+        self._is_lost = False
         self._reserve = grant.reserve
         self.renewing = False
         self._source = source
@@ -206,6 +205,22 @@ class Lease(Renewable):
         return f"<{type(self).__name__} of {self._source.what}>"
 
     @property
+    def lost(self) -> threading.Event:
+        """An event that is set once the loss is known; a thread may `wait()` for it."""
+        # It is made at its first use, because few leases need it.
+        event: threading.Event | None = vars(self).get("_loss_event")
+        if event is None:
+            event = vars(self).setdefault("_loss_event", threading.Event())
+            if self._is_lost:  # `_set_lost` may have looked for the event before it was there
+                event.set()
+        return event
+
+    def _set_lost(self) -> None:
+        self._is_lost = True
+        if (event := vars(self).get("_loss_event")) is not None:
+            event.set()
+
+    @property
     def _driver(self) -> Driver:
         return self._source._driver
 
@@ -217,7 +232,7 @@ class Lease(Renewable):
 
         Measured by this host's monotonic clock, starting just before the request was sent.
         """
-        if self.lost.is_set() or self._released or self._pid != os.getpid():
+        if self._is_lost or self._released or self._pid != os.getpid():
             return 0.0
         return max(0.0, min(self.valid_until, self.ends_at) - now())
 
@@ -272,7 +287,7 @@ class Lease(Renewable):
         """Record the loss and report it: cancel the task, call `on_loss`. The renewer calls this in its own thread."""
         self.renewing = False
         self._loss_reason = why or self._loss_reason or "the server no longer has it"
-        self.lost.set()
+        self._set_lost()
         if self._loop is not None:
             try:
                 self._loop.call_soon_threadsafe(self._report_loss_in_loop)
@@ -405,7 +420,7 @@ class Lease(Renewable):
         if self._released or self._pid != os.getpid():  # a forked child holds nothing
             return
         self.renewing, self._releasing = False, True
-        if self.lost.is_set():
+        if self._is_lost:
             known_loss = self._error()
             self._released = True
             raise known_loss
@@ -420,7 +435,7 @@ class Lease(Renewable):
         if not reply.was_held:
             broken = None if reply.break_reason is None else _broken(reply.break_reason)
             self._loss_reason = broken or self._loss_reason or "the server no longer had it when it was released"
-            self.lost.set()
+            self._set_lost()
             loss = self._error()
         self._released = True
         if reply.more:

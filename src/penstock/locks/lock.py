@@ -11,7 +11,7 @@ from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.core.renewal import Renewer
 from penstock.errors import ConfigurationError, LeaseLost, LockTimeout
 from penstock.locks.answers import LockInfo
-from penstock.locks.bindings import LockBindings
+from penstock.locks.bindings import LockBindings, lock_bindings
 from penstock.locks.breaking import Breakable
 from penstock.locks.lease import Grant, Lease, current_context
 from penstock.locks.leased import LeasedResource
@@ -111,7 +111,7 @@ class Lock(LeasedResource[Held, LockBindings], Breakable):
             on_loss=on_loss,
             cancel_on_loss=cancel_on_loss,
         )
-        self.bindings = LockBindings(self.names, self.lease)
+        self.bindings = lock_bindings(self.names, self.lease)
         self._reentrant = reentrant
 
     @property

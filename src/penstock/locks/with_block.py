@@ -51,14 +51,22 @@ class LatestExits:
     """The exit that each thread or task looked up last, for the `__enter__` that follows."""
 
     def __init__(self) -> None:
-        self._latest = weakref.WeakValueDictionary[object, BlockExit[Any]]()
+        self._latest: dict[object, weakref.ref[BlockExit[Any]]] = {}
 
     def note(self, context: object, found: BlockExit[Any]) -> None:
-        self._latest[context] = found
+        latest = self._latest
+
+        def forget(dropped: object) -> None:
+            if latest.get(context) is dropped:
+                del latest[context]
+
+        # A WeakValueDictionary would do the same, and take a lock that is used once 2 µs more.
+        latest[context] = weakref.ref(found, forget)
 
     def give(self, context: object, held: Lease) -> bool:
         """Have the exit of this `with` statement release the lease. False if none was looked up."""
-        found = self._latest.pop(context, None)
+        reference = self._latest.pop(context, None)
+        found = None if reference is None else reference()
         if found is None or found.held is not None:
             return False
         found.held = held
