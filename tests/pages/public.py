@@ -44,8 +44,8 @@ INTERNAL = {
     "Call.draft", "Call.job", "Call.payload", "Call.powers", "Call.wanted", "Batch.declared", "Flow.enqueue_here",
     "JobDraft.record", "Options.is_due_now", "Options.is_plain", "Queue.draft", "Rate.interval", "Retention.stored",
     "Retry.applies", "Retry.left", "Retry.DEFAULT_TIMES", "Stage.pack", "Task.definition", "Task.options",
-    "Task.record_start", "Task.result_ttl", "Task.shard", "Task.unique", "Task.waiting", "Unique.replaces",
-    "Job.keeps_no_result", "Queue.check_shards", "ErrorReports.enqueue", "ErrorReports.execute",
+    "Task.effort", "Task.record_start", "Task.result_ttl", "Task.shard", "Task.unique", "Task.waiting",
+    "Unique.replaces", "Job.keeps_no_result", "Queue.check_shards", "ErrorReports.enqueue", "ErrorReports.execute",
     "ErrorReports.finished", "JobFields.filter",
     # of locks, messages and files
     "Leader.elected", "DeadMessage.read", "Follow.fetch", "Follow.settle", "Mail.marked",
