@@ -21,7 +21,7 @@ def dying(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`dying("join")`: the process dies before the script of this name is sent, or with `after=True` after that."""
 
     def arm(name: str, *, after: bool = False) -> None:
-        for engine, verb in ((app._driver.blocking, "send"), (app._driver.aio, "call")):
+        for engine, verb in ((app._driver.blocking, "call"), (app._driver.aio, "call")):
             send, several = getattr(engine, verb), engine.send_parallel
 
             async def dies(call: RoundTrip[Any], patience: float, *first: Any, send: Any = send) -> Any:
