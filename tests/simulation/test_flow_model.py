@@ -305,7 +305,7 @@ class FlowHistory:
         self.judge.now = self.stands["near"].clock.now_ms
 
     def wait(self) -> None:
-        self.advance(self.random.choice([1.0, 51.0]))
+        self.advance(self.random.choice([1.0, 51.0, -60.0]))
 
     def wait_long(self) -> None:
         self.advance(self.random.choice([LEASE + 1, OPEN_FOR / 1000]))
