@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.jobs.job import JobInfo
     from penstock.jobs.job_list import BulkProgress, JobPage, JobSummary
     from penstock.jobs.limits import KeyUsage, LimitInfo
+    from penstock.jobs.log_lines import JobLines
     from penstock.jobs.notes import JobProgress, LogLine
     from penstock.jobs.output import JobOutput, OutputPart
     from penstock.jobs.pauses import PausedScope
@@ -68,6 +69,8 @@ __all__ += ["BulkProgress", "JobPage", "JobSummary"]
 _names.are_in("penstock.jobs.job_list")
 __all__ += ["KeyUsage", "LimitInfo"]
 _names.are_in("penstock.jobs.limits")
+__all__ += ["JobLines"]
+_names.are_in("penstock.jobs.log_lines")
 __all__ += ["JobProgress", "LogLine"]
 _names.are_in("penstock.jobs.notes")
 __all__ += ["JobOutput", "OutputPart"]

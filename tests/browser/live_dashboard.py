@@ -94,6 +94,22 @@ def talk_without_end(app: Penstock) -> None:
     talk.using(id="talk").enqueue()
 
 
+def write_a_log(app: Penstock) -> None:
+    """A job that logs more than its page shows at first, and continues."""
+
+    @app.task(queue="talk")
+    async def scribe() -> None:
+        job, n = current(), 0
+        for n in range(150):
+            job.log(f"{'page' if n % 7 else NASTY} {n}")
+        while True:
+            await asyncio.sleep(0.5)
+            n += 1
+            job.log(f"page {n}")
+
+    scribe.using(id="scribe").enqueue()
+
+
 def close_a_key(app: Penstock) -> None:
     """A rate, one key of which is closed."""
 
@@ -158,7 +174,9 @@ def main() -> None:
         app.enqueue_many(charge.call("ada") for _ in range(3))
         app.enqueue_many(bill.call("ada") for _ in range(3))
         parts = [part.enqueue(n) for n in range(3)]
-        merge.using(after=parts, id="merge").enqueue([result_of(one) for one in parts])
+        merged = merge.using(after=parts, id="merge").enqueue([result_of(one) for one in parts])
+        part.using(after=merged, id="report").enqueue(9)
+        write_a_log(app)
         talk_without_end(app)
         approve.using(id="approve").enqueue(17)
         threading.Thread(target=asyncio.run, args=(at_work(),), daemon=True).start()

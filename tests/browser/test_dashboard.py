@@ -48,6 +48,7 @@ PAGES = {
     "dead/long": "Dead letters of long",
     "job/long:one": "Reason",
     "job/talk:talk": "newest",
+    "job/talk:scribe": "newest first",
     "queue/long": "50 of 203",
     "tasks": "flow",
     "jobs/odd": "completed",
@@ -151,7 +152,7 @@ def test_every_page_fits_in_chinese(page: Any, width: int):
         headings = page.locator("main h1, main .card > h2, main th").all_inner_texts()
         names = re.compile(r"[A-Za-z]{4,}")
         known = re.compile(
-            "reports|mail|bulk|tasks|flow|long|odd|talk|guild|merge|approve|part|book|invoice|rated|user"
+            "reports|mail|bulk|tasks|flow|long|odd|talk|guild|merge|approve|part|book|invoice|rated|user|scribe"
         )
         plain = [text for text in headings if names.search(text) and not known.search(text)]
         assert plain == [], to
@@ -525,10 +526,34 @@ def test_jobs_that_match_are_counted_and_then_moved_and_cancelled(page: Any):
 def test_the_job_of_a_flow_leads_to_those_it_waits_for(page: Any):
     go(page, "job/flow:merge")
     page.get_by_text("dead letters: 1").wait_for()
-    sync_api.expect(page.locator(".flow")).to_contain_text("blocked")
-    page.locator(".flow li li").filter(has_text="running").get_by_role("link", name=re.compile("^flow:")).click()
+    flow = page.locator(".card:has(h2:text('Flow'))")
+    flow.get_by_role("heading", name="Awaited by 1").wait_for()
+    sync_api.expect(flow).to_contain_text("flow:report")
+    flow.locator("li").filter(has_text="running").get_by_role("link", name=re.compile("^flow:")).click()
     page.get_by_text("part 2 began").wait_for()
+    sync_api.expect(page.locator(".flow li").first).to_contain_text("blocked")
     sync_api.expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "40")
+
+
+def test_the_log_of_a_job_is_followed_with_the_newest_line_first(page: Any):
+    go(page, "job/talk:scribe")
+    log = page.locator(".card:has(h2:text-is('Log'))")
+    log.get_by_text("live").wait_for()
+    first = log.locator("tbody tr code").first
+    number = int(first.inner_text().split()[-1])
+    sync_api.expect(first).to_have_text(re.compile(f"page ({number + 2}|{number + 3})$"), timeout=scaled(10) * 1000)
+    assert log.locator("tbody tr").count() == 20
+    log.get_by_role("button", name="earlier lines").click()
+    sync_api.expect(log.locator("tbody tr")).to_have_count(120)
+    sync_api.expect(log).to_contain_text("<img src=x")
+    log.get_by_role("button", name="earlier lines").click()
+    sync_api.expect(log.get_by_text("page 1", exact=True)).to_be_visible()
+
+
+def test_tags_are_offered_and_shown(page: Any):
+    go(page, "jobs/long?state=delayed")
+    page.locator("tbody").get_by_role("link", name="شركة الاختبار", exact=True).first.wait_for()
+    assert "شركة الاختبار" in page.locator("#known-tag option").evaluate_all("all => all.map(one => one.value)")
 
 
 def test_the_output_of_a_job_is_followed_and_read_backwards(page: Any):
@@ -668,9 +693,22 @@ def test_keys_lead_to_pages_and_to_the_search(page: Any):
     page.keyboard.press("g")
     page.keyboard.press("l")
     page.get_by_role("heading", name="Locks").first.wait_for()
-    go(page, "overview")
-    page.get_by_role("searchbox").wait_for()
-    page.keyboard.press("/")
+    page.keyboard.press("g")
+    page.keyboard.press("i")
+    page.get_by_role("searchbox", name="Complete a name in guild:9").wait_for()
+    go(page, "jobs/odd")
+    page.locator("tbody tr").nth(2).wait_for()
+    rows = "[...document.querySelectorAll('tbody tr')].findIndex(one => one.contains(document.activeElement))"
+    for key, row in (("j", 0), ("j", 1), ("j", 2), ("k", 1), ("k", 0), ("k", 0)):
+        page.keyboard.press(key)
+        assert page.evaluate(rows) == row
+    page.keyboard.press("?")
+    dialog = page.get_by_role("dialog", name="Keys")
+    sync_api.expect(dialog).to_contain_text("Directories")
+    page.keyboard.press("Escape")
+    sync_api.expect(dialog).not_to_be_visible()
+    page.keyboard.press("/")  # the field is on another page
+    page.get_by_role("searchbox", name="id").and_(page.locator(":focus")).wait_for()
     page.keyboard.type("mail:nothing")
     page.keyboard.press("Enter")
     page.get_by_role("alert").wait_for()

@@ -52,6 +52,38 @@ def test_a_tree_with_a_dead_letter_says_so(shop, last, penstock):
     assert parts[0].startswith("  dead  ")
 
 
+def test_a_tree_shows_what_waits_for_the_job(shop, last, penstock):
+    part = shop.job(json.loads(penstock("job", "tree", last.id, "--json")[1])["predecessors"][0]["id"])
+    code, out, err = penstock("job", "tree", part.id)
+    assert (code, err) == (Exit.OK, "")
+    first, heading, dependent = out.splitlines()
+    assert first.startswith("ready  ")
+    assert heading == "awaited by 1 job:"
+    assert dependent.startswith("  waiting  ")
+    assert dependent.endswith(f"{last.id}  (0 of 3 have ended)")
+    said = json.loads(penstock("job", "tree", part.id, "--json")[1])
+    assert (said["awaited_by"], [one["id"] for one in said["dependents"]]) == (1, [last.id])
+
+
+def test_a_job_is_shown_with_its_flow_in_both_directions(shop, penstock):
+    @shop.task(queue="mail")
+    def part(number: int) -> int:
+        return number
+
+    job = part.using(after=[part.enqueue(n) for n in range(25)]).enqueue(1)
+    for n in range(30):
+        part.using(after=job).enqueue(n)
+    shown = penstock("job", "show", job.id)[1]
+    assert "(0 of 25 have ended)" in shown
+    assert f"(6 more; `penstock job tree {job.id}` shows them)" in shown
+    assert "awaited by 30 jobs:" in shown
+    flow = json.loads(penstock("job", "show", job.id, "--json")[1])["flow"]
+    assert (flow["total"], len(flow["predecessors"])) == (25, 19)
+    assert (flow["awaited_by"], len(flow["dependents"])) == (30, 19)
+    alone = part.enqueue(1)
+    assert "flow" not in json.loads(penstock("job", "show", alone.id, "--json")[1])
+
+
 def test_a_flow_is_cancelled_only_if_that_is_confirmed(shop, last, penstock):
     code, _, err = penstock("job", "cancel-tree", last.id)
     assert code != Exit.OK

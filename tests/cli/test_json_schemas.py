@@ -18,6 +18,7 @@ from cyclopts import App
 from penstock import Concurrency, Penstock
 from penstock.cli import COMMANDS
 from penstock.jobs.claims import Registration
+from penstock.jobs.notes import encode_notes
 from penstock.jobs.output import pack_block
 from penstock.testing import MovableClock
 from tests.command_line import Command
@@ -85,6 +86,7 @@ def commands(shop: Penstock, tmp_path: Path) -> Iterator[dict[str, list[str]]]:
             "job show": [jobs["tried"]],
             "job why": [jobs["last"]],
             "job output": [jobs["talks"]],
+            "job log": [jobs["talks"]],
             "job tree": [jobs["last"]],
             "dead ls": ["mail"],
             "dead groups": ["mail"],
@@ -150,13 +152,15 @@ def add_jobs(shop: Penstock, clock: MovableClock) -> dict[str, str]:
     send.using(delay=3600).enqueue("later")
     shop.schedules.add("hourly", send.call("hour"), every=3600)
     mail.pause(tenant="bo")
-    turn = mail.first.bindings.turn("inc", 1, lease=60, want=1, registration=Registration("host:7", 10))
+    turn = mail.first.bindings.turn("inc", 1, lease=60, want=1, registration=Registration("host:7", 10), memory=2048)
     shop._driver.blocking.run(turn)
     emits = shop.queue("talk").put("hello")
     run, bindings = shop._driver.blocking.run, emits.shard.bindings
     (emitting,) = run(bindings.turn("other", 1, lease=60, want=1, registration=Registration("host:8", 10))).claims
     chunk = pack_block(1, [b'"so that --json prints a line"'], missed=0, attempt=1)
-    run(bindings.turn("other", 2, lease=60, want=0, emitted=[(emitting.token, chunk)]))
+    line = encode_notes(b"", [b"so that --json prints a line"])
+    token = emitting.token
+    run(bindings.turn("other", 2, lease=60, want=0, emitted=[(token, chunk)], notes=[(token, line)]))
     for _ in range(2):  # a turn in each of two intervals of the history
         clock.advance(10)
         for claim in mail.claim(1):

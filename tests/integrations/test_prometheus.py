@@ -119,6 +119,10 @@ def test_waiting_jobs_and_busy_workers_are_seen(app: Penstock, registry: Collect
     assert found["penstock_queue_jobs", "mail", "waiting"] == 1
     assert (found["penstock_queue_workers_busy", "mail"], found["penstock_queue_workers_capacity", "mail"]) == (1, 10)
     assert found["penstock_info", penstock.__version__] == 1
+    assert ("penstock_queue_workers_memory_bytes", "mail") not in found, "it reports none"
+    app._driver.blocking.run(bindings.heartbeat("inc", 60, 2048))
+    found = scraped(metrics(app, registry=registry))
+    assert found["penstock_queue_workers_memory_bytes", "mail"] == 2 * 1024 * 1024
 
 
 def test_the_board_asks_only_for_metrics_labels_and_values_that_are_served(app: Penstock, registry: CollectorRegistry):

@@ -24,6 +24,7 @@ from penstock.jobs.keys import QUEUE, QueueKeys
 from penstock.jobs.limit_bindings import LimitBindings
 from penstock.jobs.limits import limit_bytes
 from penstock.jobs.listing import FoundJob, JobFilter, ListingBindings
+from penstock.jobs.log_lines import read_log
 from penstock.jobs.output import read_after
 from penstock.jobs.record import Record, draft, pack_sections
 from penstock.jobs.removal import sweep
@@ -418,7 +419,8 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "remove_queue": bindings._call("remove_queue", (bindings.clock.now_ms,), list),
         "sweep_queue": sweep(bindings, [b"rate:c:n=k"]),
         "enqueue_flow": FlowBindings(bindings).enqueue([FlowRow("job", "newer", record("ada"))], durable=False),
-        "predecessors": FlowBindings(bindings).predecessors("j", 0, 10),
+        "predecessors": FlowBindings(bindings).related("predecessors", "j", 0, 10),
+        "dependents": FlowBindings(bindings).related("dependents", "j", 0, 10),
         "flow_jobs": FlowBindings(bindings).jobs(["j"]),
         "give_up_open": FlowBindings(bindings).give_up_open(),
         "cancel": bindings.cancel(["j"]),
@@ -426,6 +428,7 @@ def every_script(bindings: QueueBindings) -> dict[str, RoundTrip[Any]]:
         "purge": bindings.purge(None, 0, 100),
         "show": bindings.show("j"),
         "read_output": read_after(bindings, "j", "1-5", address, register=True),
+        "read_log": read_log(bindings, "j", "", address, register=True),
         "result": bindings.result("j", address),
         "forget": bindings.forget("j", address),
         "list_dead": bindings.list_dead(0, 10),

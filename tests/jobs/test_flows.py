@@ -300,6 +300,50 @@ async def test_a_tree_shows_every_job_of_a_flow(app: Penstock, do: Do):
     assert len((await do(last.tree, 2)).predecessors) == 1
 
 
+async def test_a_tree_shows_what_waits_for_a_job(app: Penstock, do: Do):
+    shop = Shop(app)
+    shop.fails = {"a"}
+    first = await do(shop.part.enqueue, "a")
+    middle = [await do(shop.after.using(after=first, on_failure="stop").enqueue, "x") for _ in range(3)]
+    last = await do(shop.total.using(after=middle).enqueue, ["y"])
+    tree = await do(first.tree)
+    assert (tree.total, tree.awaited_by) == (0, 3)
+    assert [(one.id, one.total, one.awaited_by) for one in tree.dependents] == [(one.id, 1, 1) for one in middle]
+    assert [[one.id for one in node.dependents] for node in tree.dependents] == [[last.id]] * 3
+    assert tree.dependents[0].dependents[0].status is Status.WAITING
+    tree = await do(middle[0].tree)
+    assert ([one.id for one in tree.predecessors], [one.id for one in tree.dependents]) == ([first.id], [last.id])
+    await run_burst(app)
+    tree = await do(first.tree)
+    assert (tree.status, [one.status for one in tree.dependents]) == (Status.DEAD, [Status.BLOCKED] * 3)
+    assert await do(middle[0].cancel)
+    tree = await do(first.tree)
+    assert {one.id for one in tree.dependents} == {one.id for one in middle[1:]}, "a cancelled job waits no longer"
+    assert tree.awaited_by == 2
+    shop.fails.clear()
+    await dead(app, do, "requeue")
+    await run_burst(app)
+    assert (await do(first.tree)).awaited_by == 0
+
+
+async def test_a_tree_is_cut_in_each_direction_and_counts_the_rest(app: Penstock, do: Do):
+    shop = Shop(app)
+    before = await do(shop.part.enqueue, "a")
+    job = await do(shop.after.using(after=before).enqueue, "b")
+    for _ in range(300):
+        await do(shop.after.using(after=job).enqueue, "c")
+    tree = await do(job.tree, 280)
+    assert (len(tree.predecessors), len(tree.dependents), tree.awaited_by) == (1, 279, 300)
+    tree = await do(job.tree)
+    assert len({one.id for one in tree.dependents}) == 300
+    tree = await do(job.tree, 1)
+    assert (tree.total, tree.predecessors, tree.awaited_by, tree.dependents) == (1, [], 300, [])
+    assert await do(shop.after.using(id="again", after=job).enqueue, "d")
+    assert await do(app.job("q:again").cancel)
+    await do(shop.part.using(id="again").enqueue, "e")  # another job, which waits for nothing
+    assert "q:again" not in {one.id for one in (await do(job.tree)).dependents}
+
+
 async def test_a_flow_is_cancelled_whole(app: Penstock, do: Do):
     shop = Shop(app)
     flow = group(chain(shop.part.call("a"), shop.after.call(RESULT)), shop.part.map("bcd")).then(

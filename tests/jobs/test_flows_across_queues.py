@@ -169,6 +169,10 @@ async def test_a_tree_is_shown_and_cancelled_through_all_queues(app: Penstock, d
     assert (tree.total, tree.left, [one.id.split(":")[0] for one in tree.predecessors]) == (2, 2, ["total", "fetch"])
     assert [(one.status, one.total) for one in tree.predecessors] == [(Status.WAITING, 2), (Status.READY, 0)]
     assert [one.task.rpartition(".")[2] for one in tree.predecessors[0].predecessors] == ["fetch", "fetch"]
+    nearest = await do(app.job(tree.predecessors[0].predecessors[0].id).tree)
+    assert (nearest.total, nearest.awaited_by) == (0, 1)
+    assert [(one.id, one.status) for one in nearest.dependents] == [(tree.predecessors[0].id, Status.WAITING)]
+    assert [one.id for one in nearest.dependents[0].dependents] == [last.id]
     assert await do(last.cancel_tree) == 5
     for name, cancelled in (("fetch", 3), ("total", 1), ("parse", 1)):
         counts = await do(app.queue(name).count)

@@ -98,7 +98,10 @@ def test_a_job_shows_the_flow_that_it_waits_for(app: Penstock):
     shown = ask(dashboard(app), f"/api/jobs/{job.id}").json()
     assert (shown["status"], shown["steps"], shown["flow"]["total"], shown["flow"]["left"]) == ("waiting", [], 70, 70)
     assert [one["id"] for one in shown["flow"]["predecessors"]] == [one.id for one in parts[:59]]
-    assert ask(dashboard(app), f"/api/jobs/{parts[0].id}").json()["flow"] is None
+    flow = ask(dashboard(app), f"/api/jobs/{parts[0].id}").json()["flow"]
+    assert (flow["awaited_by"], [one["id"] for one in flow["dependents"]]) == (1, [job.id])
+    alone = part.enqueue(1)
+    assert ask(dashboard(app), f"/api/jobs/{alone.id}").json()["flow"] is None
 
 
 def test_every_question_is_answered(app: Penstock):

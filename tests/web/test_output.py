@@ -8,7 +8,8 @@ import pytest
 from penstock import Penstock, current
 from penstock.core.operations import Operation
 from penstock.jobs.bindings import QueueBindings
-from penstock.jobs.output import JobOutput, OutputPage, pack_block
+from penstock.jobs.following import FollowedPage
+from penstock.jobs.output import JobOutput, OutputPart, pack_block
 from penstock.ops.inspect import Inspector
 from penstock.testing import run_jobs
 from penstock.web import dashboard
@@ -28,7 +29,7 @@ class Talker:
         self.token = claim.token
         read = JobOutput._read
 
-        def emit_and_read(stream: JobOutput, address: str, *, register: bool) -> Operation[OutputPage]:
+        def emit_and_read(stream: JobOutput, address: str, *, register: bool) -> Operation[FollowedPage[OutputPart]]:
             yield self.emit()
             return (yield from read(stream, address, register=register))
 
@@ -55,6 +56,23 @@ def shown(talker: Talker, **which: Any) -> dict[str, Any]:
             return await output_of(Inspector(talker.app), talker.job_id, None, **which)
 
     return asyncio.run(answer())
+
+
+def test_the_log_is_read_behind_a_line(app: Penstock):
+    @app.task(queue="q")
+    def work() -> None:
+        for n in range(3):
+            current().log(f"card 4111 {n}")
+
+    job = work.enqueue()
+    run_jobs(app)
+    asgi = dashboard(app, mask=lambda value: value.replace("4111", "****"))
+    found = ask(asgi, f"/api/log/{job.id}?follow").json()
+    assert ([line["text"] for line in found["parts"]], found["ended"]) == ([f"card **** {n}" for n in range(3)], True)
+    found = ask(asgi, f"/api/log/{job.id}?after={found['parts'][1]['id']}").json()
+    assert [line["text"] for line in found["parts"]] == ["card **** 2"]
+    assert ask(asgi, f"/api/log/{job.id}?after=x").status_code == 400
+    assert ask(asgi, "/api/log/q:nobody").status_code == 404
 
 
 def test_an_answer_is_bounded_while_its_job_emits_faster(talker: Talker):

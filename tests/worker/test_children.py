@@ -477,6 +477,8 @@ async def test_a_parent_and_its_children_are_shown(app: Penstock):
     assert why.sentence == f"sleeping, waits for child {only.job}"
     tree = await job.tree.aio()
     assert [(one.id, one.task) for one in tree.predecessors] == [(only.job, "charge")]
+    child = await app.job(only.job).tree.aio()
+    assert [(one.id, one.status) for one in child.dependents] == [(job.id, Status.SLEEPING)]
     await drain(app, job)
     assert await job.result.aio(0) == 9
     tree = await job.tree.aio()

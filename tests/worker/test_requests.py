@@ -1,6 +1,8 @@
 """An operator asks a worker to claim no more jobs, or to stop."""
 
 import asyncio
+import os
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -8,11 +10,13 @@ import pytest
 
 from penstock import Penstock
 from penstock.errors import PenstockError
+from penstock.info import WorkerInfo
 from penstock.ops.inspect import Inspector
-from penstock.settings import WorkerSettings
+from penstock.settings import MiB, WorkerSettings
+from penstock.worker.processes import resident_bytes
 from penstock.worker.worker import Worker
 from tests.conftest import MakeApp, until
-from tests.speed import scaled
+from tests.speed import Deadline, scaled
 from tests.worker.in_process import running_worker
 
 
@@ -39,6 +43,50 @@ async def test_a_quiet_worker_finishes_its_jobs_and_claims_no_more(app: Penstock
         async with running_worker(app, concurrency=1) as other:
             assert other.name == worker.name, "both are in this process"
             assert await second.result.aio(timeout=scaled(10)) == 1
+
+
+async def shown_worker(ask: Inspector, condition: Callable[[WorkerInfo], bool]) -> WorkerInfo:
+    """The worker of the queue, as soon as it meets the condition."""
+    deadline = Deadline(30)
+    while True:
+        for one in await ask.workers.all.aio("q"):
+            if condition(one):
+                return one
+        assert not deadline.passed(), "it did not happen in time"
+        await asyncio.sleep(0.02)
+
+
+async def test_the_memory_of_a_worker_is_known_while_it_works(make_app: MakeApp):
+    app = make_app(lease=1.5)
+    ask, go = Inspector(app), asyncio.Event()
+
+    @app.task(queue="q")
+    async def work() -> None:
+        await go.wait()
+
+    async with running_worker(app, concurrency=1) as worker:
+        await work.enqueue.aio()
+        await until(lambda: bool(worker._runs.running))
+        (shown,) = await ask.workers.all.aio("q")
+        assert shown.memory is not None
+        assert abs(shown.memory - resident_bytes()) < 64 * MiB
+        before, held = shown.memory, bytearray(os.urandom(80 * MiB))
+        # By a heartbeat: the worker takes no turn meanwhile.
+        await shown_worker(ask, lambda one: one.memory is not None and one.memory - before > 60 * MiB)
+        del held
+        go.set()
+        assert (await ask.workers.show.aio(worker.name)).registrations[0].memory
+        assert (await ask.history.usage.aio("q")).memory
+
+
+async def test_the_memory_is_unknown_on_systems_that_do_not_report_it(app: Penstock, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.worker.feed.resident_kib", lambda: 0)
+    await app.queue("q").put.aio(1)
+    async with running_worker(app, queues=("q",)):
+        ask = Inspector(app)
+        shown = await shown_worker(ask, lambda one: True)
+        assert shown.memory is None
+        assert (await ask.history.usage.aio("q")).memory is None
 
 
 async def test_the_name_of_a_worker_is_a_text(app: Penstock):

@@ -20,7 +20,8 @@ The modules of this folder, in reading order:
     queue.py, job.py, job_tree.py, dead.py
                           queues, jobs and dead letters
     job_enqueue.py        enqueues a call of a task
-    job_output.py         the output of a job, also while it runs
+    job_output.py, job_log.py
+                          the output and the log of a job, also while it runs
     job_filter.py, job_list.py, job_actions.py
                           jobs that match a filter
     plain_worker.py, parameter.py
@@ -101,6 +102,7 @@ COMMANDS = (
     Command("job ls", "penstock.cli.job_list:ls", "list jobs by state, task, tenant, worker, id or age"),
     Command("job show", "penstock.cli.job:show_one", "show everything known about a job"),
     Command("job output", "penstock.cli.job_output:output", "print what a job emits"),
+    Command("job log", "penstock.cli.job_log:log", "print what a job logs"),
     Command("job enqueue", "penstock.cli.job_enqueue:enqueue", "enqueue a call of a task"),
     Command("job why", "penstock.cli.job:why", "say why a job does not run"),
     Command("job tree", "penstock.cli.job_tree:tree", "show a job with the jobs that it waits for"),

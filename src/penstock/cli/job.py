@@ -13,11 +13,14 @@ import msgspec
 from penstock.cli.ages import Age
 from penstock.cli.exits import Exit
 from penstock.cli.job_outcomes import report_outcomes
+from penstock.cli.job_tree import tree_lines
 from penstock.cli.where import HERE, AsJson, Where, check_bounds
-from penstock.errors import ConfigurationError
+from penstock.errors import ConfigurationError, JobNotFound
 from penstock.jobs.failures import Attempt
+from penstock.jobs.flow_tree import FlowNode
 from penstock.jobs.job import JobInfo
 from penstock.jobs.why import FOREVER
+from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age, ago, many
 from penstock.sealing import Sealed
 from penstock.terminal.tables import headings, show, show_facts, show_json, show_table
@@ -35,10 +38,14 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
     """
     with where.open() as inspector:
         job, steps, now = inspector.jobs.show(id), inspector.jobs.open(id).steps(), inspector.now()
+        flow = _flow(inspector, id)
         answer = inspector.jobs.why(id) if job.status in _WAITS and not as_json else None
     if as_json:
-        return show_json(msgspec.to_builtins(job, enc_hook=str) | {"steps": steps} if steps else job)
+        further = ({"steps": steps} if steps else {}) | ({"flow": flow} if flow else {})
+        return show_json(msgspec.to_builtins(job, enc_hook=str) | further if further else job)
     show_facts(facts(job, now) | ({"why": answer.sentence} if answer else {}))
+    if flow:
+        show("", *tree_lines(flow, f"`penstock job tree {job.id}` shows them"))
     if steps:
         show("")
         rows = [
@@ -57,6 +64,15 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
         show_table(headings("logged", ":text"), [(ago(line.at, now), line.text) for line in job.log])
     if job.traceback:
         show("", job.traceback.rstrip())
+
+
+def _flow(inspector: Inspector, id: str) -> FlowNode | None:
+    """The nearest jobs that a job waits or waited for, and that wait for it; None if it is alone."""
+    try:
+        root = inspector.jobs.open(id).tree(_MOST_OF_FLOW)
+    except JobNotFound:  # its result is gone since, or only a row is kept
+        return None
+    return root if root.total or root.awaited_by else None
 
 
 def why(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -184,6 +200,9 @@ def signal(id: str, name: str, payload: str = "null", /, *, where: Where = HERE)
 
 
 _WAITS = ("ready", "delayed", "sleeping", "parked", "waiting", "blocked")
+
+_MOST_OF_FLOW = 20
+"""Jobs of a flow that `job show` shows in each direction."""
 
 _WAITING = "only a waiting job can be changed"
 

@@ -9,7 +9,7 @@ from penstock.cli.where import HERE, AsJson, Limit, Where
 from penstock.jobs.job_list import JobPage, JobSummary
 from penstock.jobs.status import Status
 from penstock.jobs.why import FOREVER
-from penstock.ops.wording import age, ago, many
+from penstock.ops.wording import age, ago, many, size
 from penstock.terminal.tables import headings, note, show, show_json, show_table
 
 MOST_REASONS = 100
@@ -111,7 +111,9 @@ def show_worker(
     for one in detail.registrations:
         since = "" if one.since is None else f", started {ago(one.since, now)}"
         state = f"lost for {age(-one.lease)}" if one.lease <= 0 else f"lease {age(one.lease)}"
-        show(f"{one.name} in queue {one.queue}: {many(one.held, 'job')} of {one.concurrency} at once{since}, {state}")
+        memory = "" if one.memory is None else f", {size(one.memory)} of memory"
+        jobs = f"{many(one.held, 'job')} of {one.concurrency} at once"
+        show(f"{one.name} in queue {one.queue}: {jobs}{since}{memory}, {state}")
     if detail.jobs.jobs:
         show("")
         show_jobs(detail.jobs.jobs, now)

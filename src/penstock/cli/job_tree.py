@@ -1,24 +1,25 @@
-"""`penstock job tree` and `penstock job cancel-tree`: a job, and the jobs that it waits for."""
+"""`penstock job tree` and `penstock job cancel-tree`: a job, the jobs that it waits for, and those that wait for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from penstock.cli.where import HERE, AsJson, Where, Yes, check_bounds, confirm
+from penstock.jobs.flow_bindings import Side
 from penstock.jobs.flow_tree import FlowNode
 from penstock.ops.wording import many
 from penstock.terminal.tables import show, show_json
 
 
 def tree(id: str, /, *, limit: int = 100, where: Where = HERE, as_json: AsJson = False) -> None:
-    """Show a job, the jobs that it waits or waited for, those that they did, and so on, with their states.
+    """Show a job, the jobs that it waits or waited for, and those that wait for it, with theirs and their states.
 
     Parameters
     ----------
     id
         The id as it was printed: queue:key.
     limit
-        At most this many jobs.
+        At most this many jobs in each direction.
     as_json
         Print one JSON document.
     """
@@ -27,10 +28,20 @@ def tree(id: str, /, *, limit: int = 100, where: Where = HERE, as_json: AsJson =
         root = inspector.jobs.open(id).tree(limit)
     if as_json:
         return show_json(root)
-    show(*_lines(root))
+    show(*tree_lines(root, "--limit shows them"))
 
 
-def _lines(root: FlowNode) -> Iterator[str]:
+def tree_lines(root: FlowNode, remedy: str) -> Iterator[str]:
+    """The job and what it waits for, then what waits for it. `remedy`: how to see those that are left out."""
+    yield from _lines(root, "predecessors", remedy)
+    if root.awaited_by:
+        yield f"awaited by {many(root.awaited_by, 'job')}:"
+        rest = _lines(root, "dependents", remedy)
+        next(rest)
+        yield from rest
+
+
+def _lines(root: FlowNode, side: Side, remedy: str) -> Iterator[str]:
     rest: list[tuple[FlowNode | str, int]] = [(root, 0)]
     while rest:
         node, depth = rest.pop()
@@ -43,9 +54,11 @@ def _lines(root: FlowNode) -> Iterator[str]:
             waits = f"{node.total - node.left} of {node.total} have ended"
             facts.append(f"({waits}, {many(node.dead, 'dead letter')})" if node.dead else f"({waits})")
         yield indent + "  ".join(filter(None, facts))
-        if node.predecessors and (hidden := node.total - len(node.predecessors)):
-            rest.append((f"({hidden} more; --limit shows them)", depth + 1))
-        rest += [(one, depth + 1) for one in reversed(node.predecessors)]
+        near = node.predecessors if side == "predecessors" else node.dependents
+        hidden = (node.total if side == "predecessors" else node.awaited_by) - len(near)
+        if hidden and (near or node is root):
+            rest.append((f"({hidden} more; {remedy})", depth + 1))
+        rest += [(one, depth + 1) for one in reversed(near)]
 
 
 def cancel_tree(id: str, /, *, yes: Yes = False, where: Where = HERE) -> None:

@@ -10,7 +10,7 @@ from rich.text import Text
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.errors import ConfigurationError
 from penstock.jobs.counts import WorkerInfo
-from penstock.ops.wording import age, ago
+from penstock.ops.wording import age, ago, size
 from penstock.terminal.tables import cell, headings, note, show, show_list
 
 ASKED = {"quiet": "quiet", "stop": "stopping"}
@@ -29,14 +29,15 @@ def ls(*, queue: str | None = None, where: Where = HERE, as_json: AsJson = False
     """
     with where.open() as inspector:
         workers, now = inspector.workers.all(queue), inspector.now()
-    columns = headings("worker:name", "queue:name", "jobs", "at once", "since", "release:name", "state:name")
+    columns = headings("worker:name", "queue:name", "jobs", "at once", "memory", "since", "release:name", "state:name")
     lines = ((*_row(one, now), _state(one)) for one in workers)
     show_list(workers, columns, lines, none="There are no workers.", as_json=as_json)
 
 
 def _row(one: WorkerInfo, now: float) -> tuple[str, ...]:
     since = "" if one.since is None else ago(one.since, now)
-    return one.name or "(a program)", one.queue, f"{one.held:,}", f"{one.concurrency or ''}", since, one.release
+    memory = "" if one.memory is None else size(one.memory)
+    return one.name or "(a program)", one.queue, f"{one.held:,}", f"{one.concurrency or ''}", memory, since, one.release
 
 
 def _state(one: WorkerInfo) -> Text:

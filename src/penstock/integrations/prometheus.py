@@ -102,6 +102,7 @@ class QueueMetrics:
     penstock_queue_workers               queue           registered worker processes
     penstock_queue_workers_busy          queue           jobs of the queue that they hold
     penstock_queue_workers_capacity      queue           jobs that they run at a time, together with their other queues
+    penstock_queue_workers_memory_bytes  queue           memory that they have in RAM; only where a worker knows it
     penstock_queue_tenants               queue           tenants with jobs
     penstock_queue_largest_tenant_jobs   queue, state    the waiting and running jobs of the tenant that waits most: how
                                                          fairly the queue is used
@@ -155,6 +156,7 @@ class QueueMetrics:
         workers = gauge("workers", "Registered worker processes")
         busy = gauge("workers_busy", "Jobs that worker processes hold")
         capacity = gauge("workers_capacity", "Jobs that worker processes run at a time, of all their queues")
+        memory = gauge("workers_memory_bytes", "Memory that worker processes have in RAM")
         tenants = gauge("tenants", "Tenants with jobs")
         largest = gauge("largest_tenant_jobs", "Jobs of the tenant that waits most", "state")
         entered = CounterMetricFamily("penstock_queue_entered_jobs", "Jobs that entered the queue", labels=("queue",))
@@ -178,12 +180,14 @@ class QueueMetrics:
             workers.add_metric((name,), usage.workers)
             busy.add_metric((name,), usage.busy)
             capacity.add_metric((name,), usage.capacity)
+            if usage.memory is not None:
+                memory.add_metric((name,), usage.memory)
             tenants.add_metric((name,), usage.tenants)
             largest.add_metric((name, "waiting"), usage.largest.waiting)
             largest.add_metric((name, "running"), usage.largest.running)
         return [
             *(jobs, oldest, oldest_parked, paused, bounds, workers, busy, capacity, tenants, largest, entered, ended),
-            refused,
+            *(memory, refused),
         ]
 
 

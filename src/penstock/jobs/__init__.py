@@ -50,6 +50,7 @@ In the server:
     schedule.lua          calls that are enqueued again and again
     flow.lua              jobs that wait until other jobs have ended
     flow_rows.lua         how such jobs enter a queue
+    flow_tree.lua         which jobs a job waits for, and which wait for it
     inspect.lua           counts, tenants and workers, for an operator
     removal.lua           removes an empty queue
     why.lua               facts about a job that does not run
@@ -109,6 +110,8 @@ In Python:
     queue_settings.py     the settings of a queue
     queue.py              a queue, which works with or without tasks
     notes.py              progress and log lines, as bytes and as users read them
+    following.py          following what a job reports while it runs: its output, and its log
+    log_lines.py          the log of a job, read and followed
     durable.py            `step`, `sleep`, `wait_for` and `patched`
     children.py           `run`, and how a run ends whose job waits for its children
     steps.py              the durable steps of one run
@@ -122,7 +125,7 @@ In Python:
     status.py, waits.py   the state of a job, and what it waits for
     awaited.py            results of other jobs as arguments
     flow_bindings.py      the scripts of flows, and what a job waits for
-    flow_tree.py          the jobs that a job waits for, to show them and to cancel them
+    flow_tree.py          the jobs that a job waits for and those that wait for it, to show and to cancel them
     removal.py            removing an empty queue
     why_bindings.py, why.py
                           why a job does not run

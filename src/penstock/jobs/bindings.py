@@ -85,6 +85,7 @@ def scripts() -> Library:
         "jobs/effects.lua",
         "jobs/flow.lua",
         "jobs/flow_rows.lua",
+        "jobs/flow_tree.lua",
         "jobs/job.lua",
         "jobs/durable.lua",
         "jobs/children.lua",
@@ -180,6 +181,7 @@ class QueueBindings:
         address: str = "",
         sleep: float = 0.0,
         once: bool = False,
+        memory: int = 0,
         registration: Registration | None = None,
         notes: Sequence[tuple[bytes, bytes]] = (),
         emitted: Sequence[tuple[bytes, bytes]] = (),
@@ -196,6 +198,7 @@ class QueueBindings:
                       register it
         once          the claim of a program without a worker: its incarnation ends as soon as it has no claims, and it
                       is registered as idle only if it got no job
+        memory        KiB that the worker's process has in RAM; 0: as it last reported, or unknown
         registration  of a worker, in its first turn
         notes         tokens of running jobs and what they report (see `encode_notes`); those of jobs that the
                       incarnation does not hold are ignored
@@ -210,7 +213,7 @@ class QueueBindings:
         in_order = (*done, *others)
         args: list[Arg] = [
             self.clock.now_ms, incarnation, number, milliseconds(lease), want, trial, address, milliseconds(sleep),
-            int(once), registration.pack() if registration else "",
+            int(once), memory, registration.pack() if registration else "",
             b"".join([s.token[:NUMBER_BYTES] for s in done]), rows(done) if rows and done else b"",
             len(completed), len(with_result), len(staged),
         ]  # fmt: skip
@@ -248,12 +251,12 @@ class QueueBindings:
         args = (self.clock.now_ms, incarnation, settlement.verb, settlement.token, delay, settlement.data, row)
         return self._call("settle", args, bool)
 
-    def heartbeat(self, incarnation: str, lease: float) -> RoundTrip[list[bytes] | None]:
-        """Extend all claims of the incarnation to `lease` seconds from now.
+    def heartbeat(self, incarnation: str, lease: float, memory: int = 0) -> RoundTrip[list[bytes] | None]:
+        """Extend all claims of the incarnation to `lease` seconds from now. `memory`: as in a turn.
 
         Returns what it is asked to do (cancelling.lua). None: its lease ran out before.
         """
-        args = (self.clock.now_ms, incarnation, milliseconds(lease))
+        args = (self.clock.now_ms, incarnation, milliseconds(lease), memory)
         return self._call("heartbeat", args, lambda reply: list(reply[1:]) if reply[0] else None)
 
     def abandon(
@@ -449,17 +452,18 @@ class QueueBindings:
 
         def read(reply: Sequence[Any]) -> tuple[str, list[WorkerInfo]]:
             now, next_cursor, *rows = reply
-            found = [self._worker(now, *rows[at + 1 : at + 5]) for at in range(0, len(rows), 5)]
+            found = [self._worker(now, *rows[at + 1 : at + 6]) for at in range(0, len(rows), 6)]
             return next_cursor.decode(), found
 
         return self._call("scan_workers", (self.clock.now_ms, count, cursor), read)
 
-    def _worker(self, now: int, until: bytes, held: int, stored: bytes, asked: bytes) -> WorkerInfo:
+    def _worker(self, now: int, until: bytes, held: int, stored: bytes, asked: bytes, kib: int) -> WorkerInfo:
         queue, lease, word = self.keys.queue, (float(until) - now) / 1000, asked.decode().rpartition(" ")[2]
         if not stored:
             return WorkerInfo(queue, "", 0, None, held, lease)
         its = Registration.read(stored)
-        return WorkerInfo(queue, its.name, its.concurrency, its.since, held, lease, its.release.name, word)
+        memory = kib * 1024 if kib else None
+        return WorkerInfo(queue, its.name, its.concurrency, its.since, held, lease, its.release.name, word, memory)
 
 
 # --- replies ---

@@ -212,6 +212,9 @@ class WorkerInfo:
     """The release of the app that it runs: as it was given, or a digest of its tasks; "" for a program."""
     asked: str = ""
     """What it was asked to do: `quiet`, which is to claim no more jobs, or `stop`; "" for nothing."""
+    memory: int | None = None
+    """Bytes that its process had in RAM at its last turn or heartbeat, without the processes of isolated tasks. None:
+    not known, for a program, and for a worker on a system without /proc."""
 
 
 _COUNTS: Final = Struct(">7I")

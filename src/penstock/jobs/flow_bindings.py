@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Arg, RoundTrip
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 ROWS: Final = 250
 """Rows of a flow that one round trip sends. They take the server a millisecond or two."""
+
+Side: TypeAlias = Literal["predecessors", "dependents"]
+"""The jobs that a job waits or waited for; those that wait for it."""
 
 
 class FlowRow(NamedTuple):
@@ -41,21 +44,27 @@ class FirstRows(NamedTuple):
     rows: int
 
 
-class Predecessor(NamedTuple):
-    """A job that another one waits or waited for. `queue`: "" for the same. `total`: how many it has itself."""
+class Related(NamedTuple):
+    """A predecessor or a dependent of a job.
+
+    queue       "" for the same
+    total       how many predecessors it has itself
+    awaited_by  how many jobs wait for it
+    """
 
     queue: str
     key: str
     stored: StoredJob
     total: int
+    awaited_by: int
 
     @classmethod
-    def read(cls, entry: bytes, fields: Sequence[Any]) -> Predecessor:
+    def read(cls, entry: bytes, fields: Sequence[Any]) -> Related:
         """`entry`: as in `predecessors:<id>`. `fields`: see `flow.describe`."""
         size = entry[0]
-        record, owner, done, waits, total = fields
+        record, owner, done, waits, total, awaited_by = fields
         stored = StoredJob(Record.read(record), None, done, owner, waits=waits)
-        return cls(entry[1 : 1 + size].decode(), entry[1 + size :].decode(errors="replace"), stored, total)
+        return cls(entry[1 : 1 + size].decode(), entry[1 + size :].decode(errors="replace"), stored, total, awaited_by)
 
 
 def far_edge(number: int, index: int, *, policy: bytes, wants: bool, queue: str, dependent: str) -> bytes:
@@ -106,21 +115,23 @@ class FlowBindings:
 
         return RoundTrip(self._queue._scripts["enqueue_flow"], self._queue._declared, args, read, durable)
 
-    def predecessors(self, key: str, offset: int, limit: int) -> RoundTrip[tuple[int, list[Predecessor]]]:
-        """How many predecessors a job has, and a page of them: fewer than `limit` if their records are large."""
+    def related(self, side: Side, key: str, offset: int, limit: int) -> RoundTrip[tuple[int, list[Related]]]:
+        """How many jobs there are on this side of a job, and a page of them: fewer than `limit` if their records are
+        large. Of a job in another queue only the id is known; see `jobs`.
+        """
 
-        def read(reply: Sequence[Any]) -> tuple[int, list[Predecessor]]:
-            rows = zip(*[iter(reply[1:])] * 6, strict=True)
-            return reply[0], [Predecessor.read(entry, fields) for entry, *fields in rows]
+        def read(reply: Sequence[Any]) -> tuple[int, list[Related]]:
+            rows = zip(*[iter(reply[1:])] * 7, strict=True)
+            return reply[0], [Related.read(entry, fields) for entry, *fields in rows]
 
-        return self._queue._call("predecessors", (self._queue.clock.now_ms, key, offset, limit), read)
+        return self._queue._call(side, (self._queue.clock.now_ms, key, offset, limit), read)
 
-    def jobs(self, keys: Sequence[str]) -> RoundTrip[list[Predecessor]]:
-        """As `predecessors`, about jobs that jobs of another queue wait for; fewer if their records are large."""
+    def jobs(self, keys: Sequence[str]) -> RoundTrip[list[Related]]:
+        """As `related`, about jobs that are related to jobs of another queue; fewer if their records are large."""
 
-        def read(reply: Sequence[Any]) -> list[Predecessor]:
-            rows = zip(*[iter(reply)] * 5, strict=True)
-            return [Predecessor.read(b"\0" + key.encode(), fields) for key, fields in zip(keys, rows, strict=False)]
+        def read(reply: Sequence[Any]) -> list[Related]:
+            rows = zip(*[iter(reply)] * 6, strict=True)
+            return [Related.read(b"\0" + key.encode(), fields) for key, fields in zip(keys, rows, strict=False)]
 
         return self._queue._call("flow_jobs", (self._queue.clock.now_ms, *keys), read)
 

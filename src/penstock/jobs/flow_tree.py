@@ -1,4 +1,4 @@
-"""The jobs that a job waits or waited for, as a tree: to show it, and to cancel it whole."""
+"""The jobs that a job waits or waited for, and those that wait for it, as a tree: to show it, and to cancel it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.core.arguments import check_whole
 from penstock.core.operations import Operation
 from penstock.errors import JobNotFound
 from penstock.jobs.bindings import QueueBindings
-from penstock.jobs.flow_bindings import ROWS, FlowBindings, Predecessor
+from penstock.jobs.flow_bindings import ROWS, FlowBindings, Related, Side
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.record import StoredJob
 from penstock.jobs.shard import Shard
@@ -20,12 +20,14 @@ from penstock.jobs.waits import WaitState
 
 @dataclass(slots=True)
 class FlowNode:
-    """A job of a flow, and the jobs that it waits or waited for.
+    """A job of a flow, the jobs that it waits or waited for, and those that wait for it.
 
     task          "" for a bare value, and for a job that is gone
     total         for how many jobs it waits or waited
     left, dead    while it waits: how many of those have not ended, and how many are dead letters
-    predecessors  those jobs, in order; fewer than `total` if the tree was cut
+    predecessors  those jobs, in order; fewer than `total` if the tree was cut. Only of the root and its predecessors
+    awaited_by    how many jobs wait for it: 0 once it has ended
+    dependents    those jobs; fewer than `awaited_by` if the tree was cut. Only of the root and its dependents
     """
 
     id: str
@@ -35,6 +37,8 @@ class FlowNode:
     left: int = 0
     dead: int = 0
     predecessors: list[FlowNode] = field(default_factory=list)
+    awaited_by: int = 0
+    dependents: list[FlowNode] = field(default_factory=list)
 
 
 def read_tree(shard: Shard, key: str, most: int) -> Operation[FlowNode]:
@@ -44,22 +48,39 @@ def read_tree(shard: Shard, key: str, most: int) -> Operation[FlowNode]:
     root = _node(shard.name, key, stored)
     if root.status is Status.UNKNOWN:
         raise JobNotFound(f"no job {root.id}: never enqueued here, or it ended and its result is gone")
-    rest = deque([(root, shard.name, key)])
-    left, queues = most - 1, _Queues(shard.name, shard.bindings)
-    while rest and left > 0:
-        node, queue, at = rest.popleft()
-        while left > 0:
-            node.total, page = yield from queues.predecessors(queue, at, len(node.predecessors), min(ROWS, left))
-            for one in page:
-                found = _node(one.queue, one.key, one.stored)
-                found.total = one.total
-                node.predecessors.append(found)
-                if one.total:
-                    rest.append((found, one.queue, one.key))
-            left -= len(page)
-            if not page or len(node.predecessors) >= node.total:
-                break
+    queues = _Queues(shard.name, shard.bindings)
+    yield from _grow(queues, root, shard.name, key, "predecessors", most - 1)
+    yield from _grow(queues, root, shard.name, key, "dependents", most - 1)
     return root
+
+
+def _grow(queues: _Queues, root: FlowNode, queue: str, key: str, side: Side, left: int) -> Operation[None]:
+    """Add at most `left` jobs to this side of the root, the nearest first."""
+    rest = deque([(root, queue, key)])
+    while rest:
+        node, queue, key = rest.popleft()
+        offset, gone, near = 0, 0, node.predecessors if side == "predecessors" else node.dependents
+        while True:
+            total, page = yield from queues.related(side, queue, key, offset, min(ROWS, left) or 1)
+            offset += len(page)
+            for one in page[:left]:
+                if side == "dependents" and status_of(one.stored) is Status.UNKNOWN:
+                    gone += 1
+                    continue
+                found = _node(one.queue, one.key, one.stored)
+                found.total, found.awaited_by = one.total, one.awaited_by
+                near.append(found)
+                left -= 1
+                if one.total if side == "predecessors" else one.awaited_by:
+                    rest.append((found, one.queue, one.key))
+            if not page or left <= 0 or offset >= total:
+                break
+        if side == "predecessors":
+            node.total = total
+        else:
+            node.awaited_by = total - gone
+        if left <= 0:
+            break
 
 
 class _Queues:
@@ -75,9 +96,11 @@ class _Queues:
             self._all[name] = QueueBindings(keys, self._first.clock)
         return self._all[name]
 
-    def predecessors(self, queue: str, key: str, offset: int, limit: int) -> Operation[tuple[int, list[Predecessor]]]:
-        """As `FlowBindings.predecessors`; each has the name of its queue, and what that queue knows about it."""
-        total, page = yield FlowBindings(self.named(queue)).predecessors(key, offset, limit)
+    def related(
+        self, side: Side, queue: str, key: str, offset: int, limit: int
+    ) -> Operation[tuple[int, list[Related]]]:
+        """As `FlowBindings.related`; each has the name of its queue, and what that queue knows about it."""
+        total, page = yield FlowBindings(self.named(queue)).related(side, key, offset, limit)
         page = [one._replace(queue=one.queue or queue) for one in page]
         for name in dict.fromkeys(one.queue for one in page if one.queue != queue):
             places = [place for place, one in enumerate(page) if one.queue == name]
@@ -92,7 +115,7 @@ class _Queues:
 def first_predecessors(shard: Shard, key: str, most: int) -> Operation[list[FlowNode]]:
     """The first jobs that a job waits or waited for, without theirs. One round trip, and one for each other queue."""
     queues = _Queues(shard.name, shard.bindings)
-    _, page = yield from queues.predecessors(shard.name, key, 0, most)
+    _, page = yield from queues.related("predecessors", shard.name, key, 0, most)
     return [_node(one.queue, one.key, one.stored) for one in page]
 
 
@@ -113,7 +136,7 @@ def cancel_tree(shard: Shard, key: str) -> Operation[int]:
     while rest:
         (queue, at), offset, total = rest.pop(), 0, 1
         while offset < total:
-            total, page = yield from queues.predecessors(queue, at, offset, ROWS)
+            total, page = yield from queues.related("predecessors", queue, at, offset, ROWS)
             if not page:
                 break
             offset += len(page)

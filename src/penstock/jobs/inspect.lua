@@ -2,7 +2,7 @@
 -- the intake first; apart from that, nothing here writes. queue.lua has the key map.
 
 -- A page of incarnations: { now, next cursor, incarnation, alive until, claims held, registration or false, the words
--- that it was sent (cancelling.lua), … }. With an empty cursor: all incarnations, the longest lease first. With any
+-- that it was sent (cancelling.lua), KiB of memory of its process or 0, … }. With an empty cursor: all incarnations, the longest lease first. With any
 -- other cursor: workers only; the first and the last cursor are 0.
 --- keys: base meta
 --- args: given: int, limit: int, cursor: str
@@ -16,6 +16,8 @@ function script.scan_workers(base, meta, given, limit, cursor)
     list[#list + 1] = lease.count(incarnation)
     list[#list + 1] = redis.call("HGET", base .. "workers", incarnation)
     list[#list + 1] = table.concat(cancelling.words(incarnation), " ")
+    local own = lease.own(redis.call("HGET", base .. "held:" .. incarnation, ""))
+    list[#list + 1] = own and own.memory or 0
   end
   if cursor == "" then
     local found = redis.call("ZRANGE", base .. "leases", 0, limit - 1, "REV", "WITHSCORES")

@@ -121,8 +121,8 @@ function job.clear(s, id, flags, letter, ttl)
   return notes.close(id, letter)
 end
 
--- Stores what a running job reports, and sends its progress to the processes that wait for its result. Does nothing if
--- the incarnation no longer holds the job.
+-- Stores what a running job reports, sends its progress to the processes that wait for its result, and notifies those
+-- that follow its log. Does nothing if the incarnation no longer holds the job.
 --- (s: table, incarnation: str, token: str, text: str)
 --- uses: base
 --- seldom
@@ -130,11 +130,12 @@ function job.note(s, incarnation, token, text)
   local held = lease.held(incarnation, token)
   if not held then return end
   local id = token.id(token)
-  local progress = notes.add(id, text, s.now)
+  local progress, has_lines = notes.add(id, text, s.now)
   if not record.has(claim.flags(held), flag.NOTES) then
     redis.call("HSET", base .. "held:" .. incarnation, id, lease.noted(held))
   end
   if progress ~= "" then listeners.report(s.row, id, string.format("progress %d %s", s.now, progress), s.budget) end
+  if has_lines then listeners.report(s.row, id, "log", s.budget) end
 end
 
 -- Counts a new job and collects its entry. Returns its record.

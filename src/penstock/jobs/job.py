@@ -36,6 +36,7 @@ from penstock.settings import Seal
 if TYPE_CHECKING:
     from penstock.jobs.durable_bindings import StepInfo
     from penstock.jobs.flow_tree import FlowNode
+    from penstock.jobs.log_lines import JobLines
     from penstock.jobs.output import JobOutput, OutputPart
     from penstock.jobs.shard import Shard
     from penstock.jobs.why import Explanation
@@ -308,6 +309,20 @@ class Job(ShardHandle, Generic[R_co]):
 
         return JobOutput(self.shard, self.key, after, wait)
 
+    def log(self, *, after: LogLine | str | None = None, wait: float | None = None) -> JobLines:
+        """Lines that the job logs by `current().log`: `for line in job.log()`, or `async for`; while it runs too.
+
+        after  a line, or its `id`: begin after it. None: begin with the oldest line that is kept
+        wait   seconds to wait for each further line, after which the loop ends; 0: only what there is, None: until the
+               job is done
+
+        The server keeps the last 16 KiB of lines, and the log as long as the result. Raises BadCall for an `after` that
+        is no line; the loop raises JobNotFound for an unknown job. Round trips: see `JobLines.fetch`.
+        """
+        from penstock.jobs.log_lines import JobLines
+
+        return JobLines(self.shard, self.key, after, wait)
+
     @verb
     def signal(self, name: str, payload: Any = None) -> RoundTrip[None]:
         """Send the job a signal, which its task receives with `wait_for(name)`: now, or when it reaches that call.
@@ -330,10 +345,12 @@ class Job(ShardHandle, Generic[R_co]):
 
     @verb
     def tree(self, most: int = 1000) -> Operation[FlowNode]:
-        """The job, the jobs that it waits or waited for, their predecessors, and so on: at most `most` jobs.
+        """The job with the jobs that it waits or waited for, and with those that wait for it.
 
-        The tree is known while the job waits, and then for an hour longer than its `result_ttl`. Raises JobNotFound for
-        a job that is gone. One round trip for the job, and one for each 250 jobs that another one waits for.
+        Predecessors have theirs, and dependents have theirs: at most `most` jobs in each direction, the job included,
+        the nearest first. Predecessors are known while the job waits, and then for an hour longer than its
+        `result_ttl`; dependents until the job has ended. Raises JobNotFound for a job that is gone. One round trip for
+        the job, one for each 250 jobs that another one waits for, and one for each 250 that wait for another one.
         """
         from penstock.jobs.flow_tree import read_tree
 

@@ -8,8 +8,9 @@
 --   workers       HASH   incarnation -> registration, only of workers (releases.lua)
 --
 -- An *incarnation* is one registered life of a worker process, or one claim of a program without a worker. Its own
--- state is: alive until, number of the last turn, number of the first claim of that turn, how many it claimed, and
--- whether the worker was registered as idle; then the positions of the settlements that the turn refused, and padding.
+-- state is: alive until, number of the last turn, number of the first claim of that turn, how many it claimed, whether
+-- the worker was registered as idle, and the memory of its process, as it last reported it (0: not reported); then the
+-- positions of the settlements that the turn refused, and padding.
 -- The padding is longer than 64 bytes: the server keeps a hash of smaller values as a list, and would search through it
 -- for every job.
 --
@@ -36,6 +37,7 @@ _own = layout {
   first = "I6", -- number of the first claim of that turn
   claimed = "H",
   idle = "B", -- 1: it was registered as idle
+  memory = "I4", -- KiB
   refused = "H", -- how many settlements the turn refused
   stale = "*", -- their positions, in 2 bytes each; then padding
 }
@@ -91,7 +93,8 @@ function lease.own(packed)
   local own, stale = _own.fields(packed), {}
   for i = 1, own.refused do stale[i] = struct.unpack(">H", packed, _own.AT_STALE - 2 + 2 * i) end
   return {
-    until_ = own.until_, turn = own.turn, first = own.first, claimed = own.claimed, idle = own.idle, stale = stale,
+    until_ = own.until_, turn = own.turn, first = own.first, claimed = own.claimed, idle = own.idle,
+    memory = own.memory, stale = stale,
   }
 end
 
@@ -101,7 +104,7 @@ function lease.packed(own)
   for i = 1, #own.stale do positions = positions .. struct.pack(">H", own.stale[i]) end
   return _own.pack({
     until_ = own.until_, turn = own.turn, first = own.first, claimed = own.claimed, idle = own.idle,
-    refused = #own.stale, stale = positions .. _own.PADDING,
+    memory = own.memory, refused = #own.stale, stale = positions .. _own.PADDING,
   })
 end
 

@@ -11,11 +11,13 @@ _notes = layout { progress = "Hc0", lines = "*" }
 
 _line = layout { at = "I6", text = "Hc0" } -- a worker sends it without `at`
 
+_of_job = { RECORD = 1, ENDED = 3, NOTES = 5, EXPIRES = 7 } -- places in what `inspect.job` returns
+
 notes = { LOG_BYTES = 16384 } -- of the lines of one job; the oldest lines are dropped
 
 -- Replaces the progress of a job and appends lines. `text` has no times: the server adds them. Returns the JSON of the
--- new progress, which is empty if `text` has none.
---- (id: str, text: str, now: int) -> str
+-- new progress, which is empty if `text` has none, and whether there are new lines.
+--- (id: str, text: str, now: int) -> str, bool
 --- uses: base
 function notes.add(id, text, now)
   local at = struct.pack(">I6", now)
@@ -30,7 +32,7 @@ function notes.add(id, text, now)
   end
   local kept = notes.latest(table.concat(lines))
   redis.call("HSET", base .. "notes", id, _notes.pack({ progress = shown, lines = kept }))
-  return progress
+  return progress, new ~= ""
 end
 
 -- The last lines, as many as may be kept.
@@ -52,4 +54,25 @@ function notes.close(id, letter)
   if not kept then return letter end
   redis.call("HDEL", base .. "notes", id)
   return _noted.pack({ letter = ending.NOTED, notes = kept, ending = letter })
+end
+
+-- The notes of a job. Returns { 1 if the job is not done, 1 if there is such a job or its result is kept, ms until it
+-- expires (-1: it does not), notes or false }. With `register` 1, the listener at `address` is notified of further lines
+-- and of the end of the job; else it is deregistered.
+--- keys: base meta
+--- args: given: int, id: str, address: str, register: int
+--- flags: allow-oom
+--- frame: row
+function script.read_log(base, meta, given, id, address, register)
+  local found = inspect.job(id, s.now)
+  local body, done, kept = found[_of_job.RECORD], found[_of_job.ENDED], found[_of_job.NOTES]
+  local lives = body and record.state(body) ~= state.DEAD
+  if address ~= "" and register == 0 then
+    listeners.remove(id, address)
+  elseif address ~= "" and lives then
+    listeners.add(s.row, id, address)
+  end
+  listeners.notify_rest(s.row, s.budget)
+  if done and _noted.letter(done) == ending.NOTED then kept = _noted.notes(done) end
+  return { lives and 1 or 0, (body or done) and 1 or 0, found[_of_job.EXPIRES] or -1, kept or false }
 end

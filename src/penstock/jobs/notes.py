@@ -48,10 +48,15 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line that a job logged. `at`: when the server got it, in seconds since 1970 by the server's clock."""
+    """One line that a job logged.
+
+    at  when the server got it, in seconds since 1970 by the server's clock
+    id  its position, from which `job.log(after=…)` continues
+    """
 
     at: float
     text: str
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +121,15 @@ def read_notes(stored: bytes | None, seal: Seal | None = None) -> Notes:
         return Notes()
     start = _SIZE.size + _SIZE.unpack_from(stored)[0]
     progress = stored[_SIZE.size : start]
-    lines = []
+    lines, before, number = list[LogLine](), -1, 0
     while start + _TIME_SIZE + _SIZE.size <= len(stored):
         begin = start + _TIME_SIZE + _SIZE.size
         end = begin + _SIZE.unpack_from(stored, start + _TIME_SIZE)[0]
         text = sealing.open_text(stored[begin:end].decode(errors="replace"), seal)
-        lines.append(LogLine(int.from_bytes(stored[start : start + _TIME_SIZE]) / 1000, text))
+        at = int.from_bytes(stored[start : start + _TIME_SIZE])
+        number = number + 1 if at == before else 1
+        before = at
+        lines.append(LogLine(at / 1000, text, f"{at}-{number}"))
         start = end
     shown = read_progress(int.from_bytes(progress[:_TIME_SIZE]), progress[_TIME_SIZE:], seal) if progress else None
     return Notes(shown, tuple(lines))
@@ -135,9 +143,9 @@ class ProgressReports:
         self._shown: JobProgress | None = None
 
     def read(self, message: str) -> bool:
-        """Show the progress in a message. Returns True for a message about progress or output: the job still runs."""
+        """Show the progress in a message. Returns True for one about progress, output or the log: the job still runs."""
         word, _, text = message.partition(" ")
-        if word == "output":
+        if word in ("output", "log"):
             return True
         if word != "progress":
             return False

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 import struct
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock import codec, sealing
-from penstock.core.arguments import check_wait, check_whole, shown
-from penstock.core.operations import Driver, Listen, Operation, RoundTrip, Wait, refuse_for_in_loop, verb
-from penstock.errors import BadCall, JobNotFound, SealError
+from penstock.core.arguments import check_whole, shown
+from penstock.core.operations import RoundTrip
+from penstock.errors import BadCall, SealError
 from penstock.jobs.constants import KEPT_CHUNKS
+from penstock.jobs.following import Followed, FollowedPage
 from penstock.settings import Seal
 
 if TYPE_CHECKING:
@@ -34,8 +32,6 @@ MOST_CHUNK: Final = 262_144
 _SENT: Final = struct.Struct(">QIIH")
 _ABOUT: Final = struct.Struct(">QIIH")
 _POSITION: Final = re.compile(r"([1-9]\d{0,14})-(\d{1,15})\Z", re.ASCII)
-_RECHECK: Final = 60.0
-"""Seconds after which a reader looks again: a script that has many readers to notify does not notify all of them."""
 
 
 def encode_chunk(value: Any) -> bytes:
@@ -80,22 +76,10 @@ class OutputPart:
 
 
 @dataclass(frozen=True, slots=True)
-class OutputPage:
-    """What one round trip reads.
+class OutputPage(FollowedPage[OutputPart]):
+    """What one round trip reads. `begins_at`: number of the chunk before these parts."""
 
-    lives       whether the job is not done
-    is_known    whether there is such a job, or was one until recently
-    expires_in  seconds until a waiting job expires; None: it does not
-    is_last     whether there is nothing after these parts yet
-    begins_at   number of the chunk before these parts
-    """
-
-    lives: bool
-    is_known: bool
-    expires_in: float | None
-    is_last: bool
     begins_at: int
-    parts: list[OutputPart]
 
 
 def read_after(
@@ -138,7 +122,7 @@ def _page(open_block: Callable[[bytes], bytes | sealing.Sealed], reply: Sequence
                 missed = 0
         position = int(last)
     waits = None if expires_in < 0 else expires_in / 1000
-    return OutputPage(bool(lives), bool(is_known), waits, position >= top, begins_at, parts)
+    return OutputPage(bool(lives), bool(is_known), waits, position >= top, parts, begins_at)
 
 
 def _chunks(encoded: bytes | sealing.Sealed, count: int) -> list[Any]:
@@ -162,12 +146,15 @@ def check_position(what: str, after: OutputPart | str | None) -> str:
     return position
 
 
-class JobOutput:
+class JobOutput(Followed[OutputPart]):
     """The output of one job, from `job.output()`: iterate over it with `for` or `async for`.
 
     The loop gets each part that is stored and each one that the job still emits, in order, and ends when the job does.
     It does not raise how the job ended: `job.result()` does.
     """
+
+    _what = "output"
+    _others = ("progress ", "log")
 
     def __init__(
         self,
@@ -179,113 +166,28 @@ class JobOutput:
         last: int | None = None,
         shows_sealed: bool = False,
     ) -> None:
-        check_wait("output", wait)
+        super().__init__(shard, key, wait)
         if last is not None:
             check_whole("output", "last", last, 1, KEPT_CHUNKS, f"from 1 to {KEPT_CHUNKS:,}")
             if after is not None:
                 raise BadCall("output(): give `after` or `last`, not both")
-        self._shard, self._key, self._wait, self._shows_sealed = shard, key, wait, shows_sealed
+        self._shows_sealed = shows_sealed
         self._after = check_position("output(after=…)", after)
         self._last = last or 0
-        self._parts: deque[OutputPart] = deque()
-        self._was_seen = False
-        """Whether the job existed at an earlier read."""
-        self._is_at_end = False
-        """Whether the last read returned all that there was."""
-        self.has_ended = False
-        """Whether the job is done, or a dead letter, and every part was fetched."""
 
-    @property
-    def _driver(self) -> Driver:
-        return self._shard._driver
-
-    @verb
-    def fetch(self, wait: float | None = None) -> Operation[list[OutputPart]]:
-        """Return the next parts, at most about 256 KiB of them, for a loop that you write.
-
-        wait  seconds to wait for the first one; 0 answers at once, None waits until the job ends
-
-        Returns an empty list if no part came in time, or if the job has ended; then `has_ended` is set. Raises
-        JobNotFound for a job that is unknown, or whose output has expired, and SealError for chunks that are sealed
-        with a key that this program does not have. One round trip when there are parts; else
-        two or three, between which it waits for a message, and one in a minute.
-        """
-        check_wait("fetch", wait)
-        return self._fetch(wait)
-
-    def _fetch(self, wait: float | None) -> Operation[list[OutputPart]]:
-        deadline = math.inf if wait is None else time.monotonic() + wait
-        parts: list[OutputPart] = []
-        if wait == 0 or not self._is_at_end:
-            parts = (yield from self._read("", register=False)).parts
-        while not parts and not self.has_ended and time.monotonic() < deadline:
-            parts = (yield from self._wait_for_more(deadline)).parts
-        return parts
-
-    def _wait_for_more(self, deadline: float) -> Operation[OutputPage]:
-        """Register a listener, read, and if there is nothing, wait and read again."""
-        listener = yield Listen(self._shard.bindings.keys.base + self._key, shared=True)
-        is_registered = True
-        try:
-            page = yield from self._read(listener.address, register=True)
-            if page.parts or self.has_ended:
-                return page
-            ends = min(deadline, time.monotonic() + _RECHECK)
-            if page.expires_in is not None:
-                ends = min(ends, time.monotonic() + page.expires_in)
-            while (messages := (yield Wait(listener, max(0.0, ends - time.monotonic())))) and all(
-                message.startswith("progress ") for message in messages
-            ):
-                pass
-            # While other waiters in this process share the address, it stays registered.
-            is_registered = listener.close()
-            page = yield from self._read(listener.address if is_registered else "", register=False)
-            is_registered = False
-            return page
-        finally:
-            if is_registered and listener.close() and not self.has_ended:
-                yield self._shard.bindings.forget(self._key, listener.address)
-
-    def _read(self, address: str, *, register: bool) -> Operation[OutputPage]:
-        seal = self._shard.settings.seal
-        page: OutputPage = yield read_after(
+    def _request(self, address: str, *, register: bool) -> RoundTrip[FollowedPage[OutputPart]]:
+        return read_after(
             self._shard.bindings,
             self._key,
             self._after,
             address,
             register=register,
             last=self._last,
-            seal=seal,
+            seal=self._shard.settings.seal,
             shows_sealed=self._shows_sealed,
         )
-        if not page.is_known and not self._was_seen:
-            raise JobNotFound(
-                f"no job {self._shard.name}:{self._key}: never enqueued here, or it ended and its output has expired"
-            )
-        self._was_seen, self._last = True, 0
-        self._is_at_end = page.is_last
-        self.has_ended = page.is_last and not page.lives
-        if page.parts:
-            self._after = page.parts[-1].id
-        return page
 
-    def __iter__(self) -> JobOutput:
-        refuse_for_in_loop()
-        return self
-
-    def __next__(self) -> OutputPart:
-        if not self._parts and not self.has_ended:
-            self._parts.extend(self.fetch(self._wait))
-        if not self._parts:
-            raise StopIteration
-        return self._parts.popleft()
-
-    def __aiter__(self) -> JobOutput:
-        return self
-
-    async def __anext__(self) -> OutputPart:
-        if not self._parts and not self.has_ended:
-            self._parts.extend(await self.fetch.aio(self._wait))
-        if not self._parts:
-            raise StopAsyncIteration
-        return self._parts.popleft()
+    def _keep_place(self, parts: list[OutputPart]) -> None:
+        self._last = 0
+        if parts:
+            self._after = parts[-1].id

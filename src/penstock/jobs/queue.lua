@@ -161,6 +161,7 @@ end
 --   idle_ms       above 0: if fewer than `want` jobs were claimed, the worker at `address` is registered as idle
 --   once          1: the claim of a program without a worker. It is registered as idle only if it got no job, and its
 --                 incarnation ends as soon as it holds no job
+--   memory        KiB that the process of a worker has in RAM; 0: as it last reported, or unknown
 --   registration  of a worker, in its first turn (see releases.join); else empty
 --   numbers       the claim numbers of the completed jobs, 6 bytes each
 --   rows          of the completed jobs (finished.lua); may be empty
@@ -176,12 +177,12 @@ end
 -- ended; then nothing was written.
 --- keys: base meta
 --- args: given: int, incarnation: str, number: int, lease_ms: int, want: int, trial: str, address: str, idle_ms: int
---- args: once: int, registration: str, numbers: str, rows: str, completed: int, with_result: int, staged: int
---- args: settlements: *
+--- args: once: int, memory: int, registration: str, numbers: str, rows: str, completed: int, with_result: int
+--- args: staged: int, settlements: *
 --- flags: allow-oom
 --- frame: read
 function script.turn(base, meta, given, incarnation, number, lease_ms, want, trial, address, idle_ms,
-  once, registration, numbers, rows, completed, with_result, staged, settlements, ...)
+  once, memory, registration, numbers, rows, completed, with_result, staged, settlements, ...)
   local r, now = s.row, s.now
   local ids, texts, effects_of, at = {}, {}, {}, settlements
   for i = 1, completed do
@@ -202,7 +203,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   local own = lease.own(held[#ids + 1])
   if own and own.until_ <= now or not own and number > 1 then return { "STALE" } end
   if now >= s.next_history and r[_row.SEQUENCE] > 0 then history.add(s) end
-  own = own or { turn = 0, idle = 1 } -- an earlier incarnation of this worker may be registered as idle
+  own = own or { turn = 0, idle = 1, memory = 0 } -- an earlier incarnation of this worker may be registered as idle
   if own.turn == number then
     return { "OK", own.stale, -1, 1, -1, {}, own.first, now, unpack(lease.repeated(incarnation, own)) }
   end
@@ -263,7 +264,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
     local ms = idle and empty and math.max(idle_ms, lease_ms) or lease_ms
     lease.extend(r, incarnation, {
       until_ = now + ms, turn = number, first = room.number, claimed = room.claimed, idle = idle and 1 or 0,
-      stale = stale,
+      memory = memory > 0 and memory or own.memory, stale = stale,
     })
   end
   if address ~= "" or once == 1 then wake.answered(r) end
@@ -307,14 +308,16 @@ end
 
 -- Extends all claims of an incarnation at once, however many it has. Returns { 1, what it is asked to do … }
 -- (cancelling.lua), or { 0 } if its lease had already run out. The lease of an idle worker does not become shorter.
+-- `memory`: as in a turn.
 --- keys: base meta
---- args: given: int, incarnation: str, lease_ms: int
+--- args: given: int, incarnation: str, lease_ms: int, memory: int
 --- flags: allow-oom
 --- frame: row
-function script.heartbeat(base, meta, given, incarnation, lease_ms)
+function script.heartbeat(base, meta, given, incarnation, lease_ms, memory)
   local own = lease.alive(incarnation, s.now)
   if not own then return { 0 } end
   own.until_ = math.max(s.now + lease_ms, own.idle == 1 and own.until_ or 0)
+  if memory > 0 then own.memory = memory end
   lease.extend(s.row, incarnation, own)
   wake.set_alarm(s.row, s.now, own.until_)
   return { 1, unpack(cancelling.tokens(incarnation)) }

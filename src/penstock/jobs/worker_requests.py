@@ -25,7 +25,7 @@ def registrations(bindings: QueueBindings, cursor: str, count: int) -> RoundTrip
 
     def read(reply: Sequence[Any]) -> tuple[str, list[Registered]]:
         _, following, *rows = reply
-        found = [Registered(worker_name(rows[at + 3]), rows[at], rows[at + 2]) for at in range(0, len(rows), 5)]
+        found = [Registered(worker_name(rows[at + 3]), rows[at], rows[at + 2]) for at in range(0, len(rows), 6)]
         return following.decode(), found
 
     return bindings._call("scan_workers", (bindings.clock.now_ms, count, cursor), read)

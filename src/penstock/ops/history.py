@@ -24,6 +24,7 @@ class QueueUsage:
 
     busy      jobs of the queue that worker processes hold
     capacity  jobs that these processes run at a time, those of their other queues included
+    memory    bytes that these processes have in RAM; None if none of them knows
     """
 
     workers: int
@@ -31,6 +32,7 @@ class QueueUsage:
     largest: TenantCounts
     busy: int = 0
     capacity: int = 0
+    memory: int | None = None
 
 
 class HistoryQuestioner(Questioner):
@@ -74,4 +76,6 @@ class HistoryQuestioner(Questioner):
         joined = joined_workers(name, (one for registered in workers for one in registered))
         alive = [one for one in joined if one.name and one.lease > 0]
         busy, capacity = sum(one.held for one in alive), sum(one.concurrency for one in alive)
-        return QueueUsage(len(alive), sum(one.tenants for one in overviews), largest or TenantCounts(), busy, capacity)
+        memory = sum(known) if (known := [one.memory for one in alive if one.memory is not None]) else None
+        tenants_of_all = sum(one.tenants for one in overviews)
+        return QueueUsage(len(alive), tenants_of_all, largest or TenantCounts(), busy, capacity, memory)

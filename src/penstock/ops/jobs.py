@@ -25,6 +25,7 @@ from penstock.jobs.finished_list import find_row, locate_row
 from penstock.jobs.job import Job, JobInfo, shown_body
 from penstock.jobs.job_list import JobPage, Jobs, JobSummary, Wanted, job_filter
 from penstock.jobs.listing import FoundJob
+from penstock.jobs.log_lines import JobLines
 from penstock.jobs.moving import move_jobs
 from penstock.jobs.options import EnqueueOptions, Options, job_start, options_of, value_sections
 from penstock.jobs.output import JobOutput
@@ -123,6 +124,13 @@ class JobQuestioner(Questioner):
         """The chunks of a job, or its `last` ones; see `Job.output`. One that the app cannot open is `Sealed`."""
         job = self.open(job_id)
         return JobOutput(job.shard, job.key, after, wait, last=last, shows_sealed=True)
+
+    def log(
+        self, job_id: str, *, after: str | None = None, last: int | None = None, wait: float | None = 0.0
+    ) -> JobLines:
+        """The lines of a job's log, or its `last` ones; see `Job.log`."""
+        job = self.open(job_id)
+        return JobLines(job.shard, job.key, after, wait, last=last)
 
     @verb
     def why(self, job_id: str) -> Operation[Explanation]:

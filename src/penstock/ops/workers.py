@@ -144,7 +144,11 @@ def joined_workers(queue: str, registered: Iterable[WorkerInfo]) -> list[WorkerI
         elif known := workers.get(one.name):
             asked = known.asked or one.asked
             workers[one.name] = replace(
-                known, held=known.held + one.held, lease=max(known.lease, one.lease), asked=asked
+                known,
+                held=known.held + one.held,
+                lease=max(known.lease, one.lease),
+                asked=asked,
+                memory=max(filter(None, (known.memory, one.memory)), default=None),
             )
         else:
             workers[one.name] = replace(one, queue=queue)

@@ -20,7 +20,7 @@ from penstock.jobs.history import Interval
 from penstock.ops.inspect import Inspector
 from penstock.web.answers import MOST_SHOWN, Json, Mask, arguments_text, body_text, fields, reporting_errors, said
 from penstock.web.bulk import read_filter
-from penstock.web.output import output_of
+from penstock.web.output import FOLLOWED, output_of
 from penstock.web.sampler import Sampler, history_of
 
 PAGE = 50
@@ -42,7 +42,7 @@ MOST_ROWS = 10_000
 COMPLETIONS = 20
 
 MOST_OF_FLOW = 60
-"""Jobs of a flow on the page of a job."""
+"""Jobs of a flow on the page of a job, in each direction."""
 
 
 def read_offset(request: Request) -> int:
@@ -72,6 +72,7 @@ class Questions:
             "/dead-groups/{queue:path}": self.dead_groups,
             "/jobs/{id:path}": self.job,
             "/output/{id:path}": self.output,
+            "/log/{id:path}": self.log,
             "/tasks": self.tasks,
             "/workers": self.workers,
             "/locks": self.locks,
@@ -195,6 +196,13 @@ class Questions:
         follows = "follow" in query
         return Json(await output_of(self._ask, job_id, self._mask, after=after, before=before, follows=follows))
 
+    async def log(self, request: Request) -> Response:
+        """The log of a job behind the line `after`; with `follow`, the answer waits some seconds for the first."""
+        query = request.query_params
+        stream = self._ask.jobs.log(request.path_params["id"], after=query.get("after"))
+        lines = await stream.fetch.aio(FOLLOWED if "follow" in query else 0.0)
+        return Json({"parts": [fields(line, text=self._said(line.text)) for line in lines], "ended": stream.has_ended})
+
     async def _why(self, job_id: str) -> dict[str, Any] | None:
         """Why a job does not run; None if it ended meanwhile and its result is gone."""
         try:
@@ -207,12 +215,12 @@ class Questions:
         return fields(answer, sentence=answer.sentence.replace(answer.reason, shown), reason=shown)
 
     async def _flow(self, job_id: str) -> FlowNode | None:
-        """The jobs that a job waits or waited for; None if it never waited for any."""
+        """The jobs that a job waits or waited for, and those that wait for it; None if it is alone."""
         try:
             root = await self._ask.jobs.open(job_id).tree.aio(MOST_OF_FLOW)
         except JobNotFound:  # its result is gone since
             return None
-        return root if root.total else None
+        return root if root.total or root.awaited_by else None
 
     async def find(self, request: Request) -> Response:
         """Jobs that match the filter in the query; see `Queue.jobs`. Without a state, the first page also has the

@@ -23,6 +23,7 @@ from penstock.jobs.shard import Shard
 from penstock.settings import SLEEPER_TTL_FACTOR, MiB
 from penstock.worker.emitted import PendingOutput
 from penstock.worker.notes import MOST_NOTES, PendingNotes
+from penstock.worker.processes import resident_kib
 from penstock.worker.shared_status import QueueStatus
 
 log = logging.getLogger("penstock.worker")
@@ -37,6 +38,9 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _WARN_INTERVAL = 60.0
 """Seconds between two warnings that a server does not answer."""
 
+
+_MEMORY_INTERVAL = 2.0
+"""Seconds between two turns that report how much memory the process has."""
 
 _MOST_IN_VAIN, _PAUSE_IN_VAIN = 20, 0.1
 """After `_MOST_IN_VAIN` turns in quick succession that found no job, each further wake-up takes effect only after
@@ -125,6 +129,7 @@ class Feed:
         self.output.clear()
         self.awake = True
         self.wake_at = 0.0
+        self._memory_at = 0.0
         self._publish(self._status)
 
     @property
@@ -226,12 +231,21 @@ class Feed:
                 address=self.address,
                 sleep=self.sleep * SLEEPER_TTL_FACTOR if want and self._waits and not self.trial else 0.0,
                 once=leave,
+                memory=self._memory(),
                 registration=structs.replace(self._registration, address=self.address) if self.turns == 1 else None,
                 notes=self.notes.take(s.token for s in self._sent) if self.notes else (),
                 emitted=emitted,
                 rows=self._rows,
             )
         return self._unanswered
+
+    def _memory(self) -> int:
+        """What the turn reports of the process's memory: KiB, or 0 if another turn did so a moment ago."""
+        now = time.monotonic()
+        if now < self._memory_at:
+            return 0
+        self._memory_at = now + _MEMORY_INTERVAL
+        return resident_kib()
 
     def _settle_after_output(self) -> None:
         """Let a later turn settle each job of whose output this turn does not carry all."""

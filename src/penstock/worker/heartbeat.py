@@ -21,7 +21,7 @@ from penstock.settings import MiB
 from penstock.worker.cancelling import Cancelling
 from penstock.worker.feed import Feed
 from penstock.worker.places import Places
-from penstock.worker.processes import resident_bytes
+from penstock.worker.processes import resident_bytes, resident_kib
 from penstock.worker.runs import Runs
 
 log = logging.getLogger("penstock.worker")
@@ -78,7 +78,7 @@ class Heartbeat(PeriodicThread):
             return
         incarnation = feed.incarnation
         try:
-            asked = self._driver.run(feed.shard.bindings.heartbeat(incarnation, feed.lease))
+            asked = self._driver.run(feed.shard.bindings.heartbeat(incarnation, feed.lease, resident_kib()))
         except PenstockError as error:
             log.warning("a heartbeat failed on queue %s: %s", feed.shard.name, error)
             return

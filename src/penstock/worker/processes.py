@@ -45,8 +45,15 @@ def describe_exit(code: int) -> str:
 
 def resident_bytes() -> int:
     """The memory of this process that is in RAM. On systems other than Linux: the most that it ever had."""
+    if found := resident_kib() * 1024:
+        return found
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def resident_kib() -> int:
+    """KiB of this process that are in RAM, from /proc; 0 on systems other than Linux."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") // 1024
     except OSError:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        return 0

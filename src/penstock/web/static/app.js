@@ -1,6 +1,6 @@
 // The frame: navigation, the live connection, and the page that the address names.
 
-import { html, render, useEffect, useState } from "./ui.js";
+import { html, render, useEffect, useRef, useState } from "./ui.js";
 import { PAGES } from "./pages.js";
 import { Toasts } from "./components.js";
 import { LANGUAGES, chooseLanguage, language, number, t } from "./text.js";
@@ -9,6 +9,11 @@ import { LANGUAGES, chooseLanguage, language, number, t } from "./text.js";
 const PARTS = { queue: "overview", job: "jobs", deadfiles: "files", chat: "messages" };
 
 const NAVIGATION = ["overview", "jobs", "tasks", "dead", "schedules", "workers", "locks", "rates", "messages", "files", "directories", "contacts", "health"];
+
+/** After g, this key goes to the page. */
+const KEYS = { overview: "o", jobs: "j", tasks: "t", dead: "d", schedules: "s", workers: "w", locks: "l", rates: "r", messages: "m", files: "f", directories: "i", contacts: "c", health: "h" };
+
+const nameOf = (page) => t(`page.${page === "jobs" ? "find" : page}`);
 
 /** The page, its argument and its filters: #/queue/mail?offset=50 */
 function address() {
@@ -51,23 +56,46 @@ function useLive() {
   return live;
 }
 
+/** Moves the focus to the first link of the next row, or of the one before. */
+function focusRow(step) {
+  const rows = [...document.querySelectorAll("main tbody tr")].map((row) => row.querySelector("a, button, summary")).filter(Boolean);
+  const here = rows.findIndex((one) => one.closest("tr").contains(document.activeElement));
+  rows[Math.max(0, Math.min(rows.length - 1, here < 0 ? 0 : here + step))]?.focus();
+}
+
+/** The search for a job, which is on the overview. */
+function focusSearch() {
+  const field = document.querySelector("#find");
+  if (field) { field.focus(); return; }
+  location.hash = "#/overview";
+  const waits = new MutationObserver(() => {
+    const found = document.querySelector("#find");
+    if (found) { waits.disconnect(); found.focus(); }
+  });
+  waits.observe(document.body, { childList: true, subtree: true });
+}
+
 function useKeys() {
+  const help = useRef();
   useEffect(() => {
     let before = "";
     const pressed = (event) => {
       if (event.target.closest("input, select, dialog, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
-      if (event.key === "/") {
-        event.preventDefault();
-        document.querySelector("#find")?.focus();
-      } else if (before === "g") {
-        const page = NAVIGATION.find((name) => name[0] === event.key);
-        if (page) location.hash = `#/${page}`;
-      }
-      before = event.key;
+      const page = before === "g" && Object.keys(KEYS).find((name) => KEYS[name] === event.key);
+      if (page) location.hash = `#/${page}`;
+      else if (event.key === "/") { event.preventDefault(); focusSearch(); }
+      else if (event.key === "?") help.current.showModal();
+      else if (event.key === "j" || event.key === "k") focusRow(event.key === "j" ? 1 : -1);
+      before = page ? "" : event.key;
     };
     addEventListener("keydown", pressed);
     return () => removeEventListener("keydown", pressed);
   }, []);
+  const key = (name) => html`<kbd>${name}</kbd>`;
+  return html`<dialog ref=${help} class="keys" aria-labelledby="keys"><h2 id="keys">${t("keys")}</h2>
+    <dl><dt>${key("/")}</dt><dd>${t("keys.find")}</dd><dt>${key("j")} ${key("k")}</dt><dd>${t("keys.rows")}</dd>
+      ${NAVIGATION.map((name) => html`<dt>${key("g")} ${key(KEYS[name])}</dt><dd>${nameOf(name)}</dd>`)}<dt>${key("?")}</dt><dd>${t("keys.help")}</dd></dl>
+    <div class="row"><button onClick=${() => help.current.close()}>${t("close")}</button></div></dialog>`;
 }
 
 function toggleTheme() {
@@ -95,7 +123,7 @@ function Side({ page, live }) {
     <a class="brand" href="#/overview"><img src="static/icon.svg" alt="" />Penstock</a>
     <nav aria-label=${t("pages")}>${NAVIGATION.map((name) => html`
       <a href=${`#/${name}`} aria-current=${page === name || PARTS[page] === name ? "page" : undefined}>
-        <span>${t(`page.${name === "jobs" ? "find" : name}`)}</span><span class="quiet">${counts[name]}</span></a>`)}
+        <span>${nameOf(name)}</span><span class="quiet">${counts[name]}</span></a>`)}
     </nav>
     <div class="end">
       <div class="switches">
@@ -113,15 +141,15 @@ function Side({ page, live }) {
 
 function App() {
   const where = useAddress(), live = useLive();
-  useKeys();
-  useEffect(() => { document.title = `${where.name || t(`page.${where.page === "jobs" ? "find" : where.page}`)} · Penstock`; }, [where]);
+  const keys = useKeys();
+  useEffect(() => { document.title = `${where.name || nameOf(where.page)} · Penstock`; }, [where]);
   const Page = PAGES[where.page];
   return html`<a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector("main").focus(); }}>${t("skip")}</a>
     <div class="frame"><${Side} page=${where.page} live=${live} />
     <main id="main" tabindex="-1">
       ${live.lost && html`<div class="card alarm" role="alert">${t("lost", { why: live.lost })}</div>`}
       <${Page} key=${where.page + where.name} live=${live} name=${where.name} filter=${where.filter} mayAct=${live.may_act} />
-    </main></div><${Toasts} />`;
+    </main></div>${keys}<${Toasts} />`;
 }
 
 render(html`<${App} />`, document.body);

@@ -1,9 +1,9 @@
-// The page of one job: what it is, what it did so far, and which jobs it waits for.
+// The page of one job: what it is, what it did so far, which jobs it waits for, and which wait for it.
 
 import { html, useEffect } from "./ui.js";
 import { STATES } from "./jobs.js";
-import { Ask, Careful, Loading, Problem, Table, Tag, act, jobsLink, later, link, queueOf, releaseLink, seen, useAnswer, workerLink } from "./components.js";
-import { Output } from "./output.js";
+import { Ask, Careful, Loading, Problem, Table, Tag, act, jobsLink, later, link, queueOf, releaseLink, seen, shortId, useAnswer, workerLink } from "./components.js";
+import { Log, Output } from "./output.js";
 import { age, duration, number, say, t, time } from "./text.js";
 
 const NEVER = 1e11; // seconds since 1970 beyond which nothing is due: it waits for a signal without a time-out
@@ -58,7 +58,6 @@ function Timeline({ job }) {
     job.enqueued && [job.enqueued, t("event.enqueued")],
     ...job.steps.map((step) => [step.at, html`<span class="mono">${step.step}</span> ${step.does !== step.step && html`<span class="quiet mono">${step.does}</span>`} ${step.job && html`<span class="mono">${link("job", step.job)}</span>`}
       ${" "}<${Tag} state=${state[step.state]}>${t(`step.${step.state}`)}<//> ${step.ends && step.ends > job.now && html`<span class="quiet">${t("due-in", { age: age(step.ends - job.now) })}</span>`}`]),
-    ...job.log.map((line) => [line.at, html`<code>${line.text}</code>`]),
     job.claimed && [job.claimed, t("event.claimed", { worker: job.worker })],
     job.since && job.since < NEVER && job.status !== "running" && [job.since, t(`status.${job.status}`)],
   ].filter((one) => one && one[0] <= job.now + 1).sort((one, other) => one[0] - other[0]);
@@ -67,14 +66,26 @@ function Timeline({ job }) {
     [t("event"), ([, what]) => what]]} /></div>`;
 }
 
-/** The jobs that a job waits or waited for, each above those that it waits for itself. */
-function Branch({ node, here }) {
-  const hidden = node.total - node.predecessors.length;
+/** A job of a flow, and below it those of one side: the jobs that it waits or waited for, or those that wait for it. */
+function Branch({ node, side }) {
+  const near = node[side], hidden = (side === "dependents" ? node.awaited_by : node.total) - near.length;
   return html`<li><${Tag} state=${STATES[node.status]}>${t(`status.${node.status}`)}<//>
-    ${" "}${here ? html`<b class="mono">${node.id}</b>` : html`<span class="mono">${link("job", node.id)}</span>`} ${jobsLink(queueOf(node.id), { task: node.task })}
+    ${" "}<span class="mono">${link("job", node.id, shortId(node.id))}</span> ${jobsLink(queueOf(node.id), { task: node.task })}
     ${node.total > 0 && html` <span class="quiet">${t("flow.ended", { ended: number(node.total - node.left), total: number(node.total) })}${node.dead > 0 && html` · ${t("flow.dead", { n: number(node.dead) })}`}</span>`}
-    ${node.predecessors.length > 0 && html`<ul>${node.predecessors.map((one) => html`<${Branch} node=${one} />`)}
-      ${hidden > 0 && html`<li class="quiet">${t("and-more", { n: number(hidden) })}</li>`}</ul>`}</li>`;
+    ${near.length > 0 && html`<${Branches} node=${node} side=${side} hidden=${hidden} />`}</li>`;
+}
+
+const Branches = ({ node, side, hidden }) => html`<ul class="flow">${node[side].map((one) => html`<${Branch} key=${one.id} node=${one} side=${side} />`)}
+  ${hidden > 0 && html`<li class="quiet">${t("and-more", { n: number(hidden) })}</li>`}</ul>`;
+
+/** Both directions of a flow: what has to end before the job, and what begins after it. */
+function Flow({ flow }) {
+  const ended = number(flow.total - flow.left), total = number(flow.total);
+  return html`<div class="card"><h2>${t("flow")}</h2>
+    ${flow.total > 0 && html`<h3>${t("flow.waits-for")} <span class="quiet">${t("flow.ended", { ended, total })}${flow.dead > 0 && html` · ${t("flow.dead", { n: number(flow.dead) })}`}</span></h3>
+      <${Branches} node=${flow} side="predecessors" hidden=${flow.total - flow.predecessors.length} />`}
+    ${flow.awaited_by > 0 && html`<h3>${t("flow.awaited-by")} <span class="quiet">${number(flow.awaited_by)}</span></h3>
+      <${Branches} node=${flow} side="dependents" hidden=${flow.awaited_by - flow.dependents.length} />`}</div>`;
 }
 
 /** The arguments of a dead letter, or of a job that has ended, to be changed before it runs again. */
@@ -145,10 +156,10 @@ export function Job({ name, mayAct }) {
     ${job.result !== null && html`<div class="card"><h2>${t("result")}</h2><pre tabindex="0">${job.result}</pre></div>`}
     ${job.reason && html`<div class="card ${job.status === "dead" ? "alarm" : ""}"><h2>${t("reason")}</h2><${Long}>${job.reason}<//>${job.traceback && html`<pre tabindex="0">${job.traceback}</pre>`}</div>`}
     ${job.progress && html`<${Progress} progress=${job.progress} now=${job.now} />`}
-    <${Output} job=${job} />
+    <${Output} job=${job} /><${Log} job=${job} />
     ${job.steps.length > 0 && html`<${Steps} job=${job} />`}
     ${job.failures.length > 0 && html`<${Attempts} job=${job} />`}
     <${Facts} job=${job} />
-    ${job.flow && html`<div class="card"><h2>${t("flow")}</h2><ul class="flow"><${Branch} node=${job.flow} here=${true} /></ul></div>`}
+    ${job.flow && html`<${Flow} flow=${job.flow} />`}
     <${Timeline} job=${job} />`;
 }

@@ -7,6 +7,7 @@ import { age, number, t, time } from "./text.js";
 export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", sleeping: "", ready: "", parked: "", waiting: "", blocked: "warn", unknown: "", running: "good", completed: "good", dropped: "" };
 const FILTERS = ["state", "task", "tenant", "worker", "id_prefix", "older_than", "tag", "text", "since"];
 const ENDED = ["ended", "completed", "failed", "cancelled", "expired", "dropped"];
+const OFFERED = 200; // names that a field offers
 const SPANS = [[900, "last-quarter"], [3600, "last-hour"], [86400, "last-day"]];
 const SEARCHED = ["ended", "ready", "delayed", "sleeping", "parked", "waiting", "running", "dead", "completed", "cancelled", "expired", "dropped"];
 
@@ -17,8 +18,11 @@ function chosen(filter) {
   return Object.fromEntries(FILTERS.filter((name) => filter.get(name)).map((name) => [name, filter.get(name)]));
 }
 
-/** Names that the fields of the form offer: the tasks and workers of a queue, or of all, and the largest tenants of a queue. */
-function useNames(queue) {
+/**
+ * Names that the fields of the form offer: the tasks and workers of a queue, or of all, the largest tenants of a queue, and
+ * the tenants and tags of the jobs that were found.
+ */
+function useNames(queue, jobs) {
   const [names, keep] = useState({ tasks: [], tenants: [], workers: [] });
   useEffect(() => {
     let ended = false;
@@ -33,10 +37,11 @@ function useNames(queue) {
     if (queue) known("tenants", `queues/${encodeURIComponent(queue)}`, (answer) => answer.largest.map((one) => one.name));
     return () => { ended = true; };
   }, [queue]);
-  return names;
+  const all = (known, found) => [...new Set([...known, ...found])].filter(Boolean).sort().slice(0, OFFERED);
+  return { ...names, tenants: all(names.tenants, jobs.map((one) => one.tenant)), tags: all([], jobs.flatMap((one) => one.tags)) };
 }
 
-function Form({ queue, queues, filter }) {
+function Form({ queue, queues, filter, jobs }) {
   const search = (event) => {
     event.preventDefault();
     const fields = new FormData(event.target), next = new URLSearchParams();
@@ -48,7 +53,7 @@ function Form({ queue, queues, filter }) {
   // Not `value`: what is typed must stay when the live connection draws the page again.
   const field = (name, kind = "text", known = []) => html`<label>${t(`filter.${name}`)}<input name=${name} type=${kind} min="0" defaultValue=${filter.get(name) || ""} list=${known.length ? `known-${name}` : undefined} autocomplete="off" />
     ${known.length > 0 && html`<datalist id=${`known-${name}`}>${known.map((one) => html`<option value=${one} />`)}</datalist>`}</label>`;
-  const names = useNames(queue);
+  const names = useNames(queue, jobs);
   return html`<form class="card filter" onSubmit=${search} role="search" key=${queue + filter}>
     <label>${t("queue")}<select name="queue">
       <option value="" selected=${!queue}>${t("all-queues")}</option>
@@ -57,7 +62,7 @@ function Form({ queue, queues, filter }) {
       ${SEARCHED.map((state) => html`<option value=${state} selected=${filter.get("state") === state}>${t(`status.${state}`)}</option>`)}</select></label>
     <label>${t("filter.since")}<select name="since"><option value="">${t("any-time")}</option>
       ${SPANS.map(([seconds, word]) => html`<option value=${seconds} selected=${Number(filter.get("since")) === seconds}>${t(word)}</option>`)}</select></label>
-    ${field("task", "text", names.tasks)}${field("tenant", "text", names.tenants)}${field("worker", "text", names.workers)}${field("tag")}${field("text")}${field("id_prefix")}${field("older_than", "number")}
+    ${field("task", "text", names.tasks)}${field("tenant", "text", names.tenants)}${field("worker", "text", names.workers)}${field("tag", "text", names.tags)}${field("text")}${field("id_prefix")}${field("older_than", "number")}
     <button class="main">${t("search")}</button></form>`;
 }
 
@@ -143,13 +148,14 @@ export function Jobs({ name, live, filter, mayAct }) {
     [t("task"), (row) => where(row, "task")], [t("tenant"), (row) => where(row, "tenant")],
     [t("attempts"), (row) => number(row.attempts), "n"],
     [t("worker"), (row) => workerLink(row.worker)],
+    ...(found?.jobs.some((row) => row.tags.length) ? [[t("job.tags"), (row) => html`${row.tags.map((tag) => html`${jobsLink(queueOf(row.id), { tag })} `)}`]] : []),
   ];
   const bulk = { queue: name, filter: wanted, then: again };
   return html`<div class="head"><h1>${t("page.find")}</h1>
       ${mayAct && name && html`<div class="rest">
         <${Bulk} action="requeue" ...${bulk} /><${Bulk} action="move" target=${true} ...${bulk} />
         <${Bulk} action="cancel" dangerous=${true} ...${bulk} /><${Bulk} action="remove" dangerous=${true} ...${bulk} /></div>`}</div>
-    <${Form} queue=${name} queues=${live.queues || []} filter=${filter} />
+    <${Form} queue=${name} queues=${live.queues || []} filter=${filter} jobs=${found?.jobs ?? []} />
     <${Problem} error=${error} /><${Loading} answer=${found} error=${error} />
     ${found && html`<div class="card"><h2>${t("jobs.found", { n: number(found.jobs.length) })} <span class="quiet">${t("searched", { examined: number(found.examined), of: number(found.of) })}</span></h2>
       <${Table} label=${t("page.find")} columns=${columns} rows=${newest(found).slice(0, shown)} none=${t(found.cursor ? "none.so-far" : "none.jobs")} />

@@ -1,8 +1,8 @@
-// What a job emits: the newest chunks, further ones until it has ended, and earlier ones on demand.
+// What a job reports while it runs: its output, the newest chunks and earlier ones on demand; and its log.
 
 import { html, useEffect, useRef, useState } from "./ui.js";
-import { Tag, ask } from "./components.js";
-import { age, number, t } from "./text.js";
+import { Table, Tag, ask } from "./components.js";
+import { age, clock, number, t, time } from "./text.js";
 
 const KEPT = 200000; // characters that the page keeps while it follows
 const PAUSE = 250; // ms between two answers, however fast chunks come
@@ -20,11 +20,9 @@ function newest(parts, room) {
   return first > 0 ? parts.slice(first) : parts;
 }
 
-/** The output of a job: { parts, earlier, follows }, and a function that fetches what comes before. */
-function useOutput(job) {
-  const [state, set] = useState({ parts: [], earlier: false, follows: false }), room = useRef(KEPT), last = useRef("");
-  const asks = useRef(false); // whether a request for earlier chunks is under way
-  const path = `output/${encodeURIComponent(job.id)}`, runs = job.status === "running";
+/** Asks for what a job reports, and again for what comes behind the last part, until it has ended: `take` gets each answer. */
+function useFollowed(path, job, take, fail) {
+  const last = useRef(""), runs = job.status === "running";
   useEffect(() => {
     let ended = false, looked = last.current !== "", timer;
     const look = async () => {
@@ -34,24 +32,33 @@ function useOutput(job) {
       try { found = await ask(`${path}?${query}`); } catch (error) { fault = error; }
       if (ended) return;
       if (fault) {
-        set((old) => ({ ...old, follows: false }));
-        if (fault.status !== 404) timer = setTimeout(look, LATER); // 404: there is no output any more
+        fail();
+        if (fault.status !== 404) timer = setTimeout(look, LATER); // 404: there is nothing any more
         return;
       }
       looked = true;
       const isFirst = !last.current;
       last.current = found.parts.at(-1)?.id ?? last.current;
-      set((old) => {
-        // What the earlier chunks are to be joined to must not go meanwhile.
-        const all = joined(old.parts, found.parts), parts = newest(all, asks.current ? Infinity : room.current);
-        return { parts, earlier: (isFirst ? found.earlier : old.earlier) || parts.length < all.length, follows: runs && !found.ended };
-      });
-      // Also if the job does not run any more: one answer may not hold all that it emitted before its end.
+      take(found, isFirst, runs && !found.ended);
+      // Also if the job does not run any more: one answer may not hold all that it reported before its end.
       if (!found.ended) timer = setTimeout(look, runs || found.parts.length ? PAUSE : LATER);
     };
     look();
     return () => { ended = true; clearTimeout(timer); };
   }, [path, job.status, job.deliveries]);
+}
+
+/** The output of a job: { parts, earlier, follows }, and a function that fetches what comes before. */
+function useOutput(job) {
+  const [state, set] = useState({ parts: [], earlier: false, follows: false }), room = useRef(KEPT);
+  const asks = useRef(false); // whether a request for earlier chunks is under way
+  const path = `output/${encodeURIComponent(job.id)}`;
+  const take = (found, isFirst, follows) => set((old) => {
+    // What the earlier chunks are to be joined to must not go meanwhile.
+    const all = joined(old.parts, found.parts), parts = newest(all, asks.current ? Infinity : room.current);
+    return { parts, earlier: (isFirst ? found.earlier : old.earlier) || parts.length < all.length, follows };
+  });
+  useFollowed(path, job, take, () => set((old) => ({ ...old, follows: false })));
   const earlier = async () => {
     if (asks.current) return;
     asks.current = true;
@@ -97,4 +104,20 @@ export function Output({ job }) {
     ${runs.map((run) => html`<details key=${run.attempt} class="run"><summary>${t("output.attempt", { n: number(run.attempt) })}</summary><${Run} parts=${run.parts} /></details>`)}
     <p>${t("output.attempt", { n: number(last.attempt) })} ${last.attempt > 1 && html`<${Tag}>${t("output.newest")}<//>`}</p>
     <${Run} key=${last.attempt} parts=${last.parts} /></div>`;
+}
+
+/** Lines that the page keeps while it follows, and those that it shows at first and shows more of at each click. */
+const KEPT_LINES = 2000, SHOWN_LINES = 20;
+
+/** What a job logs, the newest line first. */
+export function Log({ job }) {
+  const [{ lines, follows }, set] = useState({ lines: [], follows: false }), [shown, show] = useState(SHOWN_LINES);
+  useFollowed(`log/${encodeURIComponent(job.id)}`, job, (found, isFirst, goesOn) => set((old) => ({ lines: [...old.lines, ...found.parts].slice(-KEPT_LINES), follows: goesOn })),
+    () => set((old) => ({ ...old, follows: false })));
+  if (!lines.length) return null;
+  const rows = lines.slice(-shown).reverse();
+  return html`<div class="card"><div class="head"><h2>${t("log")}</h2>${follows && html`<${Tag} state="good">${t("output.follows")}<//>`}
+      <span class="quiet">${t("log.kept")}</span></div>
+    <${Table} label=${t("log")} rows=${rows} columns=${[[t("time"), (line) => html`<span title=${time(line.at)}>${clock(line.at)}</span>`, "tight"], [t("event"), (line) => html`<code>${line.text}</code>`]]} />
+    ${lines.length > shown && html`<p><button onClick=${() => show(shown + 5 * SHOWN_LINES)}>${t("log.earlier", { n: number(lines.length - shown) })}</button></p>`}</div>`;
 }

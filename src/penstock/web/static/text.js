@@ -67,3 +67,6 @@ export function size(bytes) {
 }
 
 export const time = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleString(locale) : "");
+
+/** The time of a day, to the second. */
+export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString(locale);

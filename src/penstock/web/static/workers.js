@@ -2,18 +2,21 @@
 
 import { html } from "./ui.js";
 import { Careful, Choice, Loading, Menu, Problem, ShowAll, Table, Tag, act, onlyNamed, releaseLink, teach, useAnswer, workerLink } from "./components.js";
-import { age, number, t, time } from "./text.js";
+import { age, number, size, t, time } from "./text.js";
 
 const lease = (worker) => (worker.lease > 0 ? age(worker.lease) : html`<${Tag} state="bad">${t("lease-over")}<//>`);
 const running = (worker) => html`${number(worker.held)}${worker.concurrency ? ` / ${number(worker.concurrency)}` : ""}
   ${worker.concurrency > 0 && html`<div class="bar" aria-hidden="true"><i style=${{ width: `${Math.min(100, (100 * worker.held) / worker.concurrency)}%` }}></i></div>`}`;
 const jobsOf = (worker, queue) => html`<a href=${`#/jobs/${encodeURIComponent(queue)}?state=running&worker=${encodeURIComponent(worker)}`}>${queue}</a>`;
 
+const memory = (worker) => (worker.memory ? size(worker.memory) : "");
+
 /** The workers of one queue. */
 export function WorkerTable({ workers, now }) {
   return html`<${Table} label=${t("workers")} none=${t("none.workers")} rows=${workers} by=${(worker) => worker.name + worker.since} columns=${[
     [t("worker"), (worker) => workerLink(worker.name) || t("program")],
     [t("runs"), running],
+    [t("memory"), memory, "n"],
     [t("release"), (worker) => releaseLink(worker.release)],
     [t("up"), (worker) => (worker.since ? age(Math.max(0, (now || Date.now() / 1000) - worker.since)) : ""), "n"],
     [t("lease"), lease, "n"],
@@ -25,7 +28,7 @@ function byProcess(workers) {
   const found = new Map();
   for (const one of workers) {
     const key = one.name || `(${one.queue})`, old = found.get(key);
-    found.set(key, old ? { ...old, held: old.held + one.held, lease: Math.max(old.lease, one.lease), asked: old.asked || one.asked, since: Math.min(old.since ?? one.since, one.since ?? old.since), queues: [...old.queues, one.queue] }
+    found.set(key, old ? { ...old, held: old.held + one.held, lease: Math.max(old.lease, one.lease), asked: old.asked || one.asked, memory: Math.max(old.memory, one.memory), since: Math.min(old.since ?? one.since, one.since ?? old.since), queues: [...old.queues, one.queue] }
       : { ...one, key, queues: [one.queue] });
   }
   return [...found.values()].sort((one, other) => other.held - one.held || one.key.localeCompare(other.key));
@@ -55,6 +58,7 @@ export function Workers({ mayAct, name, filter }) {
     [t("worker"), (one) => workerLink(one.name) || t("program")],
     [t("state"), (one) => html`<${State} worker=${one} />`, "tight"],
     [t("runs"), running],
+    [t("memory"), memory, "n"],
     [t("queues"), (one) => html`${one.queues.map((queue, at) => html`${at > 0 && ", "}${jobsOf(one.name, queue)}`)}`],
     [t("release"), (one) => releaseLink(one.release)],
     [t("up"), (one) => (one.since ? html`<span title=${time(one.since)}>${age(Math.max(0, answer.now - one.since))}</span>` : ""), "n"],

@@ -1,0 +1,93 @@
+"""The log of a job, as others read and follow it. `notes.lua` keeps the lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core.arguments import check_whole, shown
+from penstock.core.operations import RoundTrip
+from penstock.errors import BadCall
+from penstock.jobs.constants import LOG_BYTES
+from penstock.jobs.following import Followed, FollowedPage
+from penstock.jobs.notes import LogLine, read_notes
+from penstock.settings import Seal
+
+if TYPE_CHECKING:
+    from penstock.jobs.bindings import QueueBindings
+    from penstock.jobs.shard import Shard
+
+_POSITION: Final = re.compile(r"(\d{1,15})-([1-9]\d{0,4})\Z", re.ASCII)
+
+
+def read_log(
+    bindings: QueueBindings,
+    key: str,
+    after: str,
+    address: str,
+    *,
+    register: bool,
+    last: int = 0,
+    seal: Seal | None = None,
+) -> RoundTrip[FollowedPage[LogLine]]:
+    """Read the kept lines behind a position; "": all, or the `last` ones. If `register`, the listener at `address` is
+    notified of further ones; else it is deregistered.
+    """
+
+    def read(reply: Sequence[Any]) -> FollowedPage[LogLine]:
+        lives, is_known, expires_in, notes = reply
+        lines = _behind(read_notes(notes, seal).log, after)[-last:]
+        return FollowedPage(bool(lives), bool(is_known), None if expires_in < 0 else expires_in / 1000, True, lines)
+
+    return bindings._call("read_log", (bindings.clock.now_ms, key, address, int(register)), read)
+
+
+def _behind(lines: Sequence[LogLine], after: str) -> list[LogLine]:
+    return [line for line in lines if not after or _numbers(line.id) > _numbers(after)]
+
+
+def _numbers(position: str) -> tuple[int, int]:
+    at, _, number = position.partition("-")
+    return int(at), int(number)
+
+
+def check_line(what: str, after: LogLine | str | None) -> str:
+    """The position of a line; "" for None. Raises BadCall for anything else."""
+    if after is None:
+        return ""
+    position = after.id if isinstance(after, LogLine) else after
+    if not isinstance(position, str) or not _POSITION.match(position):
+        raise BadCall(f"{what}({shown(after)}): give a line of this log, or its `id`, such as '1767225600000-1'")
+    return position
+
+
+class JobLines(Followed[LogLine]):
+    """The log of one job, from `job.log()`: iterate over it with `for` or `async for`.
+
+    The loop gets each line that is kept and each one that the job still logs, in order, and ends when the job does. The
+    server keeps the last 16 KiB of lines; a loop that is slower than the job misses those that were dropped meanwhile.
+    """
+
+    _what = "log"
+    _others = ("progress ", "output")
+
+    def __init__(
+        self, shard: Shard, key: str, after: LogLine | str | None, wait: float | None, *, last: int | None = None
+    ) -> None:
+        super().__init__(shard, key, wait)
+        if last is not None:
+            check_whole("log", "last", last, 1, LOG_BYTES, f"from 1 to {LOG_BYTES:,}")
+            if after is not None:
+                raise BadCall("log(): give `after` or `last`, not both")
+        self._after = check_line("log(after=…)", after)
+        self._last = last or 0
+
+    def _request(self, address: str, *, register: bool) -> RoundTrip[FollowedPage[LogLine]]:
+        seal, bindings = self._shard.settings.seal, self._shard.bindings
+        return read_log(bindings, self._key, self._after, address, register=register, last=self._last, seal=seal)
+
+    def _keep_place(self, parts: list[LogLine]) -> None:
+        self._last = 0
+        if parts:
+            self._after = parts[-1].id
