@@ -550,6 +550,72 @@ def test_the_log_of_a_job_is_followed_with_the_newest_line_first(page: Any):
     sync_api.expect(log.get_by_text("page 1", exact=True)).to_be_visible()
 
 
+def test_an_ended_job_says_when_it_began_and_ended(page: Any):
+    go(page, "jobs/odd?state=completed")
+    page.locator("tbody tr a").first.click()
+    facts = page.locator(".card dl")
+    for name in ("Started", "Ended", "Took"):
+        facts.get_by_text(name, exact=True).wait_for()
+    timeline = page.locator(".card:has(h2:text('Timeline'))")
+    sync_api.expect(timeline).to_contain_text(re.compile("enqueued.*started by .*completed", re.DOTALL))
+
+
+def test_why_a_job_waits_leads_to_the_jobs_that_it_names(page: Any):
+    go(page, "job/flow:report")
+    page.locator(".card:has(h2:text('Why'))").get_by_role("link", name="flow:merge").click()
+    page.get_by_role("heading", name="Awaited by 1").wait_for()
+
+
+def test_jobs_are_counted_by_state_and_one_click_shows_them(page: Any):
+    go(page, "jobs/bulk?tenant=bo")
+    states = page.get_by_role("navigation", name="State")
+    sync_api.expect(states.get_by_role("link", name="delayed")).to_have_text(re.compile(r"delayed\s*20"))
+    assert states.get_by_role("link", name="sleeping").count() == 0
+    states.get_by_role("link", name="delayed").click()
+    page.get_by_text("Found: 20").wait_for()
+    assert "tenant=bo" in page.url
+    assert states.get_by_role("link", name="delayed").get_attribute("aria-current") == "true"
+    states.get_by_role("link", name="Any state").click()
+    page.wait_for_function("!location.hash.includes('state=')")
+
+
+def test_a_dead_letter_names_its_task(page: Any):
+    go(page, "dead/odd")
+    page.get_by_role("region", name="Dead letters").first.wait_for()
+    page.locator("tbody").get_by_role("link", name="شركة الاختبار.send", exact=True).last.click()
+    page.get_by_role("heading", name="Jobs").wait_for()
+    assert "state=dead" in page.url
+
+
+def test_a_list_says_what_a_job_waits_for_that_has_no_date(page: Any):
+    go(page, "jobs/flow?state=sleeping")
+    sync_api.expect(page.locator("tbody tr").first).to_contain_text("until its signal")
+
+
+def test_a_list_of_all_states_leads_to_further_jobs_that_have_ended(page: Any):
+    go(page, "jobs/work")
+    page.get_by_role("link", name="More jobs that have ended").click()
+    page.get_by_role("combobox", name="State").and_(page.locator("[name=state]")).wait_for()
+    assert "state=ended" in page.url
+    assert page.locator("select[name=state]").input_value() == "ended"
+
+
+def test_a_queue_of_short_jobs_is_at_work_though_it_is_empty(page: Any):
+    row = page.locator("tbody tr").filter(has=page.get_by_role("link", name="work", exact=True))
+    row.get_by_text("at work").wait_for()
+    for _ in range(5):
+        sync_api.expect(row).not_to_contain_text("idle")
+        page.wait_for_timeout(300)
+
+
+def test_an_axis_of_jobs_has_whole_numbers(page: Any):
+    go(page, "queue/letters")
+    page.locator(".u-axis").first.wait_for()
+    steps = page.evaluate("import('./static/components.js').then((one) => one.WHOLE_STEPS)")
+    assert steps[:4] == [1, 2, 5, 10]
+    assert all(step == int(step) for step in steps)
+
+
 def test_tags_are_offered_and_shown(page: Any):
     go(page, "jobs/long?state=delayed")
     page.locator("tbody").get_by_role("link", name="شركة الاختبار", exact=True).first.wait_for()

@@ -104,6 +104,15 @@ def test_a_job_shows_the_flow_that_it_waits_for(app: Penstock):
     assert ask(dashboard(app), f"/api/jobs/{alone.id}").json()["flow"] is None
 
 
+def test_a_search_of_all_states_says_whether_more_have_ended(app: Penstock):
+    queue = app.queue("q")
+    for n, more in ((3, False), (60, True)):
+        queue.put_many(range(n))
+        for item in queue.claim(n):
+            item.complete()
+        assert ask(dashboard(app), "/api/find?queue=q").json()["more_ended"] is more
+
+
 def test_every_question_is_answered(app: Penstock):
     app.queue("mail").put("a")
     app.mailbox("user:17").post({"text": "hi"})

@@ -231,13 +231,15 @@ class Questions:
         chosen.check(self._mask)
         wanted = chosen.wanted()
         page = await self._ask.jobs.find.aio(queue, limit=PAGE, cursor=cursor, most=MOST_SEARCHED, **wanted)
+        has_more = False
         if chosen.state is None and cursor is None and not chosen.older_than and not chosen.text:
             wanted["state"] = ENDED
             ended = await self._ask.jobs.find.aio(queue, limit=PAGE, most=MOST_SEARCHED, **wanted)
             known = {one.id for one in page.jobs}  # a dead letter has a row as well
             more = [one for one in ended.jobs if one.id not in known]
             page = replace(page, jobs=page.jobs + more, examined=page.examined + ended.examined, of=page.of + ended.of)
-        return Json(fields(page, now=await self._ask.now.aio()))
+            has_more = ended.cursor is not None
+        return Json(fields(page, more_ended=has_more, now=await self._ask.now.aio()))
 
     async def schedules(self, request: Request) -> Response:
         found = [

@@ -221,8 +221,11 @@ export function timeRange(plot, low, high) {
 
 const fromZero = (_, low, high) => [0, Math.max(1, high * 1.1)];
 
-/** Lines over time. `series`: [label, class, index in a row, whether it has a scale of its own, on the right]. */
-export function Chart({ rows, series, label }) {
+/** The steps of an axis that counts things, of which there are no fractions. */
+export const WHOLE_STEPS = [...Array(10).keys()].flatMap((power) => [1, 2, 5].map((n) => n * 10 ** power));
+
+/** Lines over time. `series`: [label, class, index in a row, whether it has a scale of its own, on the right]. `whole`: they count. */
+export function Chart({ rows, series, label, whole }) {
   const place = useRef(), plot = useRef();
   const data = () => [rows.map((row) => row[0]), ...series.map(([, , index]) => rows.map((row) => row[index]))];
   useEffect(() => {
@@ -230,11 +233,12 @@ export function Chart({ rows, series, label }) {
     const draw = () => {
       plot.current?.destroy();
       const axis = { stroke: ink("--quiet"), grid: { stroke: ink("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
+      const steps = whole ? { incrs: WHOLE_STEPS } : {};
       plot.current = new uPlot({
         width: frame.clientWidth, height: 180, cursor: { y: false }, legend: { show: false },
         scales: { x: { range: timeRange }, y: { range: fromZero }, own: { range: fromZero } },
-        axes: [{ ...axis, size: 28, space: 80, values: clockTimes }, { ...axis, size: 56 },
-          ...series.filter(([, , , own]) => own).map(([, color]) => ({ ...axis, scale: "own", side: 1, size: 48, grid: { show: false }, stroke: ink(`--chart-${color}`) }))],
+        axes: [{ ...axis, size: 28, space: 80, values: clockTimes }, { ...axis, ...steps, size: 56 },
+          ...series.filter(([, , , own]) => own).map(([, color]) => ({ ...axis, ...steps, scale: "own", side: 1, size: 48, grid: { show: false }, stroke: ink(`--chart-${color}`) }))],
         series: [{}, ...series.map(([name, color, , own]) => ({ label: name, scale: own ? "own" : "y", stroke: ink(`--chart-${color}`), width: 2, points: { show: false } }))],
       }, data(), frame);
     };

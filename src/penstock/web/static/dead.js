@@ -41,7 +41,7 @@ function DeadOf({ name, offset, mayAct }) {
   const all = page.letters.every((letter) => chosen.has(letter.id)) && page.letters.length > 0;
   const box = html`<input type="checkbox" aria-label=${t("choose-all")} checked=${all} onChange=${() => choose(all ? new Set() : new Set(page.letters.map((letter) => letter.id)))} />`;
   const columns = [
-    [t("job"), (letter) => html`<div class="mono">${link("job", letter.id, shortId(letter.id))}</div>${letter.tenant && jobsLink(name, { state: "dead", tenant: letter.tenant })}`],
+    [t("job"), (letter) => html`<div class="mono">${link("job", letter.id, shortId(letter.id))}</div><span class="row start">${letter.task && jobsLink(name, { state: "dead", task: letter.task })} ${letter.tenant && jobsLink(name, { state: "dead", tenant: letter.tenant })}</span>`],
     [t("reason"), (letter) => html`<details><summary>${letter.reason || "?"}</summary><pre tabindex="0">${letter.traceback || letter.body}</pre></details>`],
     [t("died"), (letter) => html`<span title=${time(letter.died)}>${age(Math.max(0, page.now - letter.died))}</span>`, "n"],
     [t("attempts"), (letter) => number(letter.attempts), "n"],

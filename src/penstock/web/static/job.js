@@ -1,12 +1,10 @@
 // The page of one job: what it is, what it did so far, which jobs it waits for, and which wait for it.
 
 import { html, useEffect } from "./ui.js";
-import { STATES } from "./jobs.js";
+import { NEVER, STATES } from "./jobs.js";
 import { Ask, Careful, Loading, Problem, Table, Tag, act, jobsLink, later, link, queueOf, releaseLink, seen, shortId, useAnswer, workerLink } from "./components.js";
 import { Log, Output } from "./output.js";
 import { age, duration, number, say, t, time } from "./text.js";
-
-const NEVER = 1e11; // seconds since 1970 beyond which nothing is due: it waits for a signal without a time-out
 
 const WAITS = ["ready", "delayed", "sleeping", "parked", "running", "waiting", "blocked"];
 
@@ -19,6 +17,7 @@ function Facts({ job }) {
   const facts = [
     ["id", html`<code>${job.id}</code>`], ["queue", link("queue", queueOf(job.id))], ["tenant", job.tenant && filtered(job, "tenant", job.tenant)], ["task", job.task && filtered(job, "task", job.task)], ["priority", job.priority], ["tags", job.tags.length > 0 && html`<span class="row">${job.tags.map((tag) => filtered(job, "tag", tag))}</span>`],
     ["enqueued", ago(job.enqueued)], ...(job.status === "running" ? [["claimed", ago(job.claimed)]] : [[job.since > job.now ? "due" : "since", ago(job.since)]]),
+    ["started", ago(job.started)], ["ended", ago(job.ended)], ["took", job.started && job.ended && duration(job.ended - job.started)],
     ["worker", workerLink(job.worker)], ["release", releaseLink(job.release)],
     ["expires", time(job.expires)], ["attempts", job.attempts], ["deliveries", job.deliveries], ["crashes", job.crashes],
   ].filter(([, value]) => value);
@@ -59,7 +58,10 @@ function Timeline({ job }) {
     ...job.steps.map((step) => [step.at, html`<span class="mono">${step.step}</span> ${step.does !== step.step && html`<span class="quiet mono">${step.does}</span>`} ${step.job && html`<span class="mono">${link("job", step.job)}</span>`}
       ${" "}<${Tag} state=${state[step.state]}>${t(`step.${step.state}`)}<//> ${step.ends && step.ends > job.now && html`<span class="quiet">${t("due-in", { age: age(step.ends - job.now) })}</span>`}`]),
     job.claimed && [job.claimed, t("event.claimed", { worker: job.worker })],
-    job.since && job.since < NEVER && job.status !== "running" && [job.since, t(`status.${job.status}`)],
+    ...job.failures.map((one) => [one.ended, html`${t("event.attempt", { n: number(one.number), outcome: t(`outcome.${one.outcome}`) })} <span class="quiet">${one.reason.slice(0, 120)}</span>`]),
+    job.started && [job.started, job.worker ? t("event.started", { worker: job.worker }) : t("job.started")],
+    job.ended && [job.ended, t(`status.${job.status}`)],
+    job.since && !job.ended && job.since < NEVER && job.status !== "running" && [job.since, t(`status.${job.status}`)],
   ].filter((one) => one && one[0] <= job.now + 1).sort((one, other) => one[0] - other[0]);
   return events.length > 0 && html`<div class="card"><h2>${t("timeline")}</h2><${Table} label=${t("timeline")} rows=${events} by=${(row) => events.indexOf(row)} columns=${[
     [t("time"), ([at]) => html`<span title=${t("seen-ago", { age: age(Math.max(0, job.now - at)) })}>${time(at)}</span>`, "tight"],
@@ -82,7 +84,7 @@ const Branches = ({ node, side, hidden }) => html`<ul class="flow">${node[side].
 function Flow({ flow }) {
   const ended = number(flow.total - flow.left), total = number(flow.total);
   return html`<div class="card"><h2>${t("flow")}</h2>
-    ${flow.total > 0 && html`<h3>${t("flow.waits-for")} <span class="quiet">${t("flow.ended", { ended, total })}${flow.dead > 0 && html` · ${t("flow.dead", { n: number(flow.dead) })}`}</span></h3>
+    ${flow.total > 0 && html`<h3>${t(flow.left ? "flow.waits-for" : "flow.waited-for")} <span class="quiet">${t("flow.ended", { ended, total })}${flow.dead > 0 && html` · ${t("flow.dead", { n: number(flow.dead) })}`}</span></h3>
       <${Branches} node=${flow} side="predecessors" hidden=${flow.total - flow.predecessors.length} />`}
     ${flow.awaited_by > 0 && html`<h3>${t("flow.awaited-by")} <span class="quiet">${number(flow.awaited_by)}</span></h3>
       <${Branches} node=${flow} side="dependents" hidden=${flow.awaited_by - flow.dependents.length} />`}</div>`;
@@ -107,15 +109,23 @@ function Signal({ job, again }) {
 /** A text that may be long: it scrolls inside the page. */
 const Long = ({ children }) => html`<div class="long" tabindex="0">${children}</div>`;
 
-/** A sentence of the server, with a moment in the browser's own form, a capital and a full stop. */
-function sentence(text, until) {
-  const said = say(text).replace(/\d\d [A-Z][a-z]{2} \d\d:\d\d:\d\d UTC/g, (own) => (until ? time(until) : own));
-  return said[0].toUpperCase() + said.slice(1) + t("full-stop");
+/** A sentence of the server, with a moment in the browser's own form, a capital and a full stop. `jobs`: those of its ids that are links. */
+function sentence(text, until, jobs = []) {
+  let rest = say(text).replace(/\d\d [A-Z][a-z]{2} \d\d:\d\d:\d\d UTC/g, (own) => (until ? time(until) : own));
+  rest = rest[0].toUpperCase() + rest.slice(1) + t("full-stop");
+  const pieces = [];
+  for (const id of jobs) {
+    const [before, ...after] = rest.split(id);
+    if (!after.length) continue;
+    pieces.push(before, html`<span class="mono">${link("job", id)}</span>`);
+    rest = after.join(id);
+  }
+  return [...pieces, rest];
 }
 
 function Why({ why }) {
   if (!why || why.kind === "ended") return null;
-  return html`<div class="card"><h2>${t(why.kind === "running" ? "state" : "why")}</h2><p>${sentence(why.sentence, why.until)}</p>
+  return html`<div class="card"><h2>${t(why.kind === "running" ? "state" : "why")}</h2><p>${sentence(why.sentence, why.until, why.waits_for)}</p>
     ${why.further.map((one) => html`<p class="quiet">${t("why.also")} ${sentence(one, null)}</p>`)}</div>`;
 }
 
@@ -156,10 +166,10 @@ export function Job({ name, mayAct }) {
     ${job.result !== null && html`<div class="card"><h2>${t("result")}</h2><pre tabindex="0">${job.result}</pre></div>`}
     ${job.reason && html`<div class="card ${job.status === "dead" ? "alarm" : ""}"><h2>${t("reason")}</h2><${Long}>${job.reason}<//>${job.traceback && html`<pre tabindex="0">${job.traceback}</pre>`}</div>`}
     ${job.progress && html`<${Progress} progress=${job.progress} now=${job.now} />`}
-    <${Output} job=${job} /><${Log} job=${job} />
     ${job.steps.length > 0 && html`<${Steps} job=${job} />`}
     ${job.failures.length > 0 && html`<${Attempts} job=${job} />`}
-    <${Facts} job=${job} />
     ${job.flow && html`<${Flow} flow=${job.flow} />`}
+    <${Output} job=${job} /><${Log} job=${job} />
+    <${Facts} job=${job} />
     <${Timeline} job=${job} />`;
 }

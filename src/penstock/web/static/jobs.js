@@ -5,6 +5,7 @@ import { Ask, Loading, Problem, Table, Tag, act, ask, jobsLink, later, link, que
 import { age, number, t, time } from "./text.js";
 
 export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", sleeping: "", ready: "", parked: "", waiting: "", blocked: "warn", unknown: "", running: "good", completed: "good", dropped: "" };
+export const NEVER = 1e11; // seconds since 1970 beyond which nothing is due: it waits for a signal without a time-out
 const FILTERS = ["state", "task", "tenant", "worker", "id_prefix", "older_than", "tag", "text", "since"];
 const ENDED = ["ended", "completed", "failed", "cancelled", "expired", "dropped"];
 const OFFERED = 200; // names that a field offers
@@ -126,6 +127,18 @@ function Bulk({ action, queue, filter, dangerous, target, then }) {
     </dialog>`;
 }
 
+/** The states that jobs have not ended in, and the names of their counts. */
+const COUNTED = [["ready", "ready"], ["running", "running"], ["delayed", "delayed"], ["sleeping", "sleeping"], ["parked", "parked"], ["waiting", "dependent"], ["dead", "dead"]];
+
+/** How many jobs of one queue, or of all, there are in each state: one click shows them. */
+function States({ queue, queues, filter, wanted }) {
+  const counts = COUNTED.map(([state, name]) => [state, queues.reduce((total, one) => total + (!queue || one.name === queue ? one[name] : 0), 0)]);
+  const shown = counts.filter(([state, n]) => n || state === wanted.state);
+  const to = (state) => `#/jobs/${encodeURIComponent(queue)}?${new URLSearchParams(state ? { ...filter, state } : filter)}`;
+  const part = (state, name, n) => html`<a href=${to(state)} aria-current=${wanted.state === state ? "true" : undefined}>${name} ${n !== undefined && html`<span class="quiet">${number(n)}</span>`}</a>`;
+  return html`<nav class="states" aria-label=${t("state")}>${part(undefined, t("any-state"))}${shown.map(([state, n]) => part(state, t(`status.${state}`), n))}${part("ended", t("status.ended"))}</nav>`;
+}
+
 /** Rows that the table shows at once. */
 const SHOWN = 100;
 
@@ -144,22 +157,25 @@ export function Jobs({ name, live, filter, mayAct }) {
   const [shown, show] = useState(SHOWN);
   const columns = [
     [t("job"), (row) => (row.id ? job(row.id) : t("purged", { n: number(row.jobs) }))], [t("state"), (row) => html`<${Tag} state=${STATES[row.status]}>${t(`status.${row.status}`)}<//>`, "tight"],
-    [t("for"), (row) => html`<span title=${time(row.since)}>${row.since > found.now ? t("due-in", { age: age(row.since - found.now) }) : age(found.now - row.since)}</span>`, "n"],
+    [t("for"), (row) => (row.since > NEVER ? t("until-signal") : html`<span title=${time(row.since)}>${row.since > found.now ? t("due-in", { age: age(row.since - found.now) }) : age(found.now - row.since)}</span>`), "n"],
     [t("task"), (row) => where(row, "task")], [t("tenant"), (row) => where(row, "tenant")],
     [t("attempts"), (row) => number(row.attempts), "n"],
     [t("worker"), (row) => workerLink(row.worker)],
     ...(found?.jobs.some((row) => row.tags.length) ? [[t("job.tags"), (row) => html`${row.tags.map((tag) => html`${jobsLink(queueOf(row.id), { tag })} `)}`]] : []),
   ];
+  const { state, since, ...withoutState } = wanted; // only jobs that have ended have a time
   const bulk = { queue: name, filter: wanted, then: again };
   return html`<div class="head"><h1>${t("page.find")}</h1>
       ${mayAct && name && html`<div class="rest">
         <${Bulk} action="requeue" ...${bulk} /><${Bulk} action="move" target=${true} ...${bulk} />
         <${Bulk} action="cancel" dangerous=${true} ...${bulk} /><${Bulk} action="remove" dangerous=${true} ...${bulk} /></div>`}</div>
     <${Form} queue=${name} queues=${live.queues || []} filter=${filter} jobs=${found?.jobs ?? []} />
+    <${States} queue=${name} queues=${live.queues || []} filter=${withoutState} wanted=${wanted} />
     <${Problem} error=${error} /><${Loading} answer=${found} error=${error} />
     ${found && html`<div class="card"><h2>${t("jobs.found", { n: number(found.jobs.length) })} <span class="quiet">${t("searched", { examined: number(found.examined), of: number(found.of) })}</span></h2>
       <${Table} label=${t("page.find")} columns=${columns} rows=${newest(found).slice(0, shown)} none=${t(found.cursor ? "none.so-far" : "none.jobs")} />
       ${found.jobs.length > shown && html`<p><button class="link" onClick=${() => show(shown + SHOWN)}>${t("and-more", { n: number(found.jobs.length - shown) })}</button></p>`}
+      ${found.more_ended && html`<p>${jobsLink(name ?? "", { ...wanted, state: "ended" }, t("more-ended"))}</p>`}
       ${found.cursor && html`<p><button onClick=${more}>${t("search-on")}</button></p>`}</div>`}`;
 }
 

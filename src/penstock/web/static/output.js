@@ -116,8 +116,8 @@ export function Log({ job }) {
     () => set((old) => ({ ...old, follows: false })));
   if (!lines.length) return null;
   const rows = lines.slice(-shown).reverse();
-  return html`<div class="card"><div class="head"><h2>${t("log")}</h2>${follows && html`<${Tag} state="good">${t("output.follows")}<//>`}
+  return html`<div class="card log"><div class="head"><h2>${t("log")}</h2>${follows && html`<${Tag} state="good">${t("output.follows")}<//>`}
       <span class="quiet">${t("log.kept")}</span></div>
-    <${Table} label=${t("log")} rows=${rows} columns=${[[t("time"), (line) => html`<span title=${time(line.at)}>${clock(line.at)}</span>`, "tight"], [t("event"), (line) => html`<code>${line.text}</code>`]]} />
+    <${Table} label=${t("log")} rows=${rows} columns=${[[t("time"), (line) => html`<span title=${time(line.at)}>${clock(line.at)}</span>`, "tight"], [t("log.line"), (line) => html`<code>${line.text}</code>`]]} />
     ${lines.length > shown && html`<p><button onClick=${() => show(shown + 5 * SHOWN_LINES)}>${t("log.earlier", { n: number(lines.length - shown) })}</button></p>`}</div>`;
 }

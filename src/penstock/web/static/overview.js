@@ -7,6 +7,9 @@ import { age, number, rate, t } from "./text.js";
 /** States that a queue without limits, pauses, flows and durable jobs does not know: shown where there are jobs in them. */
 export const SELDOM = [["sleeping", "sleeping"], ["parked", "parked"], ["dependent", "for-others"]];
 
+/** A number of which most rows have none: nothing instead of 0, so that those that there are stand out. */
+const some = (n) => (n ? number(n) : "");
+
 const sum = (rows, name) => rows.reduce((total, row) => total + row[name], 0);
 
 /** The page that says more about a finding. */
@@ -31,7 +34,7 @@ export function Charts({ rows }) {
     <div class="card"><h2>${t("throughput")}</h2>
       <${Chart} rows=${rows} label=${t("throughput")} series=${[[t("in"), "in", 3], [t("out"), "out", 4], [t("failing"), "failing", 5]]} /></div>
     <div class="card"><h2>${t("backlog")}</h2>
-      <${Chart} rows=${rows} label=${t("backlog")} series=${[[t("ready"), "ready", 1], [t("running-right"), "running", 2, true]]} /></div>
+      <${Chart} rows=${rows} label=${t("backlog")} whole=${true} series=${[[t("ready"), "ready", 1], [t("running-right"), "running", 2, true]]} /></div>
   </div>`;
 }
 
@@ -50,7 +53,8 @@ const KINDS = { no_worker: "bad", lost: "bad", full: "bad", late: "warn", paused
 /** The most urgent finding about a queue; without one, whether something happens in it. */
 export function State({ queue }) {
   if (queue.worst) return html`<${Tag} state=${KINDS[queue.worst]}>${t(`kind.${queue.worst}`)}<//>`;
-  return queue.running || queue.ready ? html`<${Tag} state="good">${t("at-work")}<//>` : html`<${Tag}>${t("idle")}<//>`;
+  // A queue of short jobs may be empty at the moment at which it is looked at.
+  return queue.running || queue.ready || queue.in > 0 || queue.out > 0 ? html`<${Tag} state="good">${t("at-work")}<//>` : html`<${Tag}>${t("idle")}<//>`;
 }
 
 export function Overview({ live }) {
@@ -65,13 +69,12 @@ export function Overview({ live }) {
     [t("state"), (queue) => html`<${State} queue=${queue} />`, "tight"],
     [t("ready"), (queue) => number(queue.ready), "n"],
     [t("oldest"), (queue) => (queue.ready ? age(queue.oldest) : ""), "n"],
-    [t("delayed"), (queue) => number(queue.delayed), "n"],
-    ...SELDOM.filter(([name]) => sum(queues, name)).map(([name, word]) => [t(word), (queue) => number(queue[name]), "n"]),
+    ...[["delayed", "delayed"], ...SELDOM].filter(([name]) => sum(queues, name)).map(([name, word]) => [t(word), (queue) => some(queue[name]), "n"]),
     [t("running"), (queue) => number(queue.running), "n"],
     [t("in-per-second"), (queue) => rate(queue.in), "n"],
     [t("out-per-second"), (queue) => rate(queue.out), "n"],
-    [t("last-minutes"), (queue) => html`<${Spark} values=${sparks?.[queue.name]} color="out" label=${t("last-minutes")} />`, "tight"],
-    [t("dead"), (queue) => (queue.dead ? html`<a href=${`#/dead/${encodeURIComponent(queue.name)}`}>${number(queue.dead)}</a>` : "0"), "n"],
+    [t("last-minutes"), (queue) => html`<${Spark} values=${sparks?.[queue.name]} color="out" label=${t("last-minutes")} />`, "tight wide"],
+    [t("dead"), (queue) => (queue.dead ? html`<a href=${`#/dead/${encodeURIComponent(queue.name)}`}>${number(queue.dead)}</a>` : ""), "n"],
     [t("workers"), (queue) => number(queue.workers), "n"],
   ];
   const none = teach(t("none.queues"), "@app.task(queue=\"mail\")\nasync def send(to: str) -> None: ...\n\nsend.enqueue(\"ada@example.com\")");
