@@ -8,8 +8,7 @@ import pytest
 from penstock import Penstock, current
 from penstock.core.operations import Operation
 from penstock.jobs.bindings import QueueBindings
-from penstock.jobs.following import FollowedPage
-from penstock.jobs.output import JobOutput, OutputPart, pack_block
+from penstock.jobs.output import JobOutput, OutputPage, pack_block
 from penstock.ops.inspect import Inspector
 from penstock.testing import run_jobs
 from penstock.web import dashboard
@@ -29,7 +28,7 @@ class Talker:
         self.token = claim.token
         read = JobOutput._read
 
-        def emit_and_read(stream: JobOutput, address: str, *, register: bool) -> Operation[FollowedPage[OutputPart]]:
+        def emit_and_read(stream: JobOutput, address: str, *, register: bool) -> Operation[OutputPage]:
             yield self.emit()
             return (yield from read(stream, address, register=register))
 

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -75,11 +75,7 @@ class OutputPart:
     missed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OutputPage(FollowedPage[OutputPart]):
-    """What one round trip reads. `begins_at`: number of the chunk before these parts."""
-
-    begins_at: int
+OutputPage: TypeAlias = FollowedPage[OutputPart]
 
 
 def read_after(
@@ -122,7 +118,7 @@ def _page(open_block: Callable[[bytes], bytes | sealing.Sealed], reply: Sequence
                 missed = 0
         position = int(last)
     waits = None if expires_in < 0 else expires_in / 1000
-    return OutputPage(bool(lives), bool(is_known), waits, position >= top, parts, begins_at)
+    return FollowedPage(bool(lives), bool(is_known), waits, position >= top, parts)
 
 
 def _chunks(encoded: bytes | sealing.Sealed, count: int) -> list[Any]:
@@ -175,7 +171,7 @@ class JobOutput(Followed[OutputPart]):
         self._after = check_position("output(after=…)", after)
         self._last = last or 0
 
-    def _request(self, address: str, *, register: bool) -> RoundTrip[FollowedPage[OutputPart]]:
+    def _request(self, address: str, *, register: bool) -> RoundTrip[OutputPage]:
         return read_after(
             self._shard.bindings,
             self._key,
