@@ -143,7 +143,7 @@ class ProgressReports:
         self._shown: JobProgress | None = None
 
     def read(self, message: str) -> bool:
-        """Show the progress in a message. Returns True for one about progress, output or the log: the job still runs."""
+        """Show the progress in a message. Returns True for progress, output and the log: then the job still runs."""
         word, _, text = message.partition(" ")
         if word in ("output", "log"):
             return True
