@@ -2,8 +2,8 @@
 -- the intake first; apart from that, nothing here writes. queue.lua has the key map.
 
 -- A page of incarnations: { now, next cursor, incarnation, alive until, claims held, registration or false, the words
--- that it was sent (cancelling.lua), KiB of memory of its process or 0, … }. With an empty cursor: all incarnations, the longest lease first. With any
--- other cursor: workers only; the first and the last cursor are 0.
+-- that it was sent (cancelling.lua), KiB of memory of its process or 0, … }. With an empty cursor: all incarnations,
+-- the longest lease first. With any other cursor: workers only; the first and the last cursor are 0.
 --- keys: base meta
 --- args: given: int, limit: int, cursor: str
 --- flags: no-writes

@@ -57,8 +57,8 @@ function notes.close(id, letter)
 end
 
 -- The notes of a job. Returns { 1 if the job is not done, 1 if there is such a job or its result is kept, ms until it
--- expires (-1: it does not), notes or false }. With `register` 1, the listener at `address` is notified of further lines
--- and of the end of the job; else it is deregistered.
+-- expires (-1: it does not), notes or false }. With `register` 1, the listener at `address` is notified of further
+-- lines and of the end of the job; else it is deregistered.
 --- keys: base meta
 --- args: given: int, id: str, address: str, register: int
 --- flags: allow-oom
