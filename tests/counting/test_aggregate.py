@@ -269,6 +269,11 @@ async def test_files_that_were_sent_as_bytes_cannot_be_shared(app: Penstock, cha
     assert (await do(aggregate.totals)).lines == 0
 
 
+def behind(channel: Channel, receiver: str) -> int:
+    info = channel._driver.blocking.run(channel.bindings.info())
+    return next(one.behind for one in info.receivers if one.name == receiver)
+
+
 async def test_missed_blocks_raise_once_and_are_noted(
     app: Penstock, channel: Channel, clock: Time, do: Do, tmp_path: Path
 ):
@@ -281,6 +286,7 @@ async def test_missed_blocks_raise_once_and_are_noted(
     path = written(tmp_path, lines, "b.log")
     sending = asyncio.create_task(do(channel.send_lines, path, progress=reports.append))
     await until(lambda: reports and reports[-1].waiting)
+    await until(lambda: not behind(channel, "agg"))  # else it would be passed over, too
     clock.advance(60)
     await sending
     with pytest.raises(BlocksMissed, match="was away for too long"):

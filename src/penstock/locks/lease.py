@@ -208,12 +208,13 @@ class Lease(Renewable):
     def lost(self) -> threading.Event:
         """An event that is set once the loss is known; a thread may `wait()` for it."""
         # It is made at its first use, because few leases need it.
-        event: threading.Event | None = vars(self).get("_loss_event")
-        if event is None:
-            event = vars(self).setdefault("_loss_event", threading.Event())
-            if self._is_lost:  # `_set_lost` may have looked for the event before it was there
-                event.set()
-        return event
+        known: threading.Event | None = vars(self).get("_loss_event")
+        if known is not None:
+            return known
+        made: threading.Event = vars(self).setdefault("_loss_event", threading.Event())
+        if self._is_lost:  # `_set_lost` may have looked for the event before it was there
+            made.set()
+        return made
 
     def _set_lost(self) -> None:
         self._is_lost = True
