@@ -256,3 +256,47 @@ def test_a_meeting_is_broken_by_hand(app: Penstock, penstock: Command):
     assert "the disk is full" in str(errors[0])
     assert penstock("barrier", "break", ODD, "--yes")[0] == Exit.FAILED
     assert "no barrier 'unknown'" in penstock("barrier", "break", "unknown", "--yes")[2]
+
+
+def test_no_contacts_are_removed_without_a_name(app: Penstock, penstock: Command):
+    app.contacts("user:17").touch("Zoë")
+    code, out, err = penstock("contacts", "rm", "user:17", "--yes")
+    assert (code, out, err) == (
+        Exit.USAGE,
+        "",
+        "penstock: name the contacts to remove, as `penstock contacts show` prints them\n",
+    )
+    assert app.contacts("user:17").list() == ["Zoë"]
+
+
+SECRETS = ("valkey://ada:s3cret@nowhere.invalid:1/0", "unix:///nowhere?password=s3cret", "valkey://:s3/cret@x:1")
+
+
+@pytest.mark.parametrize("address", SECRETS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--url={}",
+        "--url {}",
+        "--url={} queue",
+        "queue --url={} lss",
+        "queue ls {}",
+        "queue ls --url {} --json {}",
+        "queue ls --ur={}",
+        "queue ls --url={}",
+        "worker tasks:app --url {} --port {}",
+        "worker {}",
+        "lock break --url {} {}",
+        "files send {}",
+        "outbox ls {}",
+        "doctor --url={} {}",
+        "{} ls",
+        "dashboard --url {} --port {}",
+        "queue ls --app {}",
+        "job why {} --url {}",
+    ],
+)
+def test_no_error_repeats_a_password(penstock: Command, words: str, address: str):
+    code, out, err = penstock(*words.format(address, address).split())
+    assert code != Exit.OK
+    assert "cret" not in out + err

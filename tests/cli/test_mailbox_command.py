@@ -25,7 +25,10 @@ def test_mailboxes_are_listed_and_shown(shop: Penstock, penstock: Command):
     code, shown, _ = penstock("mailbox", "show", NAME)
     assert code == Exit.OK
     assert "3, the oldest given" in shown
-    assert json.loads(penstock("mailbox", "show", NAME, "--json")[1])["ids"] == 3
+    assert shown.splitlines()[-1].split()[0::5] == ["1", '"a"']
+    found = json.loads(penstock("mailbox", "show", NAME, "--json")[1])
+    assert (found["mailbox"]["ids"], [one["read_by"] for one in found["messages"]]) == (3, [0, 0, 0])
+    assert len(json.loads(penstock("mailbox", "show", NAME, "--messages", "1", "--json")[1])["messages"]) == 1
     code, _, complaint = penstock("mailbox", "show", "nothing")
     assert (code, "no mailbox 'nothing'" in complaint) == (Exit.FAILED, True)
 

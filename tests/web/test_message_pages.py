@@ -1,12 +1,15 @@
 """What the dashboard answers about a chat, contacts, and the file that a receiver has begun."""
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import Penstock
+from penstock import History, Penstock
+from penstock.cli import main
+from penstock.testing import TemporaryServer
 from penstock.web import dashboard
 from tests.web.asking import act, acting, ask
 
@@ -28,6 +31,47 @@ def test_a_chat_shows_which_readers_have_read_a_message(app: Penstock):
     assert unknown.status_code == 404
     assert "no chat 'oops'" in unknown.json()["error"]
     assert "ops: 1" in unknown.json()["error"]
+
+
+def test_a_mailbox_shows_which_messages_its_owner_has_read(app: Penstock):
+    box = app.mailbox("user: 17")
+    box.keep(history=History(10))
+    box.post_many(["hi", {"card": "4111"}], sender="cy")
+    box.ack(upto=box.pull()[0])
+    found = ask(dashboard(app), "/api/mailboxes/user: 17").json()
+    card, hi = found["messages"]
+    assert (hi["read_by"], card["read_by"], found["read"], card["sender"], hi["body"]) == (1, 0, 1, "cy", '"hi"')
+    assert (found["mailbox"]["unread"], box.unread()) == (1, 1)
+    assert "4111" not in ask(dashboard(app, mask=lambda _: "…"), "/api/mailboxes/user: 17").text
+    unknown = ask(dashboard(app), "/api/mailboxes/oops")
+    assert (unknown.status_code, "no mailbox 'oops'" in unknown.json()["error"]) == (404, True)
+
+
+def test_numbers_are_those_that_the_command_line_prints(
+    app: Penstock, server: TemporaryServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    app.chats.create(["ada", "bo"], sender="cy", message="hi", id="ops")
+    app.mailbox("user:17").post_many("abc")
+    app.contacts("user:17").touch("Zoë")
+    app.directory("guild").add("Ann")
+    (log := tmp_path / "access.log").write_bytes(b"x" * 1000)
+    app.files("access").send([log], receivers=["agg"])
+
+    def printed(*words: str) -> Any:
+        assert main([*words, "--json", "--url", server.address, "--prefix", app.settings.prefix]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    asgi = dashboard(app)
+    messages = ask(asgi, "/api/messages").json()
+    assert (messages["mailboxes"], messages["chats"]) == (printed("mailbox", "ls"), printed("chat", "ls"))
+    assert ask(asgi, "/api/contacts").json()["names"] == printed("contacts", "ls")
+    assert ask(asgi, "/api/contacts/user:17").json() == printed("contacts", "show", "user:17")
+    assert ask(asgi, "/api/directories").json()["directories"] == printed("directory", "ls")
+    assert ask(asgi, "/api/files").json()["channels"] == printed("files", "ls")
+    for noun, path in (("chat", "chats/ops"), ("mailbox", "mailboxes/user:17")):
+        shown, words = ask(asgi, f"/api/{path}").json(), printed(noun, "show", path.partition("/")[2])
+        assert shown[noun] == words[noun]
+        assert [one["number"] for one in shown["messages"]] == [one["number"] for one in words["messages"]]
 
 
 def test_contacts_are_found_shown_and_removed(app: Penstock, caplog: pytest.LogCaptureFixture):

@@ -38,3 +38,14 @@ def test_a_rate_is_reset_after_a_question(app: Penstock, caplog: pytest.LogCaptu
     assert limit.try_acquire(10)
     unknown = act(acting(app), action="reset_rate", names=["web"], confirmed=True)
     assert (unknown.status_code, unknown.json()["error"][:24]) == (404, "no rate limit 'web' with")
+
+
+def test_a_bucket_and_a_window_of_one_name_are_reset_together(app: Penstock):
+    bucket = app.rate_limit("api", limit=10, per=3600)
+    window = app.rate_limit("api", limit=5, per=3600, kind="window")
+    bucket.acquire(10)
+    window.acquire(5)
+    assert {one["kind"] for one in ask(dashboard(app), "/api/rates").json()["limits"]} == {"bucket", "window"}
+    assert act(acting(app), action="reset_rate", names=["api"], confirmed=True).status_code == 200
+    assert bucket.try_acquire(10)
+    assert window.try_acquire(5)

@@ -187,3 +187,42 @@ async def test_an_unknown_worker_is_an_error_that_names_others(app: Penstock):
             await Inspector(app).workers.quiet.aio("nowhere:1")
         with pytest.raises(PenstockError, match="no worker ''"):
             await Inspector(app).workers.stop.aio("")
+
+
+async def test_several_workers_are_asked_in_one_search_and_none_if_one_is_unknown(app: Penstock):
+    @app.task(queue="q")
+    async def work() -> None: ...
+
+    await work.enqueue.aio()
+    ask = Inspector(app).workers
+    async with running_worker(app, concurrency=1) as worker:
+        while not any(one.name for one in await ask.all.aio("q")):
+            await asyncio.sleep(0.01)
+        with pytest.raises(PenstockError, match="no worker 'nowhere:1'"):
+            await ask.ask.aio([worker.name, "nowhere:1"], "quiet")
+        assert not worker._quiet
+        (request,) = await ask.ask.aio([worker.name], "quiet")
+        assert (request.name, request.notified) == (worker.name, True)
+
+
+async def test_a_page_that_ends_before_a_queue_says_that_there_may_be_more(app: Penstock):
+    go = asyncio.Event()
+
+    @app.task(queue="a")
+    async def first() -> None:
+        await go.wait()
+
+    @app.task(queue="b")
+    async def second() -> None:
+        await go.wait()
+
+    async with running_worker(app, concurrency=2) as worker:
+        await first.enqueue.aio()
+        await second.enqueue.aio()
+        await until(lambda: len(worker._runs.running) == 2)
+        shown = Inspector(app).workers.show
+        page = (await shown.aio(worker.name, limit=1)).jobs
+        assert (len(page.jobs), page.cursor is None) == (1, False)
+        page = (await shown.aio(worker.name, limit=2)).jobs
+        assert (len(page.jobs), page.cursor) == (2, None)
+        go.set()

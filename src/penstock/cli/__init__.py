@@ -206,6 +206,9 @@ WHERE = ("--url", "--prefix", "--app")
 COMPLETION = ("--install-completion", "--show-completion")
 DEBUG = "PENSTOCK_DEBUG"
 
+_LOGIN = re.compile(r"://[^\s]*@")
+_PASSWORD = re.compile(r"([?&](?:sentinel_)?password=)[^\s&'\"]+")
+
 _ARGUMENT = re.compile(r"^\w+\((\w+)=((?:[^,()]|'[^']*')*)\): ")
 
 
@@ -237,7 +240,8 @@ def _options_last(words: list[str]) -> list[str]:
     while words and words[0].partition("=")[0] in WHERE:
         n = 1 if "=" in words[0] else 2
         if len(words) <= n:
-            raise ConfigurationError(f"{words[0]}: give {'a value and ' if n > len(words) else ''}a command after it")
+            option = words[0].partition("=")[0]
+            raise ConfigurationError(f"{option}: give {'a value and ' if n > len(words) else ''}a command after it")
         moved, words = [*moved, *words[:n]], words[n:]
     at = words.index("--") if "--" in words else len(words)
     return [*words[:at], *moved, *words[at:]]
@@ -288,7 +292,8 @@ def _run(words: list[str]) -> int:
         from penstock.cli.usage_errors import usage_error
 
         print(
-            f"penstock: {usage_error(error)} See {' '.join(['penstock', *_matching(words), '--help'])}",
+            f"penstock: {_without_secrets(usage_error(error))} "
+            f"See {' '.join(['penstock', *_matching(words), '--help'])}",
             file=sys.stderr,
         )
         return Exit.USAGE
@@ -326,8 +331,13 @@ def _failed(error: PenstockError) -> int:
         import traceback
 
         traceback.print_exception(error)
-    print(f"penstock: {_as_option(str(error))}", file=sys.stderr)
+    print(f"penstock: {_without_secrets(_as_option(str(error)))}", file=sys.stderr)
     return exit_for(error)
+
+
+def _without_secrets(text: str) -> str:
+    """The text, which may repeat what was typed, without the user and the password of an address in it."""
+    return _PASSWORD.sub(r"\1…", _LOGIN.sub("://…@", text))
 
 
 def _as_option(message: str) -> str:

@@ -73,13 +73,14 @@ def show_one(chat: str, /, *, messages: Limit = 20, where: Where = HERE, as_json
         show("")
         of = len(found.readers)
         lines = [
-            (f"{m.number:,}", m.sender, ago(m.at, now), f"{m.read_by:,} of {of:,}", _text(m)) for m in found.messages
+            (f"{m.number:,}", m.sender, ago(m.at, now), f"{m.read_by:,} of {of:,}", message_text(m))
+            for m in found.messages
         ]
         show_table(_MESSAGES, lines)
     return None
 
 
-def _text(message: MessageView) -> str:
+def message_text(message: MessageView) -> str:
     if message.event or message.redacted:
         return f"({message.event or 'redacted'})"
     return json.dumps(message.body, ensure_ascii=False, default=str)

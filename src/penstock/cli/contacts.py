@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.cli.exits import Exit
 from penstock.cli.where import HERE, AsJson, Limit, Where, Yes, confirm
+from penstock.errors import ConfigurationError
 from penstock.ops.wording import many
 from penstock.terminal.tables import headings, show, show_json, show_list
 
@@ -61,6 +62,8 @@ def rm(name: str, /, *contacts: str, yes: Yes = False, where: Where = HERE) -> E
     yes
         Do not ask; required unless at a terminal.
     """
+    if not contacts:
+        raise ConfigurationError("name the contacts to remove, as `penstock contacts show` prints them")
     with where.open() as inspector:
         confirm(f"This removes {many(len(contacts), 'contact')} from {name}, at {inspector.location}.", yes=yes)
         removed = inspector.directories.remove_contacts(name, contacts)

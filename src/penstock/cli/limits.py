@@ -108,15 +108,16 @@ def hold(
         raise ConfigurationError("say how long: one of --for, --until and --open")
     moment = for_ if until is None else until.astimezone()
     with where.open() as inspector:
-        queue = inspector.queues.open(name)
-        if limit not in {one.name for one in queue.limits() if one.per is not None}:
-            known = f"`penstock queue limits {name}` lists its limits"
-            raise ConfigurationError(f"queue {name} has no rate {limit!r}, and only a rate can be held: {known}")
         try:
-            queue.hold_limit(limit, key, moment)
-        except BadCall:
+            inspector.queues.open(name).hold_limit(limit, key, moment)
+        except (BadCall, ConfigurationError) as error:
             if len(key.encode()) > LONGEST_KEY:
                 raise ConfigurationError(f"key {key[:40]!r}…: at most {LONGEST_KEY} bytes") from None
+            if isinstance(error, ConfigurationError) or "=" in limit:
+                known = f"`penstock queue limits {name}` lists its limits"
+                raise ConfigurationError(
+                    f"queue {name} has no rate {limit!r}, and only a rate can be held: {known}"
+                ) from None
             option = "--until" if for_ is None else "--for"
             raise ConfigurationError(
                 f"{option}: name a time that is ahead by the server's clock, at most a year"

@@ -19,6 +19,8 @@ def load_app(spec: str) -> Penstock:
 
     Modules in the working directory come first. Raises ConfigurationError with the cause and the fix.
     """
+    if "://" in spec:  # it may have a password, so it is not repeated
+        raise ConfigurationError("an app is module:name or path/to/file.py:name; --url names the server")
     target, _, name = spec.rpartition(":")
     if not target or not all(part.isidentifier() for part in name.split(".")):
         target, name = spec.removesuffix(":"), "app"

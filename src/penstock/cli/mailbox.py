@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.cli.where import HERE, AsJson, Where
+from penstock.cli.chat import message_text
+from penstock.cli.where import HERE, AsJson, Limit, Where
 from penstock.messages.mailbox import MailboxInfo
 from penstock.ops.wording import ago, many
-from penstock.terminal.tables import headings, show, show_facts, show_json, show_list
+from penstock.terminal.tables import headings, show, show_facts, show_json, show_list, show_table
 
+_MESSAGES = headings("number", "sender:name", "sent", "read:name", "message:text")
 _COLUMNS = headings("mailbox:name", "messages", "unread", "claimed", "dead", "bytes", "pulled")
 
 
@@ -34,20 +36,25 @@ def _ago(time: float | None, now: float) -> str:
     return "never" if time is None else ago(time, now)
 
 
-def show_one(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
-    """Show one mailbox. Exit code 1 if it does not exist.
+def show_one(name: str, /, *, messages: Limit = 20, where: Where = HERE, as_json: AsJson = False) -> None:
+    """Show one mailbox and its latest messages, with those that its owner has read. Exit code 1 if it does not exist.
+
+    The owner's cursor does not move.
 
     Parameters
     ----------
     name
         The name of the mailbox.
+    messages
+        The most messages to show; fewer if they make up a megabyte.
     as_json
         Print one JSON document.
     """
     with where.open() as inspector:
-        one, now = inspector.messages.mailbox(name), inspector.now()
+        found, now = inspector.messages.mailbox(name, messages=messages), inspector.now()
     if as_json:
-        return show_json(one)
+        return show_json(found)
+    one = found.mailbox
     ids = f"{one.ids:,}" + (f", the oldest given {_ago(one.ids_since, now)}" if one.ids else "")
     show_facts(
         {
@@ -61,6 +68,14 @@ def show_one(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> N
             "message ids": ids,
         }
     )
+    if found.messages:
+        show("")
+        lines = [
+            (f"{m.number:,}", m.sender, ago(m.at, now), "yes" if m.read_by else "no", message_text(m))
+            for m in found.messages
+        ]
+        show_table(_MESSAGES, lines)
+    return None
 
 
 def unread(name: str, message: str, /, *, where: Where = HERE) -> None:

@@ -73,9 +73,10 @@ def _ask(where: Where, word: Literal["quiet", "stop"], names: Sequence[str], wha
     if not names:
         raise ConfigurationError("name the workers, as `penstock worker ls` prints them: host:pid")
     with where.open() as inspector:
-        ask = inspector.workers.quiet if word == "quiet" else inspector.workers.stop
-        for name in names:
-            request = ask(name)
-            show(f"{name} {what}.")
+        for request in inspector.workers.ask(list(dict.fromkeys(names)), word):
+            show(f"{request.name} {what}.")
             if not request.notified:
-                note(f"{name} did not listen: a worker with jobs sees this within its lease; ask an idle one again")
+                note(
+                    f"{request.name} did not listen: a worker with jobs sees this within its lease; ask an idle one "
+                    "again"
+                )

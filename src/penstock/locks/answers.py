@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +186,13 @@ class BarrierPass:
     index: int
 
 
+LimitKind: TypeAlias = Literal["bucket", "window"]
+
+
 @dataclass(frozen=True, slots=True)
 class RateLimitInfo:
     """The state of a rate limit in the server. It keeps nothing of a limit whose units are all allowed again.
 
-    kind     bucket or window
     limit    units in `per` seconds, as the last request that was granted named them; None if nothing is kept
     burst    of a bucket: how many units may be used at once after a pause
     left     how many units are allowed now to a new request: 0 while others wait
@@ -200,7 +203,7 @@ class RateLimitInfo:
     """
 
     name: str
-    kind: str
+    kind: LimitKind
     limit: int | None
     per: float | None
     burst: int | None

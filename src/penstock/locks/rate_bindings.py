@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import msgspec
 
 from penstock.core.idempotency import IdempotencyKey
 from penstock.core.operations import RoundTrip
 from penstock.core.scripts import Library
-from penstock.locks.answers import Owner, RateLimitInfo
+from penstock.locks.answers import LimitKind, Owner, RateLimitInfo
 from penstock.locks.bindings import MAX_SHOWN
 from penstock.locks.keys import RateLimitKeys
 
@@ -31,9 +31,6 @@ def rate_limit_scripts() -> Library:
         "core/waiters.lua",
         "locks/rate.lua",
     )
-
-
-LimitKind: TypeAlias = Literal["bucket", "window"]
 
 
 @dataclass(frozen=True, slots=True)

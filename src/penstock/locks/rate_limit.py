@@ -16,12 +16,12 @@ from penstock.core.idempotency import IdempotencyKey, release_key, take_key
 from penstock.core.ids import mint_token
 from penstock.core.operations import Driver, Listen, Listener, Operation, RoundTrip, verb
 from penstock.errors import RateLimited
-from penstock.locks.answers import Allowance, RateLimitInfo
+from penstock.locks.answers import Allowance, LimitKind, RateLimitInfo
 from penstock.locks.constants import MOST_WAITERS
 from penstock.locks.decorating import guard_calls
 from penstock.locks.keys import RateLimitKeys
 from penstock.locks.last_tries import LastTries
-from penstock.locks.rate_bindings import LimitKind, RateLimitBindings, RateReply
+from penstock.locks.rate_bindings import RateLimitBindings, RateReply
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -15,6 +15,7 @@ from penstock.jobs.retention import Retention
 from penstock.jobs.status import Status
 from penstock.locks.answers import Owner
 from penstock.messages.chat import ChatInfo, Member
+from penstock.messages.mailbox import MailboxInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,16 @@ class ChatDetail:
 
     chat: ChatInfo
     readers: list[Member]
+    messages: list[MessageView]
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxDetail:
+    """A mailbox, and its latest messages, newest first. Its owner has acknowledged each message up to the number
+    `read`; workers that share it may have acknowledged later ones as well."""
+
+    mailbox: MailboxInfo
+    read: int
     messages: list[MessageView]
 
 

@@ -10,6 +10,7 @@ from penstock.locks.answers import (
     BarrierInfo,
     ElectionInfo,
     LatchInfo,
+    LimitKind,
     LockInfo,
     RateLimitInfo,
     ReadWriteLockInfo,
@@ -22,6 +23,8 @@ from penstock.ops.probe import instance_names, lock_names
 from penstock.ops.questioner import Questioner
 
 R = TypeVar("R")
+
+_KINDS: tuple[LimitKind, ...] = ("bucket", "window")
 
 
 class CoordinationQuestioner(Questioner):
@@ -176,7 +179,7 @@ class CoordinationQuestioner(Questioner):
         Two round trips for each 1000 keys of the server, and one for each limit.
         """
         found: list[RateLimitInfo] = []
-        for kind in ("bucket", "window"):
+        for kind in _KINDS:
             for name in (yield from instance_names(self._prefix, "rate", kind)):
                 info: RateLimitInfo = yield self._rate_limit(name, kind).bindings.info()
                 if info.limit is not None:
@@ -185,28 +188,38 @@ class CoordinationQuestioner(Questioner):
 
     @verb
     def rate_limit(self, name: str) -> Operation[RateLimitInfo]:
-        """A rate limit that is in use. Two round trips. Raises PenstockError for one that is not."""
-        info: RateLimitInfo
-        for kind in ("bucket", "window"):
-            info = yield self._rate_limit(name, kind).bindings.info()
-            if info.limit is not None:
-                return info
-        known = [info.name for info in (yield from self.rate_limits.within())]
-        raise self._not_found("rate limit", name, known)
+        """A rate limit that is in use: the bucket of this name, or else the window. Two round trips.
+
+        Raises PenstockError for one that is not in use.
+        """
+        return (yield from self._rate_limits_of(name))[0]
 
     @verb
     def reset_rate_limit(self, name: str) -> Operation[bool]:
-        """Forget the units that were used of a rate limit; see `RateLimit.reset`. Three round trips.
+        """Forget the units that were used of a rate limit; see `RateLimit.reset`. Four round trips at most.
 
-        Raises PenstockError for a limit that is not in use.
+        A bucket and a window may have one name: both are reset. Raises PenstockError for a limit that is not in use.
         """
-        info = yield from self.rate_limit.within(name)
-        had: bool = yield self._rate_limit(name, info.kind).bindings.reset()
+        had = False
+        for info in (yield from self._rate_limits_of(name)):
+            had |= yield self._rate_limit(name, info.kind).bindings.reset()
         return had
 
-    def _rate_limit(self, name: str, kind: str) -> RateLimit:
+    def _rate_limits_of(self, name: str) -> Operation[list[RateLimitInfo]]:
+        """The bucket and the window of this name that are in use: one of them at least."""
+        found: list[RateLimitInfo] = []
+        for kind in _KINDS:
+            info: RateLimitInfo = yield self._rate_limit(name, kind).bindings.info()
+            if info.limit is not None:
+                found.append(info)
+        if not found:
+            known = [info.name for info in (yield from self.rate_limits.within())]
+            raise self._not_found("rate limit", name, known)
+        return found
+
+    def _rate_limit(self, name: str, kind: LimitKind) -> RateLimit:
         """A limit of any numbers: the server has those that were used last."""
-        return self._app.rate_limit(name, limit=1, per=1, kind="window" if kind == "window" else "bucket")
+        return self._app.rate_limit(name, limit=1, per=1, kind=kind)
 
     def _ask_semaphore(self, name: str) -> RoundTrip[SemaphoreInfo | None]:
         info = self._app.semaphore(name, limit=1, lease=1).bindings.info()

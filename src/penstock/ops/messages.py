@@ -10,9 +10,9 @@ from penstock.messages.bindings import default_on
 from penstock.messages.chat import MAX_MEMBERS, ChatInfo, Member
 from penstock.messages.dead_messages import DeadMessages
 from penstock.messages.keys import LogKeys
-from penstock.messages.mailbox import MailboxInfo
+from penstock.messages.mailbox import NO_LOG, MailboxInfo
 from penstock.messages.message import Message
-from penstock.ops.answers import ChatDetail, ChatView, MessageView
+from penstock.ops.answers import ChatDetail, ChatView, MailboxDetail, MessageView
 from penstock.ops.probe import instance_names
 from penstock.ops.questioner import Questioner
 
@@ -36,11 +36,18 @@ class MessageQuestioner(Questioner):
         return [LogKeys.read(f"mailbox:{name}")[1] for name in found]
 
     @verb
-    def mailbox(self, name: str) -> Operation[MailboxInfo]:
-        """One mailbox. One round trip. Raises PenstockError for a mailbox that does not exist."""
+    def mailbox(self, name: str, *, messages: int = 50) -> Operation[MailboxDetail]:
+        """One mailbox and its latest messages, up to a megabyte of them. Three round trips.
+
+        It moves no cursor, and counts as no pull. Raises PenstockError for a mailbox that does not exist.
+        """
         yield from self._check_mailbox(name)
-        info: MailboxInfo = yield self._app.mailbox(name).read_info()
-        return info
+        box = self._app.mailbox(name)
+        info, status = yield Parallel((box.read_info(), default_on(b"GONE", box._log.status(""), NO_LOG)))
+        found = yield from box.history.within(messages)
+        return MailboxDetail(
+            info, status.cursor, [_view(one, int(one.number <= status.cursor)) for one in reversed(found)]
+        )
 
     @verb
     def mark_unread(self, name: str, first: str) -> Operation[int]:
@@ -108,12 +115,16 @@ class MessageQuestioner(Questioner):
 
 
 def _chat_detail(info: ChatInfo, readers: list[Member], messages: list[Message]) -> ChatDetail:
-    views = []
-    for one in reversed(messages):
-        read_by = sum(reader.read >= one.number or reader.name == one.sender for reader in readers)
-        about = (one.event or "", one.edited, one.redacted)
-        views.append(MessageView(one.id, one.number, one.sender, one.at, _body(one), *about, read_by))
+    views = [
+        _view(one, sum(reader.read >= one.number or reader.name == one.sender for reader in readers))
+        for one in reversed(messages)
+    ]
     return ChatDetail(info, readers, views)
+
+
+def _view(one: Message, read_by: int) -> MessageView:
+    about = (one.event or "", one.edited, one.redacted)
+    return MessageView(one.id, one.number, one.sender, one.at, _body(one), *about, read_by)
 
 
 def _body(message: Message) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from penstock.core.arguments import shown
@@ -14,7 +14,7 @@ from penstock.jobs.counts import WorkerInfo
 from penstock.jobs.job_list import JobPage, Jobs
 from penstock.jobs.listing import JobFilter
 from penstock.jobs.shard_table import whole_name
-from penstock.jobs.worker_requests import Word, ask_workers, registrations
+from penstock.jobs.worker_requests import Registered, Word, ask_workers, registrations
 from penstock.ops.answers import WorkerDetail, WorkerRequest
 from penstock.ops.probe import queue_names
 from penstock.ops.questioner import Questioner
@@ -23,6 +23,9 @@ from penstock.worker.processes import process_state
 _PER_QUEUE = 1000
 
 _PER_ROUND_TRIP = 500
+
+_NOT_READ = "0"
+"""The cursor of a page of a worker's jobs that ends before one of its queues: there may be more jobs."""
 
 
 class WorkerQuestioner(Questioner):
@@ -65,6 +68,7 @@ class WorkerQuestioner(Questioner):
         page = JobPage([], None, 0, 0)
         for registration in registrations:  # a page ends with its queue
             if len(page.jobs) >= limit:
+                page = replace(page, cursor=page.cursor or _NOT_READ)
                 break
             jobs = Jobs([self._shard(registration.queue)], JobFilter(worker=name))
             more = yield from jobs.page_operation(limit - len(page.jobs), None)
@@ -79,7 +83,7 @@ class WorkerQuestioner(Questioner):
 
         Raises PenstockError if there is no such worker. Two round trips for each queue, and for each 500 workers.
         """
-        return self._ask(name, "quiet")
+        return self._ask_one(name, "quiet")
 
     @verb
     def stop(self, name: str) -> Operation[WorkerRequest]:
@@ -89,26 +93,47 @@ class WorkerQuestioner(Questioner):
         a `Worker` inside an application continues; its `run()` returns. Raises PenstockError if there is no such
         worker. Two round trips for each queue, and for each 500 workers.
         """
-        return self._ask(name, "stop")
+        return self._ask_one(name, "stop")
 
-    def _ask(self, name: str, word: Word) -> Operation[WorkerRequest]:
-        _check_name(word, name)
-        queues, known, notified = list[str](), set[str](), False
+    @verb
+    def ask(self, names: Sequence[str], word: Word) -> Operation[list[WorkerRequest]]:
+        """`quiet` or `stop` for several workers. Raises PenstockError, and asks none of them, if one does not exist.
+
+        Two round trips for each queue, and for each 500 workers, however many names there are.
+        """
+        found: list[tuple[str, list[Registered]]] = []
+        known = set[str]()
         for queue in sorted((yield from queue_names(self._prefix))):
-            bindings, cursor, found = self._shard(queue).bindings, "0", list[bytes]()
+            bindings, cursor, wanted = self._shard(queue).bindings, "0", list[Registered]()
             while True:
                 cursor, some = yield registrations(bindings, cursor, _PER_ROUND_TRIP)
                 known |= {one.name for one in some if one.name}
-                found += [one.incarnation for one in some if one.name == name and name]
+                wanted += [one for one in some if one.name and one.name in names]
                 if cursor == "0":
                     break
-            answers = (yield ask_workers(bindings, word, found)) if found else []
-            if any(answers):
-                queues.append(queue)
-            notified |= NOTIFIED in answers
-        if not queues:
-            raise self._not_found("worker", name, sorted(known - {name}))
-        return WorkerRequest(name, sorted({*map(whole_name, queues)}), notified)
+            found.append((queue, wanted))
+        for name in names:
+            if name not in known:
+                raise self._not_found("worker", name, sorted(known))
+        queues: dict[str, set[str]] = {name: set() for name in names}
+        notified = set[str]()
+        for queue, wanted in found:
+            bindings = self._shard(queue).bindings
+            answers = (yield ask_workers(bindings, word, [one.incarnation for one in wanted])) if wanted else []
+            for one, answer in zip(wanted, answers, strict=True):
+                if answer:
+                    queues[one.name].add(whole_name(queue))
+                if answer == NOTIFIED:
+                    notified.add(one.name)
+        for name in names:
+            if not queues[name]:  # it has ended meanwhile
+                raise self._not_found("worker", name, sorted(known - {name}))
+        return [WorkerRequest(name, sorted(queues[name]), name in notified) for name in names]
+
+    def _ask_one(self, name: str, word: Word) -> Operation[WorkerRequest]:
+        _check_name(word, name)
+        (request,) = yield from self.ask.within([name], word)
+        return request
 
     @verb
     def here(self, queue: str) -> Operation[list[str]]:

@@ -79,6 +79,7 @@ class Questions:
             "/rates": self.rates,
             "/messages": self.messages,
             "/chats/{id:path}": self.chat,
+            "/mailboxes/{name:path}": self.mailbox,
             "/contacts": self.contacts,
             "/contacts/{name:path}": self.contacts_of,
             "/files": self.files,
@@ -293,6 +294,12 @@ class Questions:
     async def chat(self, request: Request) -> Response:
         """A chat, its latest messages, and its readers: a message is read by those that have come to its number."""
         found = await self._ask.messages.chat.aio(request.path_params["id"], messages=PAGE)
+        messages = [fields(one, body=body_text(one.body, self._mask)) for one in found.messages]
+        return Json(fields(found, messages=messages, now=await self._ask.now.aio()))
+
+    async def mailbox(self, request: Request) -> Response:
+        """A mailbox and its latest messages, with those that its owner has read."""
+        found = await self._ask.messages.mailbox.aio(request.path_params["name"], messages=PAGE)
         messages = [fields(one, body=body_text(one.body, self._mask)) for one in found.messages]
         return Json(fields(found, messages=messages, now=await self._ask.now.aio()))
 

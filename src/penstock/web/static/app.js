@@ -6,7 +6,7 @@ import { Toasts } from "./components.js";
 import { LANGUAGES, chooseLanguage, language, number, t } from "./text.js";
 
 /** Pages that belong to one of the navigation. */
-const PARTS = { queue: "overview", job: "jobs", deadfiles: "files", chat: "messages" };
+const PARTS = { queue: "overview", job: "jobs", deadfiles: "files", chat: "messages", mailbox: "messages" };
 
 const NAVIGATION = ["overview", "jobs", "tasks", "dead", "schedules", "workers", "locks", "rates", "messages", "files", "directories", "contacts", "health"];
 

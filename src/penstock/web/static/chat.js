@@ -15,7 +15,8 @@ function Readers({ message, readers }) {
       ${some.length > 100 && html` <span class="quiet">${t("and-more", { n: number(some.length - 100) })}</span>`}</p>`)}</details>`;
 }
 
-function body(message) {
+/** What a message says; a long one behind a summary. */
+export function body(message) {
   if (message.event || message.redacted) return html`<${Tag} state="warn">${t(`message.${message.event || "redacted"}`)}<//>`;
   const line = message.body.replace(/\s+/g, " ");
   return html`${message.edited && html`<${Tag}>${t("message.edited")}<//> `}${line.length > 80 ? html`<details><summary class="mono">${line.slice(0, 80)} …</summary><pre tabindex="0">${message.body}</pre></details>` : mono(line)}`;

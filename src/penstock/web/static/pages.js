@@ -8,6 +8,7 @@ import { Health } from "./health.js";
 import { Job } from "./job.js";
 import { Jobs, Schedules } from "./jobs.js";
 import { Locks } from "./locks.js";
+import { Mailbox } from "./mailbox.js";
 import { Directories, Messages } from "./messages.js";
 import { Overview } from "./overview.js";
 import { Queue } from "./queue.js";
@@ -17,5 +18,5 @@ import { Workers } from "./workers.js";
 
 export const PAGES = {
   overview: Overview, queue: Queue, job: Job, jobs: Jobs, tasks: Tasks, dead: Dead, schedules: Schedules, workers: Workers, locks: Locks, rates: Rates,
-  messages: Messages, chat: Chat, contacts: Contacts, files: Files, deadfiles: DeadFiles, directories: Directories, health: Health,
+  messages: Messages, chat: Chat, mailbox: Mailbox, contacts: Contacts, files: Files, deadfiles: DeadFiles, directories: Directories, health: Health,
 };

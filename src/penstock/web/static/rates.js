@@ -32,7 +32,7 @@ export function Rates({ mayAct }) {
       question=${t("reset.rate", { name: row.name, n: number(row.burst ?? row.limit) })} />`, "n"]);
   }
   return html`<h1>${t("page.rates")}</h1><${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
-    ${answer && html`<div class="card"><h2>${t("rates.limits")}</h2><${Table} label=${t("rates.limits")} columns=${columns} rows=${answer.limits}
+    ${answer && html`<div class="card"><h2>${t("rates.limits")}</h2><${Table} label=${t("rates.limits")} columns=${columns} rows=${answer.limits} by=${(row) => `${row.kind} ${row.name}`}
       none=${teach(t("none.rates"), 'with app.rate_limit("api:acme", limit=100, per=60): ...')} /></div>
     <div class="card"><h2>${t("rates.queues")}</h2><${OfQueues} queues=${answer.queues} /></div>`}`;
 }
