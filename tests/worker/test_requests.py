@@ -193,11 +193,10 @@ async def test_several_workers_are_asked_in_one_search_and_none_if_one_is_unknow
     @app.task(queue="q")
     async def work() -> None: ...
 
-    await work.enqueue.aio()
+    job = await work.enqueue.aio()
     ask = Inspector(app).workers
     async with running_worker(app, concurrency=1) as worker:
-        while not any(one.name for one in await ask.all.aio("q")):
-            await asyncio.sleep(0.01)
+        await job.result.aio(timeout=scaled(10))  # it is registered since it has claimed the job
         with pytest.raises(PenstockError, match="no worker 'nowhere:1'"):
             await ask.ask.aio([worker.name, "nowhere:1"], "quiet")
         assert not worker._quiet
