@@ -173,7 +173,7 @@ def test_each_kind_of_error_has_its_exit_code(error, code):
         ("tenants ls", "there is no command 'tenants': `penstock queue show QUEUE --tenants 50` lists them"),
         ("--url", "--url: give a value and a command after it"),
         ("--url redis://x", "--url: give a command after it"),
-        ("--prefix=x", "--prefix=x: give a command after it"),
+        ("--prefix=x", "--prefix: give a command after it"),
     ],
 )
 def test_a_wrong_command_is_answered_in_words_of_the_command_line(

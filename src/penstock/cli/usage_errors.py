@@ -51,7 +51,8 @@ def usage_error(error: CycloptsError) -> str:
             token = error.argument.tokens[0].value if error.argument and error.argument.tokens else ""
             text = f"{_name(error)} {token}: give {_RULES[found[1]]} {found[2]}"
         case _:
-            text = with_short_names(str(error))
+            text = str(error)
+    text = with_short_names(text)
     return text if text.endswith(".") else f"{text}."
 
 
