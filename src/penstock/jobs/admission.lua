@@ -113,7 +113,8 @@ function admission.displace(s, place)
 end
 
 -- Parks admitted jobs of a rate again until the others fit into what is left of it: the least urgent ones, or all from
--- the most urgent one on. If they are many, the next turn continues.
+-- the most urgent one on. If they are many, the next turn continues. A turn in which `s.looks_over` has become 0 claims
+-- nothing, because a job that no longer fits may still be in its lane.
 --- (s: table, place: table)
 --- uses: base
 --- seldom

@@ -442,7 +442,7 @@ function limits.mark_due(s)
   local next_ = redis.call("ZRANGE", key, 0, 0, "WITHSCORES")
   r[_row.NEXT_ADMISSION] = next_[2] and tonumber(next_[2]) or 0
   for i = 1, #again do limits.look_again(s, again[i], s.now) end
-  return #again > 0 or #due == _park.KEYS
+  return #again > 0 or #due == _park.KEYS or s.looks_over == 0
 end
 
 -- Marks some keys of a limit that have parked jobs. Returns whether there may be more of them.

@@ -241,7 +241,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   job.push_ready(s)
 
   local room = { want = want, claimed = 0, reply = {}, number = 0 }
-  if want > 0 and r[_row.PAUSED] == 0 then
+  if want > 0 and r[_row.PAUSED] == 0 and s.looks_over ~= 0 then
     s.takes_all = idle_ms == 0 -- a program that does not wait, as in a burst, gets what there is of a batch
     room = job.claim(s, incarnation, want, trial)
     if r[_row.BATCH] then more_batches = linger.claimed(s, room.sinces) or more_batches end
