@@ -25,6 +25,46 @@ function admission.looks(bytes)
   return 1 + math.floor(bytes / _look.BYTES)
 end
 
+-- Marks the keys whose time in `admissions` has come. Returns whether there may be more of them.
+--- (s: table) -> bool
+--- uses: base
+--- seldom
+function admission.mark_due(s)
+  local r = s.row
+  if r[_row.NEXT_ADMISSION] == 0 or r[_row.NEXT_ADMISSION] > s.now then return false end
+  limits.open(s)
+  local key = base .. "admissions"
+  local due = redis.call("ZRANGE", key, "-inf", s.now, "BYSCORE", "LIMIT", 0, _park.KEYS)
+  if #due > 0 then redis.call("ZREM", key, unpack(due)) end
+  local again = {}
+  for i = 1, #due do
+    if _signed.sign(due[i]) == "=" then
+      if admission.mark_all(s, _signed.name(due[i])) then again[#again + 1] = due[i] end
+    else
+      admission.look(s, due[i])
+    end
+  end
+  local next_ = redis.call("ZRANGE", key, 0, 0, "WITHSCORES")
+  r[_row.NEXT_ADMISSION] = next_[2] and tonumber(next_[2]) or 0
+  for i = 1, #again do limits.look_again(s, again[i], s.now) end
+  return #again > 0 or #due == _park.KEYS or s.looks_over == 0
+end
+
+-- Marks some keys of a limit that have parked jobs. Returns whether there may be more of them.
+--- (s: table, name: str) -> bool
+--- uses: base
+function admission.mark_all(s, name)
+  local definition = limits.definition(s, name)
+  if not definition then return false end
+  local from = definition.cursor == "" and "[" .. name .. "=" or "(" .. definition.cursor
+  local keys = redis.call("ZRANGE", base .. "parking", from, "(" .. name .. ">", "BYLEX", "LIMIT", 0, _park.KEYS)
+  for i = 1, #keys do limits.mark(s, limits.place(s, keys[i])) end
+  local more = #keys == _park.KEYS
+  definition.cursor = more and keys[#keys] or ""
+  limits.define(s, name, definition)
+  return more
+end
+
 -- Examines a member of `admissions` whose time has come.
 --- (s: table, member: str)
 --- uses: base

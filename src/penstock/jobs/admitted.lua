@@ -17,18 +17,11 @@ function admitted.of_job(level, generation, id)
   return level .. generation .. id
 end
 
---- (key: str, of_job: str) -> str
---- inline
-function admitted.member(key, of_job)
-  return _admitted.pack({ key = key, of_job = of_job })
-end
-
 -- Appends the members of a job, one for each of its limits.
 --- (members: table, list: table, of_job: str)
 function admitted.collect(members, list, of_job)
   for i = 1, #list do
-    local key = list[i][_limit.KEY]
-    members[#members + 1] = admitted.member(key, of_job)
+    members[#members + 1] = list[i][_limit.NAMED] .. of_job
   end
 end
 

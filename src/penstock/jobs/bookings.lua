@@ -36,7 +36,7 @@ end
 --- seldom
 function bookings.book(s, body, place, one, booked, units, began)
   local stored, now = base .. "rate:" .. place.key, s.now * _park.MICROS
-  local interval = limits.definition(s, place.name).interval
+  local interval = limits.definition(s, limits.name(place)).interval
   place.left = nil
   if units > booked then
     local full = math.ceil(bucket.take(stored, units - booked, now, interval, 0, "") / _park.MICROS)

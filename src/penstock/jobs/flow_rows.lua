@@ -205,7 +205,8 @@ function flow.add(s, id, body, generation, verb, set)
     class = entry.class(record.entry(0, #body, "")), policy = _open_verb.policy(verb), failed = "",
   }
   if expires > 0 then expiry.note(s, id, expires, false) end
-  set[#set + 1], set[#set + 2] = id, record.from_draft(body, state.WAITING, generation, s.now, s.now, expires)
+  local flags = record.flags(body)
+  set[#set + 1], set[#set + 2] = id, record.from_draft(body, state.WAITING, generation, s.now, s.now, expires, flags)
 end
 
 -- Adds `named`, a job in the form of `predecessors`, to the predecessors of a dependent. Returns the edge, or nil if

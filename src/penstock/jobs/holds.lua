@@ -100,7 +100,7 @@ end
 --- uses: base
 --- seldom
 function holds.close(s, place, looks)
-  local most = math.min(looks, _hold.PARKED - place.admitted)
+  local most = math.min(looks, _hold.PARKED - (place.admitted or 0))
   local found = most > 0 and admitted.first_ones(s, place, most) or {}
   local n = 0
   for i = 1, #found do
@@ -113,7 +113,7 @@ function holds.close(s, place, looks)
     if not bytes then break end
     n = n + admission.looks(bytes)
   end
-  place.admitted = place.admitted + n
+  place.admitted = (place.admitted or 0) + n
   if n >= most then
     limits.look_again(s, place.key, s.now)
   elseif #place.r[_row.LEVELS] > 0 then

@@ -147,12 +147,11 @@ function job.enqueue(s, id, body, generation, now, since, expires)
   if since > now then
     counters.move(s, tenant, _count.NONE, _count.DELAYED, 1)
     job.delay(s, since, record.entry(generation, #body, id))
-    return record.from_draft(body, state.DELAYED, generation, now, since, expires)
+    return record.from_draft(body, state.DELAYED, generation, now, since, expires, drafted.flags)
   end
   local new_state, flags = job.make_ready(
     s, false, record.entry(generation, #body, id), drafted.flags, drafted.priority, tenant, now, _count.NONE, body)
-  if flags ~= drafted.flags then body = record.with(body, { flags = flags }) end
-  return record.from_draft(body, new_state, generation, now, now, expires)
+  return record.from_draft(body, new_state, generation, now, now, expires, flags)
 end
 
 -- Enqueues a job that is due now and has no power, if its id is new. Returns whether it did.
@@ -166,7 +165,7 @@ function job.add_plain(s, id, body)
   if when.how + when.due + when.expires > 0 or its.flags > flag.CALL or not record.is_plain(body) or r[_row.BOUND]
     or r[_row.BATCH] or (r[_row.PAUSES] or 0) > 0 then return false end
   local generation, now = row.mint(r, 1) + 1, s.now
-  local stored = record.from_draft(body, state.READY, generation, now, now, 0)
+  local stored = record.from_draft(body, state.READY, generation, now, now, 0, its.flags)
   if redis.call("HSETNX", base .. "jobs", id, stored) == 0 then return false end
   lane.collect(s.lists, false, its.priority, its.tenant, record.entry(generation, #body, id))
   lane.push(r, s.lists)

@@ -16,7 +16,7 @@ function script.set_limit(base, meta, given, name, most, interval, burst)
   local release = math.max(s.now, known.release) -- the clock of a release may be ahead
   limits.define(s, name, { most = most, interval = interval, burst = burst, release = release, cursor = "" })
   limits.look_at_all(s, name)
-  limits.mark_due(s)
+  admission.mark_due(s)
   return 1
 end
 

@@ -17,17 +17,19 @@ function limited_runs.start(s, room)
     local id, body = room.reply[2 * i - 1], room.reply[2 * i]
     if record.has(record.flags(body), flag.LIMITED) then
       limits.open(s)
-      local list, keys, packed = record.limits(body), 0, ""
+      local at, last = record.section(body, power.LIMITS)
+      local keys, packed = 0, ""
       local in_shards = record.powers(body) >= power.IN_SHARDS
       local of_job = admitted.of_job(record.priority(body), record.generation_bytes(body), id)
-      for j = 1, #list do
-        local key = list[j][_limit.KEY]
-        s.started[#s.started + 1] = admitted.member(key, of_job)
-        if not limits.is_rate(key) then
-          keys, packed = keys + 1, packed .. _taken.pack({ units = 1, key = key })
+      while at < last do
+        local next_, named, cost = record.limit_at(body, at)
+        at, s.started[#s.started + 1] = next_, named .. of_job
+        if string.byte(named, 3) ~= _park.RATE then
+          keys, packed = keys + 1, packed .. _park.ONE .. named
         else
+          local key = string.sub(named, 3)
           if not starts[key] then rates[#rates + 1] = key end
-          starts[key] = (starts[key] or 0) + list[j][_limit.COST]
+          starts[key] = (starts[key] or 0) + cost
           if in_shards then spread[#spread + 1], spread[#spread + 2] = key, record.tenant(body) end
         end
       end
@@ -47,7 +49,7 @@ end
 function limited_runs.take(s, place, n)
   place.used, place.left = math.max(0, place.used - n), nil
   if place.parked > 0 then limits.mark(s, place) end
-  local interval = limits.definition(s, place.name).interval
+  local interval = limits.definition(s, limits.name(place)).interval
   return math.ceil(bucket.take(base .. "rate:" .. place.key, n, s.now * _park.MICROS, interval, 0, "") / _park.MICROS)
 end
 
@@ -76,7 +78,7 @@ function limited_runs.finish(s, held)
   for i = 1, #keys do
     local place = limits.place(s, keys[i])
     place.used = math.max(0, place.used - 1)
-    limits.mark(s, place)
+    if place.lists or #place.r[_row.LEVELS] > 0 then limits.mark(s, place) end
   end
 end
 

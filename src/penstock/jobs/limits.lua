@@ -34,7 +34,11 @@
 -- `s.places` holds what a script has read, and `limits.write` stores it. `s.dirty` lists the keys in which a place may
 -- be free; `admission.admit` serves each of them once all transitions of a script are done.
 
-_park = { LOOKS = 200, KEYS = 20, MICROS = 1000, REMOVAL = 4, PASSED = 32, PASSED_MASK = 96, NOT_PASSED = 159 }
+_park = {
+  LOOKS = 200, KEYS = 20, MICROS = 1000, REMOVAL = 4, PASSED = 32, PASSED_MASK = 96, NOT_PASSED = 159,
+  RATE = 114, SCOPE = 112, -- the first letters of their names
+  ONE = "\0\0\0\1", -- a cost of 1, as `_taken` has it
+}
 
 -- How many limits the job has passed.
 --- (flags: int) -> int
@@ -61,23 +65,40 @@ end
 --- (key: str) -> bool
 --- inline
 function limits.is_rate(key)
-  return string.byte(key) == 114
+  return string.byte(key) == _park.RATE
 end
 
--- The places of one key. `packed`: its value in `places`.
+-- The places of one key. `packed`: its value in `places`. A ninth field would double the size of the table, so it
+-- has no field for a value that is false.
 --- (s: table, key: str, packed: str | false) -> table
 function limits.add(s, key, packed)
   local used, parked, front, levels = 0, 0, 0, {}
   if packed then used, parked, front, levels = cmsgpack.unpack(packed) end
   local place = {
-    key = key, name = string.match(key, "^[^=]*"), is_rate = limits.is_rate(key), used = used, parked = parked,
-    r = { [_row.FRONT] = front, [_row.WEIGHTED] = s.row[_row.WEIGHTED] % 2, [_row.LEVELS] = levels }, lists = false,
-    had_lanes = #levels > 0, lanes_changed = false, is_stored = packed, stored_used = used, stored_parked = parked,
-    is_scope = string.byte(key) == 112, admitted = 0,
+    key = key, used = used, parked = parked, is_stored = packed, stored_used = used, stored_parked = parked,
+    r = { [_row.FRONT] = front, [_row.WEIGHTED] = s.row[_row.WEIGHTED] % 2, [_row.LEVELS] = levels },
   }
+  if #levels > 0 then place.had_lanes = true end
+  local kind = string.byte(key)
+  if kind == _park.RATE then
+    place.is_rate = true
+  elseif kind == _park.SCOPE then
+    place.is_scope = true
+  end
   s.places[key] = place
   s.place_list[#s.place_list + 1] = place
   return place
+end
+
+-- The name of its limit.
+--- (place: table) -> str
+function limits.name(place)
+  local name = place.name
+  if not name then
+    name = string.match(place.key, "^[^=]*")
+    place.name = name
+  end
+  return name
 end
 
 --- (s: table, key: str) -> table
@@ -176,7 +197,7 @@ function limits.learn(s, name, one)
     most = one[_limit.MOST], interval = one[_limit.INTERVAL], burst = one[_limit.BURST], release = release, cursor = "",
   })
   if known then limits.look_at_all(s, name) end
-  for _, place in ipairs(s.place_list or {}) do if place.name == name then place.left = nil end end
+  for _, place in ipairs(s.place_list or {}) do if limits.name(place) == name then place.left = nil end end
 end
 
 -- Has a turn look for a free place once `at` has passed. `key`: a name=key; or =name, for all keys of that limit.
@@ -192,7 +213,7 @@ end
 --- (s: table, place: table) -> int
 --- uses: base
 function limits.room(s, place)
-  local definition = limits.definition(s, place.name)
+  local definition = limits.definition(s, limits.name(place))
   if not place.is_rate then return definition.most - place.used end
   if holds.any(s) and holds.until_(s, place.key) > 0 then return -1 end
   if not place.left then
@@ -208,7 +229,7 @@ end
 --- uses: base
 function limits.needed(s, place, cost)
   if cost <= 1 then return 1 end
-  return math.min(cost, limits.definition(s, place.name).burst)
+  return math.min(cost, limits.definition(s, limits.name(place)).burst)
 end
 
 -- When a rate has room for `needed` more units, ms; nil if it has none before admitted jobs have started. For a closed
@@ -216,7 +237,7 @@ end
 --- (s: table, place: table, needed: int) -> int | nil
 --- uses: base
 function limits.room_at(s, place, needed)
-  local definition, closed = limits.definition(s, place.name), place.is_rate and holds.until_(s, place.key) or 0
+  local definition, closed = limits.definition(s, limits.name(place)), place.is_rate and holds.until_(s, place.key) or 0
   if closed > 0 then return closed end
   if not place.is_rate or place.used + needed > definition.burst then return nil end
   local at = bucket.allowed_at(base .. "rate:" .. place.key, place.used + needed, s.now * _park.MICROS,
@@ -233,7 +254,7 @@ function limits.pass(s, list, passed)
   limits.open(s) -- a job that has kept all of its places reads none
   for i = passed + 1, #list do
     local place = limits.place(s, list[i][_limit.KEY])
-    limits.learn(s, place.name, list[i])
+    limits.learn(s, limits.name(place), list[i])
     local cost = list[i][_limit.COST]
     if place.parked > 0 or limits.room(s, place) < limits.needed(s, place, cost) then return i - 1, place end
     place.used = place.used + cost
@@ -420,60 +441,25 @@ function limits.kept(s, list, interrupted)
   return keep
 end
 
--- Marks the keys whose time in `admissions` has come. Returns whether there may be more of them.
---- (s: table) -> bool
---- uses: base
---- seldom
-function limits.mark_due(s)
-  local r = s.row
-  if r[_row.NEXT_ADMISSION] == 0 or r[_row.NEXT_ADMISSION] > s.now then return false end
-  limits.open(s)
-  local key = base .. "admissions"
-  local due = redis.call("ZRANGE", key, "-inf", s.now, "BYSCORE", "LIMIT", 0, _park.KEYS)
-  if #due > 0 then redis.call("ZREM", key, unpack(due)) end
-  local again = {}
-  for i = 1, #due do
-    if _signed.sign(due[i]) == "=" then
-      if limits.mark_all(s, _signed.name(due[i])) then again[#again + 1] = due[i] end
-    else
-      admission.look(s, due[i])
-    end
-  end
-  local next_ = redis.call("ZRANGE", key, 0, 0, "WITHSCORES")
-  r[_row.NEXT_ADMISSION] = next_[2] and tonumber(next_[2]) or 0
-  for i = 1, #again do limits.look_again(s, again[i], s.now) end
-  return #again > 0 or #due == _park.KEYS or s.looks_over == 0
-end
-
--- Marks some keys of a limit that have parked jobs. Returns whether there may be more of them.
---- (s: table, name: str) -> bool
---- uses: base
-function limits.mark_all(s, name)
-  local definition = limits.definition(s, name)
-  if not definition then return false end
-  local from = definition.cursor == "" and "[" .. name .. "=" or "(" .. definition.cursor
-  local keys = redis.call("ZRANGE", base .. "parking", from, "(" .. name .. ">", "BYLEX", "LIMIT", 0, _park.KEYS)
-  for i = 1, #keys do limits.mark(s, limits.place(s, keys[i])) end
-  local more = #keys == _park.KEYS
-  definition.cursor = more and keys[#keys] or ""
-  limits.define(s, name, definition)
-  return more
-end
-
 -- Writes the places that a script has changed.
 --- (s: table)
 --- uses: base
 function limits.write(s)
   if not s.places then return end
   admitted.write(s)
-  local set, gone, lanes, no_lanes = {}, {}, {}, {}
+  local set, gone, lanes, no_lanes, plain = {}, {}, {}, {}, nil
   for i = 1, #s.place_list do
     local place = s.place_list[i]
     limits.push(place)
     if place.used ~= place.stored_used or place.parked ~= place.stored_parked or place.lanes_changed then
       local levels = place.r[_row.LEVELS]
       if place.used > 0 or #levels > 0 then
-        set[#set + 1], set[#set + 2] = place.key, cmsgpack.pack(place.used, place.parked, place.r[_row.FRONT], levels)
+        local used, parked, front = place.used, place.parked, place.r[_row.FRONT]
+        -- Each value that is packed is a string by itself, so those of a key without parked jobs are packed once.
+        plain = plain or cmsgpack.pack(0, 0, {})
+        local is_plain = parked == 0 and front == 0 and #levels == 0
+        set[#set + 1], set[#set + 2] = place.key,
+          is_plain and cmsgpack.pack(used) .. plain or cmsgpack.pack(used, parked, front, levels)
       elseif place.is_stored then
         gone[#gone + 1] = place.key
       end
@@ -482,8 +468,8 @@ function limits.write(s)
       elseif #levels == 0 and place.had_lanes then
         no_lanes[#no_lanes + 1] = place.key
       end
-      place.is_stored, place.had_lanes, place.lanes_changed = place.used > 0 or #levels > 0, #levels > 0, false
-      place.stored_used, place.stored_parked = place.used, place.parked
+      place.is_stored, place.stored_used, place.stored_parked = place.used > 0 or #levels > 0, place.used, place.parked
+      if place.lanes_changed then place.had_lanes, place.lanes_changed = #levels > 0, false end
     end
   end
   if #set > 0 then batch.leave_listpack(base .. "places", #set / 2) end

@@ -106,8 +106,8 @@ function pauses.holds(s, place)
     return true
   end
   if pauses.status(s, place.key) == pause.PAUSED then return true end
-  if place.admitted < _pause.ADMITTED then
-    place.admitted = place.admitted + 1
+  if (place.admitted or 0) < _pause.ADMITTED then
+    place.admitted = (place.admitted or 0) + 1
     return false
   end
   limits.look_again(s, place.key, s.now)

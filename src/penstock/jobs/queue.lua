@@ -234,7 +234,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   local more_over = expiry.is_due(s) and expiry.sweep(s)
   local more_lost = recovery.take_back(s, _jobs_per_call.TAKEN_BACK)
   if #s.suspects > 0 then wake.many(r, now, #s.suspects / 2) end
-  local more_places = r[_row.LIMITED] and limits.mark_due(s)
+  local more_places = r[_row.LIMITED] and admission.mark_due(s)
   local more_batches = r[_row.BATCH] and linger.offer_due(s)
   if r[_row.FLOWS] and r[_row.FLOWS] > 0 then flow.advance(s) end
   admission.admit(s)

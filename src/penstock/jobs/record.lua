@@ -82,8 +82,8 @@ power = {
   UNIQUE_KEY = 1, LIMITS = 2, AFTER_OTHERS = 4, TAGS = 8, SEALED = 16, IN_SHARDS = 128, OPAQUE = 24, READABLE = 159,
 }
 
--- One limit of a job.
-_limit = { KEY = 1, MOST = 2, INTERVAL = 3, BURST = 4, RELEASE = 5, COST = 6 } -- KEY: name=key
+-- One limit of a job. KEY: name=key; NAMED: that behind its length, as claims and `admitted` have it
+_limit = { KEY = 1, MOST = 2, INTERVAL = 3, BURST = 4, RELEASE = 5, COST = 6, NAMED = 7 }
 
 -- OF_KEYS: LIMITED and UNIQUE; OF_RUNS: the flags that do not follow from the call; STORED: those that say which other
 -- keys have something of the job; READ: the powers without OPAQUE
@@ -156,9 +156,18 @@ function record.limits(body)
   local list = {}
   while at < last do
     local most, interval, burst, release, cost, key, next_ = struct.unpack(">I4I6I4I6I4Hc0", body, at)
-    list[#list + 1], at = { key, most, interval, burst, release, cost }, next_
+    list[#list + 1], at = { key, most, interval, burst, release, cost, string.sub(body, at + 24, next_ - 1) }, next_
   end
   return list
+end
+
+-- Of the limit that begins at `at`: the position of the next one, the key behind its length, and the cost.
+--- (body: str, at: int) -> int, str, int
+--- seldom
+function record.limit_at(body, at)
+  local cost, size = struct.unpack(">I4H", body, at + 20)
+  local next_ = at + 26 + size
+  return next_, string.sub(body, at + 24, next_ - 1), cost
 end
 
 -- The position of the limit with this key in the limits of a job, or nil.
@@ -178,12 +187,12 @@ function record.substitute(body)
 end
 
 -- Turns a client's draft into the record of an enqueued job.
---- (body: str, new_state: str, generation: int, now: int, since: int, expires: int) -> str
+--- (body: str, new_state: str, generation: int, now: int, since: int, expires: int, flags: int) -> str
 --- inline
-function record.from_draft(body, new_state, generation, now, since, expires)
+function record.from_draft(body, new_state, generation, now, since, expires, flags)
   return record.with(body, {
     format = record.FORMAT, state = new_state, generation = generation, enqueued = now, since = since,
-    expires = expires,
+    expires = expires, flags = flags,
   })
 end
 

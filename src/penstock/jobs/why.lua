@@ -116,7 +116,7 @@ function why.of_parked(s, facts, body)
   if not one and not pauses.scope(s, its.tenant, body, true) then one = list[holds.at(s, list) or 0] end
   if not one then return end
   local place = limits.place(s, one[_limit.KEY])
-  local definition = limits.definition(s, place.name)
+  local definition = limits.definition(s, limits.name(place))
   if not definition then return end
   local lanes = list[limits.passed(its.flags) + 1] and place or limits.place(s, _hold.SCOPE .. place.key)
   why.add(facts, "limit", {
