@@ -148,6 +148,15 @@ function record.unique(body)
   return { string.sub(body, at + 8, at + 1 + size), mode, ms }
 end
 
+-- Key and mode of a unique job.
+--- (body: str) -> str, str
+--- seldom
+function record.unique_key(body)
+  local at = record.behind_names(body)
+  local size, mode = struct.unpack(">Hc1", body, at)
+  return string.sub(body, at + 8, at + 1 + size), mode
+end
+
 -- The limits of a job, each as a `_limit`: for a rate, INTERVAL is the number of microseconds in which it gains a unit.
 -- COST: the places that the job takes; in a limit of concurrency it is 1.
 --- (body: str) -> table

@@ -38,7 +38,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
         if record.has(was.flags, flag.REASON) then
           finished.note_attempts(s, _finished.ENDED, id, _finished.ROOM - _finished.TAGS)
         end
-        if was.flags > flag.CALL then letter = job.clear(s, id, was.flags, letter, was.ttl) end
+        if bit.band(was.flags, _mask.STORED) > 0 then letter = job.clear(s, id, was.flags, letter, was.ttl) end
         if was.flags >= flag.UNIQUE then unique.finish(s, id, of_job) end
         if record.has(was.flags, flag.LIMITED) then limited_runs.finish(s, of_job) end
         if schedule.may_have(id) then

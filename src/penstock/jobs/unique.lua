@@ -186,11 +186,11 @@ function unique.start(s, room)
   for i = 1, room.claimed do
     local id, body = room.reply[2 * i - 1], room.reply[2 * i]
     if record.flags(body) >= flag.UNIQUE then
-      local one = record.unique(body)
-      if one[2] == keeping.DONE or one[2] == keeping.LATEST then
-        room.held[2 * i] = room.held[2 * i] .. one[1]
-      elseif one[2] ~= keeping.THROTTLE then
-        unique.give_up(s, one[1], id)
+      local key, mode = record.unique_key(body)
+      if mode == keeping.DONE or mode == keeping.LATEST then
+        room.held[2 * i] = room.held[2 * i] .. key
+      elseif mode ~= keeping.THROTTLE then
+        unique.give_up(s, key, id)
       end
     end
   end
