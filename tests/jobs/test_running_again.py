@@ -340,3 +340,20 @@ async def test_a_lost_reply_makes_one_job(do: Do):
                 assert len(jobs) == 1 + (lost == 0)
                 for item in jobs:
                     await item.complete.aio()
+
+
+async def test_dropped_rows_of_dead_letters_take_no_arguments_along(app: Penstock, do: Do, raw: Any):
+    """Both lists number their blocks from 1."""
+    queue = app.queue("q")
+    await do(queue.keep, arguments=True, finished=40)
+    old = await do(queue.put, "first")
+    (item,) = await do(queue.claim)
+    await do(item.complete)
+    for _ in range(4):
+        for n in range(40):
+            await do(queue.put, n)
+        for item in await do(queue.claim, 40):
+            await do(item.fail, "x" * 200)
+    assert raw.lindex(f"{queue.first.bindings.keys.base}failed:blocks", 0)[:4] != b"\0\0\0\1"  # the first block has left
+    new = await do(queue.run_again, old.id)
+    assert (await do(new.info)).body == "first"

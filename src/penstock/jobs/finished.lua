@@ -145,7 +145,7 @@ function finished.close(s, list, most, age)
     local its = _block.fields(oldest)
     if kept - its.rows < most and its.last > s.now - age then break end
     redis.call("LPOP", blocks)
-    if s.keeps_arguments then redis.call("UNLINK", base .. "arguments:" .. its.number) end
+    if s.keeps_arguments and list == _finished.ENDED then redis.call("UNLINK", base .. "arguments:" .. its.number) end
     kept = kept - its.rows
   end
   redis.call("HSET", meta, list, _closed.pack({ rows = math.max(0, kept), number = number }))
