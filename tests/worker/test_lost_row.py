@@ -44,3 +44,21 @@ async def test_a_lone_idle_worker_finds_a_lost_lease_and_a_due_job_in_time(start
     async with running_worker(app):
         await until(lambda: sorted(ran) == [1, 2], 15)
     await app.aclose()
+
+
+async def test_ticks_go_on_in_a_queue_that_has_no_job_at_the_moment(start: Callable[..., Server]):
+    server = start()
+    app = Penstock(server.address)
+    ran: list[int] = []
+
+    @app.task(queue="mail", every=2)
+    async def note() -> None:
+        ran.append(1)
+
+    async with running_worker(app):
+        await until(lambda: bool(ran), 15)
+        await asyncio.sleep(0.5)
+        server.client.delete("{penstock:mail}:meta")
+        ran.clear()
+        await until(lambda: bool(ran), 15)
+    await app.aclose()

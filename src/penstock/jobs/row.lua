@@ -88,7 +88,7 @@ function row.load(s)
     s.row = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, false }
     s.next_history, s.entered = 0, 0
     s.packed = cmsgpack.pack(record.FORMAT, 0, s.row, 0, 0)
-    if redis.call("EXISTS", base .. "jobs") == 1 then row.recover(s.row) end
+    if redis.call("EXISTS", base .. "jobs", base .. "ticks", base .. "leases") > 0 then row.recover(s.row) end
     local first = redis.call("HGET", meta, "format") -- where the first format stored its number
     return first and row.wrong_format(first) or nil
   end
