@@ -1,7 +1,9 @@
 """The traffic between a channel and its senders and receivers: how much in one round trip, and how often."""
 
 import asyncio
+import contextlib
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -192,3 +194,33 @@ async def the_rest(do: Do, stream: ReceiverStream[Block], fetching: ManualRun) -
         await do(stream.fetch)
         blocks += stream.take_ready()
     return blocks
+
+
+async def test_a_reply_that_another_process_has_taken_over_waits_until_the_blocks_before_are_checked(
+    app: Penstock, tmp_path: Path, clock: Time, monkeypatch: pytest.MonkeyPatch
+):
+    """On an event loop the reply arrives while a thread makes items. Dropping them meanwhile would leave some."""
+    channel = app.files("taken")
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(3 * BLOCKS_PER_PUT * BLOCK_SIZE))
+    await channel.send.aio(path, receivers=["r"], close=True)
+    stream, other = channel.receiver("r").blocks(), channel.receiver("r").blocks()
+    assert isinstance(stream, ExclusiveStream)
+    pull_ahead, on_block, taken = stream._pull_ahead, stream._on_block, list[Block]()
+
+    def after_another(pieces: Any) -> Any:
+        clock.advance(60)
+        yield RunInThread(lambda: taken.append(next(iter(other))))
+        yield from pull_ahead(pieces)
+
+    def slowly(*block: Any) -> Any:
+        time.sleep(0.3)
+        return on_block(*block)
+
+    monkeypatch.setattr(stream, "_pull_ahead", after_another)
+    monkeypatch.setattr(stream, "_on_block", slowly)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stream.fetch.aio(), 4)
+    assert taken
+    assert not stream._ready
+    assert stream._reached.number == 0

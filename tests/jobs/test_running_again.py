@@ -354,6 +354,6 @@ async def test_dropped_rows_of_dead_letters_take_no_arguments_along(app: Penstoc
             await do(queue.put, n)
         for item in await do(queue.claim, 40):
             await do(item.fail, "x" * 200)
-    assert raw.lindex(f"{queue.first.bindings.keys.base}failed:blocks", 0)[:4] != b"\0\0\0\1"  # the first block has left
+    assert raw.lindex(f"{queue.first.bindings.keys.base}failed:blocks", 0)[:4] != b"\0\0\0\1"  # it has left
     new = await do(queue.run_again, old.id)
     assert (await do(new.info)).body == "first"

@@ -321,7 +321,8 @@ class ExclusiveStream(RecordHooks[T]):
         def ask(address: str, ttl: float) -> RoundTrip[ReceiveReply]:
             nonlocal asked
             asked = now()
-            return self._receive(unsettled.pop() if unsettled else None, self._next_limit, address, ttl)
+            call = self._receive(unsettled.pop() if unsettled else None, self._next_limit, address, ttl)
+            return call.then(self._note_reply)
 
         while True:
             reply = yield from ask_until(
@@ -341,7 +342,7 @@ class ExclusiveStream(RecordHooks[T]):
         counts = b"".join(piece.packed for piece in pieces)
         sent = yield Send(self._receive((self._done, counts), self._next_limit))
         yield RunInThread(self._make_ready)
-        reply: ReceiveReply = yield Receive(sent)
+        reply = self._note_reply((yield Receive(sent)))  # not before: the thread would continue with dropped records
         if (yield from may_settle_again(self._channel, self._receiver, reply.status)):
             self._settled = settled
             reply = yield from self._settle(pieces)
@@ -377,7 +378,7 @@ class ExclusiveStream(RecordHooks[T]):
             address=address,
             ttl=ttl,
             **settled,
-        ).then(self._note_reply)
+        )
 
     def _note_reply(self, reply: ReceiveReply) -> ReceiveReply:
         """Note the cursor of every reply, also while the stream keeps waiting, because the server may fall back. A
@@ -477,12 +478,13 @@ class ExclusiveStream(RecordHooks[T]):
             yield RunInThread(partial(self._on_settled, self._settled.number))
 
     def _settle(self, pieces: Sequence[CountPiece]) -> Operation[ReceiveReply]:
+        def send(counts: bytes) -> RoundTrip[ReceiveReply]:
+            return self._receive((done, counts), 0).then(self._note_reply)
+
         done = self._done
         if len(pieces) > 1:
             self._settled = done  # as `_receive` does: if a deposit fails, `leave` must not settle without the counts
-        return (
-            yield from settle(self._channel, self._receiver, pieces, lambda counts: self._receive((done, counts), 0))
-        )
+        return (yield from settle(self._channel, self._receiver, pieces, send))
 
     def leave(self) -> Operation[None]:
         self._stop_renewing()
