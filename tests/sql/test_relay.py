@@ -14,6 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from penstock import ConfigurationError, Penstock
 from penstock.errors import FormatTooNew
+from penstock.jobs.constants import LIMITED, LIMITS, UNIQUE, UNIQUE_KEY
+from penstock.jobs.record import FLAGS_AT, HEADER_SIZE, POWERS_AT
 from penstock.sql import Outbox, delivery, relay, rows, schema
 from penstock.sql.relay import Relay
 from penstock.sql.steps import ThreadBell, run_in_thread
@@ -229,19 +231,23 @@ def test_a_call_that_is_older_than_the_queues_memory_is_held(shop: Shop, away: S
 
 
 def test_a_call_that_cannot_be_read_is_held_and_holds_up_nobody(shop: Shop, away: Shop):
-    leave(away, 1, 2, 3, 4)
+    leave(away, 1, 2, 3, 4, 5)
     with away.engine.begin() as connection:
         table = schema.outbox
         connection.execute(update(table).where(table.c.number == 1).values(record=b"x"))
         connection.execute(update(table).where(table.c.number == 2).values(record=b"\x63" + bytes(100)))
         connection.execute(update(table).where(table.c.number == 3).values(queue="no such/queue"))
+        cut = bytearray(connection.execute(select(table.c.record).where(table.c.number == 4)).scalar_one())
+        cut[FLAGS_AT], cut[POWERS_AT] = LIMITED | UNIQUE, LIMITS | UNIQUE_KEY
+        connection.execute(update(table).where(table.c.number == 4).values(record=bytes(cut[: HEADER_SIZE + 1])))
     turn(shop)
-    assert away.states() == [schema.HELD] * 3 + [schema.SENT]
+    assert away.states() == [schema.HELD] * 4 + [schema.SENT]
     reasons = [row.reason for row in away.rows()]
     assert "damaged" in reasons[0]
     assert "another release of Penstock (format 99" in reasons[1]
     assert "queue name" in reasons[2]
-    assert shop.orders() == [4]
+    assert "damaged" in reasons[3]
+    assert shop.orders() == [5]
 
 
 def test_calls_for_a_queue_that_got_shards_are_held(apps: Any, shop: Shop, away: Shop):

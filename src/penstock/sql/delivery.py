@@ -152,6 +152,10 @@ def _fault(row: OutboxRow) -> str:
         return "its record is damaged"
     if row.record[0] != FORMAT:
         return f"it was written by another release of Penstock (format {row.record[0]}, this one writes {FORMAT})"
+    try:
+        effort.of_draft(row.record)  # reads the powers, as `_chunks` and the server do
+    except Exception:
+        return "its record is damaged"
     return ""
 
 
