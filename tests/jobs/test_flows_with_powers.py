@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from penstock import RESULT, Batch, Concurrency, Drop, Job, Penstock, Retry, Status, chain, group, step, wait_for
+from penstock.errors import BadCall
 from tests.conftest import Do
 from tests.speed import Deadline, scaled
 from tests.worker.in_process import run_burst, running_worker
@@ -94,3 +95,17 @@ async def test_an_item_of_a_batch_is_waited_for_and_waits_itself(app: Penstock, 
         while await do(stopped.status) is not Status.CANCELLED:
             assert not deadline.passed(), await do(stopped.status)
             await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("position", [0, 1, 35])
+async def test_an_id_that_the_queue_has_already_refuses_the_flow_wherever_it_is(app: Penstock, do: Do, position: int):
+    """Also that of the first job in a round trip: three limits make each job cost seven, so 35 fit into one."""
+
+    @app.task(queue="q", limit=[Concurrency(3, name=name) for name in "abc"])
+    async def note(n: int) -> None: ...
+
+    await do(note.using(id="own").enqueue, -1)
+    calls = [note.using(id="own").call(n) if n == position else note.call(n) for n in range(40)]
+    with pytest.raises(BadCall, match="job q:own is in the queue already"):
+        await do(group(calls).enqueue)
+    assert (await do(app.queue("q").count)).waiting == 1

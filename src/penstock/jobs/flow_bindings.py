@@ -73,6 +73,11 @@ def far_edge(number: int, index: int, *, policy: bytes, wants: bool, queue: str,
     return number.to_bytes(6) + index.to_bytes(4) + bytes([len(named)]) + named + dependent.encode()
 
 
+def known_job(job: str) -> BadCall:
+    """The error for a job of a flow whose id the queue has already."""
+    return BadCall(f"job {job} is in the queue already: enqueue a flow without ids of your own")
+
+
 class FlowBindings:
     """Builds the round trips about the flows of one queue. Sends nothing itself."""
 
@@ -110,7 +115,7 @@ class FlowBindings:
                     "a job while it is in the queue or its result is kept (result_ttl)"
                 )
             if position:
-                raise BadCall(f"job {job} is in the queue already: enqueue a flow without ids of your own")
+                raise known_job(job)
             return False
 
         return RoundTrip(self._queue._scripts["enqueue_flow"], self._queue._declared, args, read, durable)

@@ -18,7 +18,7 @@ from penstock.jobs import effort
 from penstock.jobs.awaited import RESULT, AwaitedResult
 from penstock.jobs.constants import AFTER_OTHERS, CONTINUE, INSTEAD, STOP
 from penstock.jobs.editing import EncodedCall
-from penstock.jobs.flow_bindings import ROWS, FirstRows, FlowBindings, FlowRow, far_edge
+from penstock.jobs.flow_bindings import ROWS, FirstRows, FlowBindings, FlowRow, far_edge, known_job
 from penstock.jobs.job import Job
 from penstock.jobs.middleware import EnqueueContext, JobDraft
 from penstock.jobs.record import POWERS_AT, Record, pack_sections, read_sections, with_power
@@ -178,7 +178,7 @@ class Plan:
         return node
 
     def enqueue(self) -> Operation[bool]:
-        """Returns False if the first job, whose id the user chose, is in the queue already."""
+        """Returns False if its only job, whose id the user chose, is in the queue already."""
         self._check()
         for _ in range(_ATTEMPTS):
             yield from self._choose_shards()
@@ -232,8 +232,10 @@ class Plan:
                     if isinstance(answer, FirstRows):
                         slices.extendleft([(shard, some[answer.rows :]), (shard, some[: answer.rows])])
                         continue
-                    if not answer and not sent:
+                    if not answer and len(self.nodes) == 1:
                         return False
+                    if not answer:
+                        raise known_job(f"{shard.name}:{some[0].key}")
                     sent.append((shard, [row.key for row in some if row.is_new]))
         except Exception:
             yield from _cancel(sent)
