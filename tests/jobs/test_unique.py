@@ -359,3 +359,11 @@ async def test_a_unique_job_in_a_pipeline_is_refused(app: Penstock):
 
     with pytest.raises(BadCall, match="cannot be enqueued in a pipeline"):
         work.enqueue_in(None, 1)
+
+
+async def test_a_moment_that_utc_does_not_have_is_a_bad_call(app: Penstock):
+    @app.task(queue="q", unique=Unique("{at}"))
+    async def remind(at: datetime) -> None: ...
+
+    with pytest.raises(BadCall, match=r"task remind: unique: at=.*out of range"):
+        remind.call(datetime.max.replace(tzinfo=timezone(timedelta(hours=-8))))
