@@ -28,7 +28,7 @@ class QueueLimits:
     @verb
     def limits(self, keys: int = 100) -> RoundTrip[list[LimitInfo]] | Operation[list[LimitInfo]]:
         """The limits that jobs of this queue have used, each with up to `keys` keys that have parked jobs, and up to
-        `keys` that are closed. All limits together show at most 200 of either kind, and each an equal part of them.
+        `keys` that are closed. All limits together show at most 150 of either kind, and each an equal part of them.
 
         One round trip; with shards, one to each node, and up to `keys` keys of each shard.
         """
