@@ -638,7 +638,7 @@ def test_the_mask_covers_all_that_a_job_says(app: Penstock):
         item.fail("card 4111 refused")
     job_id = ask(dashboard(app), "/api/dead/mail").json()["letters"][0]["id"]
 
-    @app.task(queue="mail")
+    @app.task(queue="mail", tags=["card {card}"])
     async def charge(card: str) -> None:
         current().log("card 4111 is charged")
         current().progress(0.5, "card 4111")
@@ -651,12 +651,16 @@ def test_the_mask_covers_all_that_a_job_says(app: Penstock):
     masked = dashboard(app, mask=lambda value: str(value).replace("4111", "…"))
     charge.using(id="one").enqueue("4111")
     run_jobs(app, dead=True)
+    tagged = app.queue("mail").put("x", tags=["card 4111"])
     for asgi, is_shown in (
         (dashboard(app), True),
         (masked, False),
         (dashboard(app, mask=lambda value: value[9]), False),
     ):
-        for path in ("jobs/mail:one", f"jobs/{job_id}", "dead/mail", "schedules"):
+        for path in (
+            *("jobs/mail:one", f"jobs/{job_id}", f"jobs/{tagged.id}", "log/mail:one", "dead/mail", "schedules"),
+            *("find?queue=mail", "find?queue=mail&state=ended"),
+        ):
             answer = ask(asgi, f"/api/{path}")
             assert (answer.status_code, "4111" in answer.text) == (200, is_shown), path
     nothing = ask(dashboard(app, mask=lambda value: None), "/api/schedules").json()["schedules"]

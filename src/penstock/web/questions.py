@@ -129,6 +129,10 @@ class Questions:
     def _said(self, text: str) -> str:
         return said(text, self._mask)
 
+    def _tags(self, tags: Sequence[str]) -> list[str]:
+        """Tags, masked: a tag may have an argument in it."""
+        return [self._said(tag) for tag in tags]
+
     async def history(self, request: Request) -> Response:
         interval: Interval = 60 if request.query_params.get("interval") == "60" else 10
         return Json({"points": await history_of(self._ask, request.path_params["queue"], interval)})
@@ -154,6 +158,7 @@ class Questions:
             reason=self._said(letter.reason),
             traceback=self._said(letter.traceback),
             failures=self._attempts(letter.failures, letter.task),
+            tags=self._tags(letter.tags),
         )
 
     def _attempts(self, attempts: Sequence[Attempt], task: str) -> list[dict[str, Any]]:
@@ -180,6 +185,7 @@ class Questions:
             reason=self._said(info.reason),
             traceback=self._said(info.traceback),
             failures=self._attempts(info.failures, info.task),
+            tags=self._tags(info.tags),
             log=[fields(line, text=self._said(line.text)) for line in info.log],
             progress=info.progress and fields(info.progress, text=self._said(info.progress.text)),
             now=await self._ask.now.aio(),
@@ -240,7 +246,8 @@ class Questions:
             more = [one for one in ended.jobs if one.id not in known]
             page = replace(page, jobs=page.jobs + more, examined=page.examined + ended.examined, of=page.of + ended.of)
             has_more = ended.cursor is not None
-        return Json(fields(page, more_ended=has_more, now=await self._ask.now.aio()))
+        jobs = [fields(one, reason=self._said(one.reason), tags=self._tags(one.tags)) for one in page.jobs]
+        return Json(fields(page, jobs=jobs, more_ended=has_more, now=await self._ask.now.aio()))
 
     async def schedules(self, request: Request) -> Response:
         found = [
