@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any
 
@@ -302,6 +303,35 @@ async def test_the_inspector_shows_kept_arguments(app: Penstock, do: Do):
         await do(inspector.jobs.run_again, "never:used", {"n": 1})
     with pytest.raises(BadCall):
         await do(inspector.jobs.run_again, job.id, {"m": 1})
+    with pytest.raises(CannotRunAgain, match="is ready"):
+        await do(inspector.jobs.run_again, new.id, {"n": 1})
+
+
+@pytest.mark.parametrize("trips", range(6))
+async def test_a_job_that_ends_meanwhile_never_runs_again_with_the_old_arguments(app: Penstock, trips: int):
+    """It ends after this many round trips of the call that gives others."""
+    queue = app.queue("q")
+
+    @app.task(queue="q")
+    async def note(n: int) -> None: ...
+
+    def run_again() -> list[Any]:
+        effect: Any
+        queue.keep(arguments=True)
+        job = note.enqueue(1)
+        (item,) = queue.claim()
+        operation, answer, sent = Inspector(app).jobs.run_again.within(job.id, {"n": 2}), None, 0
+        with contextlib.suppress(StopIteration, CannotRunAgain):
+            while True:
+                effect = operation.send(answer)
+                if sent == trips:
+                    item.complete()
+                answer, sent = app._driver.blocking.run(effect), sent + 1
+        if sent <= trips:
+            item.complete()
+        return [one.body for one in queue.claim(9)]
+
+    assert await asyncio.to_thread(run_again) in ([], [["note", {"n": 2}]])
 
 
 async def test_arguments_without_rows_are_refused(app: Penstock, do: Do):

@@ -52,7 +52,28 @@ def run_again(queue: NewJobs, job_id: str, call: EncodedCall | None) -> Operatio
     if call is not None:
         check_call("run_again", call)
     shard = queue.shards.of_job(job_id)
-    key = shard.key_of(job_id)
+    row, block = yield from locate_end(shard, shard.key_of(job_id))
+    job_id = row.id
+    if call is not None:
+        if call.task.name != row.task:
+            raise other_task(job_id, call)
+        again = call.belonging_to(queue, row.tenant, row.priority, row.tags)
+        new_key, record = again.draft()
+        sent = queue.enqueue_job(new_key, record, again.job(new_key), again.task.options)
+    else:
+        kept: Record | None = yield read_kept_record(shard, row, block)
+        if kept is None:
+            raise (yield from _why_not_kept(shard, row))
+        new_key, record = mint_id(), draft_again(kept, job_id, in_shards=queue.shards.named is not None)
+        job: Job[Any] = Job(queue.shard_for(row.tenant), new_key, ttl=kept.ttl / 1000)
+        sent = queue.enqueue_job(new_key, record, job, Options(tenant=row.tenant))
+    return (yield sent) if isinstance(sent, RoundTrip) else (yield from sent)
+
+
+def locate_end(shard: Shard, key: str) -> Operation[tuple[FinishedJob, int]]:
+    """The row of a job that has ended, and the number of its block. Raises CannotRunAgain for a job that has not ended,
+    and JobNotFound for one without a row.
+    """
     job_id = f"{shard.name}:{key}"
     stored: StoredJob = yield shard.bindings.show(key)
     if stored.record is not None:
@@ -68,21 +89,7 @@ def run_again(queue: NewJobs, job_id: str, call: EncodedCall | None) -> Operatio
             f"no row of job {job_id}: never enqueued here, or its row is gone; `penstock queue keep "
             f"{whole_name(shard.name)}` keeps more rows with --finished, and for longer with --finished-age"
         )
-    row, block = located
-    if call is not None:
-        if call.task.name != row.task:
-            raise other_task(job_id, call)
-        again = call.belonging_to(queue, row.tenant, row.priority, row.tags)
-        new_key, record = again.draft()
-        sent = queue.enqueue_job(new_key, record, again.job(new_key), again.task.options)
-    else:
-        kept: Record | None = yield read_kept_record(shard, row, block)
-        if kept is None:
-            raise (yield from _why_not_kept(shard, row))
-        new_key, record = mint_id(), draft_again(kept, job_id, in_shards=queue.shards.named is not None)
-        job: Job[Any] = Job(queue.shard_for(row.tenant), new_key, ttl=kept.ttl / 1000)
-        sent = queue.enqueue_job(new_key, record, job, Options(tenant=row.tenant))
-    return (yield sent) if isinstance(sent, RoundTrip) else (yield from sent)
+    return located
 
 
 def read_kept_record(shard: Shard, row: FinishedJob, block: int) -> RoundTrip[Record | None]:

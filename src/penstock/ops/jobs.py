@@ -21,7 +21,7 @@ from penstock.jobs.dead_letters import DeadLetter, dead_letter
 from penstock.jobs.editing import requeue_edited
 from penstock.jobs.failures import Failures
 from penstock.jobs.finished import ENDED_STATES
-from penstock.jobs.finished_list import find_row, locate_row
+from penstock.jobs.finished_list import locate_row
 from penstock.jobs.job import Job, JobInfo, shown_body
 from penstock.jobs.job_list import JobPage, Jobs, JobSummary, Wanted, job_filter
 from penstock.jobs.listing import FoundJob
@@ -30,7 +30,7 @@ from penstock.jobs.moving import move_jobs
 from penstock.jobs.options import EnqueueOptions, Options, job_start, options_of, value_sections
 from penstock.jobs.output import JobOutput
 from penstock.jobs.record import Record, StoredJob, pack_sections
-from penstock.jobs.running_again import read_kept_record
+from penstock.jobs.running_again import locate_end, read_kept_record
 from penstock.jobs.sealed import encode_limit, new_record
 from penstock.jobs.shard import Shard
 from penstock.jobs.shard_table import whole_name
@@ -242,12 +242,13 @@ class JobQuestioner(Questioner):
         """Run a job that has ended again as a new one; see `Queue.run_again`. `arguments`: others, by their names.
 
         Raises UnknownTask if the app lacks the task of new arguments, and BadCall for those that do not fit. Five round
-        trips or more.
+        trips or more, and two more with new arguments.
         """
         shard = self.open(job_id).shard
         queue = yield from self._open_any(whole_name(shard.name))
         call = None
-        if arguments is not None and (row := (yield from find_row(shard, shard.key_of(job_id)))) is not None:
+        if arguments is not None:
+            row, _ = yield from locate_end(shard, shard.key_of(job_id))
             definition = self._app.registry.find(row.task)
             task: Task[..., Any] = Task(definition.function, definition, queue, Options(tenant=row.tenant))
             call = task.call(**arguments)
