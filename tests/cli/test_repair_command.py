@@ -112,8 +112,9 @@ def test_ended_jobs_run_again_as_new_ones(shop: Penstock, penstock: Command, spe
         (("ID", "--arguments", '["bo"]', "--app", "SPEC"), "not a JSON object"),
         (("ID", "--arguments", '{"to": 7}', "--app", "SPEC"), "Expected `str`, got `int`"),
         (("ID", "ID", "--arguments", '{"to": "bo"}', "--app", "SPEC"), "is for one job"),
+        (("ID", "nothing"), "must have the form queue:key"),
     ],
-    ids=range(5),
+    ids=range(6),
 )
 def test_a_mistake_enqueues_nothing(
     shop: Penstock, penstock: Command, spec: str, done: Job[object], words: tuple[str, ...], says: str
@@ -123,3 +124,13 @@ def test_a_mistake_enqueues_nothing(
     assert code == Exit.USAGE
     assert says in " ".join(err.split())
     assert shop.queue("mail").count().unfinished == before
+
+
+def test_a_job_that_is_named_twice_runs_again_once(shop: Penstock, penstock: Command):
+    shop.queue("mail").keep(arguments=True)
+    job = shop.queue("mail").put("x")
+    (item,) = shop.queue("mail").claim()
+    item.complete()
+    code, out, _ = penstock("job", "run-again", job.id, job.id)
+    assert (code, out.count(" runs again as ")) == (Exit.OK, 1)
+    assert [item.complete() for item in shop.queue("mail").claim(9)] == [None]

@@ -109,7 +109,7 @@ def run_again(*ids: str, arguments: str | None = None, where: Where = HERE) -> E
     Parameters
     ----------
     ids
-        Ids as they were printed: queue:key.
+        Ids as they were printed: queue:key. An id that is named twice counts once.
     arguments
         Run the one job that is named with these arguments, a JSON object of all of them by name. They need not have
         been kept. Needs --app.
@@ -121,9 +121,11 @@ def run_again(*ids: str, arguments: str | None = None, where: Where = HERE) -> E
     if arguments is not None and where.app is None:
         raise ConfigurationError("job run-again --arguments needs the app that has the task: --app module:name")
     values = None if arguments is None else read_arguments(arguments)
-    done = 0
+    chosen, done = list(dict.fromkeys(ids)), 0
     with where.open() as inspector:
-        for id in ids:
+        for id in chosen:
+            inspector.jobs.open(id)  # a wrong id is refused before any job is enqueued
+        for id in chosen:
             try:
                 job = inspector.jobs.run_again(id, values)
             except JobError as error:
@@ -131,7 +133,7 @@ def run_again(*ids: str, arguments: str | None = None, where: Where = HERE) -> E
             else:
                 show(f"{id} runs again as {job.id}")
                 done += 1
-    return Exit.OK if done == len(ids) else Exit.FAILED
+    return Exit.OK if done == len(chosen) else Exit.FAILED
 
 
 def rm(
