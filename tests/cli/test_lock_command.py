@@ -58,7 +58,7 @@ def test_locks_are_broken_by_name_by_prefix_and_by_host(run: Run, server: Server
         assert server.client.get("a:1") == held["a:1"].token.encode()
         assert broken("a:1", "nothing", "--reason", "it hangs", "--yes") == ["a:1"]
         assert broken("--name-prefix", "a:", "--yes") == ["a:2"]
-        nothing = ["No process holds such locks."]
+        nothing = ["No such lock is held."]
         assert broken("--name-prefix", "b", "--host", "elsewhere", "--yes", code=1) == nothing
         assert broken("c", "--process", f"{host}:1", "--yes", code=1) == nothing
         assert broken("--host", "elsewhere", "--yes") == ["d"]

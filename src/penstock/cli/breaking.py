@@ -9,6 +9,7 @@ from penstock.cli.exits import Exit
 from penstock.cli.owners import owner_name
 from penstock.cli.where import HERE, Where, Yes, confirm
 from penstock.errors import ConfigurationError
+from penstock.locks.breaking import MAX_REASON
 from penstock.ops.answers import Holding, HoldingKind
 from penstock.ops.wording import many
 from penstock.terminal.tables import show
@@ -26,6 +27,8 @@ class Breaking:
     """What is taken from it."""
     things: str
     """What has the names that the command takes."""
+    none: str
+    """The line that is printed if there is nothing to take."""
     summary: str
     fence: str
     """What makes the storage refuse late writes of a former holder."""
@@ -60,12 +63,14 @@ def command(noun: Breaking) -> Break:
             raise ConfigurationError(f"name {noun.things}, or select them with --name-prefix, --host or --process")
         if names and name_prefix is not None:
             raise ConfigurationError(f"name {noun.things}, or give the --name-prefix of their names, but not both")
+        if len(reason) > MAX_REASON:
+            raise ConfigurationError(f"--reason: at most {MAX_REASON} characters")
         with where.open() as inspector:
             found = inspector.coordination.holdings(
                 noun.kind, names, name_prefix=name_prefix or "", host=host, process=process
             )
             if not found:
-                show(f"No process holds such {noun.taken}.")
+                show(noun.none)
                 return Exit.FAILED
             holders = ", ".join(_holding(one) for one in found[:MOST_NAMED])
             more = f" and {len(found) - MOST_NAMED:,} more" if len(found) > MOST_NAMED else ""
@@ -93,7 +98,7 @@ host
 process
     Only from this process, as `ls` and `show` name it: host:pid.
 reason
-    Why, for the log of the {noun.holder}.
+    Why, for the log of the {noun.holder}: at most {MAX_REASON} characters.
 yes
     Do not ask; required unless at a terminal.
 """
@@ -111,6 +116,7 @@ break_locks = command(
         "owner",
         "locks",
         "locks",
+        "No such lock is held.",
         "Take locks from their owners, which are notified. Each goes to its first waiter. Exit code 1 if none is held.",
         "The fence of each lock rises.",
     )
@@ -122,6 +128,7 @@ break_semaphores = command(
         "holder",
         "permits",
         "semaphores",
+        "No permit of such a semaphore is held.",
         "Take permits from their holders, which are notified. They go to waiters. Exit code 1 if none is held.",
         "Select one holder with --process.",
     )
@@ -133,6 +140,7 @@ break_read_write_locks = command(
         "holder",
         "read-write locks",
         "read-write locks",
+        "No such read-write lock is held.",
         "Take read-write locks from the writer or the readers, which are notified. Exit code 1 if none is held.",
         "The next writer has a higher fence. Select one reader with --process.",
     )
@@ -144,6 +152,7 @@ break_elections = command(
         "leader",
         "the leadership",
         "elections",
+        "No such election has a leader.",
         "Take the leadership from leaders, which are notified. The first candidate follows. Exit code 1 if none leads.",
         "The next leader has a higher term.",
     )
