@@ -527,7 +527,7 @@ def test_a_lock_is_broken(app: Penstock):
 
 
 @pytest.mark.parametrize("kind", ["semaphore", "rwlock", "election"])
-def test_what_a_process_holds_is_taken_from_it(app: Penstock, kind: str):
+def test_what_a_process_holds_is_taken_from_it(app: Penstock, kind: str, caplog: pytest.LogCaptureFixture):
     """Only from the holder that the page showed. The others, and those that came since, keep it."""
     held: Any
     other: Any = None
@@ -540,7 +540,9 @@ def test_what_a_process_holds_is_taken_from_it(app: Penstock, kind: str):
             held = app.election("x", lease=60).campaign()
     order: dict[str, Any] = {"action": "break", "kind": kind, "names": ["x"], "ids": [held.token], "reason": "stuck"}
     assert act(acting(app), **order).status_code == 409
-    assert act(acting(app), **order, confirmed=True).json()["done"] == "1 holding broken"
+    with caplog.at_level(logging.INFO, "penstock.audit"):
+        assert act(acting(app), **order, confirmed=True).json()["done"] == "1 holding broken"
+    assert f": break {kind} {held.token}, x: 1 holding broken" in caplog.text
     assert act(acting(app), **order, confirmed=True).json()["done"] == "0 holdings broken"
     with pytest.raises(LeaseLost, match="stuck"):
         held.release()

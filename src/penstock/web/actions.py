@@ -359,7 +359,8 @@ class Actions:
 
 
 def _log(user: str, order: Order, outcome: str) -> None:
-    what = " ".join(filter(None, [order.queue, order.tenant, ", ".join(order.ids[:5] + order.names[:5])]))
+    kind = order.kind if order.action == "break" else ""
+    what = " ".join(filter(None, [order.queue, order.tenant, kind, ", ".join(order.ids[:5] + order.names[:5])]))
     audit.info(
         "%s: %s %s: %s",
         terminal_safe(user),

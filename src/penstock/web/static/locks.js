@@ -17,7 +17,7 @@ const someNamed = (some) => [...some.slice(0, 5).map(processOf), ...(some.length
 const Break = ({ kind, row, some, again }) => html`<${Careful} label=${t("break")} disabled=${!some.length} then=${again} question=${t(`break.${kind}`, { name: row.name, owner: someNamed(some) })}
   order=${{ action: "break", kind, names: [row.name], ids: some.map((one) => one.token) }} />`;
 
-/** What takes it from one of the holders, or from all of them. */
+/** What takes it from one of the holders, or from all that are shown. */
 const breakChoices = (kind, row, some, again) => html`${some.slice(0, MOST_CHOICES).map((one) => html`
     <${Choice} key=${one.token} what=${t("break.one", { owner: processOf(one) })}><${Break} kind=${kind} row=${row} some=${[one]} again=${again} /><//>`)}
   ${some.length > 1 && html`<${Choice} what=${t("break.all", { n: number(some.length) })}><${Break} kind=${kind} row=${row} some=${some} again=${again} /><//>`}`;
