@@ -67,6 +67,8 @@ async def test_a_bare_value_runs_again(app: Penstock, do: Do):
     job = await do(queue.put, {"to": "ada"}, id="own", tags=["a"])
     (item,) = await do(queue.claim)
     await do(item.complete)
+    with pytest.raises(BadCall, match="is a bare value"):
+        await do(Inspector(app).jobs.run_again, job.id, {"to": "bo"})
     new = await do(queue.run_again, job.id)
     (item,) = await do(queue.claim)
     assert (item.id, item.body, item.tags) == (new.id, {"to": "ada"}, ("a",))

@@ -249,6 +249,8 @@ class JobQuestioner(Questioner):
         call = None
         if arguments is not None:
             row, _ = yield from locate_end(shard, shard.key_of(job_id))
+            if not row.task:
+                raise BadCall(f"job {row.id} is a bare value, which takes no arguments by their names")
             definition = self._app.registry.find(row.task)
             task: Task[..., Any] = Task(definition.function, definition, queue, Options(tenant=row.tenant))
             call = task.call(**arguments)
