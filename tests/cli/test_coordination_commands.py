@@ -240,7 +240,8 @@ def test_a_latch_is_opened_by_hand(app: Penstock, penstock: Command):
     assert (code, "2 of 3 left and 1 face of processes waiting" in err, latch.info().left) == (Exit.USAGE, True, 2)
     assert penstock("latch", "open", ODD, "--yes")[0] == Exit.OK
     waits.join()
-    assert penstock("latch", "open", ODD, "--yes")[0] == Exit.FAILED
+    code, out, _ = penstock("latch", "open", ODD, "--yes")
+    assert (code, out.endswith(" was open already.\n")) == (Exit.FAILED, True)
     assert "no latch 'unknown'" in penstock("latch", "open", "unknown", "--yes")[2]
 
 

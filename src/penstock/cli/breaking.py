@@ -80,7 +80,7 @@ def command(noun: Breaking) -> Break:
         for one in broken:
             show(f"{one.name} taken from {owner_name(one.holder)}")
         if len(broken) < len(found):
-            show(f"{many(len(found) - len(broken), noun.holder)} had it no longer.")
+            show(f"{many(len(found) - len(broken), noun.holder)} no longer had it.")
         return Exit.OK
 
     break_.__doc__ = f"""{noun.summary}

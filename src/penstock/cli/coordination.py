@@ -287,7 +287,7 @@ def open_latch(name: str, /, *, yes: Yes = False, where: Where = HERE) -> Exit:
     with where.open() as inspector:
         found = inspector.coordination.latch(name)
         if not found.left:
-            show(f"{name} is open.")
+            show(f"{name} was open already.")
             return Exit.FAILED
         left, faces = f"{found.left:,} of {found.count:,} left", many(found.waiting, "face")
         confirm(f"This opens {name}, with {left} and {faces} of processes waiting, at {inspector.location}.", yes=yes)
