@@ -11,7 +11,7 @@ from rich.text import Text
 
 from penstock.cli.ages import Age
 from penstock.cli.owners import user_name
-from penstock.cli.where import HERE, AsJson, Where, Yes, confirm
+from penstock.cli.where import HERE, AsJson, Flag, Where, Yes, confirm
 from penstock.errors import ConfigurationError
 from penstock.jobs.bounds import MOST
 from penstock.jobs.counts import Counts
@@ -197,7 +197,7 @@ def keep(
     results: int | None = None,
     finished: int | None = None,
     finished_age: Age | None = None,
-    arguments: bool = False,
+    arguments: Flag = False,
     where: Where = HERE,
 ) -> None:
     """Limit what a queue keeps of jobs that have ended. Without an option there is no such limit, or the usual one.
