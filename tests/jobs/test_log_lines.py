@@ -1,13 +1,15 @@
 """`job.log()`: what a job logs is read while it runs, on both faces."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from penstock import BadCall, Job, Penstock, current
 from penstock.errors import JobNotFound
 from penstock.info import JobLines, LogLine
-from tests.conftest import Do
+from penstock.jobs.bindings import QueueBindings
+from tests.conftest import Do, until
 from tests.speed import scaled
 from tests.worker.in_process import run_burst, running_worker
 
@@ -62,22 +64,35 @@ async def test_a_reader_gets_lines_while_the_job_runs_and_ends_with_it(app: Pens
         assert texts(await take(face, job.log())) == ["first", "second"]
 
 
-async def test_who_waits_for_a_result_is_not_woken_by_the_log(app: Penstock, face: str, do: Do):
-    gate = asyncio.Event()
+async def test_a_program_that_waits_for_a_result_is_not_woken_by_the_log(
+    app: Penstock, face: str, do: Do, monkeypatch: pytest.MonkeyPatch
+):
+    gates = [asyncio.Event() for _ in range(4)]
+    asked: list[str] = []
+    ask = QueueBindings.result
+
+    def counted(bindings: QueueBindings, key: str, *rest: Any) -> Any:
+        asked.append(key)
+        return ask(bindings, key, *rest)
 
     @app.task(queue="q")
     async def chatty() -> int:
-        current().log("a line")
-        await asyncio.wait_for(gate.wait(), scaled(20))
+        for gate in gates:
+            await asyncio.wait_for(gate.wait(), scaled(20))
+            current().log("a line")
         return 7
 
     async with running_worker(app):
         job = await do(chatty.enqueue)
+        monkeypatch.setattr(QueueBindings, "result", counted)
         waiting = asyncio.create_task(do(job.result, scaled(20)))
-        assert texts(await take(face, job.log(), 1)) == ["a line"]
-        assert not waiting.done()
-        gate.set()
+        await until(lambda: bool(asked))
+        lines = job.log()
+        for gate in gates:
+            gate.set()
+            assert texts(await take(face, lines, 1)) == ["a line"]
         assert await waiting == 7
+    assert asked == [job.key] * 2, "at first, and when the job has ended"
 
 
 async def test_reading_begins_anywhere(app: Penstock, face: str, do: Do):
