@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from penstock import LeaseLost, LineBatch, Penstock, PenstockError
-from penstock.core.operations import Listen, Operation, RoundTrip, Wait
+from penstock.core.operations import Listen, Operation, Receive, RoundTrip, Send, Wait
 from penstock.counting.aggregate import Aggregate
 from penstock.counting.tally import Tally
 from tests.conftest import Apps, Time
@@ -69,6 +69,10 @@ class Process:
             return EagerListener()
         if isinstance(effect, Wait):
             return ["0"]
+        if isinstance(effect, Send):
+            return effect.round_trip  # the server executes it when the reply is wanted: the process may die before
+        if isinstance(effect, Receive):
+            effect = effect.unanswered
         if isinstance(effect, RoundTrip):
             self._sent.append(effect)
         for _ in range(copies if isinstance(effect, RoundTrip) else 1):
