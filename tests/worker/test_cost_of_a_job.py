@@ -1,59 +1,63 @@
 """What a job that uses no power costs its worker, in calls of Penstock's functions: this depends on no machine."""
 
+import subprocess
 import sys
-import threading
-from pathlib import Path
-from types import FrameType
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
-import penstock
-from tests.conftest import MakeApp
-from tests.worker.in_process import run_burst
+from tests.servers import Server
+from tests.speed import scaled
 
 JOBS = 2_000
 MOST_CALLS = 26
 """Calls for each job, with its share of its turn: some 23. They once grew from 35 to 42, a few with each feature."""
 
-_CODE = str(Path(penstock.__file__).parent)
+# A process of its own: a profiler slows down whatever else the process of the tests still runs.
+PROGRAM = f"""
+import asyncio, sys, threading
+from pathlib import Path
+import penstock
+from penstock import Penstock, Worker, WorkerSettings
 
+address, prefix, kind = sys.argv[1:]
+package = str(Path(penstock.__file__).parent)
+app, counted = Penstock(address, prefix=prefix), 0
 
-class Calls:
-    """Counts the calls of the package's functions, in all threads that start meanwhile."""
+@app.task(queue="q", result_ttl=0)
+async def on_the_loop(n: int) -> int:
+    return n
 
-    def __init__(self) -> None:
-        self.counted = 0
+@app.task(queue="q", result_ttl=0)
+def in_a_thread(n: int) -> int:
+    return n
 
-    def _note(self, frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(_CODE):
-            self.counted += 1
+def note(frame, event, _):
+    global counted
+    if event == "call" and frame.f_code.co_filename.startswith(package):
+        counted += 1
 
-    def __enter__(self) -> "Calls":
-        threading.setprofile(self._note)
-        sys.setprofile(self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-        threading.setprofile(None)
-
-
-@pytest.mark.parametrize("is_async", [True, False])
-async def test_a_job_without_any_power_takes_few_calls(make_app: MakeApp, is_async: bool) -> None:
-    app = make_app()
-
-    async def on_the_loop(n: int) -> int:
-        return n
-
-    def in_a_thread(n: int) -> int:
-        return n
-
-    task: Any = app.task(queue="q", result_ttl=0)(on_the_loop if is_async else in_a_thread)
+async def main():
+    task = on_the_loop if kind == "async" else in_a_thread
+    settings = WorkerSettings(burst=True, concurrency=100)
     await app.enqueue_many.aio([task.call(n) for n in range(100)])
-    await run_burst(app, concurrency=100)
-    await app.enqueue_many.aio([task.call(n) for n in range(JOBS)])
-    with Calls() as calls:
-        await run_burst(app, concurrency=100)
-    assert (await app.queue("q").count.aio()).ready == 0
-    assert calls.counted / JOBS < MOST_CALLS
+    await Worker(app, settings).run()
+    await app.enqueue_many.aio([task.call(n) for n in range({JOBS})])
+    threading.setprofile(note)
+    sys.setprofile(note)
+    await Worker(app, settings).run()
+    sys.setprofile(None)
+    print(counted, (await app.queue("q").count.aio()).ready)
+    await app.aclose()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+def test_a_job_without_any_power_takes_few_calls(start: Callable[..., Server], kind: str):
+    command = [sys.executable, "-c", PROGRAM, start().address, "cost", kind]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=scaled(60))
+    counted, ready = map(int, done.stdout.split())
+    assert ready == 0
+    assert counted / JOBS < MOST_CALLS
