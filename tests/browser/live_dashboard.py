@@ -105,7 +105,7 @@ def write_a_log(app: Penstock) -> None:
         while True:
             await asyncio.sleep(0.5)
             n += 1
-            job.log(f"page {n}")
+            job.log(f"{'page' if n % 7 else NASTY} {n}")
 
     scribe.using(id="scribe").enqueue()
 
