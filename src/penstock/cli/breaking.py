@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from penstock.cli.exits import Exit
 from penstock.cli.owners import owner_name
@@ -34,20 +34,7 @@ class Breaking:
     """What makes the storage refuse late writes of a former holder."""
 
 
-class Break(Protocol):
-    def __call__(
-        self,
-        *names: str,
-        name_prefix: str | None = None,
-        host: str | None = None,
-        process: str | None = None,
-        reason: str = "",
-        yes: Yes = False,
-        where: Where = HERE,
-    ) -> Exit: ...
-
-
-def command(noun: Breaking) -> Break:
+def command(noun: Breaking) -> Callable[..., Exit]:
     """The function of `break`, with the docstring that `--help` prints."""
 
     def break_(

@@ -7,17 +7,25 @@ import time
 from abc import abstractmethod
 from collections import deque
 from dataclasses import dataclass
-from typing import ClassVar, Final, Generic, Self, TypeVar
+from typing import ClassVar, Final, Generic, Protocol, Self, TypeVar
 
-from penstock.core.arguments import check_wait
+from penstock.core.arguments import check_wait, check_whole
 from penstock.core.operations import Driver, Listen, Operation, RoundTrip, Wait, refuse_for_in_loop, verb
-from penstock.errors import JobNotFound
+from penstock.errors import BadCall, JobNotFound
 from penstock.jobs.shard import Shard
 
 _RECHECK: Final = 60.0
 """Seconds after which a reader looks again: a script that has many readers to notify does not notify all of them."""
 
-T = TypeVar("T")
+
+class Part(Protocol):
+    """Something that a job reports. `id`: its position."""
+
+    @property
+    def id(self) -> str: ...
+
+
+T = TypeVar("T", bound=Part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +58,17 @@ class Followed(Generic[T]):
     _others: ClassVar[tuple[str, ...]]
     """The beginnings of messages about something else that the job reports."""
 
-    def __init__(self, shard: Shard, key: str, wait: float | None) -> None:
+    def __init__(
+        self, shard: Shard, key: str, after: T | str | None, wait: float | None, *, last: int | None, most: int
+    ) -> None:
+        """Begin behind the part `after`, or with the `last` ones, of which at most `most` are kept."""
         check_wait(self._what, wait)
+        if last is not None:
+            check_whole(self._what, "last", last, 1, most, f"from 1 to {most:,}")
+            if after is not None:
+                raise BadCall(f"{self._what}(): give `after` or `last`, not both")
+        self._after = self._position(f"{self._what}(after=…)", after)
+        self._last = last or 0
         self._shard, self._key, self._wait = shard, key, wait
         self._parts: deque[T] = deque()
         self._was_seen = False
@@ -71,9 +88,16 @@ class Followed(Generic[T]):
         else it is deregistered.
         """
 
+    @staticmethod
     @abstractmethod
+    def _position(what: str, after: T | str | None) -> str:
+        """The position of a part; "" for None. Raises BadCall for anything else."""
+
     def _keep_place(self, parts: list[T]) -> None:
         """The next request begins behind these parts."""
+        self._last = 0
+        if parts:
+            self._after = parts[-1].id
 
     @verb
     def fetch(self, wait: float | None = None) -> Operation[list[T]]:

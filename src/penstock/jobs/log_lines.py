@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.arguments import check_whole, shown
+from penstock.core.arguments import shown
 from penstock.core.operations import RoundTrip
 from penstock.errors import BadCall
 from penstock.jobs.constants import LOG_BYTES
@@ -71,23 +71,13 @@ class JobLines(Followed[LogLine]):
 
     _what = "log"
     _others = ("progress ", "output")
+    _position = staticmethod(check_line)
 
     def __init__(
         self, shard: Shard, key: str, after: LogLine | str | None, wait: float | None, *, last: int | None = None
     ) -> None:
-        super().__init__(shard, key, wait)
-        if last is not None:
-            check_whole("log", "last", last, 1, LOG_BYTES, f"from 1 to {LOG_BYTES:,}")
-            if after is not None:
-                raise BadCall("log(): give `after` or `last`, not both")
-        self._after = check_line("log(after=…)", after)
-        self._last = last or 0
+        super().__init__(shard, key, after, wait, last=last, most=LOG_BYTES)
 
     def _request(self, address: str, *, register: bool) -> RoundTrip[FollowedPage[LogLine]]:
         seal, bindings = self._shard.settings.seal, self._shard.bindings
         return read_log(bindings, self._key, self._after, address, register=register, last=self._last, seal=seal)
-
-    def _keep_place(self, parts: list[LogLine]) -> None:
-        self._last = 0
-        if parts:
-            self._after = parts[-1].id

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from penstock import codec, sealing
-from penstock.core.arguments import check_whole, shown
+from penstock.core.arguments import shown
 from penstock.core.operations import RoundTrip
 from penstock.errors import BadCall, SealError
 from penstock.jobs.constants import KEPT_CHUNKS
@@ -151,6 +151,7 @@ class JobOutput(Followed[OutputPart]):
 
     _what = "output"
     _others = ("progress ", "log")
+    _position = staticmethod(check_position)
 
     def __init__(
         self,
@@ -162,14 +163,8 @@ class JobOutput(Followed[OutputPart]):
         last: int | None = None,
         shows_sealed: bool = False,
     ) -> None:
-        super().__init__(shard, key, wait)
-        if last is not None:
-            check_whole("output", "last", last, 1, KEPT_CHUNKS, f"from 1 to {KEPT_CHUNKS:,}")
-            if after is not None:
-                raise BadCall("output(): give `after` or `last`, not both")
+        super().__init__(shard, key, after, wait, last=last, most=KEPT_CHUNKS)
         self._shows_sealed = shows_sealed
-        self._after = check_position("output(after=…)", after)
-        self._last = last or 0
 
     def _request(self, address: str, *, register: bool) -> RoundTrip[OutputPage]:
         return read_after(
@@ -182,8 +177,3 @@ class JobOutput(Followed[OutputPart]):
             seal=self._shard.settings.seal,
             shows_sealed=self._shows_sealed,
         )
-
-    def _keep_place(self, parts: list[OutputPart]) -> None:
-        self._last = 0
-        if parts:
-            self._after = parts[-1].id
