@@ -125,6 +125,7 @@ def main() -> None:
         prepare(app)
         app.queue("bulk").put_many(range(1500), tenant="acme")
         app.queue("bulk").put_many(range(20), tenant="bo", delay=3600)
+        app.queue("later").put_many(range(20), tenant="bo", delay=3600)
 
         @app.task(queue="tasks", schedule="0 7 * * mon-fri", timezone="Europe/Berlin")
         async def nothing() -> None: ...

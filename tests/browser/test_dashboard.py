@@ -568,7 +568,7 @@ def test_why_a_job_waits_leads_to_the_jobs_that_it_names(page: Any):
 
 
 def test_jobs_are_counted_by_state_and_one_click_shows_them(page: Any):
-    go(page, "jobs/bulk?tenant=bo")
+    go(page, "jobs/later?tenant=bo")
     states = page.get_by_role("navigation", name="State")
     sync_api.expect(states.get_by_role("link", name="delayed")).to_have_text(re.compile(r"delayed\s*20"))
     assert states.get_by_role("link", name="sleeping").count() == 0

@@ -213,13 +213,16 @@ def test_a_requeued_job_is_refused_while_its_successor_has_the_key(stand: Stand,
 
 
 async def test_the_newest_call_wins_with_a_worker(app: Penstock, do: Do):
-    began, ran = asyncio.Event(), list[int]()
+    began, let_go, ran = asyncio.Event(), asyncio.Event(), list[int]()
 
     @app.task(queue="docs", unique=Unique("{doc}", on_double="replace", running="cancel"))
     async def render(doc: str, version: int) -> int:
         began.set()
         if version == 1:
-            await asyncio.sleep(600)
+            try:
+                await asyncio.sleep(600)
+            finally:
+                await let_go.wait()  # otherwise the second call could run before the third one replaces it
         ran.append(version)
         return version
 
@@ -229,6 +232,7 @@ async def test_the_newest_call_wins_with_a_worker(app: Penstock, do: Do):
         second = await do(render.enqueue, "a", 2)
         third = await do(render.enqueue, "a", 3)
         assert third.id == second.id != first.id
+        let_go.set()
         assert await do(second.result, timeout=30) == 3
         with pytest.raises(JobCancelled):
             await do(first.result, timeout=30)
