@@ -12,8 +12,12 @@ from unicodedata import normalize
 import pytest
 
 from penstock import ConfigurationError, Directory, Entry, Penstock, ServerError
-from penstock.completion.fold import fold, tails, words
-from penstock.core.operations import Receive, Send
+from penstock.completion.bindings import DirectoryRules
+from penstock.completion.entry import FoundElement
+from penstock.completion.fold import Typed, fold, tails, words
+from penstock.completion.search import Search
+from penstock.completion.sharded_storage import open_storage
+from penstock.core.operations import Parallel, Receive, Send
 from penstock.errors import BadName, FormatTooNew, StateDamaged
 from penstock.ops.raw_client import raw_client
 from tests.conftest import Do, commands
@@ -343,6 +347,18 @@ async def test_a_search_in_a_sharded_directory_uses_one_slot(app: Penstock, do: 
         assert sum(map(commands, nodes)) - before == 1
     assert [entry.name for entry in await do(guild.complete, "", 100)] == names
     assert await do(guild.count) == len(names)
+
+
+def test_a_search_without_a_prefix_asks_all_shards_at_the_same_time():
+    storage = open_storage("pst", "g", DirectoryRules(shards=8))
+    search = Search(storage, Typed("", storage.rules.spelling.fold)).first(3)
+    asked = next(search)
+    assert isinstance(asked, Parallel)
+    assert len(asked.round_trips) == 8
+    pages = [(b"", [FoundElement(b"%d\0%d" % (n, n))]) for n in range(8)]
+    with pytest.raises(StopIteration) as ended:
+        search.send(pages)
+    assert [entry.name for entry in ended.value.value] == ["0", "1", "2"]
 
 
 async def test_buckets_of_many_ids_stay_packed(app: Penstock, do: Do, raw: Any, nodes: list[Any]):

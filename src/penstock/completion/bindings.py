@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from penstock.completion.card import card, card_name, mark_words
 from penstock.completion.constants import OLD, WORD
@@ -187,21 +187,6 @@ class DirectoryRules(NameRules):
         return card(name, self.spelling.texts(name), words=self.words)
 
 
-class Typed(NamedTuple):
-    """A query as the scripts and the shards need it.
-
-    args      the texts as arguments, as `typed_args` returns them
-    start     the beginning that all matching elements share, if they are in one range of the index; else None
-    main      the text whose elements are read
-    position  the number of that text, from 1; 0 if the script chooses the rarest text
-    """
-
-    args: list[Arg]
-    start: bytes | None
-    main: bytes
-    position: int = 0
-
-
 class DirectoryBindings(RuledBindings):
     """The round trips of one directory in one slot: the whole directory, or one shard of it."""
 
@@ -300,13 +285,19 @@ class DirectoryBindings(RuledBindings):
         # The byte 0xFF is in no UTF-8 text, so it sorts after every name that begins with `prefix`.
         return self._call("page", low, b"(" + prefix + b"\xff", n, read=_found)
 
-    def find(self, typed: Typed, last: bytes, n: int) -> Checked[tuple[bytes, list[FoundElement]]]:
-        """The next `n` elements that match, after `last`, one for each name. Returns what `page` does."""
-        return self._call("find", n, last, typed.position, *typed.args, read=_found)
+    def find(self, texts: Sequence[str], main: int, last: bytes, n: int) -> Checked[tuple[bytes, list[FoundElement]]]:
+        """The next `n` elements that match all texts, after `last`, one for each name. Returns what `page` does.
 
-    def heaviest(self, typed: Typed, offset: int, n: int) -> Checked[tuple[int, list[FoundElement]]]:
-        """The `n` heaviest elements that match and have a weight; and the next offset, -1 at the end."""
-        return self._call("heaviest", n, offset, typed.position, *typed.args, read=_found)
+        main  the number of the text whose elements are read, from 1; 0 if the script chooses the rarest text
+        """
+        return self._call("find", n, last, main, *typed_args(texts, words=self.rules.words), read=_found)
+
+    def heaviest(self, texts: Sequence[str], main: int, offset: int, n: int) -> Checked[tuple[int, list[FoundElement]]]:
+        """The `n` heaviest elements that match all texts and have a weight; and the next offset, -1 at the end.
+
+        main  as for `find`
+        """
+        return self._call("heaviest", n, offset, main, *typed_args(texts, words=self.rules.words), read=_found)
 
     def similar(self, text: str, n: int, *, by_weight: bool) -> Checked[list[FoundElement]]:
         """Elements whose beginning differs from `text` by one typo, in no order."""

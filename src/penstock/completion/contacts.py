@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, TypeAlias, TypeVar
 
 from penstock.completion.bindings import ContactsBindings, ContactsRules
-from penstock.completion.fold import NEWEST_FOLD, begins, check_name, check_storable, cut
+from penstock.completion.fold import NEWEST_FOLD, Typed, begins, check_name
 from penstock.completion.keys import CompletionKeys
 from penstock.completion.name_rules import NameCollection, checked
 from penstock.completion.spelling import encode_equivalents, require_pinyin
@@ -91,7 +91,7 @@ class Contacts(NameCollection[ContactsRules]):
         Raises BadName; ValueError for a limit that is not 1 to 1000. One round trip for each 1000 contacts read.
         """
         check_whole("complete", "limit", limit, 1, 1000, "from 1 to 1000")
-        return self._matching(check_storable(prefix, "prefix"), limit)
+        return self._matching(prefix, limit)
 
     @verb
     def list(self) -> Operation[Names]:
@@ -101,15 +101,15 @@ class Contacts(NameCollection[ContactsRules]):
     def _matching(self, prefix: str, limit: int) -> Operation[Names]:
         def matching(bindings: ContactsBindings) -> Operation[Names]:
             spelling = bindings.rules.spelling
-            typed = spelling.fold(prefix)
-            is_long = cut(typed) != typed  # the server compares only its beginning
+            typed = Typed(prefix, spelling.fold)
+            is_long = bool(typed.long_texts)  # the server compares only its beginning
             found: dict[str, None] = {}  # a contact that is touched between two pages may be in both
             offset = 0
             while offset >= 0 and len(found) < limit:
                 most = CONTACTS_PER_PAGE if is_long else limit - len(found)
-                offset, names = yield from checked(bindings.page(typed, offset, most))
+                offset, names = yield from checked(bindings.page(typed.fold, offset, most))
                 if is_long:
-                    names = [name for name in names if any(begins(text, typed) for text in spelling.texts(name))]
+                    names = [name for name in names if any(begins(text, typed.fold) for text in spelling.texts(name))]
                 found.update(dict.fromkeys(names))
             return [*found][:limit]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypeAlias, TypeVar
 
-from penstock.completion.bindings import DirectoryRules
+from penstock.completion.bindings import DirectoryBindings, DirectoryRules
 from penstock.completion.card import name_and_id
 from penstock.completion.entry import (
     Entry,
@@ -19,7 +19,7 @@ from penstock.completion.entry import (
     payload_change,
     weight_change,
 )
-from penstock.completion.fold import NEWEST_FOLD, check_name, check_storable
+from penstock.completion.fold import NEWEST_FOLD, Typed, check_name, check_storable
 from penstock.completion.name_rules import NameCollection
 from penstock.completion.search import Search
 from penstock.completion.sharded_storage import open_storage
@@ -178,10 +178,10 @@ class Directory(NameCollection[DirectoryRules]):
         def clear(storage: DirectoryStorage) -> Operation[int]:
             removed = 0
             while True:
-                _, page = yield from storage.page(b"", b"", CHUNK)
-                if not page:
+                pages = yield from storage.ask(b"", DirectoryBindings.page, b"", b"", CHUNK)
+                found = [one.element for _, elements in pages for one in elements]
+                if not found:
                     break
-                found = [one.element for one in page]
                 known = yield from storage.remove(list({name_and_id(element)[1]: None for element in found}))
                 if not known:  # these elements were written by hand: they belong to no id
                     yield from storage.remove_elements(found)
@@ -221,7 +221,6 @@ class Directory(NameCollection[DirectoryRules]):
         each 1000 names that are compared, at most 50; `typos` needs one more, of some milliseconds.
         """
         check_whole("complete", "limit", limit, 1, 1000, "from 1 to 1000")
-        check_storable(prefix, "prefix")
         if by not in ("name", "weight"):
             raise ValueError(f"complete(by={by!r}): 'name' or 'weight'")
         check_flag("complete", "typos", typos)
@@ -231,21 +230,26 @@ class Directory(NameCollection[DirectoryRules]):
             raise ValueError("complete(after=…, by='weight'): only pages in the order of names have a next one")
         last = b"" if after is None else element_of(after)
 
-        def complete(storage: DirectoryStorage) -> Operation[EntryPage]:
-            search = Search(storage, prefix)
+        def complete(search: Search) -> Operation[EntryPage]:
             found = yield from search.heaviest(limit) if by == "weight" else search.first(limit, last)
             if typos and len(found) < limit:
                 found += yield from search.with_typo(limit - len(found), found, by_weight=by == "weight")
             return found
 
-        return self._with_storage(complete)
+        return self._search(prefix, complete)
+
+    def _search(self, prefix: str, work: Callable[[Search], Operation[T]]) -> Operation[T]:
+        def search(storage: DirectoryStorage) -> Operation[T]:
+            rules = storage.rules
+            return work(Search(storage, Typed(prefix, rules.spelling.fold, words=rules.words)))
+
+        return self._with_storage(search)
 
     @verb
     def top(self, prefix: str = "", limit: int = 10) -> Operation[EntryPage]:
         """`complete(prefix, limit, by="weight")`: the heaviest names that begin with `prefix`, by default of all."""
         check_whole("top", "limit", limit, 1, 1000, "from 1 to 1000")
-        check_storable(prefix, "prefix")
-        return self._with_storage(lambda storage: Search(storage, prefix).heaviest(limit))
+        return self._search(prefix, lambda search: search.heaviest(limit))
 
     @verb
     def get(self, id: str) -> Operation[Entry | None]:
@@ -269,6 +273,4 @@ class Directory(NameCollection[DirectoryRules]):
 
     def current_count(self, prefix: str = "") -> Operation[int]:
         """`count` for another operation to build on."""
-        check_storable(prefix, "prefix")
-
-        return self._with_storage(lambda storage: Search(storage, prefix).count())
+        return self._search(prefix, Search.count)

@@ -9,6 +9,7 @@ from typing import NamedTuple, Self, TypeAlias
 
 import msgspec
 
+from penstock.completion.card import name_and_id
 from penstock.completion.fold import check_name
 from penstock.core.arguments import is_number, shown
 from penstock.errors import BadName, PayloadTooLarge
@@ -167,6 +168,15 @@ class EntryPage(list[Entry]):
     def __init__(self, entries: Iterable[Entry] = (), cursor: str | None = None) -> None:
         super().__init__(entries)
         self.cursor = cursor
+
+
+def entries_of(elements: Iterable[FoundElement], find_spans: Callable[[str], Spans]) -> list[Entry]:
+    """The entries of these elements of the index."""
+    found: list[Entry] = []
+    for element, weight, payload in elements:
+        name, id = name_and_id(element)
+        found.append(Entry(name, id, weight, payload, element, find_spans))
+    return found
 
 
 def encode_cursor(element: bytes) -> str:

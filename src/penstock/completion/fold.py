@@ -228,6 +228,28 @@ def cut(text: str, size: int = TAIL_BYTES) -> str:
     return text if len(text) <= size // 4 else text.encode()[:size].decode(errors="ignore")
 
 
+class Typed:
+    """What a user typed, in the form in which it is compared with names. Raises BadName.
+
+    words       whether each word of it is looked for; else only all of it
+    fold        of all of it
+    texts       the texts that a name has to match: the folds of the words, or `fold` alone
+    long_texts  those of them that are longer than what the index has of a name
+    start       what the index has of `fold`, without the marks of the last letter
+    marks       these marks
+    """
+
+    def __init__(self, text: str, fold: Callable[[str], str], *, words: bool = False) -> None:
+        self.fold = fold(check_storable(text, "prefix"))
+        self.texts = (typed_words(text, fold) if words else []) or [self.fold]
+        self.long_texts = [text for text in self.texts if cut(text) != text]
+        self.start, self.marks = split_marks(cut(self.fold))
+
+    def texts_of(self, tail: str) -> list[str]:
+        """The texts by which the index finds this tail."""
+        return [text for text in self.texts if begins(tail, cut(text))]
+
+
 def typed_words(text: str, fold: Callable[[str], str]) -> list[str]:
     """The folds of the first `MAX_WORDS` words of a query. Only spaces separate them: `o'br` and `jean-l` are one."""
     found = []

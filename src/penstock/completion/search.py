@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from itertools import chain
 
-from penstock.completion.bindings import Typed, typed_args
+from penstock.completion.bindings import DirectoryBindings
 from penstock.completion.card import name_and_id, parse_element
-from penstock.completion.entry import Entry, EntryPage, FoundElement, Spans, element_of, encode_cursor
-from penstock.completion.fold import begins, cut, split_marks, tails, typed_words
+from penstock.completion.entry import Entry, EntryPage, FoundElement, Spans, element_of, encode_cursor, entries_of
+from penstock.completion.fold import Typed, begins, tails
 from penstock.completion.highlight import find_spans
+from penstock.completion.name_rules import checked
 from penstock.completion.storage import DirectoryStorage
 from penstock.core.operations import Operation
 from penstock.errors import BadName
@@ -27,77 +29,75 @@ MAX_ROUND_TRIPS = 50
 
 
 class Search:
-    """Searches for a text in one directory. The text is folded and prepared once, for all methods."""
+    """Searches for a text in one directory."""
 
-    def __init__(self, storage: DirectoryStorage, text: str) -> None:
+    def __init__(self, storage: DirectoryStorage, typed: Typed) -> None:
         self._storage = storage
-        self._rules = rules = storage.rules
-        fold = rules.spelling.fold
-        self._folded = fold(text)
-        self._texts = (typed_words(text, fold) if rules.words else []) or [self._folded]
-        self._long_texts = [text for text in self._texts if cut(text) != text]
-        start, marks = split_marks(cut(self._folded))
-        self._typed = Typed(
-            typed_args(self._texts, words=rules.words),
-            None if marks or rules.has_several_tails else start.encode(),
-            self._texts[0].encode(),
-        )
+        self._rules = storage.rules
+        self._typed = typed
+        in_one_range = not (typed.marks or self._rules.has_several_tails)
+        self._start = typed.start.encode() if in_one_range else None
 
     def first(self, limit: int, last: bytes = b"") -> Operation[EntryPage]:
         """The first `limit` names that match, in the order of the guide; `last`: the element that they follow."""
-        if last and not self._texts_of(last):
+        if last and not self._typed.texts_of(parse_element(last).tail):
             raise BadName(f"complete(after=…): {last!r} is not the cursor of a page of this prefix")
-        start = self._typed.start
-        typed = (yield from self._with_main(last)) if start is None else self._typed
+        start, ask = self._start, self._storage.ask
+        main, shard_start = (yield from self._main(last)) if start is None else (0, start)
         found: list[FoundElement] = []
         for _ in range(MAX_ROUND_TRIPS):
             wanted = limit - len(found)
             if start is not None:
-                stop, more = yield from self._storage.page(start, last, wanted)
+                pages = yield from ask(start, DirectoryBindings.page, start, last, wanted)
             else:
-                stop, more = yield from self._storage.find(typed, last, wanted)
-            found += filter(self._matches_in_full, more) if self._long_texts else more
+                pages = yield from ask(shard_start, DirectoryBindings.find, self._typed.texts, main, last, wanted)
+            stop, more = pages[0] if len(pages) == 1 else _merged(pages, wanted)
+            found += filter(self._matches_in_full, more) if self._typed.long_texts else more
             if len(found) == limit or not (stop or len(more) == wanted):
-                page = _entries(found, self._find_spans)
+                page = entries_of(found, self._find_spans)
                 return EntryPage(page, page[-1].cursor if len(page) == limit else None)
             last = stop or more[-1].element
-        return EntryPage(_entries(found, self._find_spans), encode_cursor(last))
+        return EntryPage(entries_of(found, self._find_spans), encode_cursor(last))
 
-    def _with_main(self, last: bytes) -> Operation[Typed]:
-        """The query with the text whose elements are read. In one slot, the script chooses it.
+    def _main(self, last: bytes) -> Operation[tuple[int, bytes]]:
+        """The number of the text whose elements are read, and how they begin. In one slot, the script chooses it (0).
 
         With shards it is the rarest; for a later page, the rarest of those that can have found `last`, because the
         first page chose one of these.
         """
+        texts = self._typed.texts
         if self._rules.shards == 1:
-            return self._typed
-        texts = self._texts_of(last) if last else self._texts
-        counts = (yield from self._storage.counts(texts)) if len(texts) > 1 else [0]
-        text = texts[counts.index(min(counts))]
-        return self._typed._replace(main=text.encode(), position=1 + self._texts.index(text))
+            return 0, b""
+        possible = self._typed.texts_of(parse_element(last).tail) if last else texts
+        main = possible[0]
+        if len(possible) > 1:
+            counts = []
+            for text in possible:
+                counts.append((yield from self._count(text)))
+            main = possible[counts.index(min(counts))]
+        return 1 + texts.index(main), main.encode()
 
-    def _texts_of(self, element: bytes) -> list[str]:
-        """The texts that can have found this element."""
-        tail = parse_element(element).tail
-        return [text for text in self._texts if begins(tail, cut(text))]
+    def _count(self, text: str) -> Operation[int]:
+        counts = yield from self._storage.ask(text.encode(), DirectoryBindings.counts, [text])
+        return sum(chain.from_iterable(counts))
 
     def _matches_in_full(self, found: FoundElement) -> bool:
         """Whether a name matches the texts that are too long for the index."""
         texts = self._rules.spelling.texts(name_and_id(found.element)[0])
         starts = [tail for text in texts for tail in (tails(text) if self._rules.words else [text])]
-        return all(any(begins(tail, text) for tail in starts) for text in self._long_texts)
+        return all(any(begins(tail, text) for tail in starts) for text in self._typed.long_texts)
 
     def _find_spans(self, name: str) -> Spans:
-        return find_spans(name, self._texts, self._rules.spelling, in_words=self._rules.words)
+        return find_spans(name, self._typed.texts, self._rules.spelling, in_words=self._rules.words)
 
     def _find_spans_with_typo(self, name: str) -> Spans:
-        return find_spans(name, [self._folded], self._rules.spelling, in_words=self._rules.words, typo=True)
+        return find_spans(name, [self._typed.fold], self._rules.spelling, in_words=self._rules.words, typo=True)
 
     def count(self) -> Operation[int]:
         """How many elements begin with the text; for an empty text, how many names there are."""
-        if not self._long_texts:
-            texts = self._texts if len(self._texts) == 1 else [self._folded]
-            return (yield from self._storage.counts(texts))[0]
+        if not self._typed.long_texts:
+            texts = self._typed.texts
+            return (yield from self._count(texts[0] if len(texts) == 1 else self._typed.fold))
         page = yield from self.first(1000)
         count = len(page)
         while page.cursor:
@@ -107,40 +107,53 @@ class Search:
 
     def with_typo(self, limit: int, exact: Sequence[Entry], *, by_weight: bool) -> Operation[list[Entry]]:
         """Names that match in spite of one typo, without those in `exact`."""
-        if not MIN_TYPO_LENGTH <= len(self._folded) <= MAX_TYPO_LENGTH:
+        typed = self._typed.fold
+        if not MIN_TYPO_LENGTH <= len(typed) <= MAX_TYPO_LENGTH:
             return []
-        found = yield from self._storage.similar(self._folded, min(limit, MAX_SIMILAR), by_weight=by_weight)
-        found.sort(key=lambda one: (-one.weight if by_weight else 0, one.element))
+        # The first letter may be the slip, so each shard may have such a name.
+        similar = DirectoryBindings.similar
+        pages = yield from self._storage.ask(b"", similar, typed, min(limit, MAX_SIMILAR), by_weight=by_weight)
+        found = sorted(chain.from_iterable(pages), key=lambda one: (-one.weight if by_weight else 0, one.element))
         known = {entry.id for entry in exact}
         others: dict[str, Entry] = {}
-        for entry in _entries(found, self._find_spans_with_typo):
+        for entry in entries_of(found, self._find_spans_with_typo):
             if entry.id not in known:
                 others.setdefault(entry.id, entry)
         return list(others.values())[:limit]
 
     def heaviest(self, limit: int) -> Operation[EntryPage]:
         """The heaviest names that match, then those without a weight, in the order of `first`."""
-        if self._long_texts:  # the index has the names by weight only with the beginning of this text
+        if self._typed.long_texts:  # the index has the names by weight only with the beginning of this text
             page = yield from self.first(1000)
             return EntryPage(sorted(page, key=lambda entry: -entry.weight)[:limit])
-        typed = yield from self._with_main(b"")
-        found: dict[str, Entry] = {}
-        offset = 0
-        for _ in range(MAX_ROUND_TRIPS):
-            offset, more = yield from self._storage.heaviest(typed, offset, limit - len(found))
-            found.update((entry.id, entry) for entry in _entries(more, self._find_spans))
-            if offset < 0 or len(found) == limit:
-                break
-        if len(found) < limit and offset < 0:
-            for entry in (yield from self.first(limit + len(found))):
-                found.setdefault(entry.id, entry)
-        return EntryPage(list(found.values())[:limit])
+        main, start = yield from self._main(b"")
+        weighed: dict[str, FoundElement] = {}
+        all_read = True
+        for shard in (shards := self._storage.shards_with(start)):
+            of_shard: dict[str, FoundElement] = {}
+            offset = 0
+            for _ in range(MAX_ROUND_TRIPS):
+                call = shard.heaviest(self._typed.texts, main, offset, limit - len(of_shard))
+                offset, more = yield from checked(call)
+                of_shard.update((name_and_id(one.element)[1], one) for one in more)
+                if offset < 0 or len(of_shard) == limit:
+                    break
+            all_read = all_read and offset < 0
+            weighed.update(of_shard)
+        elements = list(weighed.values())
+        if len(shards) > 1:
+            elements.sort(key=lambda one: (-one.weight, one.element))
+        found = entries_of(elements[:limit], self._find_spans)
+        if len(found) < limit and all_read:
+            page = yield from self.first(limit + len(found))
+            found += [entry for entry in page if entry.id not in weighed]
+        return EntryPage(found[:limit])
 
 
-def _entries(elements: Iterable[FoundElement], find_spans: Callable[[str], Spans]) -> list[Entry]:
-    """The entries of these elements of the index."""
-    found: list[Entry] = []
-    for element, weight, payload in elements:
-        name, id = name_and_id(element)
-        found.append(Entry(name, id, weight, payload, element, find_spans))
-    return found
+def _merged(pages: Sequence[tuple[bytes, list[FoundElement]]], n: int) -> tuple[bytes, list[FoundElement]]:
+    """The first `n` elements of all pages. If a page stopped early, the elements after its last one are unknown."""
+    found = sorted(chain.from_iterable(elements for _, elements in pages))
+    stop = min((stop for stop, _ in pages if stop), default=b"")
+    if stop:
+        found = [one for one in found if one.element <= stop]
+    return (stop, found) if len(found) < n else (b"", found[:n])

@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
-from penstock.completion.bindings import DirectoryBindings, DirectoryRules, Typed
+from penstock.completion.bindings import DirectoryBindings, DirectoryRules
 from penstock.completion.card import card_size, elements
 from penstock.completion.constants import LEAVING
 from penstock.completion.entry import FoundElement, NewName, payload_change, weight_change
-from penstock.completion.name_rules import OtherRules, checked
+from penstock.completion.name_rules import checked
 from penstock.completion.storage import DirectoryStorage, chunks, in_steps
-from penstock.core.operations import Operation, Parallel
+from penstock.core.operations import Operation
 
 
 def open_storage(prefix: str, name: str, rules: DirectoryRules) -> DirectoryStorage:
@@ -22,6 +22,9 @@ def open_storage(prefix: str, name: str, rules: DirectoryRules) -> DirectoryStor
 
 class ShardedStorage(DirectoryStorage):
     """A directory in several shards."""
+
+    def shards_with(self, start: bytes) -> list[DirectoryBindings]:
+        return [self._shard_of(start)] if start else self._shards
 
     def _shard_of(self, start: bytes) -> DirectoryBindings:
         """The shard of the elements that begin with `start`."""
@@ -181,60 +184,3 @@ class ShardedStorage(DirectoryStorage):
         first = elements(self.rules.card(name), id)[0]
         known = yield from checked(self._shard_of(first).look_up([first]))
         return name, known[0] if known else None
-
-    def page(self, prefix: bytes, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundElement]]]:
-        pages = []
-        for shard in self._shards_with(prefix):
-            pages.append((yield from checked(shard.page(prefix, last, n))))
-        return _merged(pages, n)
-
-    def find(self, typed: Typed, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundElement]]]:
-        pages = []
-        for shard in self._shards_with(typed.main):
-            pages.append((yield from checked(shard.find(typed, last, n))))
-        return _merged(pages, n)
-
-    def counts(self, texts: Sequence[str]) -> Operation[list[int]]:
-        counts = []
-        for text in texts:
-            found = 0
-            for shard in self._shards_with(text.encode()):
-                found += (yield from checked(shard.counts([text])))[0]
-            counts.append(found)
-        return counts
-
-    def heaviest(self, typed: Typed, offset: int, n: int) -> Operation[tuple[int, list[FoundElement]]]:
-        shards = self._shards_with(typed.main)
-        if len(shards) == 1:
-            return (yield from checked(shards[0].heaviest(typed, offset, n)))
-        found: list[FoundElement] = []
-        for shard in shards:
-            of_shard: list[FoundElement] = []
-            offset = 0
-            while offset >= 0 and len(of_shard) < n:
-                offset, more = yield from checked(shard.heaviest(typed, offset, n - len(of_shard)))
-                of_shard += more
-            found += of_shard
-        found.sort(key=lambda one: (-one.weight, one.element))
-        return -1, found[:n]
-
-    def similar(self, text: str, n: int, *, by_weight: bool) -> Operation[list[FoundElement]]:
-        # The first letter may be the slip, so each shard may have such a name.
-        pages = yield Parallel(tuple(shard.similar(text, n, by_weight=by_weight) for shard in self._shards))
-        for page in pages:
-            if isinstance(page, OtherRules):
-                raise page
-        return list(chain.from_iterable(pages))
-
-    def _shards_with(self, prefix: bytes) -> list[DirectoryBindings]:
-        """The shards that may have elements that begin with `prefix`."""
-        return [self._shard_of(prefix)] if prefix else self._shards
-
-
-def _merged(pages: Sequence[tuple[bytes, list[FoundElement]]], n: int) -> tuple[bytes, list[FoundElement]]:
-    """The first `n` elements of all pages. If a page stopped early, the elements after its last one are unknown."""
-    found = sorted(chain.from_iterable(elements for _, elements in pages))
-    stop = min((stop for stop, _ in pages if stop), default=b"")
-    if stop:
-        found = [one for one in found if one.element <= stop]
-    return (stop, found) if len(found) < n else (b"", found[:n])

@@ -18,16 +18,17 @@ has done enough leaves the rest of its chunk, which is sent again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from penstock.completion.bindings import DirectoryBindings, DirectoryRules, Typed
+from penstock.completion.bindings import Checked, DirectoryBindings, DirectoryRules
 from penstock.completion.card import card_size
 from penstock.completion.entry import FoundElement, NewName, payload_change, weight_change
 from penstock.completion.keys import CompletionKeys
 from penstock.completion.name_rules import OtherRules, checked
-from penstock.core.operations import Operation, Receive, RoundTrip, Send, Unanswered
+from penstock.core.operations import Operation, Parallel, Receive, RoundTrip, Send, Unanswered
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 CHUNK = 100
 """The most names that one call sends."""
@@ -43,6 +44,10 @@ class DirectoryStorage:
         self.rules = rules
         kinds = ["directory", *(f"directory/{n}" for n in range(1, rules.shards))]
         self._shards = [DirectoryBindings(CompletionKeys(prefix, kind, name), rules) for kind in kinds]
+
+    def shards_with(self, start: bytes) -> list[DirectoryBindings]:
+        """The shards that may have elements that begin with `start`."""
+        return self._shards
 
     @property
     def _first(self) -> DirectoryBindings:
@@ -114,25 +119,20 @@ class DirectoryStorage:
         """The name of an id, and its first element."""
         return checked(self._first.find_id(id, self.rules.card(id)))
 
-    def page(self, prefix: bytes, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundElement]]]:
-        """The next `n` elements that begin with `prefix`, after `last`. First b"", or where the call stopped early."""
-        return checked(self._first.page(prefix, last, n))
-
-    def find(self, typed: Typed, last: bytes, n: int) -> Operation[tuple[bytes, list[FoundElement]]]:
-        """The next `n` elements that match, one for each name. Returns what `page` does."""
-        return checked(self._first.find(typed, last, n))
-
-    def counts(self, texts: Sequence[str]) -> Operation[list[int]]:
-        """How many elements begin with each text; for an empty text, how many names there are."""
-        return checked(self._first.counts(texts))
-
-    def heaviest(self, typed: Typed, offset: int, n: int) -> Operation[tuple[int, list[FoundElement]]]:
-        """The `n` heaviest elements that match and have a weight; and the offset to continue at, -1 at the end."""
-        return checked(self._first.heaviest(typed, offset, n))
-
-    def similar(self, text: str, n: int, *, by_weight: bool) -> Operation[list[FoundElement]]:
-        """Elements whose beginning differs from `text` by one typo, in no order."""
-        return checked(self._first.similar(text, n, by_weight=by_weight))
+    def ask(
+        self,
+        start: bytes,
+        question: Callable[Concatenate[DirectoryBindings, P], Checked[T]],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> Operation[list[T]]:
+        """The answers of the shards that may have elements that begin with `start`; of all shards for b""."""
+        calls = [question(shard, *args, **options) for shard in self.shards_with(start)]
+        replies = (yield Parallel(tuple(calls))) if len(calls) > 1 else [(yield calls[0])]
+        for reply in replies:
+            if isinstance(reply, OtherRules):
+                raise reply
+        return list(replies)
 
 
 def chunks(items: Any, size_of: Callable[[Any], int]) -> Iterator[list[Any]]:
