@@ -229,10 +229,10 @@ def cut(text: str, size: int = TAIL_BYTES) -> str:
 
 
 class Typed:
-    """What a user typed, in the form in which it is compared with names. Raises BadName.
+    """A typed text, prepared for comparison with names. Raises BadName.
 
-    words       whether each word of it is looked for; else only all of it
-    fold        of all of it
+    words       whether a name may match each word on its own
+    fold        the fold of the text
     texts       the texts that a name has to match: the folds of the words, or `fold` alone
     long_texts  those of them that are longer than what the index has of a name
     start       what the index has of `fold`, without the marks of the last letter

@@ -9,8 +9,7 @@ from penstock.core.arguments import check_many
 from penstock.core.operations import Operation, Receive, RoundTrip, Send, Unanswered
 from penstock.errors import BadCall
 from penstock.jobs.bounds import Refusals
-from penstock.jobs.enqueue_reply import becomes_double_of
-from penstock.jobs.job import Job
+from penstock.jobs.job import Job, becomes_double_of
 from penstock.jobs.queue import CHUNK, Queue
 from penstock.jobs.shard import Shard
 from penstock.jobs.shards import ShardMap, ShardSnapshot

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from penstock.errors import QueueFull
 
@@ -45,21 +45,6 @@ class EnqueueReplies:
         for one in () if isinstance(reply, int) else reply:
             if not isinstance(one, int) and len(one) > 2 and one[1] == job_id.encode():
                 raise _queue_full(self._queue, *one[2:])
-
-
-class Handle(Protocol):
-    """A handle on a job, as far as the key of the job goes."""
-
-    key: str
-
-
-def becomes_double_of(jobs: Sequence[Handle]) -> OnDouble:
-    """Returns a callback that turns the handle of a double into a handle on the job that holds the key."""
-
-    def change(position: int, key: str) -> None:
-        jobs[position].key = key
-
-    return change
 
 
 def _queue_full(queue: str, count: int, bound: int, tenant: bytes | None = None) -> QueueFull:

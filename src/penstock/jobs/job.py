@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -26,6 +26,7 @@ from penstock.errors import (
 )
 from penstock.jobs import constants
 from penstock.jobs.editing import EncodedCall, edit_job
+from penstock.jobs.enqueue_reply import OnDouble
 from penstock.jobs.failures import Attempt, Failures
 from penstock.jobs.notes import JobProgress, LogLine, ProgressReports, read_notes
 from penstock.jobs.record import Record, Seen, StoredJob
@@ -432,6 +433,15 @@ def cancel_job(shard: Shard, key: str, wait: float | None) -> Operation[bool]:
     finally:
         if listener.close() and not has_ended:
             yield bindings.forget(key, listener.address)
+
+
+def becomes_double_of(jobs: Sequence[Job[Any]]) -> OnDouble:
+    """Returns a callback that turns the handle of a double into a handle on the job that holds the key."""
+
+    def change(position: int, key: str) -> None:
+        jobs[position].key = key
+
+    return change
 
 
 def _seconds_until(time_: float) -> float | None:

@@ -16,9 +16,8 @@ from penstock.jobs import effort
 from penstock.jobs.constants import UNIQUE
 from penstock.jobs.counts import Counts, WorkerInfo, total_counts
 from penstock.jobs.dead_letters import DeadLetters
-from penstock.jobs.enqueue_reply import becomes_double_of
 from penstock.jobs.item import Item, check_claim, checked_lease
-from penstock.jobs.job import Job
+from penstock.jobs.job import Job, becomes_double_of
 from penstock.jobs.keys import check_queue_name
 from penstock.jobs.middleware import EnqueueContext, JobDraft, MiddlewareStack
 from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions, Options, job_start, options_of, value_sections
@@ -125,9 +124,19 @@ class Queue(QueueSettings, QueueLimits):
         without a row; BadCall for the call of another task; and what `put` raises. Then nothing was enqueued. Five
         round trips, and one more for each 2000 rows of ended jobs after the first ones.
         """
-        from penstock.jobs.running_again import run_again
+        from penstock.jobs.running_again import draft_again, find_ended
 
-        return run_again(self, job_id, call)
+        row, kept = yield from find_ended(self.shards, job_id, call)
+        if kept is not None:
+            key, record = mint_id(), draft_again(kept, row.id, in_shards=self.shards.named is not None)
+            job: Job[Any] = Job(self.shard_for(row.tenant), key, ttl=kept.ttl / 1000)
+            sent = self.enqueue_job(key, record, job, Options(tenant=row.tenant))
+        else:
+            assert call is not None
+            again = call.belonging_to(self, row.tenant, row.priority, row.tags)
+            key, record = again.draft()
+            sent = self.enqueue_job(key, record, again.job(key), again.task.options)
+        return (yield sent) if isinstance(sent, RoundTrip) else (yield from sent)
 
     def key(self, name: str, tenant: str = "") -> str:
         """A key of your own in the slot of this tenant's jobs, for a transaction that also enqueues. No round trip.

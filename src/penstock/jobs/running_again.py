@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Final
 
-from penstock.core.ids import mint_id
 from penstock.core.operations import Operation, RoundTrip
 from penstock.errors import CannotRunAgain, JobNotFound
 from penstock.jobs.constants import (
@@ -24,8 +23,6 @@ from penstock.jobs.constants import (
 from penstock.jobs.editing import EncodedCall, check_call, other_task
 from penstock.jobs.finished import OUTCOMES, FinishedJob
 from penstock.jobs.finished_list import locate_row
-from penstock.jobs.job import Job
-from penstock.jobs.options import Options
 from penstock.jobs.record import Record, StoredJob, draft, pack_sections
 from penstock.jobs.retention import Retention
 from penstock.jobs.shard import Shard
@@ -36,38 +33,23 @@ from penstock.jobs.status import Status, status_of
 _KEPT_POWERS: Final = (UNIQUE_KEY, LIMITS, AFTER_OTHERS, TAGS, SEALED)
 
 
-class NewJobs(Protocol):
-    """A `Queue`. A Protocol: the modules of its jobs must not import that class, which makes them."""
+def find_ended(shards: ShardMap, job_id: str, call: EncodedCall | None) -> Operation[tuple[FinishedJob, Record | None]]:
+    """The row of a job that has ended, and, unless a call replaces it, the record that was kept.
 
-    shards: ShardMap
-
-    def shard_for(self, tenant: str) -> Shard: ...
-    def enqueue_job(
-        self, key: str, record: bytes, job: Job[Any], options: Options
-    ) -> RoundTrip[Job[Any]] | Operation[Job[Any]]: ...
-
-
-def run_again(queue: NewJobs, job_id: str, call: EncodedCall | None) -> Operation[Job[Any]]:
-    """See `Queue.run_again`."""
+    Raises as `Queue.run_again`.
+    """
     if call is not None:
         check_call("run_again", call)
-    shard = queue.shards.of_job(job_id)
+    shard = shards.of_job(job_id)
     row, block = yield from locate_end(shard, shard.key_of(job_id))
-    job_id = row.id
     if call is not None:
         if call.task.name != row.task:
-            raise other_task(job_id, call)
-        again = call.belonging_to(queue, row.tenant, row.priority, row.tags)
-        new_key, record = again.draft()
-        sent = queue.enqueue_job(new_key, record, again.job(new_key), again.task.options)
-    else:
-        kept: Record | None = yield read_kept_record(shard, row, block)
-        if kept is None:
-            raise (yield from _why_not_kept(shard, row))
-        new_key, record = mint_id(), draft_again(kept, job_id, in_shards=queue.shards.named is not None)
-        job: Job[Any] = Job(queue.shard_for(row.tenant), new_key, ttl=kept.ttl / 1000)
-        sent = queue.enqueue_job(new_key, record, job, Options(tenant=row.tenant))
-    return (yield sent) if isinstance(sent, RoundTrip) else (yield from sent)
+            raise other_task(row.id, call)
+        return row, None
+    kept: Record | None = yield read_kept_record(shard, row, block)
+    if kept is None:
+        raise (yield from _why_not_kept(shard, row))
+    return row, kept
 
 
 def locate_end(shard: Shard, key: str) -> Operation[tuple[FinishedJob, int]]:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from penstock.core.operations import Operation, Parallel, RoundTrip
 from penstock.errors import ConfigurationError
 from penstock.jobs import effort
-from penstock.jobs.enqueue_reply import becomes_double_of
-from penstock.jobs.job import Job
+from penstock.jobs.job import Job, becomes_double_of
 from penstock.jobs.record import Record
 from penstock.jobs.shard import Shard
 from penstock.jobs.shard_bindings import Elsewhere, ShardBindings
