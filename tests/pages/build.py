@@ -75,6 +75,7 @@ def collect() -> None:
     api.write(PAGES / "reference")
     tables.write(PAGES / "reference")
     (PAGES / "site.css").write_text(STYLE, "utf-8")
+    shutil.copyfile(Path(__file__).with_name("pasted.js"), PAGES / "pasted.js")
 
 
 def outside_links(text: str, path: Path) -> str:

@@ -29,6 +29,9 @@ TITLES = {
     "howto/operate/#dead-letters": "Dead letters: list, retry, remove",
 }
 
+SEPARATOR = r"""[\s\-_,:;!?=\[\](){}<>|\\"'`’‘“”…/]+|\.(?!\d)"""
+"""Between two words. The theme keeps quotation marks, so that `'mail'` would be another word than `mail`."""
+
 # What a title of these pages begins with among the results, where guides have the same words.
 PREFIXES = {"reference/api/": "API: ", "reference/cli": "CLI: "}
 
@@ -50,7 +53,7 @@ def arranged(index: dict[str, Any]) -> dict[str, Any]:
         prefix = next((prefix for start, prefix in PREFIXES.items() if location.startswith(start)), "")
         item["title"] = TITLES.get(location) or prefix + item["title"]
     # With Chinese among the languages, Chinese texts are cut into words; otherwise a sentence is one word.
-    config = {**index["config"], "lang": ["en", "zh"]}
+    config = {**index["config"], "lang": ["en", "zh"], "separator": SEPARATOR}
     return {**index, "config": config, "items": sorted(items, key=lambda item: rank(item["location"]))}
 
 
