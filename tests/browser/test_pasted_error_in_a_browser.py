@@ -20,10 +20,21 @@ if CHROMIUM is None:
 WORKER = "window.sent = []; window.Worker = class {}; Worker.prototype.postMessage = (message) => sent.push(message);"
 
 SECTIONS = [
-    *({"location": f"howto/trouble/#{n}", "title": f"<code>{text}</code>", "text": ""} for n, text in enumerate(TEXTS)),
-    {"location": "guide/order/#limits", "title": "Rate limit", "text": "How many jobs of a customer run at once"},
-    {"location": "reference/errors/#latchtimeout", "title": "LatchTimeout", "text": "The latch did not open in time"},
-    {"location": "zh/", "title": "Penstock", "text": "\u4efb\u52a1\u6392\u961f"},
+    *(
+        {"location": f"https://site.example/howto/trouble/#{n}", "title": f"<code>{text}</code>", "text": ""}
+        for n, text in enumerate(TEXTS)
+    ),
+    {
+        "location": "https://site.example/guide/order/#limits",
+        "title": "Rate limit",
+        "text": "How many jobs of a customer run at once",
+    },
+    {
+        "location": "https://site.example/reference/errors/#latchtimeout",
+        "title": "LatchTimeout",
+        "text": "The latch did not open in time",
+    },
+    {"location": "https://site.example/zh/", "title": "Penstock", "text": "\u4efb\u52a1\u6392\u961f"},
 ]
 
 

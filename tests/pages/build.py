@@ -30,6 +30,12 @@ CONFIGURATION = ROOT / "zensical.toml"
 
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?P<before>\]\(\s*<?)(?P<target>[^)\s>]+)")
+IMAGE = re.compile(
+    r"<picture>.*?(?P<tag><img [^>]*?(?P<file>[\w./-]+)-light\.png\"[^>]*>).*?</picture>"
+    r"|(?P<html><img [^>]*?(?P<own>[\w./-]+)-light\.png\"[^>]*>)"
+    r"|(?P<markdown>!\[[^\]]*\]\((?P<path>[\w./:-]+)-light\.png\))",
+    re.DOTALL,
+)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 ABSOLUTE = re.compile(r"[a-z][a-z+.-]*:|//|#", re.IGNORECASE)
 
@@ -74,6 +80,8 @@ def collect() -> None:
     (PAGES / "changelog.md").write_text(changes, "utf-8")
     api.write(PAGES / "reference")
     tables.write(PAGES / "reference")
+    for path in PAGES.rglob("*.md"):
+        path.write_text(both_images(path.read_text("utf-8"), path.parent), "utf-8")
     (PAGES / "site.css").write_text(STYLE, "utf-8")
     shutil.copyfile(Path(__file__).with_name("pasted.js"), PAGES / "pasted.js")
 
@@ -116,6 +124,22 @@ def inside_links(text: str) -> str:
         return f"{found['before']}{path}{'#' + anchor if anchor else ''}"
 
     return prose(text, lambda part: LINK.sub(shortened, part))
+
+
+def both_images(text: str, folder: Path) -> str:
+    """An image `x-light.png` that has an `x-dark.png` beside it follows the colours that the reader chose on the site.
+
+    On other sites a `<picture>` follows the colours of the system.
+    """
+
+    def doubled(found: re.Match[str]) -> str:
+        stem = found["file"] or found["own"] or found["path"]
+        one = found["tag"] or found["html"] or found["markdown"]
+        if not (folder / f"{stem}-dark.png").exists():
+            return found[0]
+        return "\n".join(one.replace("-light.png", f"-{kind}.png#only-{kind}") for kind in ("light", "dark"))
+
+    return prose(text, lambda part: IMAGE.sub(doubled, part))
 
 
 def prose(text: str, change: Any) -> str:

@@ -4,7 +4,7 @@
 (() => {
   const LONG = 4; // words from which on a query counts as pasted
   const SHARE = 0.7; // of the words of a title on the page on trouble
-  const TROUBLE = "howto/trouble/#";
+  const TROUBLE = "/howto/trouble/#";
   let separator = /\s+/u;
   let sections = [];
 
@@ -16,7 +16,7 @@
   const learn = ({ config, items }) => {
     separator = new RegExp(config.separator, "u");
     sections = items.map(({ location, title, text }) => ({
-      isTrouble: location.startsWith(TROUBLE),
+      isTrouble: location.includes(TROUBLE), // the theme makes locations absolute
       title: wordsOf(title),
       words: ` ${wordsOf(`${title} ${text}`).join(" ")}`,
     }));

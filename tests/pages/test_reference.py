@@ -200,6 +200,17 @@ def test_links_of_a_page_lead_to_pages_or_to_the_repository():
     )
 
 
+def test_an_image_follows_the_colours_of_the_site(tmp_path: Path):
+    for name in ("x-light.png", "x-dark.png", "y-light.png"):
+        (tmp_path / name).touch()
+    both = "![a](x-light.png#only-light)\n![a](x-dark.png#only-dark)"
+    assert build.both_images("![a](x-light.png) ![b](y-light.png)", tmp_path) == f"{both} ![b](y-light.png)"
+    tags = '<img alt="a" src="x-light.png#only-light">\n<img alt="a" src="x-dark.png#only-dark">'
+    picture = '<picture>\n<source srcset="x-dark.png">\n<img alt="a" src="x-light.png">\n</picture>'
+    assert build.both_images(picture, tmp_path) == tags
+    assert build.both_images('<img alt="a" src="x-light.png">', tmp_path) == tags
+
+
 def test_a_link_of_the_site_that_leads_nowhere_is_found(tmp_path: Path):
     (tmp_path / "a").mkdir()
     (tmp_path / "index.html").write_text(
