@@ -69,11 +69,10 @@ def test_rate_limits(app: Penstock, penstock: Command, kind: Literal["bucket", "
     waits.start()
     eventually(lambda: limit.info().waiting)
     (_, listed, _) = penstock("ratelimit", "ls")
-    (_, one, _) = penstock("ratelimit", "show", ODD, "--json")
-    shown = penstock("ratelimit", "show", ODD)
+    ((one,), shown) = json.loads(penstock("ratelimit", "show", ODD, "--json")[1]), penstock("ratelimit", "show", ODD)
     assert "3 in 60 min" in listed
     assert "\x1b" not in listed + shown[1]
-    assert (json.loads(one)["left"], json.loads(one)["waiting"], json.loads(one)["units"]) == (0, 1, 2)
+    assert (one["left"], one["waiting"], one["units"]) == (0, 1, 2)
     assert PROCESS in shown[1]
     assert penstock("ratelimit", "reset", ODD)[0] == Exit.OK
     waits.join()
@@ -308,3 +307,14 @@ def test_no_error_repeats_a_password(penstock: Command, words: str, address: str
     code, out, err = penstock(*words.format(address, address).split())
     assert code != Exit.OK
     assert "cret" not in out + err
+
+
+def test_a_bucket_and_a_window_of_one_name_are_both_shown(app: Penstock, penstock: Command):
+    app.rate_limit("api", limit=10, per=3600, kind="bucket").acquire()
+    app.rate_limit("api", limit=20, per=60, kind="window").acquire(5)
+    _, out, _ = penstock("ratelimit", "show", "api")
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("kind")] == ["bucket", "window"]
+    assert [one["kind"] for one in json.loads(penstock("ratelimit", "show", "api", "--json")[1])] == [
+        "bucket",
+        "window",
+    ]

@@ -28,6 +28,14 @@ def test_every_help_is_as_it_was(penstock: Command, monkeypatch: pytest.MonkeyPa
         assert out.startswith(f"Usage: penstock {command.name}")
         found.append(re.sub(r" +$", "", out, flags=re.MULTILINE))
     text = "\n".join(found)
+    assert not re.search("[╭│╰]", text), "the help of a command has no boxes, like that of `penstock`"
     if "PENSTOCK_WRITE_HELP" in os.environ:
         FILE.write_text(text, "utf-8")
     assert text == FILE.read_text("utf-8")
+
+
+def test_help_fits_a_narrow_terminal(penstock: Command, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    for words in (("job", "show"), ("files", "send"), ("job",)):
+        _, out, _ = penstock(*words, "--help")
+        assert [line for line in out.splitlines() if len(line) > 40] == []

@@ -94,7 +94,7 @@ def test_ended_jobs_run_again_as_new_ones(shop: Penstock, penstock: Command, spe
     new = shop.job(" ".join(out.split()).partition("runs again as ")[2])
     assert (new.info().body, new.info().tenant) == (["greet", {"to": "ada"}], "acme")
     assert "can run again when it has ended" in penstock("job", "run-again", new.id)[2]
-    penstock("queue", "keep", "mail")
+    penstock("queue", "keep", "mail", "--no-arguments")
     code, _, err = penstock("job", "run-again", done.id)
     assert code == Exit.FAILED
     assert "penstock queue keep mail --arguments" in " ".join(err.split())

@@ -50,3 +50,77 @@ def test_a_table_that_is_too_wide_is_names_with_their_values_below(monkeypatch: 
         "  ready 0  delayed 0  parked 0",
         "  running 0  dead 0",
     ]
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> io.StringIO:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=True, color_system=None, markup=False, highlight=False)
+    monkeypatch.setattr(tables, "_console", lambda: console)
+    return out
+
+
+def lines_of(out: io.StringIO) -> list[str]:
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def test_an_error_of_several_lines_is_one_text_and_a_name_is_escaped(monkeypatch: pytest.MonkeyPatch):
+    out = on_a_terminal(monkeypatch, 100)
+    tables.show_table(tables.headings("job:name", "reason:text"), [("a\nb", "no such\r\n  part\n"), ("c", "a\x1bb")])
+    assert lines_of(out)[2:] == ["a\\nb  no such part", "c     a\\x1bb"]
+
+
+def test_a_long_text_below_its_row_has_two_lines(monkeypatch: pytest.MonkeyPatch):
+    out = on_a_terminal(monkeypatch, 50)
+    tables.show_table(tables.headings("job:name", "reason:text"), [(JOB, f"{REASON}; {REASON}")])
+    assert lines_of(out)[3:] == [
+        "  ValueError: the card was refused by the bank,",
+        "  which says that it has expired; ValueError: …",
+    ]
+
+
+def test_a_column_without_values_is_left_out_where_the_table_would_not_fit(monkeypatch: pytest.MonkeyPatch):
+    columns = tables.headings("job:name", "tenant:text", "worker:name", "attempts")
+    for width, headings in ((80, "job  tenant  worker  attempts"), (25, "job  tenant  attempts")):
+        out = on_a_terminal(monkeypatch, width)
+        tables.show_table(columns, [("a", "acme", "", 1), ("b", "", "", 2)])
+        assert lines_of(out)[0] == headings
+
+
+def test_a_value_that_is_too_long_for_its_line_is_wrapped_between_words(monkeypatch: pytest.MonkeyPatch):
+    out = on_a_terminal(monkeypatch, 40)
+    columns = tables.headings("job:name", "task:name", "worker:name", "died", "reason:text")
+    tables.show_table(columns, [(JOB, "shop.charge", "host-17.example.net:17", "3 min", REASON)])
+    assert lines_of(out) == [
+        JOB,
+        "  task shop.charge",
+        "  worker host-17.example.net:17",
+        "  died 3 min",
+        "  reason ValueError: the card was",
+        "         refused by the bank, which says",
+        "         that it has expired",
+    ]
+
+
+def test_facts_are_wrapped_between_words_and_what_is_copied_is_not(monkeypatch: pytest.MonkeyPatch):
+    out = on_a_terminal(monkeypatch, 40)
+    body = '{"words": "one two three four five six seven"}'
+    tables.show_facts({"reason": "one\ntwo " + "three " * 6, "body": tables.cell(body)})
+    assert lines_of(out) == [
+        "reason  one",
+        "        two three three three three",
+        "        three three",
+        f"body    {body}",
+    ]
+
+
+def test_facts_of_a_pipe_are_one_line_each(monkeypatch: pytest.MonkeyPatch):
+    out = io.StringIO()
+    monkeypatch.setattr(tables, "_console", lambda: Console(file=out, width=40, highlight=False))
+    tables.show_facts({"reason": "one\ntwo " + "three " * 9})
+    assert out.getvalue() == "reason  one\\ntwo " + "three " * 9 + "\n"
+
+
+def test_a_sentence_is_wrapped_between_words_and_an_id_stays_whole(monkeypatch: pytest.MonkeyPatch):
+    out = on_a_terminal(monkeypatch, 36)
+    tables.show_sentence(f"  running  part  {JOB}  (1 of 3 have ended)")
+    assert lines_of(out) == ["  running  part", f"    {JOB}", "    (1 of 3 have ended)"]

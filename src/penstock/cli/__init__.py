@@ -40,6 +40,7 @@ The modules of this folder, in reading order:
     outbox.py, sql.py     calls that wait in a database, and its tables
     dashboard.py          serves the dashboard
     usage_errors.py       says what is wrong with a command
+    help_text.py          the form of the help of a command
     completion.py         completion of commands by the shell
     owners.py             how commands name the processes that hold something
     channels.py           the channels of files
@@ -259,7 +260,9 @@ def _run(words: list[str]) -> int:
     if is_worker and (code := _run_plain_worker(words[1:])) is not None:
         return code
     try:
-        from cyclopts import App, CycloptsError
+        from cyclopts import App, CycloptsError, Group
+
+        from penstock.cli.help_text import HelpText
     except ModuleNotFoundError as error:
         if is_worker:
             return int(import_module(WITHOUT_CYCLOPTS).run_worker(words[1:]))
@@ -274,6 +277,8 @@ def _run(words: list[str]) -> int:
         print_error=False,
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
+        group_parameters=Group("Options", sort_key=1),
+        help_formatter=HelpText(),
     )
     completes = words[0] in COMPLETION
     nouns: dict[str, App] = {}

@@ -72,7 +72,7 @@ def command(noun: Breaking) -> Callable[..., Exit]:
 
     break_.__doc__ = f"""{noun.summary}
 
-{noun.fence} A {noun.holder} that hangs and resumes later gets LeaseLost with the reason.
+{noun.fence} One that hangs and resumes later gets LeaseLost with the reason.
 
 Parameters
 ----------

@@ -41,6 +41,7 @@ class Noun:
     columns: dict[str, Kind]
     ask_all: Callable[[Inspector], Sequence[Any]]
     ask: Callable[[Inspector, str], Any]
+    """One answer, or a list if several things have the name."""
     row: Callable[[Any], tuple[str, ...]]
     facts: Callable[[Any], dict[str, object]]
     more_columns: dict[str, Kind] | None = None
@@ -69,10 +70,12 @@ def commands(noun: Noun) -> tuple[List, Show]:
             found = noun.ask(inspector, name)
         if as_json:
             return show_json(found)
-        show_facts(noun.facts(found))
-        if noun.more_columns is not None and (rows := noun.more_rows(found)):
-            show("")
-            show_table(noun.more_columns, rows)
+        for place, one in enumerate(found if isinstance(found, list) else [found]):
+            show(*[""] * (place > 0))
+            show_facts(noun.facts(one))
+            if noun.more_columns is not None and (rows := noun.more_rows(one)):
+                show("")
+                show_table(noun.more_columns, rows)
         return None
 
     as_json = "as_json\n    Print one JSON document."
@@ -182,7 +185,7 @@ def _rate_facts(one: RateLimitInfo) -> dict[str, object]:
 list_rate_limits, show_rate_limit = commands(
     Noun(
         "List the rate limits that are in use: the units that are left, and when a new request is allowed one.",
-        "Show one rate limit that is in use, with the requests that wait for it, in order.",
+        "Show the bucket, the window or both of this name that are in use, with the requests that wait, in order.",
         "The rate limit.",
         "No rate limit is in use.",
         headings("limit:name", "kind:name", "at most:name", "left", "next:name", "waiting"),

@@ -18,7 +18,7 @@ from penstock.errors import ConfigurationError
 from penstock.jobs.job_list import BulkProgress
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age, ago, many
-from penstock.terminal.tables import headings, note, show, show_facts, show_json, show_list, show_table
+from penstock.terminal.tables import cell, headings, note, show, show_facts, show_json, show_list, show_table
 
 AllOf: TypeAlias = Annotated[str | None, Parameter(name="--all")]
 
@@ -102,12 +102,12 @@ def groups(
     with where.open() as inspector:
         found, now = inspector.queues.dead_groups(queue, most), inspector.now()
     rows = (
-        (one.key, f"{one.count:,}", one.task, one.error, ago(one.first, now), ago(one.last, now), one.example)
+        (one.key, f"{one.count:,}", one.task, ago(one.first, now), ago(one.last, now), one.example, one.error)
         for one in found.groups
     )
     if as_json:
         return show_json(found)
-    columns = headings("group:name", "jobs", "task:text", "error:text", "first", "last", "example:name")
+    columns = headings("group:name", "jobs", "task:text", "first", "last", "example:name", "error:text")
     show_list(found.groups, columns, rows, none=f"No dead letters in {queue}.", as_json=False)
     if found.examined < found.of:
         note(f"examined the latest {found.examined:,} of {found.of:,}; --most examines more")
@@ -139,7 +139,7 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
             "tenant": letter.tenant or "(none)",
             "worker": letter.worker or "(none)",
             **({"tags": ", ".join(letter.tags)} if letter.tags else {}),
-            "body": value_text(letter.body),
+            "body": cell(value_text(letter.body)),
             "reason": letter.reason,
         }
     )

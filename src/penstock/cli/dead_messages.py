@@ -15,7 +15,7 @@ from penstock.messages.message import DeadMessage
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import ago
 from penstock.sealing import Sealed
-from penstock.terminal.tables import headings, show, show_facts, show_json, show_table
+from penstock.terminal.tables import cell, headings, show, show_facts, show_json, show_table
 
 PREFIX = "mailbox:"
 PAGE = 1000
@@ -85,7 +85,7 @@ def show_one(id: str, where: Where, *, as_json: bool) -> None:
             "died": ago(letter.died, now),
             "sender": letter.sender or "(none)",
             "deliveries": f"{letter.deliveries}",
-            "body": value_text(_body(letter)),
+            "body": cell(value_text(_body(letter))),
             "reason": letter.reason,
         }
     )

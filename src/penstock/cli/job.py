@@ -23,7 +23,7 @@ from penstock.jobs.why import FOREVER
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age, ago, many
 from penstock.sealing import Sealed
-from penstock.terminal.tables import headings, show, show_facts, show_json, show_table
+from penstock.terminal.tables import cell, headings, show, show_facts, show_json, show_sentence, show_table
 
 
 def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -32,11 +32,12 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
     Parameters
     ----------
     id
-        The id as it was printed: queue:key.
+        The id as it was printed: queue:key. A key without its queue is searched for in every queue.
     as_json
         Print one JSON document.
     """
     with where.open() as inspector:
+        id = inspector.jobs.full_id(id)
         job, steps, now = inspector.jobs.show(id), inspector.jobs.open(id).steps(), inspector.now()
         flow = _flow(inspector, id)
         answer = inspector.jobs.why(id) if job.status in _WAITS and not as_json else None
@@ -45,7 +46,9 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
         return show_json(msgspec.to_builtins(job, enc_hook=str) | further if further else job)
     show_facts(facts(job, now) | ({"why": answer.sentence} if answer else {}))
     if flow:
-        show("", *tree_lines(flow, f"`penstock job tree {job.id}` shows them"))
+        show("")
+        for line in tree_lines(flow, f"`penstock job tree {job.id}` shows them"):
+            show_sentence(line)
     if steps:
         show("")
         rows = [
@@ -81,15 +84,17 @@ def why(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
     Parameters
     ----------
     id
-        The id as it was printed: queue:key.
+        The id as it was printed: queue:key. A key without its queue is searched for in every queue.
     as_json
         Print one JSON document.
     """
     with where.open() as inspector:
-        answer = inspector.jobs.why(id)
+        answer = inspector.jobs.why(inspector.jobs.full_id(id))
     if as_json:
         return show_json(answer)
-    show(f"{answer.id}: {answer.sentence}.", *(f"Also: {one}." for one in answer.further))
+    show_sentence(f"{answer.id}: {answer.sentence}.")
+    for one in answer.further:
+        show_sentence(f"Also: {one}.")
 
 
 def show_attempts(attempts: Sequence[Attempt], now: float) -> None:
@@ -131,7 +136,7 @@ def facts(job: JobInfo, now: float) -> dict[str, object]:
             known |= {"worker": job.worker or "(a program)", "claimed": _when(job.claimed, now)}
         known |= {
             "attempts": f"{job.attempts} failed, {many(job.deliveries, 'delivery', 'deliveries')}",
-            "body": value_text(job.body),
+            "body": cell(value_text(job.body)),
             **({"tags": ", ".join(job.tags)} if job.tags else {}),
         }
     if job.ended is not None:
@@ -142,7 +147,7 @@ def facts(job: JobInfo, now: float) -> dict[str, object]:
         text = f" {job.progress.text}" if job.progress.text else ""
         known["progress"] = f"{job.progress.fraction:.0%}{text}, {_when(job.progress.at, now)}"
     if job.status == "completed":
-        known["result"] = value_text(job.result)
+        known["result"] = cell(value_text(job.result))
     if job.reason:
         known["reason"] = job.reason
     return known
@@ -151,7 +156,7 @@ def facts(job: JobInfo, now: float) -> dict[str, object]:
 def _facts_of_end(job: JobInfo, ended: float, now: float) -> dict[str, object]:
     known: dict[str, object] = {"tenant": job.tenant or "(none)", "priority": job.priority}
     if job.body is not None:
-        known["body"] = value_text(job.body)
+        known["body"] = cell(value_text(job.body))
     if job.tags:
         known["tags"] = ", ".join(job.tags)
     if job.enqueued is not None:

@@ -8,7 +8,7 @@ from penstock.cli.where import HERE, AsJson, Where, Yes, check_bounds, confirm
 from penstock.jobs.flow_bindings import Side
 from penstock.jobs.flow_tree import FlowNode
 from penstock.ops.wording import many
-from penstock.terminal.tables import show, show_json
+from penstock.terminal.tables import show, show_json, show_sentence
 
 
 def tree(id: str, /, *, limit: int = 100, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -17,7 +17,7 @@ def tree(id: str, /, *, limit: int = 100, where: Where = HERE, as_json: AsJson =
     Parameters
     ----------
     id
-        The id as it was printed: queue:key.
+        The id as it was printed: queue:key. A key without its queue is searched for in every queue.
     limit
         At most this many jobs in each direction.
     as_json
@@ -25,10 +25,11 @@ def tree(id: str, /, *, limit: int = 100, where: Where = HERE, as_json: AsJson =
     """
     check_bounds("--limit", limit, 1, 100_000)
     with where.open() as inspector:
-        root = inspector.jobs.open(id).tree(limit)
+        root = inspector.jobs.open(inspector.jobs.full_id(id)).tree(limit)
     if as_json:
         return show_json(root)
-    show(*tree_lines(root, "--limit shows them"))
+    for line in tree_lines(root, "--limit shows them"):
+        show_sentence(line)
 
 
 def tree_lines(root: FlowNode, remedy: str) -> Iterator[str]:

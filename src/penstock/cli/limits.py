@@ -10,7 +10,7 @@ from penstock.cli.parameter import Parameter
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.key_template import LONGEST_KEY
-from penstock.jobs.limits import Concurrency, KeyUsage, Limit, Rate
+from penstock.jobs.limits import Concurrency, KeyUsage, Limit, LimitInfo, Rate
 from penstock.ops.wording import age
 from penstock.terminal.tables import headings, show, show_list
 
@@ -31,12 +31,19 @@ def ls(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
     lines = []
     for limit in limits:
         label, kind = limit.name, limit.kind
-        most = f"{limit.most:,}" if limit.per is None else f"{limit.most:,} per {limit.per:g} s"
+        most = f"{limit.most:,}" if limit.per is None else f"{limit.most:,} in {age(limit.per)}"
         lines += [
-            (label, kind, most, usage.key, f"{usage.used:,}", f"{usage.left:,}", _next(usage), f"{usage.parked:,}")
+            (label, kind, most, usage.key, _used(limit, usage), f"{usage.left:,}", _next(usage), f"{usage.parked:,}")
             for usage in limit.keys
         ] or [(label, kind, most, "", "", "", "", "0")]
     show_list(limits, columns, lines, none="No job of this queue has used a limit yet.", as_json=as_json)
+
+
+def _used(limit: LimitInfo, usage: KeyUsage) -> str:
+    """Of a rate the server knows what was admitted and did not start yet, and what is left."""
+    if limit.per is None:
+        return f"{usage.used:,}"
+    return f"{usage.used:,} to start" if usage.used else ""
 
 
 def _next(usage: KeyUsage) -> str:
@@ -136,4 +143,4 @@ def hold(
 def _words(limit: Limit) -> str:
     if isinstance(limit, Concurrency):
         return f"at most {limit.most:,} at a time"
-    return f"at most {limit.most:,} in {limit.per:g} s"
+    return f"at most {limit.most:,} in {age(limit.per)}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, TypeAlias
+from dataclasses import asdict, replace
+from typing import Annotated, Any, TypeAlias
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -197,10 +197,11 @@ def keep(
     results: int | None = None,
     finished: int | None = None,
     finished_age: Age | None = None,
-    arguments: Flag = False,
+    arguments: bool | None = None,
+    reset: Flag = False,
     where: Where = HERE,
 ) -> None:
-    """Limit what a queue keeps of jobs that have ended. Without an option there is no such limit, or the usual one.
+    """Limit what a queue keeps of jobs that have ended. Only what is named changes; without an option, show it.
 
     Parameters
     ----------
@@ -219,17 +220,23 @@ def keep(
     arguments
         Keep the arguments of ended jobs with their rows, so that `penstock job run-again` can run them again. Those of
         records above 4 KiB are not kept.
+    reset
+        First remove all limits: keep all dead letters, and rows as usual.
     """
-    kept = Retention(
-        dead_letters=dead_letters,
-        dead_age=dead_age,
-        results=results,
-        finished=finished,
-        finished_age=finished_age,
-        arguments=arguments,
-    )
+    named: dict[str, Any] = {
+        "dead_letters": dead_letters,
+        "dead_age": dead_age,
+        "results": results,
+        "finished": finished,
+        "finished_age": finished_age,
+        "arguments": arguments,
+    }
+    changed = {option: value for option, value in named.items() if value is not None}
     with where.open() as inspector:
-        inspector.queues.open(name).keep(**asdict(kept))
+        queue = inspector.queues.open(name)
+        kept = replace(Retention() if reset else queue.kept(), **changed)
+        if changed or reset:
+            queue.keep(**asdict(kept))
     show(f"{name} keeps {_kept(kept)}.")
 
 

@@ -10,7 +10,7 @@ from penstock.errors import ConfigurationError
 from penstock.jobs.schedule import ScheduleInfo, ScheduleRun
 from penstock.jobs.timing import Missed
 from penstock.ops.wording import age, ago, milliseconds
-from penstock.terminal.tables import headings, show, show_facts, show_json, show_list, show_table
+from penstock.terminal.tables import cell, headings, show, show_facts, show_json, show_list, show_table
 
 _COLUMNS = headings(
     "schedule:name", "times:text", "state:text", "next:text", "last:text", "last run:text", "jobs", "call:text"
@@ -58,7 +58,7 @@ def show_one(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> N
             "next": time_text(one.next) if one.next is not None else "(none)",
             "last": ago(one.last, now) if one.last is not None else "(none)",
             "jobs": f"{one.count:,}",
-            "call": value_text(one.body),
+            "call": cell(value_text(one.body)),
         }
     )
     if one.runs:

@@ -120,6 +120,6 @@ def _why_not_kept(shard: Shard, row: FinishedJob) -> Operation[CannotRunAgain]:
     else:
         reason = (
             f"queue {name} does not keep them; from now on it does after `penstock queue keep {name} --arguments`, or "
-            "queue.keep(arguments=True)"
+            "queue.keep(arguments=True) with its other limits"
         )
     return CannotRunAgain(f"job {row.id} has left no arguments: {reason}. With arguments of your own it can run again")

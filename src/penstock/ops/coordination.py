@@ -187,12 +187,12 @@ class CoordinationQuestioner(Questioner):
         return sorted(found, key=lambda info: info.name)
 
     @verb
-    def rate_limit(self, name: str) -> Operation[RateLimitInfo]:
-        """A rate limit that is in use: the bucket of this name, or else the window. Two round trips.
+    def rate_limit(self, name: str) -> Operation[list[RateLimitInfo]]:
+        """The bucket and the window of this name, if both are in use; else the one that is. Two round trips.
 
-        Raises PenstockError for one that is not in use.
+        Raises PenstockError if none is in use.
         """
-        return (yield from self._rate_limits_of(name))[0]
+        return self._rate_limits_of(name)
 
     @verb
     def reset_rate_limit(self, name: str) -> Operation[bool]:

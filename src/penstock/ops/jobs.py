@@ -109,6 +109,11 @@ class JobQuestioner(Questioner):
             failures=info.failures or row.failures,
         )
 
+    @verb
+    def full_id(self, job_id: str) -> Operation[str]:
+        """The id with its queue. Searches for one without; see `show`. Raises JobNotFound."""
+        return (yield from self._search(job_id)).id if job_id and ":" not in job_id else job_id
+
     def _search(self, key: str) -> Operation[JobInfo]:
         utf8_size("job id", key)
         for name in sorted((yield from queue_names(self._prefix))):

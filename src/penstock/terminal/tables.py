@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from textwrap import wrap
 from typing import Any, Literal, TypeAlias, cast
 
@@ -76,16 +77,36 @@ def note(text: str) -> None:
 
 def show_beside(head: Text, text: str) -> None:
     """Print a text after its heading. On a terminal, wrap it between words and indent the lines that follow."""
-    console, plain = _console(), cell(text).plain
-    room = max(NARROWEST, console.width - head.cell_len) if console.is_terminal else len(plain) + 1
-    first, *others = wrap(plain, room, break_long_words=False, break_on_hyphens=False) or [""]
+    console = _console()
+    room = max(NARROWEST, console.width - head.cell_len)
+    lines = [part for line in text.splitlines() for part in _wrapped(cell(line).plain, room)]
+    first, *others = lines if console.is_terminal and lines else [cell(text).plain]
     show(head + Text(first), *(Text(" " * head.cell_len + line) for line in others))
 
 
+def show_sentence(text: str) -> None:
+    """Print a line of text. On a terminal, wrap it between words; the lines that follow have more indent than it."""
+    words = text.lstrip(" ")
+    indent, plain, console = len(text) - len(words), prose(words).plain, _console()
+    room = max(NARROWEST, console.width - indent)
+    lines = _wrapped(plain, room, subsequent_indent=" " * GAP) if console.is_terminal else [plain]
+    show(*(Text(" " * indent + line) for line in lines))
+
+
+def _wrapped(text: str, room: int, subsequent_indent: str = "") -> list[str]:
+    """The lines of a text that is wrapped between words; a longer word, such as an id, stays whole."""
+    return wrap(text, room, subsequent_indent=subsequent_indent, break_long_words=False, break_on_hyphens=False)
+
+
 def show_facts(facts: Mapping[str, object]) -> None:
-    """Print names and values, one pair per line."""
+    """Print names and values, one pair per line. On a terminal, a long text is wrapped between words.
+
+    A value that is a `Text` already is to be copied whole: it is not wrapped.
+    """
     width = max(map(len, facts)) + GAP
-    show(*(Text.assemble((f"{name:{width}}", "dim"), cell(value)) for name, value in facts.items()))
+    for name, value in facts.items():
+        head = Text(f"{name:{width}}", "dim")
+        show(head + value) if isinstance(value, Text) else show_beside(head, str(value))
 
 
 def show_list(
@@ -104,10 +125,15 @@ def show_table(columns: Mapping[str, Kind], lines: Iterable[Iterable[object]]) -
     """Print a table; `columns` maps each heading to its kind.
 
     A name in the first column that is too long for the terminal gets a line of its own. If a text in the last column
-    would be cut to a few words, it is in a line below its row. In a terminal that is too narrow for the table, each row
-    is its name, and below it the other values with their headings.
+    would be cut to a few words, it is in two lines below its row. If the table does not fit, its empty columns are left
+    out; if it still does not fit, each row is its name, and below it the other values with their headings.
     """
-    console, rows = _console(), [[_table_cell(value) for value in line] for line in lines]
+    console = _console()
+    rows = [[_table_cell(*pair) for pair in zip(line, columns.values(), strict=True)] for line in lines]
+    if console.is_terminal and not _fits(columns, rows, console):
+        filled = [not n or any(row[n].cell_len for row in rows) for n in range(len(columns))]
+        columns = dict(compress(columns.items(), filled))
+        rows = [list(compress(row, filled)) for row in rows]
     lengths = [[len(heading) for heading in columns], *([value.cell_len for value in row] for row in rows)]
     needed, kinds = [max(column) for column in zip(*lengths, strict=True)], list(columns.values())
     widths = _fitting(needed, kinds, console)
@@ -125,8 +151,18 @@ def show_table(columns: Mapping[str, Kind], lines: Iterable[Iterable[object]]) -
             show(row[0])
             row[0] = Text()
         show(_line(row[:shown], kinds, widths))
-        if is_below and row[-1].cell_len:
-            show(_line([Text(), row[-1]], ["text", "text"], [0, console.width - GAP]))
+        if is_below:
+            show(*(Text(" " * GAP + line) for line in _first_lines(row[-1].plain, console.width - GAP)))
+
+
+def _fits(columns: Mapping[str, Kind], rows: list[list[Text]], console: Console) -> bool:
+    widths = [max(len(heading), *(row[n].cell_len for row in rows), 0) for n, heading in enumerate(columns)]
+    return sum(widths) + GAP * (len(widths) - 1) <= console.width
+
+
+def _first_lines(text: str, room: int) -> list[str]:
+    """The first two lines of a text that is wrapped between words. The last one shows whether there is more."""
+    return wrap(text, room, max_lines=2, placeholder=" …" if can_print("…") else " ...", break_on_hyphens=False)
 
 
 def _show_entries(columns: list[str], rows: list[list[Text]], console: Console) -> None:
@@ -137,10 +173,13 @@ def _show_entries(columns: list[str], rows: list[list[Text]], console: Console) 
         for heading, value in zip(columns[1:], values, strict=True):
             if not value.cell_len:
                 continue
-            pair = Text.assemble((f"{heading} ", "dim"), value)
+            pair = Text.assemble((f"{heading.strip()} ", "dim"), value) if heading else value
             if line.cell_len > GAP and line.cell_len + GAP + pair.cell_len > console.width:
                 show(line)
                 line = indent.copy()
+            if GAP + pair.cell_len > console.width and " " in value.plain:
+                show_beside(indent + Text(f"{heading.strip()} ", "dim"), value.plain)
+                continue
             line = line + indent + pair if line.cell_len > GAP else line + pair
         if line.cell_len > GAP:
             show(line)
@@ -167,10 +206,15 @@ def _line(row: list[Text], kinds: list[Kind], widths: list[int]) -> Text:
     return line
 
 
-def _table_cell(value: object) -> Text:
+def _table_cell(value: object, kind: Kind) -> Text:
     if isinstance(value, str) and len(value) > LONGEST:
         value = f"{value[:LONGEST]}{'…' if can_print('…') else '...'}"
-    return cell(value)
+    return prose(value) if kind == "text" and isinstance(value, str) else cell(value)
+
+
+def prose(text: str) -> Text:
+    """A text of several lines, such as an error, in one; everything that a terminal interprets is escaped."""
+    return cell(" ".join(filter(None, map(str.strip, text.splitlines()))) if "\n" in text else text)
 
 
 def cell(value: object, style: str = "") -> Text:
