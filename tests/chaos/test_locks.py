@@ -1,26 +1,41 @@
-"""Processes contend for a lock and a semaphore while they are killed and frozen, connections are cut, scripts are
-flushed, the server is restarted, and each process's clock is wrong by up to a minute. Their histories are checked."""
+"""Processes contend for a lock and a semaphore while they are killed and frozen, an operator breaks what they hold,
+connections are cut, scripts are flushed, the server is restarted, and each process's clock is wrong by up to a minute.
+Their histories are checked."""
 
+import contextlib
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock import Penstock
-from penstock.testing import HoldInterval, hold_intervals, lock_violations, prove, semaphore_violations
-from penstock.testing.history import read
+from penstock.errors import ServerError
+from penstock.ops.inspect import Inspector
+from penstock.testing import (
+    History,
+    HoldInterval,
+    break_violations,
+    hold_intervals,
+    lock_violations,
+    prove,
+    semaphore_violations,
+)
+from penstock.testing.history import HoldingBroken, StillHeld, read
 from tests.servers import Server, eventually
 from tests.speed import scaled
 
 LOCK_PROCESS = Path(__file__).with_name("lock_process.py")
 LEASE = 0.8  # as in lock_process.py
 LIMIT = 3
+UNCONFIRMED = 2.0  # seconds for which the grant to a waiter lasts before its first renewal: longer than the lease
 
 
 class LockProcesses:
@@ -82,11 +97,35 @@ class LockProcesses:
 
 @pytest.fixture
 def processes(start: Callable[..., Server], tmp_path: Path) -> Iterator[tuple[Server, LockProcesses]]:
-    server = start("--appendonly", "yes", "--appendfsync", "everysec")
+    server = start("--appendonly", "yes", "--appendfsync", "no")  # a kill of the process loses nothing
     made = LockProcesses(server.address, tmp_path, seed=random.randrange(1000), size=5)
     print(f"seed {made.started // 1000}")  # pytest shows it if the test fails
     yield server, made
     made.close()
+
+
+def break_holdings(address: str, folder: Path, chance: random.Random, over: threading.Event) -> None:
+    """An operator takes the lock and permits from holders that were seen a moment before."""
+    history = History(folder)
+    with Penstock(address) as app:
+        inspector, lock, semaphore = Inspector(app), app.lock("chaos"), app.semaphore("chaos", limit=LIMIT)
+        while not over.wait(chance.uniform(0.02, 0.2)):
+            with contextlib.suppress(ServerError):
+                noun = chance.choice([lock, semaphore])
+                holder, permits = lock.info().holder, semaphore.info().holders
+                holders = list(permits) if noun is semaphore else [holder] if holder is not None else []
+                before = inspector.now()
+                for one in holders:
+                    broken = HoldingBroken(name="chaos", token=one.token, server_time=before)
+                    try:
+                        if noun.break_("storm", token=one.token):
+                            history.note(msgspec.structs.replace(broken, until=inspector.now()))
+                    except ServerError:  # it may have been broken
+                        history.note(broken)
+                    (part,) = noun.breakable_parts()
+                    time.sleep(chance.uniform(0, 0.03))
+                    late_copy = part.end_holding(one.token, "storm")
+                    app._driver.blocking.run(late_copy)  # takes nothing from the next owner
 
 
 def test_locks_exclude_and_semaphores_keep_their_limit_under_failures(processes: tuple[Server, LockProcesses]):
@@ -97,6 +136,10 @@ def test_locks_exclude_and_semaphores_keep_their_limit_under_failures(processes:
     eventually(lambda: len(hold_intervals(read(contenders.folder))) > 10, within=60)
     until = time.monotonic() + 6
     restart_at = time.monotonic() + 3
+    over = threading.Event()
+    words = (server.address, contenders.folder, contenders.chance, over)
+    operator = threading.Thread(target=break_holdings, args=words)
+    operator.start()
     while time.monotonic() < until:
         contenders.thaw()
         contenders.chance.choice(failures)()
@@ -105,13 +148,18 @@ def test_locks_exclude_and_semaphores_keep_their_limit_under_failures(processes:
             restart_at = until
             server.restart()
             failures[-1] = server.client.script_flush
+    over.set()
+    operator.join(scaled(30))
     assert contenders.end() == [0] * 5
-    found = hold_intervals(read(contenders.folder))
+    events = read(contenders.folder)
+    found = hold_intervals(events)
     locks, permits = [hold for hold in found if hold.fence], [hold for hold in found if hold.permits]
     assert len(locks) > 3
     assert len(permits) > 3
+    assert any(isinstance(event, HoldingBroken) for event in events)
     assert lock_violations(locks) == []
     assert semaphore_violations(permits, LIMIT) == []
+    assert break_violations(events, within=UNCONFIRMED) == []
     with Penstock(server.address) as app:
         eventually(lambda: app.semaphore("chaos", limit=LIMIT).info().held == 0, within=30)
         eventually(lambda: app.lock("chaos", lease=1).info().holder is None, within=30)
@@ -149,6 +197,26 @@ def hold(began: float, ended: float, fence: int = 0, permits: int = 0) -> HoldIn
 def test_two_holders_at_once_and_a_falling_fence_are_found(history: list[HoldInterval], fault: str | None):
     found = lock_violations(history)
     assert (found == []) if fault is None else any(fault in one for one in found)
+
+
+def claim(token: str, at: float, fence: int) -> StillHeld:
+    return StillHeld(name="x", token=token, server_time=at, fence=fence)
+
+
+def test_what_a_holder_claims_after_a_break_does_not_count_and_must_end_with_its_lease():
+    broken = HoldingBroken(name="x", token="a", server_time=2, until=2)
+    events = [claim("a", 1, 1), claim("a", 2.5, 1), claim("b", 2.2, 2), claim("b", 3, 2), broken]
+    assert lock_violations(hold_intervals(events)) == []
+    assert break_violations(events, within=0.8) == []
+    (late,) = break_violations([*events, claim("a", 3, 1)], within=0.8)
+    assert late == "'x': a was certain of its hold 1.000 s after it was broken"
+
+
+def test_a_break_that_takes_the_lock_of_the_next_owner_is_found():
+    broken = HoldingBroken(name="x", token="a", server_time=2)
+    events = [claim("a", 1, 1), broken, claim("b", 2.1, 2), claim("b", 2.5, 2), claim("c", 2.3, 3)]
+    (fault,) = lock_violations(hold_intervals(events))
+    assert fault == "lock 'x': c held it at 2.300000, b until 2.500000"
 
 
 def test_too_many_permits_are_found():

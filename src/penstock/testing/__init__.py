@@ -26,6 +26,7 @@ Several processes, some of which are killed:
     election_violations, latch_violations, barrier_violations, rate_violations
                           the promises about these that a history breaks
     hold_intervals        who held which lock when, as input for `lock_violations` and `semaphore_violations`
+    break_violations      holders that were certain of their hold long after an operator had ended it
     prove                 contends for locks on a server of yours, and judges the history
 
 docs/howto/test.md has examples.
@@ -51,6 +52,7 @@ from penstock.testing.clearing import clear
 from penstock.testing.clock import MovableClock
 from penstock.testing.coordination_checker import (
     barrier_violations,
+    break_violations,
     election_violations,
     hold_intervals,
     latch_violations,
@@ -77,6 +79,7 @@ __all__ = [
     "assert_enqueued",
     "assert_no_leaks",
     "barrier_violations",
+    "break_violations",
     "clear",
     "election_violations",
     "enqueued",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from penstock.testing.history import (
     BarrierEnded,
     Event,
     FaultInjected,
+    HoldingBroken,
     LatchAwaited,
     LatchCounted,
     LatchPassed,
@@ -26,11 +28,15 @@ from penstock.testing.history import (
 def hold_intervals(events: Iterable[Event]) -> list[HoldInterval]:
     """The intervals for `lock_violations` and `semaphore_violations`, one for each holder.
 
-    Each lasts from the first to the last moment, by the server's clock, at which the holder was certain of its hold.
+    Each lasts from the first to the last moment, by the server's clock, at which the holder was certain of its hold, or
+    to the break by which an operator ended the hold (`HoldingBroken`). A break that took the lock from the next owner
+    as well is found: that owner was certain of its hold while another one had the lock.
     """
+    events = list(events)
+    broken = _breaks(events)
     of_holder: dict[str, list[StillHeld]] = {}
     for event in events:
-        if isinstance(event, StillHeld):
+        if isinstance(event, StillHeld) and event.server_time < broken.get(event.token, math.inf):
             of_holder.setdefault(event.token, []).append(event)
     return [
         HoldInterval(
@@ -43,6 +49,37 @@ def hold_intervals(events: Iterable[Event]) -> list[HoldInterval]:
         )
         for token, moments in of_holder.items()
     ]
+
+
+def break_violations(events: Iterable[Event], *, within: float) -> list[str]:
+    """A sentence for each holder that was certain of its hold long after an operator had ended it; [] if none was.
+
+    within  seconds in which a holder learns of the break: its lease, but at least the two seconds for which a grant to
+            a waiter lasts before its first renewal
+    """
+    events = list(events)
+    ended: dict[str, float] = {}
+    for event in events:
+        if isinstance(event, HoldingBroken) and event.until is not None:
+            ended[event.token] = min(event.until, ended.get(event.token, math.inf))
+    last: dict[str, StillHeld] = {}
+    for event in events:
+        if isinstance(event, StillHeld) and event.token in ended:
+            last[event.token] = max(event, last.get(event.token, event), key=lambda one: one.server_time)
+    return [
+        f"{one.name!r}: {token} was certain of its hold {one.server_time - ended[token]:.3f} s after it was broken"
+        for token, one in last.items()
+        if one.server_time - ended[token] > within
+    ]
+
+
+def _breaks(events: Iterable[Event]) -> dict[str, float]:
+    """token -> the first time, by the server's clock, at which an operator ended its holding"""
+    broken: dict[str, float] = {}
+    for event in events:
+        if isinstance(event, HoldingBroken):
+            broken[event.token] = min(event.server_time, broken.get(event.token, math.inf))
+    return broken
 
 
 # --- elections ---

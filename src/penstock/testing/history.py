@@ -36,6 +36,7 @@ __all__ = [
     "FaultInjected",
     "FinalState",
     "History",
+    "HoldingBroken",
     "LatchAwaited",
     "LatchCounted",
     "LatchPassed",
@@ -184,6 +185,20 @@ class StillHeld(_Event, frozen=True, kw_only=True):
     permits: int = 0
 
 
+class HoldingBroken(_Event, frozen=True, kw_only=True):
+    """An operator has taken a lock, or permits of a semaphore, from the holder with this token; see `break_`.
+
+    `server_time` was read from the server's clock before the break, and `until` after it. If the call raised, record
+    it without `until`, because the holding may have ended. From `server_time` on the lock may have another owner: the
+    holder does not know until its lease is refused, so its later moments do not count.
+    """
+
+    name: str
+    token: str
+    server_time: float
+    until: float | None = None
+
+
 # --- elections, latches, barriers and rate limits ---
 
 
@@ -307,6 +322,7 @@ Event: TypeAlias = (
     | CallStored
     | EffectFound
     | StillHeld
+    | HoldingBroken
     | StillLeads
     | LeaderSeen
     | LatchCounted
