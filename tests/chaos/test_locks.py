@@ -28,7 +28,7 @@ from penstock.testing import (
     prove,
     semaphore_violations,
 )
-from penstock.testing.history import HoldingBroken, StillHeld, read
+from penstock.testing.history import Event, HoldingBroken, StillHeld, read
 from tests.servers import Server, eventually
 from tests.speed import scaled
 
@@ -205,7 +205,7 @@ def claim(token: str, at: float, fence: int) -> StillHeld:
 
 def test_what_a_holder_claims_after_a_break_does_not_count_and_must_end_with_its_lease():
     broken = HoldingBroken(name="x", token="a", server_time=2, until=2)
-    events = [claim("a", 1, 1), claim("a", 2.5, 1), claim("b", 2.2, 2), claim("b", 3, 2), broken]
+    events: list[Event] = [claim("a", 1, 1), claim("a", 2.5, 1), claim("b", 2.2, 2), claim("b", 3, 2), broken]
     assert lock_violations(hold_intervals(events)) == []
     assert break_violations(events, within=0.8) == []
     (late,) = break_violations([*events, claim("a", 3, 1)], within=0.8)
@@ -214,7 +214,7 @@ def test_what_a_holder_claims_after_a_break_does_not_count_and_must_end_with_its
 
 def test_a_break_that_takes_the_lock_of_the_next_owner_is_found():
     broken = HoldingBroken(name="x", token="a", server_time=2)
-    events = [claim("a", 1, 1), broken, claim("b", 2.1, 2), claim("b", 2.5, 2), claim("c", 2.3, 3)]
+    events: list[Event] = [claim("a", 1, 1), broken, claim("b", 2.1, 2), claim("b", 2.5, 2), claim("c", 2.3, 3)]
     (fault,) = lock_violations(hold_intervals(events))
     assert fault == "lock 'x': c held it at 2.300000, b until 2.500000"
 
