@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.completion.card import card, card_name, elements, parse_element
+from penstock.completion.card import card, card_name, elements, name_and_id, parse_element, split_elements
 from penstock.completion.fold import (
     Equivalents,
     check_name,
@@ -291,3 +291,21 @@ def test_a_table_of_equivalents_that_makes_no_sense_is_refused(table, why: str):
 def test_a_table_of_equivalents_is_stored_in_one_form():
     assert encode_equivalents({"Ё": "Е", "ü": "UE"}) == encode_equivalents({"u\u0308": "ue", "ё": "е"})
     assert encode_equivalents({}) == ""
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"",
+        b"no name",
+        b"two\nlines\0Two\nlines",
+        b"fold\0Name\0id\1keys",
+        b"fold\0\xff\0u1",
+        b"fold\0Name\0\0",
+        b"fold\0Name\0a\0b",
+    ],
+)
+def test_the_elements_of_a_page_are_split_as_each_one_alone(odd: bytes) -> None:
+    for page in ([], [b"ann\0Ann"], [b"ann\0Ann", odd, b"bo\0Bo\0u2"], [odd]):
+        split = split_elements(page)
+        assert [(one[1], one[-1] or one[1]) for one in split] == [name_and_id(element) for element in page]

@@ -81,6 +81,19 @@ def name_and_id(element: bytes) -> tuple[str, str]:
     return name, id or name
 
 
+def split_elements(elements: Sequence[bytes]) -> list[list[str]]:
+    """A list for each element: its tail, its name, and its id unless that is the name. Never raises.
+
+    If all of them have one tail, as most do, they are decoded together: a search does this for each entry of a page.
+    """
+    joined = b"\n".join(elements)
+    if WORD not in joined:
+        found = [text.split("\0", 2) for text in joined.decode("utf-8", "replace").split("\n")]
+        if len(found) == len(elements) and min(map(len, found)) > 1:
+            return found
+    return [["", *name_and_id(element)] for element in elements]
+
+
 def parse_element(element: bytes) -> ParsedElement:
     """Never raises."""
     tail = element.partition(FIELD)[0]  # it may end in the middle of a character

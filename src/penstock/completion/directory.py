@@ -81,13 +81,16 @@ class Directory(NameCollection[DirectoryRules]):
 
     def _with_storage(self, work: Callable[[DirectoryStorage], Operation[T]]) -> Operation[T]:
         def with_rules(rules: DirectoryRules) -> Operation[T]:
-            if self._storage is None or self._storage.rules != rules:
-                storage = open_storage(self._prefix, self.name, rules)
-                yield from storage.check_rules()
-                self._storage = storage
-            return (yield from work(self._storage))
+            storage = self._storage
+            return self._open(rules, work) if storage is None or storage.rules is not rules else work(storage)
 
         return self._with_rules(with_rules)
+
+    def _open(self, rules: DirectoryRules, work: Callable[[DirectoryStorage], Operation[T]]) -> Operation[T]:
+        storage = open_storage(self._prefix, self.name, rules)
+        yield from storage.check_rules()
+        self._storage = storage
+        return (yield from work(storage))
 
     # --- write ---
 

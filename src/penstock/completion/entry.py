@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Self, TypeAlias
 
 import msgspec
 
-from penstock.completion.card import name_and_id
+from penstock.completion.card import split_elements
 from penstock.completion.fold import check_name
 from penstock.core.arguments import is_number, shown
 from penstock.errors import BadName, PayloadTooLarge
@@ -101,7 +101,7 @@ def payload_change(payload: bytes | None) -> bytes:
     return b"" if payload is None else b"=" + payload
 
 
-class FoundElement(NamedTuple):
+class FoundElement(msgspec.Struct, frozen=True):
     """An element of the index, with the weight and the payload of its name."""
 
     element: bytes
@@ -165,18 +165,22 @@ class EntryPage(list[Entry]):
             cursor may have fewer entries than asked for: the search stopped after it had compared many names
     """
 
-    def __init__(self, entries: Iterable[Entry] = (), cursor: str | None = None) -> None:
+    def __init__(self, entries: Iterable[Entry] = (), last: bytes = b"") -> None:
         super().__init__(entries)
-        self.cursor = cursor
+        self._last = last
+
+    @property
+    def cursor(self) -> str | None:
+        return encode_cursor(self._last) if self._last else None
 
 
-def entries_of(elements: Iterable[FoundElement], find_spans: Callable[[str], Spans]) -> list[Entry]:
+def entries_of(elements: Sequence[FoundElement], find_spans: Callable[[str], Spans]) -> list[Entry]:
     """The entries of these elements of the index."""
-    found: list[Entry] = []
-    for element, weight, payload in elements:
-        name, id = name_and_id(element)
-        found.append(Entry(name, id, weight, payload, element, find_spans))
-    return found
+    texts = split_elements([one.element for one in elements])
+    return [
+        Entry(text[1], text[-1] or text[1], one.weight, one.payload, one.element, find_spans)
+        for text, one in zip(texts, elements, strict=True)
+    ]
 
 
 def encode_cursor(element: bytes) -> str:

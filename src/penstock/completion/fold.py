@@ -118,7 +118,7 @@ def fold(
     folded = _fold(text, accents=accents, equivalents=equivalents, version=version)
     found = folded if apostrophes else folded.replace("'", "")
     if version > 1:
-        found = found.translate(_SPACED)
+        found = found.replace("-", " ").replace(".", " ") if found.isascii() else found.translate(_SPACED)
     return " ".join(found.split()) or folded
 
 
@@ -294,6 +294,8 @@ def begins(tail: str, typed: str) -> bool:
 
 def split_marks(folded: str) -> tuple[str, str]:
     """A folded text without the marks of its last letter, and these marks."""
+    if folded.isascii():
+        return folded, ""
     end = len(folded)
     while end and folded[end - 1] in stackable_marks():
         end -= 1

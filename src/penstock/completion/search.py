@@ -7,7 +7,7 @@ from itertools import chain
 
 from penstock.completion.bindings import DirectoryBindings
 from penstock.completion.card import name_and_id, parse_element
-from penstock.completion.entry import Entry, EntryPage, FoundElement, Spans, element_of, encode_cursor, entries_of
+from penstock.completion.entry import Entry, EntryPage, FoundElement, Spans, element_of, entries_of
 from penstock.completion.fold import Typed, begins, tails
 from penstock.completion.highlight import find_spans
 from penstock.completion.name_rules import checked
@@ -55,9 +55,9 @@ class Search:
             found += filter(self._matches_in_full, more) if self._typed.long_texts else more
             if len(found) == limit or not (stop or len(more) == wanted):
                 page = entries_of(found, self._find_spans)
-                return EntryPage(page, page[-1].cursor if len(page) == limit else None)
+                return EntryPage(page, found[-1].element if len(page) == limit else b"")
             last = stop or more[-1].element
-        return EntryPage(entries_of(found, self._find_spans), encode_cursor(last))
+        return EntryPage(entries_of(found, self._find_spans), last)
 
     def _main(self, last: bytes) -> Operation[tuple[int, bytes]]:
         """The number of the text whose elements are read, and how they begin. In one slot, the script chooses it (0).
@@ -152,7 +152,7 @@ class Search:
 
 def _merged(pages: Sequence[tuple[bytes, list[FoundElement]]], n: int) -> tuple[bytes, list[FoundElement]]:
     """The first `n` elements of all pages. If a page stopped early, the elements after its last one are unknown."""
-    found = sorted(chain.from_iterable(elements for _, elements in pages))
+    found = sorted(chain.from_iterable(elements for _, elements in pages), key=lambda one: one.element)
     stop = min((stop for stop, _ in pages if stop), default=b"")
     if stop:
         found = [one for one in found if one.element <= stop]

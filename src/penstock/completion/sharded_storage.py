@@ -125,9 +125,9 @@ class ShardedStorage(DirectoryStorage):
             for first, *_ in former:
                 shards[self._shard_of(first)][first] = id
         for shard, ids in shards.items():
-            for element, kept, data in (yield from checked(shard.look_up(ids))):
-                if kept or data:
-                    changes[ids[element]] = weight_change(kept or None), payload_change(data)
+            for one in (yield from checked(shard.look_up(ids))):
+                if one.weight or one.payload:
+                    changes[ids[one.element]] = weight_change(one.weight or None), payload_change(one.payload)
         for _, id, weight, payload in names:
             kept_weight, kept_payload = changes.get(id, ("", b""))
             change = (weight_change(weight) or kept_weight, payload_change(payload) or kept_payload)

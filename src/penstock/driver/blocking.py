@@ -187,6 +187,8 @@ class _Unfinished:
         self._operation = None
 
     def __del__(self) -> None:
+        if self._operation is None:
+            return
         try:
             self.clean_up()
         finally:
@@ -216,15 +218,30 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
             raise stop.error  # noqa: B904 - what the signal handler raised, as if nothing had been between
 
     def _run(self, work: RoundTrip[R] | Operation[R]) -> R:
-        if not isinstance(work, RoundTrip):
-            unfinished = _Unfinished(self, work)
-            try:
-                return run_to_completion(self.drive(work))
-            finally:
-                unfinished.clean_up()
-        return run_to_completion(self.call(work, self.settings.give_up_after))
+        if isinstance(work, RoundTrip):
+            return self._call(work)
+        unfinished = _Unfinished(self, work)
+        try:
+            return self._run_operation(work)
+        finally:
+            unfinished.clean_up()
 
-    async def call(self, round_trip: RoundTrip[R], give_up_after: float) -> R:
+    def _run_operation(self, operation: Operation[R]) -> R:
+        """Run an operation. Most consist of script calls only, and need none of the coroutines of `drive`."""
+        try:
+            effect = next(operation)
+            while isinstance(effect, RoundTrip):
+                try:
+                    answer = self._call(effect)
+                except Exception as error:
+                    return run_to_completion(self.drive(operation, error))
+                effect = operation.send(answer)
+        except StopIteration as done:
+            result: R = done.value
+            return result
+        return run_to_completion(self.drive(operation, effect=effect))
+
+    def _call(self, round_trip: RoundTrip[R], give_up_after: float | None = None) -> R:
         first = self.first_attempt(round_trip)
         if first is not None and (connection := self._take_idle(first.node)) is not None:
             try:
@@ -233,7 +250,12 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
                 reply = error
             if first.answered(round_trip, reply):
                 return self.succeeded(round_trip, first, reply)
-        return await self.send(round_trip, give_up_after, first)
+        if give_up_after is None:
+            give_up_after = self.settings.give_up_after
+        return run_to_completion(self.send(round_trip, give_up_after, first))
+
+    async def call(self, round_trip: RoundTrip[R], give_up_after: float) -> R:
+        return self._call(round_trip, give_up_after)
 
     def close(self) -> None:
         """Stop the subscribers and close the idle connections. The next use opens new ones."""

@@ -353,6 +353,8 @@ def _check_files(options: Mapping[str, Any]) -> None:
 # copies a large argument several times.
 _LARGE = 65_536
 
+_TEXTS = {str, bytes}
+
 
 def packer() -> Callable[[Command], list[bytes]]:
     """A function that turns a command into bytes, in pieces. It is in C if libvalkey or hiredis is installed."""
@@ -366,8 +368,11 @@ def packer() -> Callable[[Command], list[bytes]]:
 
 
 def _pack_checked(pack: Callable[[Command], bytes], command: Command) -> list[bytes]:
+    last = command[-1]
     try:
-        return _pack(command) if _is_large(command[-1]) else [pack(_without_numbers(command))]
+        if type(last) is bytes and len(last) > _LARGE:
+            return _pack(command)
+        return [pack(command if _TEXTS.issuperset(map(type, command)) else _without_numbers(command))]
     except UnicodeEncodeError as error:
         raise ConfigurationError(
             f"{error.object[:80]!r}: a name or an id has half of a surrogate pair at position {error.start}, which "
@@ -389,17 +394,13 @@ def _without_numbers(command: Command) -> Command:
     )
 
 
-def _is_large(argument: str | bytes | int | float) -> bool:
-    return type(argument) is bytes and len(argument) > _LARGE
-
-
 def _pack(command: Command) -> list[bytes]:
     """Turn a command into bytes. Its large arguments are pieces of their own, which are not copied."""
     pieces, small = list[bytes](), [b"*%d" % len(command)]
     for argument in command:
         text = argument if isinstance(argument, bytes) else str(argument).encode()
         small.append(b"\r\n$%d\r\n" % len(text))
-        if _is_large(text):
+        if len(text) > _LARGE:
             pieces += (b"".join(small), text)
             small.clear()
         else:

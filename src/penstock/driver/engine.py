@@ -292,14 +292,18 @@ class Engine(Face, Generic[C, L]):
 
     # --- operations ---
 
-    async def drive(self, operation: Operation[R], stop: BaseException | None = None) -> R:
+    async def drive(
+        self, operation: Operation[R], stop: BaseException | None = None, *, effect: Effect | None = None
+    ) -> R:
         """Run an operation: perform what it yields, send it the results, and raise errors inside it.
 
-        `stop`: raise this at the effect at which the operation is suspended, so that it cleans up."""
+        stop    raise this at the effect at which the operation is suspended, so that it cleans up
+        effect  the effect at which the operation is suspended, which is performed first
+        """
         opened: list[Listener | Unanswered] = []
         give_up_after = self.settings.give_up_after if stop is None else _CLEANUP_GIVE_UP_AFTER
         try:
-            return await self._drive(operation, opened, give_up_after, stop)
+            return await self._drive(operation, opened, give_up_after, stop, effect)
         finally:
             for one in opened:
                 one.close()
@@ -310,9 +314,11 @@ class Engine(Face, Generic[C, L]):
         opened: list[Listener | Unanswered],
         give_up_after: float,
         thrown: BaseException | None = None,
+        effect: Effect | None = None,
     ) -> R:
         try:
-            effect = next(operation) if thrown is None else operation.throw(thrown)
+            if effect is None:
+                effect = next(operation) if thrown is None else operation.throw(thrown)
             while True:
                 try:
                     answer = await self._perform(effect, opened, give_up_after)

@@ -47,7 +47,7 @@ class FirstAttempt(msgspec.Struct):
             return None
         args, key = numbered_arguments(round_trip, pool)
         script = round_trip.shortcut or round_trip.script
-        return cls(node, ("EVALSHA", script.sha, len(keys), *keys, *args), key)
+        return cls(node, ("EVALSHA", script.sha, str(len(keys)), *keys, *args), key)
 
     def failed(self, error: Exception) -> None:
         if error_code(error) != NOSCRIPT:

@@ -70,13 +70,15 @@ class BlockingConnection:
 
     def send(self, commands: tuple[Command, ...]) -> list[Any]:
         self.start(commands)
-        return self.replies(len(commands))
+        return [self._reply() for _ in commands]
 
     def start(self, commands: tuple[Command, ...]) -> None:
         """Send commands, and do not wait for the replies."""
         if self._closed:
             raise ConnectionError("the connection was closed")
-        packed = [piece for command in commands for piece in self._pack(command)]
+        packed = self._pack(commands[0])
+        for command in commands[1:]:
+            packed += self._pack(command)
         try:
             self._write(packed)
         except Exception as error:
