@@ -387,6 +387,36 @@ async def test_a_reader_without_the_key_sees_the_id_of_the_key(make_app: MakeApp
     assert [one.reason for one in page.jobs] == ["(sealed with key k2)"]
 
 
+async def test_sealed_arguments_are_never_replaced_by_others_that_are_not(make_app: MakeApp, do: Do, nodes: list[Any]):
+    producer = make_app(seal=TestSeal("k1"))
+    other = make_app(prefix=producer.settings.prefix)
+    tasks, plain = define(producer), define(other)
+
+    async def fails(text: str) -> None:
+        raise ValueError(text)
+
+    dies, plain_dies = (app.task(queue="q", retry=Retry(0))(fails) for app in (producer, other))
+    await do(producer.queue("q").keep, arguments=True)
+    dead, ended = await dies.enqueue.aio(MARKER), await tasks.echo.enqueue.aio(MARKER)
+    await run_burst(producer)
+    waits = await tasks.echo.using(delay=60).enqueue.aio(MARKER)
+    in_clear, sealed = "a text that nobody may read", "sealed again"
+    queue = other.queue("q")
+    for change in (
+        lambda: do(queue.job(waits.key).edit, call=plain.echo.call(in_clear)),
+        lambda: do(queue.dead.requeue, dead.id, call=plain_dies.call(in_clear)),
+        lambda: do(queue.run_again, ended.id, plain.echo.call(in_clear)),
+    ):
+        with pytest.raises(SealError, match=r"the arguments of job q:\S+ are sealed, and this program has no codec"):
+            await change()
+    assert [await do(job.status) for job in (waits, dead)] == [Status.DELAYED, Status.DEAD]
+    assert [key for node in nodes for key in stored(node, in_clear)] == []
+    queue = producer.queue("q")
+    assert await do(queue.job(waits.key).edit, call=tasks.echo.call(sealed))
+    assert await do(queue.dead.requeue, dead.id, call=dies.call(sealed)) == 1
+    assert (await do(queue.run_again, ended.id, tasks.echo.call(sealed))).id != ended.id
+
+
 async def test_a_program_that_claims_gets_an_error_and_can_release_the_job(make_app: MakeApp, do: Do):
     producer = make_app(seal=TestSeal("k1"))
     other = make_app(prefix=producer.settings.prefix)

@@ -9,7 +9,8 @@
 -- to no task). `tags` is the section that replaces its tags; empty: it keeps them. `key`: the id of the key with which
 -- `payload` is sealed; empty: it is not. Returns `edited`, or why nothing
 -- changed: `fixed` (the arguments of this job cannot change), `waits` (a job that waits for others has no due time),
--- `task` (it belongs to another task), `running`, `dead`, `done` or `none`.
+-- `task` (it belongs to another task), `sealed` (its arguments are sealed, and the new ones are not), `running`, `dead`,
+-- `done` or `none`.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, id: str, due: int, due_is_date: int, priority: int, replace: int
 --- args: task: str, tags: str, key: str, payload: str
@@ -30,6 +31,7 @@ function script.edit(base, meta, caller, number, given, id, due, due_is_date, pr
   if replace == 1 and not record.is_plain(body) then return "fixed" end -- its keys follow from its arguments
   if was == state.WAITING and due >= 0 then return "waits" end
   if replace == 1 and record.task(body) ~= task then return "task" end
+  if replace == 1 and key == "" and record.has(record.powers(body), power.SEALED) then return "sealed" end
 
   local head = record.head(body)
   if replace == 0 then
@@ -54,7 +56,8 @@ end
 -- Gives a dead letter the arguments of another call of its task, with the unique key and the limits that follow from
 -- them, and makes it ready again. The arguments until then become an attempt. `drafted`: the call. Returns `requeued`;
 -- or why nothing changed: `task` (it is of another task), `fixed` (it has results of other jobs among its arguments),
--- `alive` (it is in the queue and not dead), `done`, `none`, or { id of the job that holds the new key }.
+-- `sealed` (its arguments are sealed, and the new ones are not), `alive` (it is in the queue and not dead), `done`,
+-- `none`, or { id of the job that holds the new key }.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, id: str, drafted: str
 --- frame: once
@@ -64,6 +67,7 @@ function script.requeue_edited(base, meta, caller, number, given, id, drafted)
   if record.state(body) ~= state.DEAD then return "alive" end
   if record.has(record.powers(body), power.AFTER_OTHERS) then return "fixed" end
   if record.task(body) ~= record.task(drafted) then return "task" end
+  if editing.loses_seal(body, drafted) then return "sealed" end
   local old, attempts, changed = record.payload(body), record.attempts(body), record.edited(body, drafted)
   if record.has(record.flags(changed), flag.LIMITED) then
     limits.open(s)
@@ -73,6 +77,12 @@ function script.requeue_edited(base, meta, caller, number, given, id, drafted)
   if holder then return { holder } end
   failures.add(id, 0, "", outcome.EDITED, attempts, 0, s.now, string.sub(old, 1, failure.ARGUMENTS))
   return "requeued"
+end
+
+-- Whether only the older of two records is sealed.
+--- (body: str, drafted: str) -> bool
+function editing.loses_seal(body, drafted)
+  return record.has(record.powers(body), power.SEALED) and not record.has(record.powers(drafted), power.SEALED)
 end
 
 -- Takes a waiting job out of its list, and puts it into one again as `changed`. `due`: -1 keeps its due time.

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from penstock.core.idempotency import UNNUMBERED
 from penstock.core.operations import Operation, RoundTrip
-from penstock.errors import BadCall, UniqueKeyHeld
+from penstock.errors import BadCall, SealError, UniqueKeyHeld
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.constants import TAGS
 from penstock.jobs.options import Options
@@ -51,6 +51,8 @@ def requeue_edited(bindings: QueueBindings, key: str, call: EncodedCall) -> Oper
         )
     if answer == "task":
         raise other_task(job, call)
+    if answer == "sealed":
+        raise without_seal(job)
     return bool(answer == "requeued")
 
 
@@ -97,6 +99,8 @@ def edit_job(
     if word == "task":
         assert call is not None
         raise other_task(f"{bindings.keys.queue}:{key}", call)
+    if word == "sealed":
+        raise without_seal(f"{bindings.keys.queue}:{key}")
     return bool(word == "edited")
 
 
@@ -104,6 +108,14 @@ def check_call(verb: str, call: Any) -> None:
     """Raise BadCall for what is no call."""
     if not isinstance(getattr(call, "payload", None), bytes):
         raise BadCall(f"{verb}(call={call!r}): give a call, as in task.call(…)")
+
+
+def without_seal(job: str) -> SealError:
+    """The error for arguments that would take the place of sealed ones without being sealed."""
+    return SealError(
+        f"the arguments of job {job} are sealed, and this program has no codec to seal other ones: give it that of the "
+        "app with seal= or PENSTOCK_SEAL, or start it with --app"
+    )
 
 
 def other_task(job: str, call: EncodedCall) -> BadCall:

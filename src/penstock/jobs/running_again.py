@@ -20,7 +20,7 @@ from penstock.jobs.constants import (
     UNIQUE_KEY,
     WAITING,
 )
-from penstock.jobs.editing import EncodedCall, check_call, other_task
+from penstock.jobs.editing import EncodedCall, check_call, other_task, without_seal
 from penstock.jobs.finished import OUTCOMES, FinishedJob
 from penstock.jobs.finished_list import locate_row
 from penstock.jobs.record import Record, StoredJob, draft, pack_sections
@@ -45,6 +45,10 @@ def find_ended(shards: ShardMap, job_id: str, call: EncodedCall | None) -> Opera
     if call is not None:
         if call.task.name != row.task:
             raise other_task(row.id, call)
+        if shard.settings.seal is None:
+            before: Record | None = yield read_kept_record(shard, row, block)
+            if before is not None and before.sealed_by is not None:
+                raise without_seal(row.id)
         return row, None
     kept: Record | None = yield read_kept_record(shard, row, block)
     if kept is None:

@@ -18,6 +18,7 @@ from penstock.jobs.finished import ENDED
 from penstock.jobs.flow_tree import FlowNode
 from penstock.jobs.history import Interval
 from penstock.ops.inspect import Inspector
+from penstock.sealing import Sealed
 from penstock.web.answers import MOST_SHOWN, Json, Mask, arguments_text, body_text, fields, reporting_errors, said
 from penstock.web.bulk import read_filter
 from penstock.web.output import FOLLOWED, output_of
@@ -51,6 +52,11 @@ def read_offset(request: Request) -> int:
     if not text.isdecimal():
         raise ValueError(f"offset={text}: a number from 0")
     return int(text)
+
+
+def _is_sealed(body: Any) -> bool:
+    """Whether this program cannot open a value, or the arguments of a call."""
+    return isinstance(body[1] if isinstance(body, list) and len(body) == 2 else body, Sealed)
 
 
 class Questions:
@@ -192,7 +198,7 @@ class Questions:
             steps=[fields(one, step=self._said(one.step), does=self._said(one.does)) for one in steps],
             flow=await self._flow(info.id),
             why=await self._why(info.id),
-            may_edit=self._mask is None and body is not None and len(body) <= MOST_SHOWN,
+            may_edit=self._mask is None and body is not None and len(body) <= MOST_SHOWN and not _is_sealed(info.body),
         )
         return Json(shown)
 
