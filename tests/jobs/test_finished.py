@@ -243,6 +243,30 @@ async def test_the_inspector_shows_a_job_after_it_has_ended(app: Penstock, do: D
     assert (await do(inspector.jobs.show, job.key)).id == job.id
 
 
+@pytest.mark.parametrize("merged", [100, 2])
+async def test_ended_jobs_of_all_queues_come_with_the_latest_first(
+    app: Penstock, do: Do, clock: Time, monkeypatch: pytest.MonkeyPatch, merged: int
+):
+    monkeypatch.setattr("penstock.ops.jobs.MERGED", merged)
+    queues = [app.queue("a"), app.queue("a2"), app.queue("b", shards=2), app.queue("c")]
+    for n in range(12):
+        queue = queues[n % 4]
+        await do(queue.put, n, tags=[f"{n}"], tenant=f"t{n}")
+        (item,) = await do(queue.claim, lease=1000)
+        clock.advance(1)
+        await do(item.complete)
+    find, found, cursor = Inspector(app).jobs.find, [], None
+    while cursor is not None or not found:
+        page = await do(find, state="ended", limit=5, cursor=cursor)
+        found, cursor = found + [int(row.tags[0]) for row in page.jobs], page.cursor
+        if len(found) == 5:  # a queue that comes between two pages disturbs nothing
+            await do(app.queue("a1").put, 0)
+    if merged == 100:
+        assert found == [*reversed(range(12))]
+    else:
+        assert set(found) == {*range(12)}  # one that the new queue has moved to the next part comes twice
+
+
 async def test_rows_of_shards_are_merged_by_time(app: Penstock, do: Do, clock: Time):
     queue = app.queue("q", shards=3)
     for n in range(12):

@@ -20,6 +20,9 @@ EXAMINED: Final = 5000
 _BLOCKS: Final = 32
 """Blocks that one round trip reads: some two thousand rows."""
 
+_FIRST_BLOCKS: Final = 2
+"""Blocks that the first read for a page takes of each list. Each further one takes twice as many, up to `_BLOCKS`."""
+
 _FAILED: Final = "failed"
 
 
@@ -85,12 +88,14 @@ class _Source:
     left: int | None = None
     is_done: bool = False
     passed: int = 0
+    blocks: int = _FIRST_BLOCKS
     rows: deque[tuple[int, int, FinishedJob]] = field(default_factory=deque)
 
     def read(self, since: float | None, tag: str | None = None) -> Operation[float]:
         """Read some blocks. Returns the server's time."""
         before = self.block + 1 if self.left is not None else self.block
-        found: BlockSlice = yield read_blocks(self.shard.bindings, self.list, before, _BLOCKS)
+        found: BlockSlice = yield read_blocks(self.shard.bindings, self.list, before, self.blocks)
+        self.blocks = min(_BLOCKS, 2 * self.blocks)
         earliest = None if since is None else found.now - since
         self.is_done = found.is_last
         for number, segments in found.blocks:
@@ -118,7 +123,7 @@ class _Source:
 def finished_page(
     shards: Sequence[Shard], wanted: FinishedFilter, limit: int, cursor: str | None
 ) -> Operation[FinishedPage]:
-    """One round trip for each list and shard, and for each 2000 rows."""
+    """Some round trips for each list and shard, and one for each 2000 rows."""
     sources = [_Source(shard, rows) for shard in shards for rows in wanted.lists]
     examined = before = 0
     if cursor is not None:
@@ -157,7 +162,7 @@ def find_row(shard: Shard, key: str) -> Operation[FinishedJob | None]:
 def locate_row(shard: Shard, key: str) -> Operation[tuple[FinishedJob, int] | None]:
     """As `find_row`, with the number of the block in which the row is."""
     wanted = f"{shard.name}:{key}"
-    sources = [_Source(shard, rows) for rows in FinishedFilter().lists]
+    sources = [_Source(shard, rows, blocks=_BLOCKS) for rows in FinishedFilter().lists]
     found: list[tuple[FinishedJob, int]] = []
     for source in sources:
         while not source.is_done:

@@ -48,10 +48,14 @@ SEARCHED_AT_ONCE = 20_000
 """How many jobs a search examines before it returns what it has found: twenty round trips."""
 
 
+MERGED = 100
+"""Shards whose ended jobs a search merges by time. An app with more of them has them listed in parts of so many."""
+
+
 class _SearchPosition(msgspec.Struct, array_like=True, frozen=True):
     """Where a search continues.
 
-    queue, cursor  after the page of this queue with this cursor; None: at the beginning of the queue
+    queue, cursor  after the page of the part that begins with this queue, with this cursor; None: at its beginning
     examined       how many jobs the search has examined before
     of             about how many there were to examine in the queues before this one
     """
@@ -152,12 +156,13 @@ class JobQuestioner(Questioner):
         most: int = SEARCHED_AT_ONCE,
         **wanted: Unpack[Wanted],
     ) -> Operation[JobPage]:
-        """Search one queue, or all of them by name, until about `limit` jobs are found or `most` were examined.
+        """Search one queue, or all of them, until about `limit` jobs are found or `most` were examined.
 
+        Jobs that have ended come from all queues together, the latest first; others come from one queue after another.
         `cursor` continues an earlier search for the same. `examined` and `of` then count all these searches together.
 
         One round trip for each 1000 jobs that are examined. Without a queue, also one for each 1000 keys of the server,
-        and one for each queue that is left and for each of its shards. Raises PenstockError for a queue that was never
+        and one for each queue that is left and for each of its shards; two of each for jobs that have ended. Raises PenstockError for a queue that was never
         used.
         """
         begun = _SearchPosition() if cursor is None else read_cursor(cursor, _SearchPosition)
@@ -169,23 +174,23 @@ class JobQuestioner(Questioner):
             names = [shard.name for shard in (yield from self._open(queue)).shards.current.known]
         found: list[JobSummary] = []
         chosen = job_filter(**wanted)
-        groups: dict[str, list[str]] = {}  # the shards of a queue are merged if their jobs have ended
-        for name in sorted(names):
-            groups.setdefault(name if chosen.ended is None else whole_name(name), []).append(name)
-        names = [name for name in groups if name >= begun.queue]
+        left = sorted(one for one in map(_place, names) if one >= _place(begun.queue))
+        parts = _parts([name for _, name in left], 1 if chosen.ended is None else MERGED)
         at, examined, of = begun.cursor, begun.examined, begun.of
-        for position, name in enumerate(names):
+        for position, part in enumerate(parts):
             while True:
-                jobs = Jobs([self._shard(one) for one in groups[name]], chosen)
+                # If a queue has come meanwhile, the cursor may name one that is in the next part now.
+                within = part if at is None or chosen.ended is None else [name for one in parts for name in one]
+                jobs = Jobs([self._shard(one) for one in within], chosen)
                 page: JobPage = yield from jobs.page_operation(max(1, limit - len(found)), at)
                 found, at, examined = found + page.jobs, page.cursor, examined + page.examined
-                later = names[position + 1 :]
+                later = parts[position + 1 :]
                 if (at is not None or later) and (len(found) >= limit or examined - begun.examined >= most):
-                    following = _SearchPosition(name, at, examined, of)
+                    following = _SearchPosition(part[0], at, examined, of)
                     if not at:
-                        following = _SearchPosition(later[0], None, examined, of + page.of)
-                    left = yield from self._count_jobs(later, wanted.get("state"))
-                    return JobPage(found, cursor_text(following), examined, max(examined, of + page.of + left))
+                        following = _SearchPosition(later[0][0], None, examined, of + page.of)
+                    rest = yield from self._count_jobs([one for part in later for one in part], wanted.get("state"))
+                    return JobPage(found, cursor_text(following), examined, max(examined, of + page.of + rest))
                 if at is None:
                     of += page.of
                     break
@@ -365,6 +370,23 @@ class JobQuestioner(Questioner):
             status = yield from job.status.within()
             outcomes.append(ActionOutcome(job.id, (yield act(job)), status))
         return outcomes
+
+
+def _place(name: str) -> tuple[str, str]:
+    """What shards are sorted by: those of a queue are side by side."""
+    return whole_name(name), name
+
+
+def _parts(names: list[str], most: int) -> list[list[str]]:
+    """These names of shards in parts of up to `most`. The shards of a queue stay together if their jobs are merged."""
+    parts: list[list[str]] = []
+    for name in names:
+        is_next = bool(parts) and most > 1 and whole_name(parts[-1][-1]) == whole_name(name)
+        if parts and (is_next or len(parts[-1]) < most):
+            parts[-1].append(name)
+        else:
+            parts.append([name])
+    return parts
 
 
 def _is_edited(word: str) -> bool:
