@@ -255,7 +255,8 @@ async def test_ended_jobs_of_all_queues_come_with_the_latest_first(
         (item,) = await do(queue.claim, lease=1000)
         clock.advance(1)
         await do(item.complete)
-    find, found, cursor = Inspector(app).jobs.find, [], None
+    find, cursor = Inspector(app).jobs.find, None
+    found: list[int] = []
     while cursor is not None or not found:
         page = await do(find, state="ended", limit=5, cursor=cursor)
         found, cursor = found + [int(row.tags[0]) for row in page.jobs], page.cursor

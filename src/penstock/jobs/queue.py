@@ -122,8 +122,8 @@ class Queue(QueueSettings, QueueLimits):
 
         Raises CannotRunAgain for a job that has not ended, and for one without kept arguments; JobNotFound for one
         without a row; BadCall for the call of another task; SealError if the kept arguments are sealed and this program
-        has no codec for those of `call`; and what `put` raises. Then nothing was enqueued. Five round trips, and one more
-        for each 2000 rows of ended jobs after the first ones.
+        has no codec for those of `call`; and what `put` raises. Then nothing was enqueued. Five round trips, and one
+        more for each 2000 rows of ended jobs after the first ones.
         """
         from penstock.jobs.running_again import draft_again, find_ended
 

@@ -162,8 +162,8 @@ class JobQuestioner(Questioner):
         `cursor` continues an earlier search for the same. `examined` and `of` then count all these searches together.
 
         One round trip for each 1000 jobs that are examined. Without a queue, also one for each 1000 keys of the server,
-        and one for each queue that is left and for each of its shards; two of each for jobs that have ended. Raises PenstockError for a queue that was never
-        used.
+        and one for each queue that is left and for each of its shards; two of each for jobs that have ended. Raises
+        PenstockError for a queue that was never used.
         """
         begun = _SearchPosition() if cursor is None else read_cursor(cursor, _SearchPosition)
         if begun is None:
