@@ -193,6 +193,39 @@ def sentences(path: str) -> Iterator[str]:
                 yield text
 
 
+REFUSING = (
+    *("web/actions.py", "web/bulk.py", "web/questions.py", "ops/jobs.py", "ops/schedules.py", "ops/workers.py"),
+    *("jobs/running_again.py", "jobs/editing.py", "jobs/queue_limits.py", "jobs/durable_bindings.py"),
+    *("jobs/registry.py", "jobs/job_list.py", "jobs/dead_groups.py"),
+)
+"""The modules whose errors the actions of a page report."""
+
+
+def refusals(path: str) -> Iterator[str]:
+    """The texts with which a module raises errors, with example values where it inserts some."""
+    for node in ast.walk(ast.parse((SOURCE / path).read_text("utf-8"))):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+            text = example(node.exc.args[0])
+            if text.count(" ") >= 2:
+                yield text
+
+
+def test_refused_actions_are_explained_in_chinese(page: Any):
+    page.get_by_role("combobox", name="Language").select_option("zh")
+    page.get_by_role("heading", name="概览").wait_for()
+    spoken = "async (texts) => { const { say } = await import('./static/text.js'); return texts.map(say); }"
+    found = [text for module in REFUSING for text in refusals(module)]
+    assert len(found) > 40
+    plain = [
+        text for text, own in zip(found, page.evaluate(spoken, found), strict=True) if not re.search("[一-鿿]", own)
+    ]
+    assert not plain, "\n".join(plain)
+    queues = page.evaluate(spoken, ["no queue 'mial' with prefix 'penstock' on this server; there is mail"])
+    assert queues == ["此服务器上没有队列 'mial'(前缀 'penstock');现有:mail"]
+    go(page, "job/mail:nobody")
+    sync_api.expect(page.get_by_role("alert")).to_contain_text("没有任务")
+
+
 def example(node: ast.expr) -> str:
     """A text as the program could print it."""
     match node:

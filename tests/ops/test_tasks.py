@@ -39,6 +39,8 @@ async def test_a_task_has_its_jobs_counted_and_timed(do, app, inspector):
     mail, bills = report.tasks
     assert (mail.task, mail.queue, mail.completed, mail.failed, mail.other) == ("send", "mail", 3, 0, 0)
     assert 0.045 <= mail.duration.p50 <= mail.duration.p95 <= mail.duration.p99
+    assert (sum(mail.histogram), sum(bills.histogram)) == (3, 1)
+    assert sum(mail.histogram[: report.edges.index(0.03) + 1]) == 0
     assert 0 <= mail.waiting.p50 <= report.now - mail.since + 60
     assert (bills.task, bills.completed, bills.failed, bills.other, bills.retries) == ("charge", 0, 1, 1, 0)
     assert report.examined == 5

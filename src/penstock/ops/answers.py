@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -278,6 +279,18 @@ class Percentiles:
         return cls(*(ordered[min(len(ordered) - 1, int(part * len(ordered)))] for part in (0.5, 0.95, 0.99)))
 
 
+DURATION_EDGES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+"""Seconds, each about three times the one before."""
+
+
+def histogram_of(seconds: Iterable[float]) -> list[int]:
+    """How many of these durations are in each part of `DURATION_EDGES`."""
+    counts = [0] * (len(DURATION_EDGES) + 1)
+    for one in seconds:
+        counts[bisect_right(DURATION_EDGES, one)] += 1
+    return counts
+
+
 @dataclass(frozen=True, slots=True)
 class TaskStats:
     """The jobs of one task of one queue that have ended lately.
@@ -291,6 +304,8 @@ class TaskStats:
     waiting    seconds from when such a job was ready, or due, until its last run began
     since      when the earliest of these jobs ended; seconds since 1970 by the server's clock
     last       when the latest ended
+    histogram  how many of these durations are below each of `DURATION_EDGES` and not below the edge before it; at the
+               end, the longer ones
     """
 
     task: str
@@ -303,6 +318,7 @@ class TaskStats:
     waiting: Percentiles
     since: float
     last: float
+    histogram: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,8 +327,10 @@ class TaskReport:
 
     examined  the number of ended jobs that were read for it
     now       seconds since 1970 by the server's clock
+    edges     seconds: those of each `histogram`
     """
 
     tasks: list[TaskStats]
     examined: int
     now: float
+    edges: Sequence[float] = DURATION_EDGES

@@ -15,7 +15,7 @@ from penstock.jobs.constants import BLOCKS
 from penstock.jobs.finished import BlockSlice, FinishedJob, RowList, read_block, read_blocks
 from penstock.jobs.shard import Shard
 from penstock.jobs.shard_table import whole_name
-from penstock.ops.answers import Percentiles, TaskReport, TaskStats
+from penstock.ops.answers import Percentiles, TaskReport, TaskStats, histogram_of
 from penstock.ops.probe import queue_names
 from penstock.ops.questioner import Questioner
 
@@ -62,6 +62,7 @@ class _Tally:
             Percentiles.of(self.waits),
             self.since,
             self.last,
+            histogram_of(self.durations),
         )
 
 

@@ -150,14 +150,15 @@ export function Fact({ name, value, more, state }) {
 
 /**
  * A table. `columns`: [heading, cell(row), class, the heading in words if it is no text]. `by`: what tells a row from others, so that an opened part of a row
- * stays with it when rows come and go. On a phone each row is a card, whose cells have their headings beside them.
+ * stays with it when rows come and go. On a phone each row is a card, whose cells have their headings beside them: what is in a
+ * cell stays together there.
  */
 export function Table({ columns, rows, none, label, by = (row) => row.id ?? row.name }) {
   if (!rows?.length) return html`<div class="none">${none}</div>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table>
     <thead><tr>${columns.map(([heading, , kind]) => html`<th scope="col" class=${kind}>${heading}</th>`)}</tr></thead>
     <tbody>${rows.map((row) => html`<tr key=${by(row)}>${columns.map(([heading, cell, kind, words]) => html`
-      <td class=${kind} data-heading=${words ?? (typeof heading === "string" ? heading : undefined)}>${cell(row)}</td>`)}</tr>`)}</tbody>
+      <td class=${kind} data-heading=${words ?? (typeof heading === "string" ? heading : undefined)}><div class="cell">${cell(row)}</div></td>`)}</tr>`)}</tbody>
   </table></div>`;
 }
 

@@ -8,19 +8,23 @@ export function Dead({ name, live, filter, mayAct }) {
   const queues = (live.queues || []).filter((queue) => queue.dead > 0);
   if (!name) {
     return html`<h1>${t("page.dead")}</h1><div class="card">
-      <${Table} label=${t("queues")} rows=${queues} none=${t("none.dead")} columns=${[[t("queue"), (queue) => link("dead", queue.name)], [t("dead"), (queue) => number(queue.dead), "n"]]} /></div>`;
+      <${Table} label=${t("queues")} rows=${queues} none=${t("none.dead")} columns=${[[t("queue"), (queue) => link("dead", queue.name)], [t("dead"), (queue) => number(queue.dead), "n"]]} /></div>
+      ${queues.slice(0, MOST_GROUPED).map((queue) => html`<${DeadGroups} key=${queue.name} name=${queue.name} least=${1} mayAct=${mayAct} then=${() => {}} />`)}`;
   }
   return html`<${DeadOf} key=${name + filter} name=${name} offset=${Number(filter.get("offset") || 0)} mayAct=${mayAct} />`;
 }
 
-/** The dead letters of a queue by task and error. One group alone says no more than the list. */
-function DeadGroups({ name, mayAct, then }) {
-  const [found] = useAnswer(`dead-groups/${encodeURIComponent(name)}`);
-  if (!found || found.groups.length < 2) return null;
+/** Queues whose dead letters are grouped beside each other: each of them costs a question. */
+const MOST_GROUPED = 10;
+
+/** The dead letters of a queue by task and error. `least`: beside the list, one group alone would say no more than that. */
+function DeadGroups({ name, mayAct, then, least = 2 }) {
+  const [found] = useAnswer(`dead-groups/${encodeURIComponent(name)}`, 10000);
+  if (!found || found.groups.length < least) return null;
   const columns = [
     [t("task"), (group) => jobsLink(name, { state: "dead", task: group.task })],
     [t("error"), (group) => html`<div>${group.error || "?"}</div>${link("job", group.example, t("example"))}`],
-    [t("jobs-so-far"), (group) => number(group.count), "n"],
+    [t("dead"), (group) => number(group.count), "n"],
     [t("died"), (group) => html`<span title=${time(group.last)}>${age(Math.max(0, found.now - group.last))}</span>`, "n"],
   ];
   if (mayAct) {
@@ -28,7 +32,7 @@ function DeadGroups({ name, mayAct, then }) {
       <button onClick=${() => later({ action: "requeue_group", queue: name, names: [key] }, t("requeue.soon", { n: number(count) }), { then })}>${t("requeue")}</button>
       <${Careful} label=${t("remove")} question=${t("remove.all", { n: number(count), queue: name })} order=${{ action: "remove_group", queue: name, names: [key] }} then=${then} /></div>`, "n"]);
   }
-  return html`<div class="card"><h2>${t("dead-groups")}</h2><${Table} label=${t("dead-groups")} columns=${columns} rows=${found.groups} />
+  return html`<div class="card"><h2>${least < 2 && html`${link("dead", name)} · `}${t("dead-groups")}</h2><${Table} label=${t("dead-groups")} columns=${columns} rows=${found.groups} />
     ${found.examined < found.of && html`<p class="quiet">${t("examined", { n: number(found.examined), of: number(found.of) })}</p>`}</div>`;
 }
 

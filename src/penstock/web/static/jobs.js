@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./ui.js";
 import { Ask, Loading, Problem, Table, Tag, act, ask, jobsLink, later, link, queueOf, send, shortId, teach, useAnswer, workerLink } from "./components.js";
-import { age, number, t, time } from "./text.js";
+import { age, number, say, t, time } from "./text.js";
 
 export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", sleeping: "", ready: "", parked: "", waiting: "", blocked: "warn", unknown: "", running: "good", completed: "good", dropped: "" };
 export const NEVER = 1e11; // seconds since 1970 beyond which nothing is due: it waits for a signal without a time-out
@@ -119,7 +119,7 @@ function Bulk({ action, queue, filter, dangerous, target, then }) {
   return html`<button class=${dangerous ? "danger" : ""} onClick=${open}>${name}</button>
     <dialog ref=${dialog} aria-labelledby=${title} onClose=${stop}>
       <h2 id=${title}>${name}</h2>
-      <p role="status">${!run ? t("loading") : run.error || t(run.what === "soon" ? "bulk.soon" : acting ? "bulk.acted" : counted ? `bulk.ask.${action}` : "bulk.counting", { done: number(run.done), found: number(run.found), examined: number(run.examined), of: number(run.of), queue, to })}</p>
+      <p role="status">${!run ? t("loading") : say(run.error) || t(run.what === "soon" ? "bulk.soon" : acting ? "bulk.acted" : counted ? `bulk.ask.${action}` : "bulk.counting", { done: number(run.done), found: number(run.found), examined: number(run.examined), of: number(run.of), queue, to })}</p>
       ${run?.of > 0 && !run.ended && html`<div class="bar"><i style=${{ width: `${Math.min(100, (100 * run.examined) / run.of)}%` }}></i></div>`}
       ${target && counted && html`<p><label>${t("move-to")} <input value=${to} onInput=${(event) => choose(event.target.value)} /></label></p>`}
       <div class="row"><button onClick=${() => dialog.current.close()}>${t(acting ? "close" : run?.what === "soon" ? "undo" : "keep")}</button>
@@ -149,6 +149,18 @@ const newest = ({ jobs, now }) => [...jobs].sort((one, other) => moment(other, n
 
 /** The jobs of its queue that have the same task or tenant. */
 const where = (row, name) => row[name] && jobsLink(queueOf(row.id), { [name]: row[name] });
+
+/** What workers run now, the longest first. */
+export function RunningJobs({ worker }) {
+  const [found] = useAnswer(`find?${new URLSearchParams({ state: "running", ...(worker ? { worker } : {}) })}`);
+  if (!found?.jobs.length) return null;
+  const rows = [...found.jobs].sort((one, other) => one.since - other.since);
+  return html`<div class="card"><h2>${t("running-now")} <span class="quiet">${number(rows.length)}</span></h2><${Table} label=${t("running-now")} rows=${rows} columns=${[
+    [t("job"), (row) => job(row.id)], [t("task"), (row) => where(row, "task")], [t("tenant"), (row) => where(row, "tenant")],
+    [t("for"), (row) => html`<span title=${time(row.since)}>${age(Math.max(0, found.now - row.since))}</span>`, "n"],
+    [t("attempts"), (row) => number(row.attempts), "n"], [t("worker"), (row) => workerLink(row.worker)]]} />
+    ${found.cursor && html`<p>${jobsLink("", { state: "running" }, t("show-all"))}</p>`}</div>`;
+}
 
 export function Jobs({ name, live, filter, mayAct }) {
   const wanted = chosen(filter);
@@ -181,7 +193,10 @@ export function Jobs({ name, live, filter, mayAct }) {
 
 // --- schedules ---
 
-const DAYS = [0, 1, 2, 3, 4, 5, 6];
+const DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
+
+/** The number of a day of the week, which a cron line has as a number or a name; -1 for several days. */
+const dayOf = (text) => (/^[0-7]$/.test(text) ? text % 7 : DAYS.indexOf(text.toLowerCase()));
 
 /** A schedule in plain words, for the common cron lines; else the line itself. */
 function inWords(row) {
@@ -193,7 +208,7 @@ function inWords(row) {
   if (hour === "*" && /^\d+$/.test(minute) && [day, month, weekday].every((one) => one === "*")) return t("hourly-at", { minute });
   if (at && [day, month, weekday].every((one) => one === "*")) return t("daily-at", { at });
   if (at && day === "*" && month === "*" && /^(mon-fri|1-5)$/i.test(weekday)) return t("workdays-at", { at });
-  if (at && day === "*" && month === "*" && DAYS.includes(Number(weekday))) return t("weekly-at", { at, day: t(`day.${weekday}`) });
+  if (at && day === "*" && month === "*" && dayOf(weekday) >= 0) return t("weekly-at", { at, day: t(`day.${dayOf(weekday)}`) });
   if (at && /^\d+$/.test(day) && month === "*" && weekday === "*") return t("monthly-at", { at, day });
   return row.cron;
 }

@@ -8,6 +8,18 @@ const SPANS = [["", "all-kept"], [900, "last-quarter"], [3600, "last-hour"], [86
 
 const jobs = (row, state, text) => html`<a href=${`#/jobs/${encodeURIComponent(row.queue)}?${new URLSearchParams({ state, ...(row.task ? { task: row.task } : {}) })}`}>${text}</a>`;
 
+/** How long the runs took, as bars: each stands for about three times the duration of the one before it. */
+function Histogram({ counts, edges }) {
+  const most = Math.max(...counts);
+  if (!most) return null;
+  const first = counts.findIndex((n) => n), last = counts.length - 1 - [...counts].reverse().findIndex((n) => n);
+  const span = (at) => (at === edges.length ? t("longer-than", { age: duration(edges.at(-1)) }) : t("up-to", { age: duration(edges[at]) }));
+  const label = counts.map((n, at) => (n ? `${span(at)}: ${number(n)}` : "")).filter(Boolean).join("; ");
+  return html`<svg class="histogram of-running" viewBox=${`0 0 ${8 * counts.length} 24`} role="img" aria-label=${label}>
+    <title>${label}</title><path class="ground" d=${`M0 23.5H${8 * counts.length}`} />
+    ${counts.map((n, at) => at >= first && at <= last && html`<rect x=${8 * at + 1} width="6" y=${n ? 23 - Math.max(2, (22 * n) / most) : 23} height=${n ? Math.max(2, (22 * n) / most) : 0}><title>${span(at)}: ${number(n)}</title></rect>`)}</svg>`;
+}
+
 const percentiles = (name, word) => ["p50", "p95", "p99"].map((one) => [
   html`${t(word)}<br />${t(one)}`, (row) => (row[name][one] === null ? "" : duration(row[name][one])), "n", `${t(word)} ${t(one)}`]);
 
@@ -21,6 +33,7 @@ export function Tasks() {
     [t("total.completed"), (row) => jobs(row, "completed", number(row.completed)), "n"],
     [t("total.failed"), (row) => (row.failed ? html`<${Tag} state="bad">${jobs(row, "failed", number(row.failed))}<//>` : "0"), "n"],
     [t("total.retried"), (row) => number(row.retries), "n"],
+    [t("durations"), (row) => html`<${Histogram} counts=${row.histogram} edges=${answer.edges} />`, "tight"],
     ...percentiles("duration", "ran"), ...percentiles("waiting", "waited"),
     [t("last"), (row) => seen(answer.now, row.last), "n"],
   ];

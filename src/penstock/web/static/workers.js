@@ -2,6 +2,7 @@
 
 import { html } from "./ui.js";
 import { Careful, Choice, Loading, Menu, Problem, ShowAll, Table, Tag, act, onlyNamed, releaseLink, teach, useAnswer, workerLink } from "./components.js";
+import { RunningJobs } from "./jobs.js";
 import { age, number, size, t, time } from "./text.js";
 
 const lease = (worker) => (worker.lease > 0 ? age(worker.lease) : html`<${Tag} state="bad">${t("lease-over")}<//>`);
@@ -68,5 +69,6 @@ export function Workers({ mayAct, name, filter }) {
   return html`<div class="head"><h1>${t("page.workers")}</h1>${rows?.length > 0 && html`<span class="quiet">${t("processes.n", { n: number(rows.length), hosts: number(hosts.size) })}</span>`}</div>
     <${ShowAll} page="workers" name=${name || release} />
     <${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
-    ${answer && html`<div class="card"><${Table} label=${t("workers")} none=${none} rows=${rows} by=${(one) => one.key} columns=${columns} /></div>`}`;
+    ${answer && html`<div class="card"><${Table} label=${t("workers")} none=${none} rows=${rows} by=${(one) => one.key} columns=${columns} /></div>`}
+    ${rows?.length > 0 && !release && html`<${RunningJobs} worker=${name} />`}`;
 }
