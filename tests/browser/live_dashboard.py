@@ -110,6 +110,21 @@ def write_a_log(app: Penstock) -> None:
     scribe.using(id="scribe").enqueue()
 
 
+async def greet(who: str) -> str:
+    if who == "nobody":
+        raise ValueError("nobody is here")
+    return f"hello {who}"
+
+
+def end_jobs(app: Penstock) -> None:
+    """Jobs that an operator may run again, as they were or with other arguments."""
+    app.queue("again").keep(arguments=True)
+    task = app.task(queue="again", name="greet", retry=Retry(0))(greet)
+    task.using(id="ended").enqueue("ada")
+    for name in ("dead", "dead-too"):
+        task.using(id=name).enqueue("nobody")
+
+
 def close_a_key(app: Penstock) -> None:
     """A rate, one key of which is closed."""
 
@@ -140,6 +155,7 @@ def main() -> None:
         app.queue("bulk").bound(jobs=1600, per_tenant=1500)
 
         close_a_key(app)
+        end_jobs(app)
 
         @app.task(queue="flow")
         async def approve(order: int) -> None:
@@ -166,7 +182,9 @@ def main() -> None:
             await asyncio.gather(
                 Worker(
                     app,
-                    WorkerSettings(queues=("tasks", "flow", "odd", "rated", "talk"), release=f"{ARABIC} <b>1</b>"),
+                    WorkerSettings(
+                        queues=("tasks", "flow", "odd", "rated", "talk", "again"), release=f"{ARABIC} <b>1</b>"
+                    ),
                 ).run(),
                 flood(app),
             )
@@ -183,7 +201,9 @@ def main() -> None:
         threading.Thread(target=asyncio.run, args=(at_work(),), daemon=True).start()
         held = app.lock("invoice:7", lease=600).acquire(), app.semaphore("market:17", limit=5).acquire()
         listener = socket.create_server(("127.0.0.1", 0))
-        asgi = pages(Inspector(Penstock(server.address)), local_may_act=True)
+        operated = Penstock(server.address)
+        operated.task(queue="again", name="greet")(greet)  # an app whose arguments the dashboard can check
+        asgi = pages(Inspector(operated), local_may_act=True)
         settings = uvicorn.Config(asgi, log_level="error", timeout_graceful_shutdown=1)
         shown = uvicorn.Server(settings)
 

@@ -513,6 +513,82 @@ def test_a_dead_letter_is_looked_at_and_run_again(page: Any):
     page.get_by_text("1 job requeued").wait_for()
 
 
+def open_new_job(page: Any) -> None:
+    """Open the job that the notice names."""
+    notice = page.locator(".toast").filter(has_text="runs again as")
+    new = re.search(r"runs again as (again:\w+)", notice.inner_text())
+    assert new is not None
+    go(page, f"job/{new[1]}")
+
+
+def test_a_job_that_has_ended_runs_again_after_a_question(page: Any):
+    go(page, "job/again:ended")
+    page.get_by_role("button", name="Run again").click()
+    page.locator("dialog[open]").get_by_role("button", name="Run again").click()
+    open_new_job(page)
+    page.get_by_text('"hello ada"').wait_for()
+
+
+def test_a_job_that_has_ended_runs_again_with_other_arguments(page: Any):
+    go(page, "job/again:ended")
+    page.get_by_role("button", name="Edit and run").click()
+    dialog = page.locator("dialog[open]")
+    assert json.loads(dialog.get_by_role("textbox").input_value()) == {"who": "ada"}
+    dialog.get_by_role("textbox").fill('{"whom": "bo"}')
+    dialog.get_by_role("button", name="Edit and run").click()
+    dialog.get_by_role("alert").wait_for()  # it has no such parameter
+    dialog.get_by_role("textbox").fill('{"who": "bo"}')
+    dialog.get_by_role("button", name="Edit and run").click()
+    open_new_job(page)
+    page.get_by_text('"hello bo"').wait_for()
+
+
+def test_a_dead_letter_runs_again_with_other_arguments(page: Any):
+    go(page, "job/again:dead")
+    page.get_by_role("button", name="Edit and run").click()
+    dialog = page.locator("dialog[open]")
+    dialog.get_by_role("textbox").fill('{"who": "cy"}')
+    dialog.get_by_role("button", name="Edit and run").click()
+    page.get_by_text("1 job requeued").wait_for()
+    page.get_by_text('"hello cy"').wait_for()
+
+
+def test_tasks_show_how_long_their_runs_took(page: Any):
+    go(page, "tasks")
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name="greet"))
+    bars = row.get_by_role("img")
+    sync_api.expect(bars).to_have_attribute("aria-label", re.compile(r"up to .*: \d"))
+    assert bars.locator("rect").count() >= 1
+
+
+def test_dead_letters_of_all_queues_are_grouped(page: Any):
+    go(page, "dead")
+    group = page.locator(".card:has(h2 a:text-is('again'))")
+    sync_api.expect(group).to_contain_text("ValueError: nobody is here")
+    group.get_by_role("link", name="an example").click()
+    page.get_by_role("heading", name="greet").wait_for()
+
+
+def test_workers_show_what_they_run_and_fit_a_phone(page: Any):
+    page.set_viewport_size({"width": 390, "height": 800})
+    go(page, "workers")
+    running = page.locator(".card:has(h2:text('Running now'))")
+    running.get_by_role("link", name="talk:talk").wait_for()
+    queues = page.locator("td[data-heading=Queues] a")
+    queues.first.wait_for()
+    # A name that is as high as three lines stands letter below letter.
+    assert max(queues.evaluate_all("all => all.map(one => one.getBoundingClientRect().height)")) < 60
+
+
+def test_a_schedule_for_a_named_day_is_put_into_words(page: Any):
+    found = page.request.get(f"{page.url.partition('#')[0]}api/schedules").json()
+    days = [{**found["schedules"][0], "id": f"tasks:{day}", "cron": f"0 7 * * {day}"} for day in ("MON", "7", "1-5")]
+    page.route("**/api/schedules", lambda route: route.fulfill(json={**found, "schedules": days}))
+    go(page, "schedules")
+    for words in ("every Monday at 07:00", "every Sunday at 07:00", "Monday to Friday at 07:00"):
+        page.get_by_text(words).wait_for()
+
+
 def test_jobs_are_found_by_a_filter_that_the_address_holds(page: Any):
     go(page, "jobs/bulk")
     page.get_by_label("Tenant").fill("bo")
