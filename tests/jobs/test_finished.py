@@ -212,6 +212,30 @@ async def test_a_damaged_key_of_rows_keeps_no_job_from_ending(app: Penstock, do:
     assert len(await ended(app, do)) == 1
 
 
+async def test_rows_of_a_large_turn_follow_those_of_single_jobs(app: Penstock, do: Do, raw: Any):
+    """A large turn closes the open block and itself as one block: it is never appended first."""
+    queue = app.queue("q")
+    base = queue.first.bindings.keys.base
+
+    @app.task(queue="q", result_ttl=0)
+    async def nothing(n: int) -> None: ...
+
+    async def one() -> str:
+        job = await do(queue.put, 1)
+        for item in await do(queue.claim):
+            await do(item.complete)
+        return job.id
+
+    before = await one()
+    jobs = await do(app.enqueue_many, [nothing.call(n) for n in range(150)])
+    await run_burst(app)
+    blocks = raw.llen(f"{base}finished:blocks")
+    after = await one()
+    assert [row.id for row in await ended(app, do)] == [after, *(job.id for job in reversed(jobs)), before]
+    assert 1 <= blocks <= 2
+    assert raw.strlen(f"{base}finished") < 200
+
+
 async def test_filters_choose_by_tag_time_and_duration(app: Penstock, do: Do, clock: Time):
     queue = app.queue("q")
     for n in range(3):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from penstock.jobs import constants
 from penstock.jobs.claims import Ending
+from penstock.jobs.finished import rows_of
 from tests.jobs.stand import (
     RUNNING,
     START,
@@ -15,12 +18,33 @@ from tests.jobs.stand import (
     entry,
     ids,
     record,
+    settlement,
 )
+from tests.jobs.test_flow_bounds import commands
 
 OTHERS: list[Ending] = ["retry", "later", "release", "bury", "drop"]
 
 
 # --- claims ---
+
+
+@pytest.mark.parametrize("jobs", [20, 100])
+def test_a_turn_of_many_jobs_costs_few_commands(stand: Stand, jobs: int):
+    """It settles as many jobs as it claims, and their rows become a block of their own. 28 may only become fewer."""
+    stand.put(*(f"j{n:025}" for n in range(5 * jobs)))
+    worker, costs = FakeWorker(stand, "w"), []
+    claims = worker.claim(jobs)
+    for _ in range(3):
+        turn = partial(
+            worker.turn,
+            jobs,
+            *(settlement(claim) for claim in claims),
+            rows=partial(rows_of, held={claim.token: claim for claim in claims}, runs={}, worker="w"),
+        )
+        costs.append(commands(stand, turn))
+        claims = worker.repeat_turn().claims
+        assert len(claims) == jobs
+    assert min(costs) <= 28, costs
 
 
 def test_a_claim_takes_a_job_from_its_lane(stand: Stand):

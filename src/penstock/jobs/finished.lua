@@ -94,6 +94,8 @@ end
 function finished.append(s, list, text)
   local rows, age = finished.bounds(s)
   if #text > _finished.SMALL then return end
+  -- A turn of many jobs makes a block of its own: appended first, its rows would be copied twice more.
+  if #text >= _finished.BYTES then return finished.close(s, list, text, rows, age) end
   local key = base .. list
   local size = redis.pcall("APPEND", key, text)
   if type(size) ~= "number" then
@@ -101,7 +103,7 @@ function finished.append(s, list, text)
     return
   end
   redis.call("PEXPIRE", key, age)
-  if size >= _finished.BYTES then finished.close(s, list, rows, age) end
+  if size >= _finished.BYTES then finished.close(s, list, "", rows, age) end
 end
 
 -- How many rows of a segment count.
@@ -113,12 +115,15 @@ function finished.count(kind, body)
   return its.rows - its.refused
 end
 
--- Moves the open block to the closed ones, and drops those beyond the bounds from the head.
---- (s: table, list: str, most: int, age: int)
+-- Moves the open block and the segments `text` behind it to the closed ones, and drops those beyond the bounds from the
+-- head.
+--- (s: table, list: str, text: str, most: int, age: int)
 --- uses: base meta
 --- seldom
-function finished.close(s, list, most, age)
-  local text, blocks = redis.call("GET", base .. list), base .. list .. ":blocks"
+function finished.close(s, list, text, most, age)
+  local open, blocks = redis.pcall("GET", base .. list), base .. list .. ":blocks"
+  if open then redis.call("UNLINK", base .. list) end
+  if type(open) == "string" then text = open .. text end
   local at, rows, first = 1, 0, s.now
   while at + finished.SEGMENT - 1 <= #text do
     local kind, size, when = struct.unpack(">c1I3I6", text, at)
@@ -132,7 +137,6 @@ function finished.close(s, list, most, age)
   local length = redis.pcall("RPUSH", blocks, _block.pack({
     number = number, rows = rows, first = first, last = s.now, segments = text,
   }))
-  redis.call("UNLINK", base .. list)
   if type(length) ~= "number" then
     redis.call("UNLINK", blocks)
     return
@@ -157,8 +161,11 @@ function finished.note_turn(s, rows, n, refused)
   if rows == "" or n == #refused then return end
   local positions = {}
   for i = 1, #refused do positions[i] = struct.pack(">H", refused[i]) end
-  finished.note(s, _finished.ENDED, finished.TURN, _turn_rows.pack({
-    rows = n, refused = #refused, rest = table.concat(positions) .. rows,
+  -- Not `finished.note`: here `pack` in `pack` copies the rows once.
+  finished.add(s, _finished.ENDED, _segment.pack({
+    kind = finished.TURN, size = _turn_rows.AT_REST - 1 + 2 * #refused + #rows, at = s.now, body = _turn_rows.pack({
+      rows = n, refused = #refused, rest = table.concat(positions) .. rows,
+    }),
   }))
 end
 
@@ -248,9 +255,14 @@ end
 -- Collects a segment. `finished.write` appends it.
 --- (s: table, list: str, kind: str, body: str)
 function finished.note(s, list, kind, body)
+  finished.add(s, list, _segment.pack({ kind = kind, size = #body, at = s.now, body = body }))
+end
+
+--- (s: table, list: str, segment: str)
+function finished.add(s, list, segment)
   s.segments = s.segments or {}
   local some = s.segments[list] or {}
-  s.segments[list], some[#some + 1] = some, _segment.pack({ kind = kind, size = #body, at = s.now, body = body })
+  s.segments[list], some[#some + 1] = some, segment
 end
 
 -- Notes jobs that a purge has cancelled. A purge takes many scripts: those that follow each other make one row.
@@ -282,7 +294,7 @@ end
 function finished.write(s)
   if finished.bounds(s) > 0 then
     if s.kept_records and s.keeps_arguments then finished.write_records(s) end
-    for list, some in pairs(s.segments or {}) do finished.append(s, list, table.concat(some)) end
+    for list, some in pairs(s.segments or {}) do finished.append(s, list, some[2] and table.concat(some) or some[1]) end
   end
   if s.purged then finished.add_purged(s, s.purged, s.purged_tenant) end
   s.segments, s.purged, s.kept_records = nil, nil, nil

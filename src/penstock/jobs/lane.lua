@@ -244,9 +244,9 @@ function lane.fetch(cursors, share, room)
 end
 
 -- Takes the tenant's entries up to the first one that represents a ready job. Returns the id of that job, its record,
--- and when it expires. Entries of cancelled and purged jobs are skipped, but each uses up one of the `room.look`
--- entries that a claim may read. Sets `room.full` to end the claim.
---- (cursor: table, lanes: str, room: table) -> str | nil, str, int
+-- and what `record.is_ready` returns of it. Entries of cancelled and purged jobs are skipped, but each uses up one of
+-- the `room.look` entries that a claim may read. Sets `room.full` to end the claim.
+--- (cursor: table, lanes: str, room: table) -> str | nil, str, int, int, int, int
 --- uses: base
 function lane.next(cursor, lanes, room)
   while room.look > 0 do
@@ -267,8 +267,8 @@ function lane.next(cursor, lanes, room)
     local bytes = body and #body or 0
     if bytes > room.bytes and room.bytes < room.max_bytes then break end
     cursor.taken, room.look, room.bytes = at, room.look - 1, room.bytes - bytes
-    local is_ready, expires = record.is_ready(body, entry.generation(next_))
-    if is_ready then return id, body, expires end
+    local is_ready, expires, since, flags, ttl = record.is_ready(body, entry.generation(next_))
+    if is_ready then return id, body, expires, since, flags, ttl end
   end
   room.full = true
 end
@@ -307,7 +307,7 @@ function lane.take(r, level, n, room, now)
   if r[_row.WEIGHTED] >= _charge.BY_TIME then room.owner = string.match(room.owner, "^%S+ %d+") .. " " .. level end
   local lanes, others = lane.names(level), #cursors == n
   local horizon = others and cursors[n].time or math.huge
-  local share = math.ceil(room.want / #cursors)
+  local share, s, effort = math.ceil(room.want / #cursors), room.s, room.effort
   -- One more than the share, so that the next first entry is known without another command.
   for i = 1, #cursors do lane.read(cursors[i], lanes, share + 1) end
   lane.fetch(cursors, share, room)
@@ -324,20 +324,20 @@ function lane.take(r, level, n, room, now)
       break
     end
     local other = lane.earliest(cursors[first], again[back], horizon)
-    local id, body, expires
+    local id, body, expires, since, flags, ttl
     repeat
-      id, body, expires = lane.next(cursor, lanes, room)
+      id, body, expires, since, flags, ttl = lane.next(cursor, lanes, room)
       if id and expires > 0 and expires <= now then
         room.expired[#room.expired + 1] = { id, body }
-        slice.spend(room.s, 8)
+        slice.spend(s, 8)
       elseif id then
         if not room.pausing or not lane.met_paused(room, cursor.tenant, id, body) then
-          lease.collect(room, id, body, cursor.tenant)
+          lease.collect(room, id, body, cursor.tenant, expires, since, flags, ttl)
         end
         served = cursor.time
         cursor.time = cursor.time + cursor.cost
       end
-      room.full = room.full or room.s.effort >= room.effort
+      if s.effort >= effort then room.full = true end
     until not id or room.want == 0 or room.full or cursor.time >= other
     if id then
       last = last + 1

@@ -57,23 +57,25 @@ function lease.claimed_at(owner)
   return tonumber(string.match(owner, "^%S+ (%d+)")) or 0
 end
 
--- Collects a job in the `room` of a claim: in the reply, and in what `claim` writes.
---- (room: table, id: str, body: str, tenant: str)
-function lease.collect(room, id, body, tenant)
-  local its = record.fields(body)
+-- Collects a job in the `room` of a claim: in the reply, and in what `claim` writes. `expires` to `ttl`: those of its
+-- record (`record.is_ready`).
+--- (room: table, id: str, body: str, tenant: str, expires: int, since: int, flags: int, ttl: int)
+function lease.collect(room, id, body, tenant, expires, since, flags, ttl)
   local n = room.claimed + 1
   local at = 2 * n
   room.claimed, room.want = n, room.want - 1
   room.reply[at - 1], room.reply[at] = id, body
   room.held[at - 1] = id
   room.held[at] = claim.pack({
-    number = room.number + n - 1, at = room.now, flags = its.flags, ttl = its.ttl, tenant = tenant,
+    number = room.number + n - 1, at = room.now, flags = flags, ttl = ttl, tenant = tenant,
   })
   room.owners[at - 1], room.owners[at] = id, room.owner
-  room.tenants[n], room.sinces[n] = tenant, its.since
-  if its.flags >= flag.UNIQUE then room.unique = true end
-  if record.has(its.flags, flag.LIMITED) then slice.spend(room.s, 6) end
-  if its.expires > 0 then
+  room.tenants[n], room.sinces[n] = tenant, since
+  if flags > flag.CALL then
+    if flags >= flag.UNIQUE then room.unique = true end
+    if record.has(flags, flag.LIMITED) then slice.spend(room.s, 6) end
+  end
+  if expires > 0 then
     room.timed = room.timed or {}
     room.timed[#room.timed + 1] = id
   end

@@ -185,12 +185,12 @@ function linger.take(s, level, room)
     lane.fetch({ cursor }, room.want, room)
     local served, last
     repeat
-      local id, body, expires = lane.next(cursor, level, room)
+      local id, body, expires, since, flags, ttl = lane.next(cursor, level, room)
       if id and expires > 0 and expires <= now then
         room.expired[#room.expired + 1] = { id, body }
       elseif id and not (room.pausing and lane.met_paused(room, tenant, id, body)) then
-        lease.collect(room, id, body, tenant)
-        served, last = served or cursor.time, record.since(body)
+        lease.collect(room, id, body, tenant, expires, since, flags, ttl)
+        served, last = served or cursor.time, since
         cursor.time = cursor.time + cost
       end
     until not id or room.want == 0 or room.full

@@ -305,13 +305,13 @@ function record.entry_bytes(of)
   return class == 0 and _size_class.BYTES or _size_class.BYTES * 2 ^ class
 end
 
--- Returns whether the record is intact and ready, with this generation, and when it expires. If so, an entry with that
--- generation represents the job. The entry of a cancelled job represents no job, even if the id is enqueued again,
--- because the new job has another generation.
---- (body: str | false, generation: int) -> bool, int
+-- Returns whether the record is intact and ready, with this generation; and its `expires`, `since`, `flags` and `ttl`,
+-- so that a claim reads a record once. If so, an entry with that generation represents the job. The entry of a
+-- cancelled job represents no job, even if the id is enqueued again, because the new job has another generation.
+--- (body: str | false, generation: int) -> bool, int, int, int, int
 function record.is_ready(body, generation)
   if not body or #body < record.AT_TENANT + 2 then return false end
   local found = record.fields(body)
   return found.generation == generation and found.state == state.READY
-    and #body >= record.AT_TENANT + 2 + found.tenant_size, found.expires
+    and #body >= record.AT_TENANT + 2 + found.tenant_size, found.expires, found.since, found.flags, found.ttl
 end

@@ -120,9 +120,9 @@ function recovery.pick_suspect(r, room)
     r[_row.SUSPECTS] = r[_row.SUSPECTS] - 1
     local id = entry.id(entries[i])
     local body = record.get(id)
-    if record.is_ready(body, entry.generation(entries[i]))
-      and not (room.pausing and lane.met_paused(room, record.tenant(body), id, body)) then
-      lease.collect(room, id, body, record.tenant(body))
+    local is_ready, expires, since, flags, ttl = record.is_ready(body, entry.generation(entries[i]))
+    if is_ready and not (room.pausing and lane.met_paused(room, record.tenant(body), id, body)) then
+      lease.collect(room, id, body, record.tenant(body), expires, since, flags, ttl)
       room.bytes = room.bytes - #body
       return true
     end

@@ -28,19 +28,23 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
       elseif is_held then
         n = n + 1
         done[n] = id
-        slice.spend(s, record.has(was.flags, flag.LIMITED) and 4 or 1)
         if was.tenant ~= before then
           if before then counters.move(s, before, _count.RUNNING, _count.NONE, of_tenant) end
           before, of_tenant = was.tenant, 0
         end
         of_tenant = of_tenant + 1
         local letter = ending.COMPLETED
-        if record.has(was.flags, flag.REASON) then
-          finished.note_attempts(s, _finished.ENDED, id, _finished.ROOM - _finished.TAGS)
+        if was.flags > flag.CALL then -- most jobs have nothing more, and pay for one comparison
+          if record.has(was.flags, flag.REASON) then
+            finished.note_attempts(s, _finished.ENDED, id, _finished.ROOM - _finished.TAGS)
+          end
+          if bit.band(was.flags, _mask.STORED) > 0 then letter = job.clear(s, id, was.flags, letter, was.ttl) end
+          if was.flags >= flag.UNIQUE then unique.finish(s, id, of_job) end
+          if record.has(was.flags, flag.LIMITED) then
+            slice.spend(s, 3)
+            limited_runs.finish(s, of_job)
+          end
         end
-        if bit.band(was.flags, _mask.STORED) > 0 then letter = job.clear(s, id, was.flags, letter, was.ttl) end
-        if was.flags >= flag.UNIQUE then unique.finish(s, id, of_job) end
-        if record.has(was.flags, flag.LIMITED) then limited_runs.finish(s, of_job) end
         if schedule.may_have(id) then
           schedule.note_end(s, id, ending.COMPLETED, redis.call("HGET", base .. "owners", id))
         end
@@ -53,6 +57,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
     end
   end
   if n == 0 then return end
+  slice.spend(s, n)
   counters.move(s, before, _count.RUNNING, _count.NONE, of_tenant)
   if s.row[_row.WEIGHTED] >= _charge.BY_TIME then charging.charge(s, done, ids, held) end
   if s.row[_row.RESULT_CLASSES] >= _retention.SET then finished.note_completed(s, done) end
