@@ -6,10 +6,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -30,6 +31,8 @@ from tests.speed import scaled
 
 names = PenstockBackend._django
 Status = names.TaskResultStatus
+# What it returns is a context manager or a decorator, and Django has no types that say which.
+atomic = cast("Callable[[], AbstractContextManager[None]]", transaction.atomic)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -106,8 +109,9 @@ def test_a_backend_with_retries_has_failed_after_the_last_one():
 
     names.task_started.connect(note)
     names.task_finished.connect(note)
+    app = app_of("retrying")
     try:
-        with AppUnderTest(app_of("retrying")) as jobs:
+        with AppUnderTest(app) as jobs:
             result = tasks.fail_twice.enqueue()
             jobs.drain()
             result.refresh()
@@ -116,7 +120,7 @@ def test_a_backend_with_retries_has_failed_after_the_last_one():
     finally:
         names.task_started.disconnect(note)
         names.task_finished.disconnect(note)
-        jobs.app.close()
+        app.close()
     assert seen == [(Status.RUNNING, 1), (Status.RUNNING, 2), (Status.FAILED, 2)]
 
 
@@ -128,7 +132,7 @@ def test_a_call_is_enqueued_when_the_transaction_commits(jobs: AppUnderTest):
 
     names.task_enqueued.connect(note)
     try:
-        with transaction.atomic():
+        with atomic():
             with connection.cursor() as cursor:
                 cursor.execute("insert into orders values (1)")
             result = tasks.rows.enqueue()
@@ -143,14 +147,14 @@ def test_a_call_is_enqueued_when_the_transaction_commits(jobs: AppUnderTest):
 
 
 def test_a_transaction_that_is_rolled_back_enqueues_nothing(jobs: AppUnderTest):
-    with transaction.atomic():
+    with atomic():
         tasks.rows.enqueue()
         transaction.set_rollback(True)
     assert jobs.enqueued() == []
 
 
 def test_a_test_case_that_never_commits_runs_what_waits_for_the_commit(jobs: AppUnderTest):
-    with transaction.atomic():
+    with atomic():
         with TestCase.captureOnCommitCallbacks(execute=True):
             tasks.greet.enqueue("ada")
             assert jobs.enqueued() == []
@@ -167,7 +171,7 @@ def test_a_scheduled_task_enqueues_tasks_of_django(jobs: AppUnderTest):
 
 
 def test_without_on_commit_a_call_is_enqueued_inside_the_transaction():
-    with AppUnderTest(app_of("retrying")) as jobs, transaction.atomic():
+    with AppUnderTest(app_of("retrying")) as jobs, atomic():
         tasks.fail_twice.enqueue()
         assert len(jobs.enqueued()) == 1
     jobs.app.close()
