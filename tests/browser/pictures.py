@@ -4,11 +4,13 @@
     python tests/browser/pictures.py http://127.0.0.1:8399/ docs/howto/images [NAME ...]
 
 It needs Debian's chromium and playwright (`make test-browser` installs both). A picture has at most 256 colours, which
-makes it a third as large. Look at each one before you keep it: a chart may be empty, or a row cut.
+makes it a third as large. The pictures of a queue wait for a moment at which tenants wait. Look at each one before you
+keep it: a chart may be empty, or a row cut.
 """
 
 import base64
 import os
+import re
 import shutil
 import struct
 import sys
@@ -18,7 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 SIZE = {"width": 1280, "height": 800}
 
@@ -56,10 +58,14 @@ def main(address: str, folder: Path, chosen: Iterable[str]) -> None:
             page = browser.new_context(viewport=SIZE, color_scheme=scheme, locale="en-GB").new_page()  # type: ignore[arg-type]
             page.goto(address)
             found = page.request.get(f"{address}api/find?queue=orders&state=sleeping").json()["jobs"]
-            oldest = min(found, key=lambda one: float(one["enqueued"]), default={"id": ""})
-            page.evaluate("to => { location.hash = `#/${to}`; }", NAMES[name].format(order=oldest["id"]))
+            newest = max(found, key=lambda one: float(one["enqueued"]), default={"id": ""})
+            page.evaluate("to => { location.hash = `#/${to}`; }", NAMES[name].format(order=newest["id"]))
             page.locator("main [aria-busy]").first.wait_for(state="detached")
-            page.wait_for_timeout(5000)  # rates need two answers
+            if name.startswith("queue"):  # a newsletter comes every five minutes: then tenants wait
+                row = page.locator(".card:has(h2:text('Who waits')) tbody tr td:nth-child(3)").first
+                expect(row).to_have_text(re.compile(r"\d\d"), timeout=330_000)
+            else:
+                page.wait_for_timeout(5000)  # rates need two answers
             page.locator(".side .end .mono").evaluate("one => { one.textContent = 'valkey://localhost:6379'; }")
             shot = base64.b64encode(page.screenshot()).decode()
             pixels = base64.b64decode(page.evaluate(PIXELS, shot))
