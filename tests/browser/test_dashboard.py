@@ -220,8 +220,13 @@ def test_refused_actions_are_explained_in_chinese(page: Any):
         text for text, own in zip(found, page.evaluate(spoken, found), strict=True) if not re.search("[一-鿿]", own)
     ]
     assert not plain, "\n".join(plain)
-    queues = page.evaluate(spoken, ["no queue 'mial' with prefix 'penstock' on this server; there is mail"])
-    assert queues == ["此服务器上没有队列 'mial'(前缀 'penstock');现有:mail"]
+    put_together = {
+        "no queue 'mial' with prefix 'penstock' on this server; there is mail": (
+            "此服务器上没有队列 'mial'(前缀 'penstock');现有:mail"
+        ),
+        "no task is named 'sand'; did you mean 'send'?": "没有名为 'sand' 的任务函数;是否指 'send'?",
+    }
+    assert dict(zip(put_together, page.evaluate(spoken, [*put_together]), strict=True)) == put_together
     go(page, "job/mail:nobody")
     sync_api.expect(page.get_by_role("alert")).to_contain_text("没有任务")
 
@@ -551,6 +556,22 @@ def test_a_dead_letter_runs_again_with_other_arguments(page: Any):
     dialog.get_by_role("button", name="Edit and run").click()
     page.get_by_text("1 job requeued").wait_for()
     page.get_by_text('"hello cy"').wait_for()
+
+
+def test_a_job_of_the_app_is_enqueued_with_typed_arguments(page: Any):
+    go(page, "tasks")
+    page.get_by_role("button", name="New job").click()
+    dialog = page.locator("dialog[open]")
+    dialog.get_by_label("Task").select_option("greet")
+    dialog.get_by_role("button", name="New job").click()
+    dialog.get_by_role("alert").get_by_text("who").wait_for()  # the argument is missing
+    dialog.get_by_label("Arguments").fill('{"who": "di"}')
+    dialog.get_by_label("Tenant").fill("acme")
+    dialog.get_by_role("button", name="New job").click()
+    notice = page.locator(".toast").filter(has_text="enqueued")
+    go(page, f"job/{notice.inner_text().split()[0]}")
+    page.get_by_text('"hello di"').wait_for()
+    page.get_by_role("heading", name="greet · acme").wait_for()
 
 
 def test_tasks_show_how_long_their_runs_took(page: Any):

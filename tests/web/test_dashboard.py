@@ -503,6 +503,25 @@ def test_what_destroys_must_be_confirmed(app: Penstock):
     assert act(acting(app), action="purge", queue="mail", confirmed=True).json()["done"] == "2 jobs cancelled"
 
 
+def test_a_job_of_the_app_is_enqueued(app: Penstock, caplog: pytest.LogCaptureFixture):
+    @app.task(queue="mail", name="send")
+    async def send(to: str) -> None: ...
+
+    assert ask(dashboard(app), "/api/tasks").json()["declared"] == ["send"]
+    enqueue = partial(act, acting(app), action="enqueue", names=["send"], tenant="acme")
+    assert enqueue(text='{"to": "ada"}').status_code == 409
+    for text in ("{", "[]", '{"too": "ada"}', "{}", '{"to": 7}'):
+        assert enqueue(confirmed=True, text=text).status_code == 400, text
+    assert act(acting(app), action="enqueue", names=["sand"], text="{}", confirmed=True).status_code in {400, 404, 409}
+    with caplog.at_level("INFO", "penstock.audit"):
+        words = enqueue(confirmed=True, text='{"to": "ada"}').json()["done"]
+    assert "enqueue acme send" in caplog.text
+    assert "ada" not in caplog.text
+    info = app.job(words.split()[0]).info()
+    assert (info.body, info.tenant) == (["send", {"to": "ada"}], "acme")
+    assert app.queue("mail").count().ready == 1
+
+
 def test_dead_letters_run_again_or_go(app: Penstock):
     queue = app.queue("mail")
     ids = [job.id for job in queue.put_many(["a", "b", "c"])]

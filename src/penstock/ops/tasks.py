@@ -69,6 +69,10 @@ class _Tally:
 class TaskQuestioner(Questioner):
     """Asks what the tasks of an app did lately."""
 
+    def declared(self) -> list[str]:
+        """The names of the tasks that the app of this program has, sorted. No round trip."""
+        return sorted(one.name for one in self._app.registry)
+
     @verb
     def all(
         self, queue: str | None = None, *, since: float | None = None, most: int = MOST_ROWS

@@ -107,6 +107,7 @@ DESTROYS = {
     "bound",
     "hold_limit",
     "run_again",
+    "enqueue",
     "cancel_matching",
     "remove_matching",
 }
@@ -141,6 +142,7 @@ class Actions:
             "requeue_all": self.requeue_all,
             "edit": self.edit,
             "run_again": self.run_again,
+            "enqueue": self.enqueue,
             "signal": self.signal,
             "remove": self.remove,
             "remove_all": self.remove_all,
@@ -287,6 +289,12 @@ class Actions:
         arguments = order.typed_arguments() if order.text else None
         job = await self._ask.jobs.run_again.aio(order.only_id(), arguments)
         return Done(f"{order.only_id()} runs again as {job.id}", "enqueued")
+
+    async def enqueue(self, order: Order) -> Done:
+        """Enqueue a call of a task of the app. Its name is the only one of `names`."""
+        arguments, tenant = order.typed_arguments(), order.tenant or ""
+        job = await self._ask.jobs.enqueue.aio(order.only_name(), arguments, tenant=tenant)
+        return Done(f"{job.id} enqueued", "enqueued")
 
     async def signal(self, order: Order) -> Done:
         await self._ask.jobs.open(order.only_id()).signal.aio(order.only_name(), order.typed())

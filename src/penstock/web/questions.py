@@ -267,12 +267,15 @@ class Questions:
         return Json({"limits": await queue.limits.aio()})
 
     async def tasks(self, request: Request) -> Response:
-        """Counts and times of each task, from all rows that are kept or from the last `since` seconds."""
+        """Counts and times of each task, from all rows that are kept or from the last `since` seconds.
+
+        `declared`: the tasks of the app of this dashboard, of which it can enqueue calls.
+        """
         text = request.query_params.get("since")
         if text is not None and not text.isdecimal():
             raise ValueError(f"since={text}: seconds")
         report = await self._ask.tasks.all.aio(since=None if text is None else float(text), most=MOST_ROWS)
-        return Json(report)
+        return Json(fields(report, declared=self._ask.tasks.declared()))
 
     async def workers(self, request: Request) -> Response:
         return Json({"workers": await self._ask.workers.all.aio(), "now": await self._ask.now.aio()})

@@ -1,7 +1,7 @@
 // Tasks: how many of their jobs ended lately, and how long these waited and ran.
 
 import { html, useState } from "./ui.js";
-import { Loading, Problem, Table, Tag, link, seen, teach, useAnswer } from "./components.js";
+import { Ask, Loading, Problem, Table, Tag, link, seen, teach, useAnswer } from "./components.js";
 import { age, duration, number, t } from "./text.js";
 
 const SPANS = [["", "all-kept"], [900, "last-quarter"], [3600, "last-hour"], [86400, "last-day"]];
@@ -23,9 +23,16 @@ function Histogram({ counts, edges }) {
 const percentiles = (name, word) => ["p50", "p95", "p99"].map((one) => [
   html`${t(word)}<br />${t(one)}`, (row) => (row[name][one] === null ? "" : duration(row[name][one])), "n", `${t(word)} ${t(one)}`]);
 
-export function Tasks() {
+/** A call of one of the app's tasks. A dashboard without an app knows none. */
+const NewJob = ({ tasks, again }) => html`<${Ask} label=${t("new-job")} what=${t("new-job.what")} then=${again}
+  order=${({ task, text, tenant }) => ({ action: "enqueue", names: [task.value], text: text.value, tenant: tenant.value, confirmed: true })}>
+  <label>${t("task")}<select name="task">${tasks.map((one) => html`<option key=${one}>${one}</option>`)}</select></label>
+  <label>${t("arguments")}<textarea name="text" required spellcheck=${false} defaultValue="{}"></textarea></label>
+  <label>${t("tenant")}<input name="tenant" /></label><//>`;
+
+export function Tasks({ mayAct }) {
   const [since, choose] = useState("");
-  const [answer, error] = useAnswer(`tasks${since && `?since=${since}`}`, 10000);
+  const [answer, error, again] = useAnswer(`tasks${since && `?since=${since}`}`, 10000);
   const none = teach(t("none.tasks"), "@app.task(queue=\"mail\")\nasync def send(to: str) -> None: ...\n\nsend.enqueue(\"ada@example.com\")");
   const columns = answer && [
     [t("task"), (row) => html`<b class="mono">${jobs(row, "ended", row.task || t("values"))}</b>`],
@@ -40,7 +47,8 @@ export function Tasks() {
   const earliest = answer?.tasks.length ? Math.min(...answer.tasks.map((one) => one.since)) : 0;
   return html`<div class="head"><h1>${t("page.tasks")}</h1>
       <div class="rest" role="group" aria-label=${t("span")}>
-        ${SPANS.map(([one, word]) => html`<button aria-pressed=${one === since} onClick=${() => choose(one)}>${t(word)}</button>`)}</div></div>
+        ${SPANS.map(([one, word]) => html`<button aria-pressed=${one === since} onClick=${() => choose(one)}>${t(word)}</button>`)}
+        ${mayAct && answer?.declared.length > 0 && html`<${NewJob} tasks=${answer.declared} again=${again} />`}</div></div>
     <${Problem} error=${error} /><${Loading} answer=${answer} error=${error} />
     ${answer && html`<div class="card"><${Table} label=${t("page.tasks")} columns=${columns} rows=${answer.tasks} by=${(row) => `${row.queue} ${row.task}`} none=${none} />
       ${earliest > 0 && html`<p class="quiet">${t("tasks.from", { n: number(answer.examined), age: age(Math.max(0, answer.now - earliest)) })}</p>`}</div>`}`;
