@@ -12,7 +12,7 @@ from cyclopts.validators import Number
 from penstock.cli.where import HERE, AsJson, Flag, Where
 from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.constants import LOG_BYTES
-from penstock.jobs.log_lines import check_line
+from penstock.jobs.log_lines import JobLines
 from penstock.ops.wording import terminal_safe
 from penstock.terminal.tables import show_json_line
 
@@ -45,7 +45,7 @@ def log(
     if after is not None and last is not None:
         raise ConfigurationError("--after and --last both say where to begin: give one of them")
     try:
-        check_line("--after", after)
+        JobLines.position("--after", after)
     except BadCall:
         raise ConfigurationError(f"--after {after}: give the id of a line, as --json prints it") from None
     with where.open(patient=follow) as inspector:

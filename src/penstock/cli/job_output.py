@@ -13,7 +13,7 @@ from penstock.cli.job import value_text
 from penstock.cli.where import HERE, AsJson, Flag, Where
 from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.constants import KEPT_CHUNKS
-from penstock.jobs.output import OutputPart, check_position
+from penstock.jobs.output import JobOutput, OutputPart
 from penstock.ops.wording import many, terminal_safe
 from penstock.sealing import Sealed
 from penstock.terminal.tables import show_json_line
@@ -49,7 +49,7 @@ def output(
     if after is not None and last is not None:
         raise ConfigurationError("--after and --last both say where to begin: give one of them")
     try:
-        check_position("--after", after)
+        JobOutput.position("--after", after)
     except BadCall:
         raise ConfigurationError(f"--after {after}: give the id of a chunk, as --json prints it") from None
     with where.open(patient=follow) as inspector:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -30,6 +30,7 @@ from penstock.errors import (
     ProgramChanged,
     StepError,
 )
+from penstock.jobs import effort
 from penstock.jobs.claims import Failure
 from penstock.jobs.constants import CANCELLED, DEAD, DROPPED, EXCEEDS, EXPIRED
 from penstock.jobs.durable import refuse_loop
@@ -38,7 +39,7 @@ from penstock.jobs.middleware import EnqueueContext, JobDraft
 from penstock.jobs.record import kept_for
 from penstock.jobs.steps import Steps, steps_of_run
 from penstock.sealing import open_body, open_text
-from penstock.settings import MiB, Seal
+from penstock.settings import Seal
 
 if TYPE_CHECKING:
     from penstock.jobs.shard import Shard
@@ -127,7 +128,7 @@ def enqueue_children(steps: Steps, children: Sequence[Child]) -> Operation[None]
         by_shard.setdefault(child.shard.name, []).append((child, child.draft()))
     own = steps.run.shard.name
     for some in by_shard.values():
-        for part in _slices(some):
+        for part in effort.slices(some, _effort, CHILDREN, lambda pair: len(pair[1].record)):
             shard, drafts = part[0][0].shard, [draft for _, draft in part]
             with shard.middleware.around_enqueue(EnqueueContext(shard.name, drafts)):
                 rows = [
@@ -145,16 +146,8 @@ def enqueue_children(steps: Steps, children: Sequence[Child]) -> Operation[None]
                 )
 
 
-def _slices(children: Sequence[tuple[Child, JobDraft]]) -> Iterator[Sequence[tuple[Child, JobDraft]]]:
-    start = size = weight = 0
-    for at, (child, draft) in enumerate(children):
-        own_weight = child.call.task.effort
-        if at > start and (weight + own_weight > CHILDREN or size + len(draft.record) > MiB):
-            yield children[start:at]
-            start, size, weight = at, 0, 0
-        size += len(draft.record)
-        weight += own_weight
-    yield children[start:]
+def _effort(child: tuple[Child, JobDraft]) -> int:
+    return child[0].call.task.effort
 
 
 class AwaitedChildren:

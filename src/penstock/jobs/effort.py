@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from penstock.jobs.constants import DEBOUNCE, LATEST, LIMITED, REPLACE, UNIQUE
 from penstock.jobs.record import Record
+from penstock.settings import MiB
 
 T = TypeVar("T")
 
@@ -49,15 +50,18 @@ def _limits(record: Record) -> int:
     return len(record.limits) if record.flags & LIMITED else 0
 
 
-def slices(some: Iterable[T], effort: Callable[[T], int], most: int) -> Iterator[list[T]]:
-    """Divide them, in order, into lists of at most this effort, or of one that alone costs more."""
-    taken, spent = list[T](), 0
+def slices(
+    some: Iterable[T], effort: Callable[[T], int], most: int, size: Callable[[T], int] = lambda _: 0
+) -> Iterator[list[T]]:
+    """Divide them, in order, into lists of at most this effort and 1 MiB, or of one that alone has more."""
+    taken, spent, total = list[T](), 0, 0
     for one in some:
-        cost = effort(one)
-        if taken and spent + cost > most:
+        cost, bytes_ = effort(one), size(one)
+        if taken and (spent + cost > most or total + bytes_ > MiB):
             yield taken
-            taken, spent = [], 0
+            taken, spent, total = [], 0, 0
         taken.append(one)
         spent += cost
+        total += bytes_
     if taken:
         yield taken

@@ -32,7 +32,6 @@ R_co = TypeVar("R_co", covariant=True)
 MOST_EDGES: Final = 100_000
 """The most pairs of a job and a job that it waits for, in one flow."""
 
-_SLICE_BYTES: Final = 1 << 20
 _LARGEST_SECTION: Final = 60_000
 
 _ATTEMPTS: Final = 10
@@ -411,11 +410,9 @@ def _slices(rows: _Rows) -> Iterator[tuple[Shard, list[FlowRow]]]:
     for shard, row in rows:
         by_shard.setdefault(shard.name, (shard, []))[1].append(row)
     for shard, some in by_shard.values():
-        start = size = spent = 0
-        for at, row in enumerate(some):
-            cost = effort.of_draft(row.draft) if row.is_new else 1
-            if at > start and (spent + cost > ROWS or size + len(row.draft) > _SLICE_BYTES):
-                yield shard, some[start:at]
-                start, size, spent = at, 0, 0
-            size, spent = size + len(row.draft), spent + cost
-        yield shard, some[start:]
+        for part in effort.slices(some, _effort, ROWS, lambda row: len(row.draft)):
+            yield shard, part
+
+
+def _effort(row: FlowRow) -> int:
+    return effort.of_draft(row.draft) if row.is_new else 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from abc import abstractmethod
 from collections import deque
 from dataclasses import dataclass
-from typing import ClassVar, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
-from penstock.core.arguments import check_wait, check_whole
+from penstock.core.arguments import check_wait, check_whole, shown
 from penstock.core.operations import Driver, Listen, Operation, RoundTrip, Wait, refuse_for_in_loop, verb
 from penstock.errors import BadCall, JobNotFound
 from penstock.jobs.shard import Shard
@@ -55,6 +56,11 @@ class Followed(Generic[T]):
 
     _what: ClassVar[str]
     """Of the job, in the error about one that is unknown."""
+    _part: ClassVar[type[Any]]
+    _form: ClassVar[re.Pattern[str]]
+    """Of the position of a part."""
+    _give: ClassVar[str]
+    """What a caller can give for a part, in the error about anything else."""
     _others: ClassVar[tuple[str, ...]]
     """The beginnings of messages about something else that the job reports."""
 
@@ -67,7 +73,7 @@ class Followed(Generic[T]):
             check_whole(self._what, "last", last, 1, most, f"from 1 to {most:,}")
             if after is not None:
                 raise BadCall(f"{self._what}(): give `after` or `last`, not both")
-        self._after = self._position(f"{self._what}(after=…)", after)
+        self._after = self.position(f"{self._what}(after=…)", after)
         self._last = last or 0
         self._shard, self._key, self._wait = shard, key, wait
         self._parts: deque[T] = deque()
@@ -88,10 +94,16 @@ class Followed(Generic[T]):
         else it is deregistered.
         """
 
-    @staticmethod
-    @abstractmethod
-    def _position(what: str, after: T | str | None) -> str:
+    @classmethod
+    def position(cls, what: str, after: T | str | None) -> str:
         """The position of a part; "" for None. Raises BadCall for anything else."""
+        if after is None:
+            return ""
+        given: Any = after
+        position = given.id if isinstance(given, cls._part) else given
+        if not isinstance(position, str) or not cls._form.match(position):
+            raise BadCall(f"{what}({shown(after)}): give {cls._give}")
+        return position
 
     def _keep_place(self, parts: list[T]) -> None:
         """The next request begins behind these parts."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from penstock.core.arguments import shown
 from penstock.core.operations import RoundTrip
-from penstock.errors import BadCall
 from penstock.jobs.constants import LOG_BYTES
 from penstock.jobs.following import Followed, FollowedPage
 from penstock.jobs.notes import LogLine, read_notes
@@ -17,8 +15,6 @@ from penstock.settings import Seal
 if TYPE_CHECKING:
     from penstock.jobs.bindings import QueueBindings
     from penstock.jobs.shard import Shard
-
-_POSITION: Final = re.compile(r"(\d{1,15})-([1-9]\d{0,4})\Z", re.ASCII)
 
 
 def read_log(
@@ -52,16 +48,6 @@ def _numbers(position: str) -> tuple[int, int]:
     return int(at), int(number)
 
 
-def check_line(what: str, after: LogLine | str | None) -> str:
-    """The position of a line; "" for None. Raises BadCall for anything else."""
-    if after is None:
-        return ""
-    position = after.id if isinstance(after, LogLine) else after
-    if not isinstance(position, str) or not _POSITION.match(position):
-        raise BadCall(f"{what}({shown(after)}): give a line of this log, or its `id`, such as '1767225600000-1'")
-    return position
-
-
 class JobLines(Followed[LogLine]):
     """The log of one job, from `job.log()`: iterate over it with `for` or `async for`.
 
@@ -71,7 +57,9 @@ class JobLines(Followed[LogLine]):
 
     _what = "log"
     _others = ("progress ", "output")
-    _position = staticmethod(check_line)
+    _part = LogLine
+    _form = re.compile(r"(\d{1,15})-([1-9]\d{0,4})\Z", re.ASCII)
+    _give = "a line of this log, or its `id`, such as '1767225600000-1'"
 
     def __init__(
         self, shard: Shard, key: str, after: LogLine | str | None, wait: float | None, *, last: int | None = None

@@ -30,7 +30,7 @@ from penstock.core.arguments import utf8_size
 from penstock.errors import ConfigurationError
 from penstock.jobs.claims import Claim, Failure, Settlement
 from penstock.jobs.dependencies import Lifecycle
-from penstock.jobs.record import Record, with_trace
+from penstock.jobs.record import DraftView, Record, with_trace
 from penstock.jobs.retry import HeldSuspension
 from penstock.sealing import open_body
 from penstock.settings import Seal
@@ -49,17 +49,17 @@ _SyncHook: TypeAlias = "Callable[[JobContext], AbstractContextManager[None]]"
 _AsyncHook: TypeAlias = "Callable[[JobContext], AbstractAsyncContextManager[None]]"
 
 
-class JobDraft:
+class JobDraft(DraftView):
     """A job that is about to be enqueued. `Middleware.enqueue` reads it and may set its `trace`."""
 
-    __slots__ = ("_queue", "_record", "_seal", "key")
+    __slots__ = ("_draft", "_queue", "_seal", "key")
 
     def __init__(self, queue: str, key: str, record: bytes, seal: Seal | None = None) -> None:
         """`seal`: the codec that has sealed the payload."""
         self._queue = queue
         self._seal = seal
         self.key = key
-        self._record = Record(record)
+        self._draft = Record(record)
 
     def __repr__(self) -> str:
         return f"<JobDraft {self.id}>"
@@ -70,19 +70,8 @@ class JobDraft:
         return f"{self._queue}:{self.key}"
 
     @property
-    def task(self) -> str:
-        """The name of the task; "" for a bare value."""
-        return self._record.task
-
-    @property
-    def tenant(self) -> str:
-        """The tenant of the job; "" if its call named none."""
-        return self._record.tenant
-
-    @property
-    def priority(self) -> int:
-        """0 is most urgent, 9 least."""
-        return self._record.priority
+    def _record(self) -> Record:
+        return self._draft
 
     @property
     def payload(self) -> bytes:
@@ -102,7 +91,7 @@ class JobDraft:
     def trace(self, text: str) -> None:
         if (size := utf8_size("trace", text)) > MAX_TRACE:
             raise ValueError(f"trace: at most {MAX_TRACE} bytes of UTF-8, not {size}")
-        self._record = Record(with_trace(self._record.body, text.encode()))
+        self._draft = Record(with_trace(self._draft.body, text.encode()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from penstock import codec, sealing
-from penstock.core.arguments import shown
 from penstock.core.operations import RoundTrip
-from penstock.errors import BadCall, SealError
+from penstock.errors import SealError
 from penstock.jobs.constants import KEPT_CHUNKS
 from penstock.jobs.following import Followed, FollowedPage
 from penstock.settings import Seal
@@ -31,7 +30,6 @@ MOST_CHUNK: Final = 262_144
 
 _SENT: Final = struct.Struct(">QIIH")
 _ABOUT: Final = struct.Struct(">QIIH")
-_POSITION: Final = re.compile(r"([1-9]\d{0,14})-(\d{1,15})\Z", re.ASCII)
 
 
 def encode_chunk(value: Any) -> bytes:
@@ -132,16 +130,6 @@ def _chunks(encoded: bytes | sealing.Sealed, count: int) -> list[Any]:
     return found if len(found) == count else [None] * count
 
 
-def check_position(what: str, after: OutputPart | str | None) -> str:
-    """The position of a part; "" for None. Raises BadCall for anything else."""
-    if after is None:
-        return ""
-    position = after.id if isinstance(after, OutputPart) else after
-    if not isinstance(position, str) or not _POSITION.match(position):
-        raise BadCall(f"{what}({shown(after)}): give a part of this output, or its `id`, such as '17-1767225600000'")
-    return position
-
-
 class JobOutput(Followed[OutputPart]):
     """The output of one job, from `job.output()`: iterate over it with `for` or `async for`.
 
@@ -151,7 +139,9 @@ class JobOutput(Followed[OutputPart]):
 
     _what = "output"
     _others = ("progress ", "log")
-    _position = staticmethod(check_position)
+    _part = OutputPart
+    _form = re.compile(r"([1-9]\d{0,14})-(\d{1,15})\Z", re.ASCII)
+    _give = "a part of this output, or its `id`, such as '17-1767225600000'"
 
     def __init__(
         self,

@@ -344,19 +344,14 @@ class Record(msgspec.Struct, eq=False, gc=False):
         return limits[passed] if passed < len(limits) else None
 
 
-class RecordView:
-    """What the public views of a job have of its record. Times are seconds since 1970 by the server's clock."""
+class DraftView:
+    """What the public views of a job have of the draft of its record."""
 
     __slots__ = ()
 
     @property
     def _record(self) -> Record:
         raise NotImplementedError
-
-    @property
-    def _runs(self) -> bool:
-        """Whether the present run counts as a delivery, which the record does not have yet."""
-        return False
 
     @property
     def task(self) -> str:
@@ -372,6 +367,17 @@ class RecordView:
     def priority(self) -> int:
         """0 is most urgent, 9 least."""
         return self._record.priority
+
+
+class RecordView(DraftView):
+    """What the public views of a job have of its record. Times are seconds since 1970 by the server's clock."""
+
+    __slots__ = ()
+
+    @property
+    def _runs(self) -> bool:
+        """Whether the present run counts as a delivery, which the record does not have yet."""
+        return False
 
     @property
     def tags(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.jobs.output import JobOutput, OutputPart, check_position
+from penstock.jobs.output import JobOutput, OutputPart
 from penstock.ops.inspect import Inspector
 from penstock.sealing import Sealed
 from penstock.web.answers import Mask, cut_text, masked, said
@@ -90,7 +90,7 @@ def _page(parts: Sequence[OutputPart], mask: Mask | None, *, has_ended: bool) ->
 
 
 def _numbers(position: str) -> tuple[int, str]:
-    number, _, began = check_position("output", position).partition("-")
+    number, _, began = JobOutput.position("output", position).partition("-")
     return int(number), began
 
 
