@@ -11,7 +11,7 @@ _ALLOWED = """
     app codec config errors lazy models sealing settings short_names locks
     core.arguments core.cached core.clock core.idempotency core.ids core.keys core.layouts core.operations core.scripts
     core.sections core.server_release core.slots
-    driver.address driver.connector driver.green driver.library driver.route driver.server_driver
+    driver.address driver.connector driver.library driver.route driver.server_driver
     jobs.failures jobs.finished jobs.key_template jobs.release jobs.tags
     jobs.bindings jobs.claims jobs.constants jobs.counts jobs.dead_letters jobs.decorator jobs.definition
     jobs.dependencies jobs.editing jobs.effort jobs.enqueue_reply jobs.header jobs.item jobs.job jobs.keys
@@ -94,7 +94,7 @@ _MOST = """
 from penstock import *
 from penstock.counting import *
 from penstock.info import *
-import penstock.core.renewal, penstock.driver.aio, penstock.driver.blocking, penstock.driver.pipeline
+import penstock.core.renewal, penstock.driver.aio, penstock.driver.blocking
 """
 
 

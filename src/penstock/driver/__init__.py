@@ -27,6 +27,4 @@ The modules of this folder, in reading order:
     library.py            the undocumented attributes of valkey-py and redis-py that the driver uses, and how it reads
                           a client
     server_driver.py      the driver of one server, which every component holds
-    green.py              refuses processes that gevent or eventlet has patched
-    pipeline.py           a script call inside a pipeline of the user's client
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, MutableMapping
@@ -12,7 +13,8 @@ from weakref import WeakKeyDictionary
 
 from penstock.core.operations import RoundTrip
 from penstock.driver.connector import Connector
-from penstock.driver.green import refuse_green_threads
+from penstock.driver.library import add_command, is_cluster_pipeline, pipeline_commands
+from penstock.errors import ConfigurationError
 from penstock.settings import Settings
 
 if TYPE_CHECKING:  # asyncio and the two faces are imported when they are first used
@@ -21,6 +23,9 @@ if TYPE_CHECKING:  # asyncio and the two faces are imported when they are first 
     from penstock.driver.aio import AioEngine
     from penstock.driver.blocking import BlockingEngine
     from penstock.driver.sentinel_watch import SentinelWatch
+
+# Pipeline -> its list of commands, and the scripts loaded in it. A pipeline begins a new list after each execute().
+_loaded: WeakKeyDictionary[Any, tuple[list[Any], set[str]]] = WeakKeyDictionary()
 
 
 class ServerDriver:
@@ -96,10 +101,24 @@ class ServerDriver:
         self._watch.start()
 
     def add_to_pipeline(self, pipeline: Any, round_trip: RoundTrip[Any]) -> None:
-        """Add a script call to a pipeline or MULTI of the user's own client (see `pipeline.py`)."""
-        from penstock.driver.pipeline import add_to_pipeline
+        """Add a script call to a pipeline or MULTI of the user's own client, blocking or asyncio.
 
-        add_to_pipeline(pipeline, round_trip)
+        Its execute() returns one reply for the call. Before the first call of a script the pipeline gets a SCRIPT LOAD,
+        which has a reply of its own. Without it, an EVALSHA of an unknown script would fail while EXEC executes the
+        rest. On a cluster SCRIPT LOAD might go to other nodes, so each call carries its script instead.
+        """
+        words = (len(round_trip.keys), *round_trip.keys, *round_trip.args)
+        if is_cluster_pipeline(pipeline):
+            pipeline.execute_command("EVAL", round_trip.script.source, *words)
+            return
+        stack, loaded = _loaded.get(pipeline, (None, set()))
+        commands = pipeline_commands(pipeline)
+        if stack is not commands or not stack:
+            stack, loaded = _loaded[pipeline] = commands, set()
+        if round_trip.script.sha not in loaded:
+            loaded.add(round_trip.script.sha)
+            add_command(pipeline, "SCRIPT LOAD", round_trip.script.source)
+        add_command(pipeline, "EVALSHA", round_trip.script.sha, *words)
 
     def close(self) -> None:
         """Close the blocking face, and detach from an embedded server. The next use connects again."""
@@ -129,3 +148,23 @@ def _follow_sentinels(driver: weakref.ref[ServerDriver]) -> None:
     # The connector must not keep its driver alive, because the thread of `SentinelWatch` ends when the driver is gone.
     if (owner := driver()) is not None:
         owner.follow_sentinels()
+
+
+def refuse_green_threads() -> None:
+    """Raise ConfigurationError if gevent or eventlet has replaced this process's threads or sockets.
+
+    Leases are renewed in a thread with an event loop of its own. Under a monkey patch that thread is a coroutine of the
+    main thread: its loop looks as if it ran in every caller, and a caller that computes keeps it from renewing.
+    """
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    names = ("thread", "threading", "socket", "select")
+    if gevent is not None and any(gevent.is_module_patched(name) for name in names):
+        library, patch = "gevent", "gevent.monkey.patch_all()"
+    elif eventlet is not None and any(eventlet.is_monkey_patched(name) for name in names):
+        library, patch = "eventlet", "eventlet.monkey_patch()"
+    else:
+        return
+    raise ConfigurationError(
+        f"Penstock does not work under {patch}: it renews leases in a real thread. Leave the patch out here "
+        f"and use threads or asyncio; or call Penstock from a process that {library} has not patched"
+    )

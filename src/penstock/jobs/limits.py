@@ -99,9 +99,9 @@ class Rate:
 Limit: TypeAlias = Concurrency | Rate
 
 
-def _check_count(kind: str, number: Any, what: str = "most") -> None:
+def _check_count(kind: str, number: Any) -> None:
     advice = "; to stop the jobs, pause the queue" if number == 0 else ""
-    check_whole(kind, what, number, 1, MOST_JOBS, f"a number of jobs from 1 to {MOST_JOBS:,}{advice}")
+    check_whole(kind, "most", number, 1, MOST_JOBS, f"a number of jobs from 1 to {MOST_JOBS:,}{advice}")
 
 
 def _check_units(kind: str, number: Any, what: str = "most") -> None:

@@ -181,9 +181,9 @@ def points(moments: list[Moment], interval: Interval, now: float) -> list[Point]
     return found
 
 
-def sampled(values: list[float], each: int = 3) -> list[float]:
+def sampled(values: list[float]) -> list[float]:
     """The means of each three values."""
-    pieces = [values[at : at + each] for at in range(0, len(values), each)]
+    pieces = [values[at : at + 3] for at in range(0, len(values), 3)]
     return [round(sum(piece) / len(piece), 2) for piece in pieces]
 
 

@@ -42,9 +42,9 @@ def create_job_task(
     return task
 
 
-def cancelled_by_others(run: Run, task: asyncio.Task[Any] | None = None) -> bool:
-    """Whether code other than this job's may have cancelled the asyncio task (None: the current one)."""
-    task = task or asyncio.current_task()
+def cancelled_by_others(run: Run) -> bool:
+    """Whether code other than this job's may have cancelled the current asyncio task."""
+    task = asyncio.current_task()
     if task is None or not task.cancelling():
         return False
     return not isinstance(task, JobTask) or any(one is not run for one in task.cancellers)

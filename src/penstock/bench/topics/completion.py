@@ -63,9 +63,9 @@ _MIDDLES = ["na", "ri", "mo", "le", "ne", "sa", "ti", "lu", "ka", "re", "do", "n
 _ENDS = ["n", "s", "a", "o", "l", "r", "th", "ck", "na", "ën", "ра", "子", "ا"]
 
 
-def some_names(count: int, seed: int = 1) -> Iterator[str]:
+def some_names(count: int) -> Iterator[str]:
     """Generated first and last names in several scripts, most of them Latin, made distinct by a number at the end."""
-    chance = random.Random(seed)
+    chance = random.Random(1)
 
     def one() -> str:
         weights = (*(8 for _ in range(26)), *(1 for _ in _STARTS[26:]))
