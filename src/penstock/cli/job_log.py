@@ -45,7 +45,7 @@ def log(
     if after is not None and last is not None:
         raise ConfigurationError("--after and --last both say where to begin: give one of them")
     try:
-        JobLines.position("--after", after)
+        JobLines._position("--after", after)
     except BadCall:
         raise ConfigurationError(f"--after {after}: give the id of a line, as --json prints it") from None
     with where.open(patient=follow) as inspector:

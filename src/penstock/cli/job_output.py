@@ -49,7 +49,7 @@ def output(
     if after is not None and last is not None:
         raise ConfigurationError("--after and --last both say where to begin: give one of them")
     try:
-        JobOutput.position("--after", after)
+        JobOutput._position("--after", after)
     except BadCall:
         raise ConfigurationError(f"--after {after}: give the id of a chunk, as --json prints it") from None
     with where.open(patient=follow) as inspector:

@@ -73,7 +73,7 @@ class Followed(Generic[T]):
             check_whole(self._what, "last", last, 1, most, f"from 1 to {most:,}")
             if after is not None:
                 raise BadCall(f"{self._what}(): give `after` or `last`, not both")
-        self._after = self.position(f"{self._what}(after=…)", after)
+        self._after = self._position(f"{self._what}(after=…)", after)
         self._last = last or 0
         self._shard, self._key, self._wait = shard, key, wait
         self._parts: deque[T] = deque()
@@ -95,7 +95,7 @@ class Followed(Generic[T]):
         """
 
     @classmethod
-    def position(cls, what: str, after: T | str | None) -> str:
+    def _position(cls, what: str, after: T | str | None) -> str:
         """The position of a part; "" for None. Raises BadCall for anything else."""
         if after is None:
             return ""

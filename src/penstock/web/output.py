@@ -90,7 +90,7 @@ def _page(parts: Sequence[OutputPart], mask: Mask | None, *, has_ended: bool) ->
 
 
 def _numbers(position: str) -> tuple[int, str]:
-    number, _, began = JobOutput.position("output", position).partition("-")
+    number, _, began = JobOutput._position("output", position).partition("-")
     return int(number), began
 
 
