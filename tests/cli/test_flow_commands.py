@@ -102,3 +102,72 @@ def test_a_job_that_is_not_there_has_no_tree(shop, penstock):
         assert code != Exit.OK
         assert out == ""
         assert "mail:none" in err
+
+
+def complete(shop: Penstock, result: object = 1) -> None:
+    """Complete all jobs that are ready."""
+    for item in shop.queue("mail").claim(10):
+        item.complete(result)
+
+
+def test_the_flow_of_a_job_that_has_ended_is_shown_in_both_directions(shop: Penstock, penstock):
+    @shop.task(queue="mail")
+    def part(number: int) -> int:
+        return number
+
+    @shop.task(queue="mail")
+    def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    @shop.task(queue="mail")
+    def report() -> None: ...
+
+    parts = [part.using(id=f"part-{n}").enqueue(n) for n in range(2)]
+    summed = total.using(id="total", after=parts).enqueue([])
+    report.using(id="report", after=[summed], result_ttl=0).enqueue()
+    complete(shop)
+    tree = penstock("job", "tree", parts[0].id)[1].splitlines()
+    assert tree == [
+        "completed  part  mail:part-0",
+        "awaited by 1 job:",
+        "  ready  total  mail:total  (2 of 2 have ended)",
+        "    waiting  report  mail:report  (0 of 1 have ended)",
+    ]
+    complete(shop)
+    complete(shop)
+    assert penstock("job", "tree", parts[0].id)[1].splitlines() == [
+        "completed  part  mail:part-0",
+        "awaited by 1 job:",
+        "  completed  total  mail:total  (2 of 2 have ended)",
+        "    completed  report  mail:report  (1 of 1 have ended)",
+    ]
+    assert penstock("job", "tree", summed.id)[1].splitlines() == [
+        "completed  total  mail:total  (2 of 2 have ended)",
+        "  completed  part  mail:part-0",
+        "  completed  part  mail:part-1",
+        "awaited by 1 job:",
+        "  completed  report  mail:report  (1 of 1 have ended)",
+    ]
+    assert "awaited by 1 job:" in penstock("job", "show", parts[1].id)[1]
+    (said,) = json.loads(penstock("job", "show", parts[1].id, "--json")[1])["flow"]["dependents"]
+    assert (said["id"], said["status"], said["task"]) == ("mail:total", "completed", "total")
+
+
+def test_a_job_of_a_flow_whose_row_is_gone_says_so(shop: Penstock, penstock):
+    @shop.task(queue="mail")
+    def part() -> None: ...
+
+    first = part.using(id="first").enqueue()
+    second = part.using(id="second", after=[first]).enqueue()
+    complete(shop)
+    shop.queue("mail").keep(finished=0, results=0)
+    shop.queue("other").put(1)
+    shop.queue("mail").put(1)
+    for item in shop.queue("mail").claim(2):
+        item.retry(0)
+    assert penstock("job", "tree", second.id)[1].splitlines() == [
+        "ready  part  mail:second  (1 of 1 have ended)",
+        "  unknown  mail:first  (it has ended, and its row is gone)",
+    ]
+    code, _, err = penstock("job", "tree", first.id)
+    assert (code, "its row is gone" in err) == (Exit.FAILED, True)

@@ -107,7 +107,7 @@ def test_ended_jobs_run_again_as_new_ones(shop: Penstock, penstock: Command, spe
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "name at least one job"),
+        ((), "name jobs by their ids"),
         (("ID", "--arguments", '{"to": "bo"}'), "needs the app that has the task: --app"),
         (("ID", "--arguments", '["bo"]', "--app", "SPEC"), "not a JSON object"),
         (("ID", "--arguments", '{"to": 7}', "--app", "SPEC"), "Expected `str`, got `int`"),
@@ -134,3 +134,23 @@ def test_a_job_that_is_named_twice_runs_again_once(shop: Penstock, penstock: Com
     code, out, _ = penstock("job", "run-again", job.id, job.id)
     assert (code, out.count(" runs again as ")) == (Exit.OK, 1)
     assert [item.complete() for item in shop.queue("mail").claim(9)] == [None]
+
+
+def test_ended_jobs_run_again_by_a_filter(shop: Penstock, penstock: Command):
+    queue = shop.queue("mail")
+    queue.keep(arguments=True)
+    for n, tenant in enumerate(("acme", "acme", "bo")):
+        queue.put(n, tenant=tenant)
+    for item in queue.claim(3):
+        item.complete()
+    words = ("job", "run-again", "--queue", "mail", "--state", "completed", "--tenant", "acme")
+    code, _, err = penstock(*words)
+    assert (code, queue.count().ready) == (Exit.USAGE, 0), "it asks first"
+    assert "--yes" in err
+    code, out, _ = penstock(*words, "--yes")
+    assert (code, len(out.splitlines())) == (Exit.OK, 2)
+    assert sorted(item.body for item in queue.claim(5)) == [0, 1]
+    assert penstock("job", "run-again", "--queue", "mail", "--state", "expired", "--yes")[1] == "No job matches.\n"
+    for wrong in (["--queue", "mail"], ["--queue", "mail", "--state", "dead"], ["--state", "completed"], []):
+        assert penstock("job", "run-again", *wrong, "--yes")[0] == Exit.USAGE
+    assert penstock("job", "run-again", "mail:x", "--queue", "mail")[0] == Exit.USAGE

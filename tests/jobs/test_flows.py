@@ -323,7 +323,10 @@ async def test_a_tree_shows_what_waits_for_a_job(app: Penstock, do: Do):
     shop.fails.clear()
     await dead(app, do, "requeue")
     await run_burst(app)
-    assert (await do(first.tree)).awaited_by == 0
+    tree = await do(first.tree)
+    ends = dict.fromkeys((one.id for one in middle[1:]), Status.COMPLETED)
+    assert {one.id: one.status for one in tree.dependents} == ends, "known from the rows of ended jobs"
+    assert [[below.id for below in one.dependents] for one in tree.dependents] == [[last.id]] * 2
 
 
 async def test_a_tree_is_cut_in_each_direction_and_counts_the_rest(app: Penstock, do: Do):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from penstock.cli.exits import Exit
-from penstock.cli.job_filter import ANY, Matching
+from penstock.cli.job_filter import ANY, EVERY, Listed, Matching
 from penstock.cli.job_outcomes import report_outcomes
 from penstock.cli.where import HERE, Where, Yes, confirm, read_arguments
 from penstock.errors import ConfigurationError, JobError
@@ -23,6 +24,12 @@ from penstock.terminal.progress import progress_display
 from penstock.terminal.tables import note, show
 
 RETRIED = "only a dead letter can be retried; `penstock job run-again` runs a job that has ended as a new one"
+
+RUN_AGAIN = ("completed", "cancelled", "expired", "dropped")
+"""The states of a filter for jobs that run again."""
+
+MOST_AGAIN = 1000
+"""Jobs that one command runs again."""
 
 PerSecond: TypeAlias = Annotated[float, Parameter(validator=Number(gte=0.1, lte=1e6))]
 _Act: TypeAlias = Callable[[Jobs, OnProgress], BulkProgress]
@@ -101,7 +108,14 @@ def retry(
         return requeue(inspector, ids)
 
 
-def run_again(*ids: str, arguments: str | None = None, where: Where = HERE) -> Exit:
+def run_again(
+    *ids: str,
+    arguments: str | None = None,
+    matching: Listed = EVERY,
+    per_second: PerSecond = PER_SECOND,
+    yes: Yes = False,
+    where: Where = HERE,
+) -> Exit:
     """Run jobs that have ended again, each as a new job. Exit code 1 if one does not.
 
     The queue has to keep arguments: `penstock queue keep NAME --arguments`. `job retry` is for dead letters.
@@ -109,20 +123,31 @@ def run_again(*ids: str, arguments: str | None = None, where: Where = HERE) -> E
     Parameters
     ----------
     ids
-        Ids as they were printed: queue:key. An id that is named twice counts once.
+        Ids as they were printed: queue:key. An id that is named twice counts once. Instead of ids, the options below
+        select up to 1,000 jobs of one queue, the latest first; --state says how they have ended.
     arguments
         Run the one job that is named with these arguments, a JSON object of all of them by name. They need not have
         been kept. Needs --app.
+    per_second
+        With a filter: how many jobs to enqueue in a second.
+    yes
+        With a filter: do not ask; required unless at a terminal.
     """
-    if not ids:
-        raise ConfigurationError("name at least one job by its id, queue:key")
+    if bool(ids) == (matching != EVERY):
+        raise ConfigurationError("name jobs by their ids, or select them with --queue, --state and other options")
     if arguments is not None and len(ids) != 1:
         raise ConfigurationError("--arguments is for one job: name it by its id")
     if arguments is not None and where.app is None:
         raise ConfigurationError("job run-again --arguments needs the app that has the task: --app module:name")
     values = None if arguments is None else read_arguments(arguments)
-    chosen, done = list(dict.fromkeys(ids)), 0
     with where.open() as inspector:
+        chosen, done = list(dict.fromkeys(ids)) or _ended(inspector, matching), 0
+        if not ids and not chosen:
+            show("No job matches.")
+            return Exit.OK
+        if not ids:
+            which = f"{many(len(chosen), 'job')} of queue {matching.queue} ({matching.words()})"
+            confirm(f"This runs {which} again, as new jobs, at {inspector.location}.", yes=yes)
         for id in chosen:
             inspector.jobs.open(id)  # a wrong id is refused before any job is enqueued
         for id in chosen:
@@ -133,7 +158,28 @@ def run_again(*ids: str, arguments: str | None = None, where: Where = HERE) -> E
             else:
                 show(f"{id} runs again as {job.id}")
                 done += 1
+            if not ids:
+                time.sleep(1 / per_second)
     return Exit.OK if done == len(chosen) else Exit.FAILED
+
+
+def _ended(inspector: Inspector, matching: Listed) -> list[str]:
+    """The latest jobs that match and have ended, found before any of them runs again."""
+    queue = matching.needed_queue()
+    if matching.state not in RUN_AGAIN:
+        raise ConfigurationError(
+            f"--state {matching.state or '(none)'}: say which jobs run again, {', '.join(RUN_AGAIN[:-1])} or "
+            f"{RUN_AGAIN[-1]}; `penstock job retry` is for dead letters"
+        )
+    found: list[str] = []
+    cursor: str | None = None
+    while len(found) < MOST_AGAIN:
+        page = inspector.jobs.find(queue, limit=MOST_AGAIN - len(found), cursor=cursor, **matching.wanted())
+        found += [job.id for job in page.jobs if job.id]  # the row of a purge names no job
+        cursor = page.cursor
+        if cursor is None:
+            break
+    return list(dict.fromkeys(found))[:MOST_AGAIN]
 
 
 def rm(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from penstock.cli.where import HERE, AsJson, Where, Yes, check_bounds, confirm
 from penstock.jobs.flow_bindings import Side
 from penstock.jobs.flow_tree import FlowNode
+from penstock.jobs.status import Status
 from penstock.ops.wording import many
 from penstock.terminal.tables import show, show_json, show_sentence
 
@@ -51,6 +52,8 @@ def _lines(root: FlowNode, side: Side, remedy: str) -> Iterator[str]:
             yield indent + node
             continue
         facts = [str(node.status), node.task, node.id]
+        if node.status is Status.UNKNOWN:
+            facts.append("(it has ended, and its row is gone)")
         if node.total:
             waits = f"{node.total - node.left} of {node.total} have ended"
             facts.append(f"({waits}, {many(node.dead, 'dead letter')})" if node.dead else f"({waits})")

@@ -36,6 +36,7 @@ TURN: Final = b"t"
 ROW: Final = b"r"
 PURGE: Final = b"p"
 FAILED_ATTEMPTS: Final = b"f"
+LINK: Final = b"l"
 SEGMENT: Final = 10
 BLOCKS: Final = 64
 KEPT_RECORD: Final = 4096

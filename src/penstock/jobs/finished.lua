@@ -16,6 +16,8 @@
 --           then the rows as a worker has sent them (finished.py). A row whose settlement was refused does not count
 --   ROW     one job, as `_job`
 --   FAILED_ATTEMPTS  the last failed attempts of a job, as `_attempts_of`. Its row is in the same block
+--   LINK    a job that has ended, and one that waited for it, as `_link` in flow.lua. The row is in this block, or in
+--           an earlier one
 --   PURGE   how many jobs a purge has cancelled, in 4 bytes, and the tenant, empty for all
 --
 -- The rows of a turn cost the server one APPEND, and it reads no record for them. All keys expire with the age. A job
@@ -23,7 +25,8 @@
 
 -- KEPT_RECORD: the most bytes of a record that is kept.
 finished = {
-  TURN = "t", ROW = "r", PURGE = "p", FAILED_ATTEMPTS = "f", SEGMENT = 10, BLOCKS = 64, KEPT_RECORD = 4096,
+  TURN = "t", ROW = "r", PURGE = "p", FAILED_ATTEMPTS = "f", LINK = "l", SEGMENT = 10, BLOCKS = 64,
+  KEPT_RECORD = 4096,
 }
 
 _segment = layout { kind = "c1", size = "I3", at = "I6", body = "*" } -- size: of the body; at: server ms
@@ -109,7 +112,7 @@ end
 -- How many rows of a segment count.
 --- (kind: str, body: str) -> int
 function finished.count(kind, body)
-  if kind == finished.FAILED_ATTEMPTS then return 0 end
+  if kind == finished.FAILED_ATTEMPTS or kind == finished.LINK then return 0 end
   if kind ~= finished.TURN then return 1 end
   local its = _turn_rows.fields(body)
   return its.rows - its.refused

@@ -18,7 +18,7 @@ from penstock.core.operations import RoundTrip
 from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Claim, Settlement
-from penstock.jobs.constants import BLOCKS, FAILED_ATTEMPTS, NUMBER_BYTES, PURGE, ROW, SEGMENT, TURN
+from penstock.jobs.constants import BLOCKS, FAILED_ATTEMPTS, LINK, NUMBER_BYTES, PURGE, ROW, SEGMENT, TURN
 from penstock.jobs.failures import Attempt, Failures, beginning_of
 from penstock.jobs.status import Status
 from penstock.jobs.tags import read_tags
@@ -191,6 +191,20 @@ def read_block(
     if failures:
         return [replace(row, failures=failures[row.id]) if row and row.id in failures else row for row in found]
     return found
+
+
+def read_links(segments: bytes) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Pairs of a job that has ended, by its key, and a job that waited for it: its queue ("": the same) and its key."""
+    at = 0
+    while at + SEGMENT <= len(segments):
+        kind, size, _ = _HEAD.unpack_from(segments, at)
+        start = at + SEGMENT
+        at = start + int.from_bytes(size)
+        if kind == LINK and (body := segments[start:at]):
+            end = 1 + body[0]
+            key, name_end = body[1:end].decode(errors="replace"), end + 1 + body[end]
+            queue, dependent = (text.decode(errors="replace") for text in (body[end + 1 : name_end], body[name_end:]))
+            yield key, (queue, dependent)
 
 
 def _turn(queue: str, body: bytes, at: int, tag: str | None) -> Iterator[FinishedJob | None]:

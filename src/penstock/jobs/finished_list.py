@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,7 +11,8 @@ import msgspec
 
 from penstock.core.cursors import cursor_text, read_cursor, refused_cursor
 from penstock.core.operations import Operation
-from penstock.jobs.finished import ENDED, BlockSlice, FinishedJob, RowList, read_block, read_blocks
+from penstock.jobs.bindings import QueueBindings
+from penstock.jobs.finished import ENDED, BlockSlice, FinishedJob, RowList, read_block, read_blocks, read_links
 from penstock.jobs.shard import Shard
 
 EXAMINED: Final = 5000
@@ -24,6 +25,9 @@ _FIRST_BLOCKS: Final = 2
 """Blocks that the first read for a page takes of each list. Each further one takes twice as many, up to `_BLOCKS`."""
 
 _FAILED: Final = "failed"
+
+MOST_OF_FLOW: Final = 20_000
+"""Rows that are read for the jobs of a flow that have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +177,40 @@ def locate_row(shard: Shard, key: str) -> Operation[tuple[FinishedJob, int] | No
                 found.append(match)
                 break
     return max(found, key=lambda one: one[0].ended, default=None)
+
+
+class EndedJobs:
+    """The rows of the jobs of one shard, and what has waited for these jobs: read from the latest on, as far as needed.
+
+    links  key of a job -> queue ("": the same) and key of each job that waited for it; of the rows read so far
+    """
+
+    def __init__(self, bindings: QueueBindings, name: str) -> None:
+        self._bindings, self._name = bindings, name
+        self._rows: dict[str, FinishedJob] = {}
+        self._before: dict[RowList, int] = {"finished": 0, "failed": 0}
+        self._examined = 0
+        self.links: dict[str, list[tuple[str, str]]] = {}
+
+    def rows(self, keys: Iterable[str]) -> Operation[dict[str, FinishedJob]]:
+        """The rows of these jobs, among the latest 20,000. One round trip for each 2000 rows that were not read yet."""
+        wanted = set(keys)
+        for name in list(self._before):
+            while name in self._before and self._examined < MOST_OF_FLOW and not wanted <= self._rows.keys():
+                yield from self._read(name)
+        return {key: self._rows[key] for key in wanted if key in self._rows}
+
+    def _read(self, name: RowList) -> Operation[None]:
+        found: BlockSlice = yield read_blocks(self._bindings, name, self._before[name], _BLOCKS)
+        for _, segments in found.blocks:
+            rows = read_block(self._name, segments)
+            self._examined += len(rows)
+            for row in reversed(rows):
+                if row is not None:
+                    self._rows.setdefault(_key(row.id), row)
+            for key, dependent in read_links(segments):
+                self.links.setdefault(key, []).append(dependent)
+        if found.is_last or not found.blocks or found.blocks[-1][0] <= 1:
+            del self._before[name]
+        else:
+            self._before[name] = found.blocks[-1][0]

@@ -70,6 +70,8 @@ _arrival = layout { letter = "c1", edge = "Hc0", text = "*" } -- what the outbox
 
 _predecessor = layout { queue = "Bc0", id = "*" }
 
+_link = layout { id = "Bc0", dependent = "*" } -- a job that has ended, and one that waited for it, as `_predecessor`
+
 _flow = {
   EDGES = 1, EVENTS = 2, VISITS = 128, KEEP = 3600000, MOST = 1048576, FAILED = 255,
   OPEN_FOR = 600000, DEAD = 2147483648, -- DEAD: the mark in an index
@@ -216,6 +218,23 @@ function flow.visit(s, edge, letter, id, text)
   end
 end
 
+-- Does what `flow.visit` does for an edge of a job of this queue. If that was the last event of the edge, it is kept
+-- beside the row of the job, so that people see what waited for a job that has ended.
+--- (s: table, edge: str, letter: str, id: str, text: str) -> str | nil
+--- uses: base
+function flow.follow(s, edge, letter, id, text)
+  local kept = flow.visit(s, edge, letter, id, text)
+  if not kept and letter ~= _event.REQUEUED then
+    local was, dependent = _edge.fields(edge), _edge.dependent(edge)
+    if was.number == _children.NUMBER then dependent = _parent.id(dependent) end
+    local far = was.far ~= "" and _far.queue(was.far) or ""
+    finished.note(s, _finished.ENDED, finished.LINK, _link.pack({
+      id = string.sub(id, 1, _most.BYTE), dependent = _predecessor.pack({ queue = far, id = dependent }),
+    }))
+  end
+  return kept
+end
+
 -- Has the outbox report an event to a dependent of another queue. Returns what `flow.visit` does.
 --- (s: table, edge: str, letter: str, id: str, text: str) -> str | nil
 function flow.send(s, edge, letter, id, text)
@@ -250,7 +269,7 @@ function flow.visit_list(s, letter, id, text, rest, budget)
   local key, kept = base .. "dependents:" .. id, {}
   local most = math.max(1, math.floor(_flow.MOST / (#text + 1))) -- each dependent may get a copy of the result
   local edges = redis.call("LPOP", key, math.min(rest, math.max(1, budget.left), most)) or {}
-  for i = 1, #edges do kept[#kept + 1] = flow.visit(s, edges[i], letter, id, text) end
+  for i = 1, #edges do kept[#kept + 1] = flow.follow(s, edges[i], letter, id, text) end
   batch.write("RPUSH", key, kept)
   budget.left = #edges == most and 0 or math.max(0, budget.left - #edges)
   return #edges == 0 and 0 or rest - #edges
@@ -360,7 +379,7 @@ function flow.resume(s, budget)
           redis.call("HDEL", base .. "dependents", id)
         end
       elseif value then
-        local kept = flow.visit(s, value, letter, id, text)
+        local kept = flow.follow(s, value, letter, id, text)
         if not kept then
           redis.call("HDEL", base .. "dependents", id)
         elseif kept ~= value then
@@ -411,7 +430,7 @@ function flow.advance(s)
       if edge and (is_late or edge == "" or s.visits.left == 0) then
         flow.later(s, letter, ids[i], text, "")
       elseif edge then
-        edges[ids[i]] = flow.visit(s, edge, letter, ids[i], text) or false
+        edges[ids[i]] = flow.follow(s, edge, letter, ids[i], text) or false
       end
     end
     flow.store_visited(ids, found, edges)

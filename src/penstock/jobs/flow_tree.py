@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 from penstock.core.arguments import check_whole
 from penstock.core.operations import Operation
 from penstock.errors import JobNotFound
 from penstock.jobs.bindings import QueueBindings
+from penstock.jobs.finished_list import EndedJobs
 from penstock.jobs.flow_bindings import ROWS, FlowBindings, Related, Side
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.record import StoredJob
@@ -17,16 +20,19 @@ from penstock.jobs.shard import Shard
 from penstock.jobs.status import Status, status_of
 from penstock.jobs.waits import WaitState
 
+_ENDED: Final = (Status.COMPLETED, Status.CANCELLED, Status.EXPIRED, Status.DROPPED, Status.UNKNOWN)
+
 
 @dataclass(slots=True)
 class FlowNode:
     """A job of a flow, the jobs that it waits or waited for, and those that wait for it.
 
-    task          "" for a bare value, and for a job that is gone
+    status        unknown: the job has ended, and its queue has dropped its row
+    task          "" for a bare value, and for a job whose row is gone
     total         for how many jobs it waits or waited
     left, dead    while it waits: how many of those have not ended, and how many are dead letters
     predecessors  those jobs, in order; fewer than `total` if the tree was cut. Only of the root and its predecessors
-    awaited_by    how many jobs wait for it: 0 once it has ended
+    awaited_by    how many jobs wait for it; or waited, as far as its queue keeps rows, which name them
     dependents    those jobs; fewer than `awaited_by` if the tree was cut. Only of the root and its dependents
     """
 
@@ -44,43 +50,61 @@ class FlowNode:
 def read_tree(shard: Shard, key: str, most: int) -> Operation[FlowNode]:
     """See `Job.tree`."""
     check_whole("tree", "most", most, 1, sys.maxsize, "at least 1")
+    queues = _Queues(shard.name, shard.bindings)
     stored = yield shard.bindings.show(key)
     root = _node(shard.name, key, stored)
     if root.status is Status.UNKNOWN:
-        raise JobNotFound(f"no job {root.id}: never enqueued here, or it ended and its result is gone")
-    queues = _Queues(shard.name, shard.bindings)
-    yield from _grow(queues, root, shard.name, key, "predecessors", most - 1)
-    yield from _grow(queues, root, shard.name, key, "dependents", most - 1)
+        yield from queues.name_ended([(root, shard.name, key)])
+    if root.status is Status.UNKNOWN:
+        raise JobNotFound(f"no job {root.id}: never enqueued here, or it ended and its row is gone")
+    found = [(root, shard.name, key)]
+    found += yield from _grow(queues, root, shard.name, key, "predecessors", most - 1)
+    found += yield from _grow(queues, root, shard.name, key, "dependents", most - 1)
+    yield from queues.name_ended(found)
     return root
 
 
-def _grow(queues: _Queues, root: FlowNode, queue: str, key: str, side: Side, left: int) -> Operation[None]:
-    """Add at most `left` jobs to this side of the root, the nearest first."""
-    rest = deque([(root, queue, key)])
+_Found: TypeAlias = tuple[FlowNode, str, str]
+"""A job with the name of its queue, and its key."""
+
+
+def _grow(queues: _Queues, root: FlowNode, queue: str, key: str, side: Side, left: int) -> Operation[list[_Found]]:
+    """Add at most `left` jobs to this side of the root, the nearest first. Returns them."""
+    rest, added = deque([(root, queue, key)]), list[_Found]()
+
+    def add(near: list[FlowNode], one: Related) -> None:
+        node = _node(one.queue, one.key, one.stored)
+        node.total, node.awaited_by = one.total, one.awaited_by
+        near.append(node)
+        added.append((node, one.queue, one.key))
+        if one.total if side == "predecessors" else one.awaited_by or node.status in _ENDED:
+            rest.append(added[-1])
+
     while rest:
         node, queue, key = rest.popleft()
         offset, gone, near = 0, 0, node.predecessors if side == "predecessors" else node.dependents
         while True:
-            total, page = yield from queues.related(side, queue, key, offset, min(ROWS, left) or 1)
+            total, page = yield from queues.related(side, queue, key, offset, min(ROWS, left - len(added)) or 1)
             offset += len(page)
-            for one in page[:left]:
+            for one in page[: left - len(added)]:
                 if side == "dependents" and status_of(one.stored) is Status.UNKNOWN:
                     gone += 1
-                    continue
-                found = _node(one.queue, one.key, one.stored)
-                found.total, found.awaited_by = one.total, one.awaited_by
-                near.append(found)
-                left -= 1
-                if one.total if side == "predecessors" else one.awaited_by:
-                    rest.append((found, one.queue, one.key))
-            if not page or left <= 0 or offset >= total:
+                else:
+                    add(near, one)
+            if not page or len(added) >= left or offset >= total:
                 break
         if side == "predecessors":
             node.total = total
         else:
             node.awaited_by = total - gone
-        if left <= 0:
+            if node.status in _ENDED:
+                links = yield from queues.links(queue, key)
+                node.awaited_by += len(links)
+                for one in (yield from queues.described(links[: left - len(added)])):
+                    add(near, one)
+        if len(added) >= left:
             break
+    return added
 
 
 class _Queues:
@@ -89,12 +113,46 @@ class _Queues:
     def __init__(self, name: str, bindings: QueueBindings) -> None:
         self._first = bindings
         self._all = {name: bindings}
+        self._ended: dict[str, EndedJobs] = {}
 
     def named(self, name: str) -> QueueBindings:
         if name not in self._all:
             keys = QueueKeys(self._first.keys.prefix, name)
             self._all[name] = QueueBindings(keys, self._first.clock)
         return self._all[name]
+
+    def ended(self, queue: str) -> EndedJobs:
+        if queue not in self._ended:
+            self._ended[queue] = EndedJobs(self.named(queue), queue)
+        return self._ended[queue]
+
+    def name_ended(self, found: Sequence[_Found]) -> Operation[None]:
+        """Give jobs that have ended the tasks and the states of their rows, as far as these are kept."""
+        unnamed = [one for one in found if not one[0].task and one[0].status in _ENDED]
+        for queue in dict.fromkeys(queue for _, queue, _ in unnamed):
+            of_queue = [(node, key) for node, name, key in unnamed if name == queue]
+            rows = yield from self.ended(queue).rows([key for _, key in of_queue])
+            for node, key in of_queue:
+                if (row := rows.get(key)) is not None:
+                    node.task = row.task
+                    node.status = row.status if node.status is Status.UNKNOWN else node.status
+
+    def links(self, queue: str, key: str) -> Operation[list[tuple[str, str]]]:
+        """The jobs that have waited for one that has ended: queue and key of each."""
+        ended = self.ended(queue)
+        yield from ended.rows([key])
+        return [(name or queue, dependent) for name, dependent in ended.links.get(key, ())]
+
+    def described(self, jobs: Sequence[tuple[str, str]]) -> Operation[list[Related]]:
+        """What is known about these jobs, each by its queue and its key, in this order."""
+        known: dict[tuple[str, str], Related] = {}
+        for name in dict.fromkeys(queue for queue, _ in jobs):
+            keys = [key for queue, key in jobs if queue == name]
+            while keys:
+                page = yield FlowBindings(self.named(name)).jobs(keys[:ROWS])
+                known |= {(name, one.key): one._replace(queue=name) for one in page}
+                keys = keys[len(page) or len(keys) :]
+        return [known[job] for job in jobs if job in known]
 
     def related(
         self, side: Side, queue: str, key: str, offset: int, limit: int

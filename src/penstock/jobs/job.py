@@ -350,8 +350,9 @@ class Job(ShardHandle, Generic[R_co]):
 
         Predecessors have theirs, and dependents have theirs: at most `most` jobs in each direction, the job included,
         the nearest first. Predecessors are known while the job waits, and then for an hour longer than its
-        `result_ttl`; dependents until the job has ended. Raises JobNotFound for a job that is gone. One round trip for
-        the job, one for each 250 jobs that another one waits for, and one for each 250 that wait for another one.
+        `result_ttl`; dependents of a job that has ended, and tasks of such jobs, from the latest 20,000 rows of their
+        queue. Raises JobNotFound for a job that is gone. One round trip for the job, one for each 250 jobs that another
+        one waits for, one for each 250 that wait for another one, and one for each 2000 rows.
         """
         from penstock.jobs.flow_tree import read_tree
 
