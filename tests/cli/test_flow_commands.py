@@ -171,3 +171,11 @@ def test_a_job_of_a_flow_whose_row_is_gone_says_so(shop: Penstock, penstock):
     ]
     code, _, err = penstock("job", "tree", first.id)
     assert (code, "its row is gone" in err) == (Exit.FAILED, True)
+
+
+def test_a_result_that_is_gone_is_not_shown_as_null(shop: Penstock, penstock):
+    for key in ("kept", "gone"):
+        shop.queue("mail").put(1, id=key, result_ttl=0 if key == "gone" else 3600)
+    complete(shop, None)
+    assert "result    null\n" in penstock("job", "show", "mail:kept")[1]
+    assert "result    (not kept any longer)\n" in penstock("job", "show", "mail:gone")[1]

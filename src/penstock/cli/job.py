@@ -41,10 +41,12 @@ def show_one(id: str, /, *, where: Where = HERE, as_json: AsJson = False) -> Non
         job, steps, now = inspector.jobs.show(id), inspector.jobs.open(id).steps(), inspector.now()
         flow = _flow(inspector, id)
         answer = inspector.jobs.why(id) if job.status in _WAITS and not as_json else None
+        has_no_result = job.status == "completed" and inspector.jobs.open(id).status() == "unknown"
     if as_json:
         further = ({"steps": steps} if steps else {}) | ({"flow": flow} if flow else {})
         return show_json(msgspec.to_builtins(job, enc_hook=str) | further if further else job)
-    show_facts(facts(job, now) | ({"why": answer.sentence} if answer else {}))
+    gone: dict[str, object] = {"result": "(not kept any longer)"} if has_no_result else {}
+    show_facts(facts(job, now) | gone | ({"why": answer.sentence} if answer else {}))
     if flow:
         show("")
         for line in tree_lines(flow, f"`penstock job tree {job.id}` shows them"):

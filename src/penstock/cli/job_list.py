@@ -10,7 +10,7 @@ from penstock.jobs.job_list import JobPage, JobSummary
 from penstock.jobs.status import Status
 from penstock.jobs.why import FOREVER
 from penstock.ops.wording import age, ago, many, size
-from penstock.terminal.tables import headings, note, show, show_json, show_table
+from penstock.terminal.tables import headings, note, show, show_json, show_sentence, show_table
 
 MOST_REASONS = 100
 """Dead letters whose reasons a list shows; each costs a round trip."""
@@ -113,7 +113,7 @@ def show_worker(
         state = f"lost for {age(-one.lease)}" if one.lease <= 0 else f"lease {age(one.lease)}"
         memory = "" if one.memory is None else f", {size(one.memory)} of memory"
         jobs = f"{many(one.held, 'job')} of {one.concurrency} at once"
-        show(f"{one.name} in queue {one.queue}: {jobs}{since}{memory}, {state}")
+        show_sentence(f"{one.name} in queue {one.queue}: {jobs}{since}{memory}, {state}")
     if detail.jobs.jobs:
         show("")
         show_jobs(detail.jobs.jobs, now)
