@@ -14,7 +14,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from penstock.core.operations import Listen, Operation, Wait
+from penstock.core.operations import Listen, Operation, RoundTrip, Wait
+from penstock.core.scripts import Script
 from penstock.driver.listening import _slot_tags, channel_name
 from penstock.driver.server_driver import ServerDriver
 from penstock.errors import ServerRefused, ServerUnavailable
@@ -51,6 +52,22 @@ async def test_a_message_sent_before_the_wait_ends_it_at_once(driver: FaceDriver
         return messages
 
     assert await driver.run(operation()) == ["one", "two words"]
+
+
+async def test_messages_that_come_together_are_all_delivered_in_order(driver: FaceDriver, key: str):
+    several = Script("several", (), (), (), "#!lua\nfor i = 1, 50 do redis.call('SPUBLISH', ARGV[1], ARGV[2] .. i) end")
+
+    def operation() -> Operation[list[str]]:
+        listener = yield Listen(key)
+        channel, _, number = listener.address.rpartition("/")
+        yield RoundTrip(several, (key,), (channel, ""), bool)  # a number that no listener has
+        yield RoundTrip(several, (key,), (channel, f"{number} "), bool)
+        messages: list[str] = []
+        while len(messages) < 50:
+            messages += filter(None, (yield Wait(listener, None)))  # "" may confirm the subscription
+        return messages
+
+    assert await driver.run(operation()) == [str(number) for number in range(1, 51)]
 
 
 async def test_a_wait_ends_after_its_timeout(driver: FaceDriver, key: str):

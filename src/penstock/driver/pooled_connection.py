@@ -115,10 +115,13 @@ class BlockingConnection:
             )
 
     async def receive(self, timeout: float) -> list[Any]:
-        """The next reply or message, alone in a list; [] after `timeout` seconds."""
+        """The next reply or message, with those that came with it; [] after `timeout` seconds."""
         try:
             self.set_reply_timeout(timeout)
-            return [self._reply(disconnect_on_error=False)]
+            replies = [self._reply(disconnect_on_error=False)]
+            while self._direct_socket is not None and (reply := self._parser.gets()) is not self._incomplete:
+                replies.append(reply)
+            return replies
         except Exception as error:
             if self._closed:  # by another thread; then the library may raise any error
                 raise ConnectionError("the connection was closed") from None

@@ -275,6 +275,8 @@ class Subscriber:
                 self._move(one)
             return
         kind, name, *rest = message
+        if rest and rest[0] == b"":
+            return  # a script asks whether this face is subscribed: `notify.reaches`
         if name == _INVALIDATED:
             self._notify_all("")
             return
