@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -49,15 +49,7 @@ class Noun:
     more_rows: Callable[[Any], list[tuple[str, ...]]] = lambda _: []
 
 
-class List(Protocol):
-    def __call__(self, *, where: Where = HERE, as_json: AsJson = False) -> None: ...
-
-
-class Show(Protocol):
-    def __call__(self, name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None: ...
-
-
-def commands(noun: Noun) -> tuple[List, Show]:
+def commands(noun: Noun) -> tuple[Callable[..., None], Callable[..., None]]:
     """The functions of `ls` and `show`, with the docstrings that `--help` prints."""
 
     def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
