@@ -73,7 +73,7 @@ function lease.collect(room, id, body, tenant, expires, since, flags, ttl)
   room.tenants[n], room.sinces[n] = tenant, since
   if flags > flag.CALL then
     if flags >= flag.UNIQUE then room.unique = true end
-    if record.has(flags, flag.LIMITED) then slice.spend(room.s, 6) end
+    if record.has(flags, flag.LIMITED) then slice.spend(room.s, 2 * limits.passed(flags)) end
   end
   if expires > 0 then
     room.timed = room.timed or {}

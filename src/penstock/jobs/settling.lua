@@ -41,7 +41,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
           if bit.band(was.flags, _mask.STORED) > 0 then letter = job.clear(s, id, was.flags, letter, was.ttl) end
           if was.flags >= flag.UNIQUE then unique.finish(s, id, of_job) end
           if record.has(was.flags, flag.LIMITED) then
-            slice.spend(s, 3)
+            slice.spend(s, limits.passed(was.flags))
             limited_runs.finish(s, of_job)
           end
         end
