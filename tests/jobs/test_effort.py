@@ -11,7 +11,7 @@ from penstock.jobs import effort
 from penstock.jobs.durable_bindings import ChildRow, StepBindings
 from penstock.jobs.limit_bindings import LimitBindings
 from tests.conftest import commands
-from tests.jobs.stand import FakeWorker, Limits, Stand, at_most, per_second, record
+from tests.jobs.stand import FakeWorker, Limits, Stand, at_most, per_second, record, settlement
 from tests.jobs.test_flow_bounds import commands as commands_of_scripts
 from tests.servers import Server
 
@@ -184,3 +184,13 @@ def test_what_a_call_and_an_end_cost():
     drafts = [record(), record(limits=limits(1)), record(unique=("u", "l", 0)), record(unique=("u", "d", 0))]
     assert [effort.of_draft(one) for one in drafts] == [1, 7, 7, 2]
     assert [[*some] for some in effort.slices([3, 3, 9, 1, 1], int, 5)] == [[3], [3], [9], [1, 1]]
+
+
+@pytest.mark.parametrize(("each", "taken"), [(1, 150), (2, 75), (3, 50)])
+def test_a_claim_has_more_jobs_the_fewer_limits_they_have(stand: Stand, each: int, taken: int):
+    stand.put_drafts([(f"j{n}", record(f"t{n}", limits=limits(n)[:each])) for n in range(JOBS)])
+    worker = FakeWorker(stand, "w")
+    claims = worker.claim(JOBS)
+    assert len(claims) == taken
+    worker.turn(0, *(settlement(claim) for claim in claims))
+    assert stand.counts() == f"{JOBS - taken} 0 0 0"
