@@ -110,6 +110,13 @@ def write_a_log(app: Penstock) -> None:
     scribe.using(id="scribe").enqueue()
 
 
+def crowd(app: Penstock) -> None:
+    """Two queues of many jobs, those of one of which a test moves and cancels."""
+    for name in ("bulk", "crowd"):
+        app.queue(name).put_many(range(1500), tenant="acme")
+        app.queue(name).put_many(range(20), tenant="bo", delay=3600)
+
+
 async def greet(who: str) -> str:
     if who == "nobody":
         raise ValueError("nobody is here")
@@ -138,8 +145,7 @@ def close_a_key(app: Penstock) -> None:
 def main() -> None:
     with TemporaryServer() as server, Penstock(server.address) as app:
         prepare(app)
-        app.queue("bulk").put_many(range(1500), tenant="acme")
-        app.queue("bulk").put_many(range(20), tenant="bo", delay=3600)
+        crowd(app)
         app.queue("later").put_many(range(20), tenant="bo", delay=3600)
 
         @app.task(queue="tasks", schedule="0 7 * * mon-fri", timezone="Europe/Berlin")
