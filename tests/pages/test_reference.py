@@ -46,6 +46,7 @@ def test_every_public_name_and_each_of_its_members_is_described(one):
 
 def test_signatures_are_those_of_a_caller():
     code = "\n".join(re.findall(r"^```python\n(.*?)^```", API, re.MULTILINE | re.DOTALL))
+    assert "BoundVerb" not in API
     assert not re.search(r"\bself\b|\bOperation\[|\bRoundTrip\[|<object|\bBoundVerb\b", code)
     assert (
         "claim(n: int = 1, *, wait: float | None = 0.0, lease: float | None = None) -> list[Item]  # or await claim"

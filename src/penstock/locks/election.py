@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.core.arguments import check_number, shown
-from penstock.core.operations import BoundVerb, Driver, Operation, RoundTrip, verb
+from penstock.core.operations import Driver, Operation, RoundTrip, verb
 from penstock.core.renewal import Renewer, renew_at
 from penstock.errors import ElectionTimeout
 from penstock.locks.answers import ElectionInfo, Leader
@@ -45,13 +45,13 @@ class Leadership(Lease):
         """A number that is higher for each later leader: a store that checks it refuses earlier leaders."""
         return self._fence
 
-    @property
-    def resign(self) -> BoundVerb[[], None]:
+    @verb
+    def resign(self) -> Operation[None]:
         """Stop leading; the first candidate is elected by the same script call. The end of a `with` block does this.
 
         Raises LeaseLost if the leadership was lost before. May be repeated. One round trip.
         """
-        return self.release
+        return self._release()
 
     def _certain_until(self, requested_at: float, lease: float) -> float:
         return super()._certain_until(requested_at, lease) - self._source.notice
