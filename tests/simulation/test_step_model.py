@@ -104,7 +104,16 @@ class StepHistory:
             if call.script.name == "signal":
                 assert again == reply
         self.records = {id.decode(): Record(body) for id, body in self.dump.get("jobs", {}).items()}
+        self.wake_due()
         return reply
+
+    def wake_due(self) -> None:
+        """A job that was made ready when its time had come stays ready if the clock is set back afterwards."""
+        for job in self.jobs.values():
+            if job.sleeps_until is not None and job.sleeps_until <= self.now:
+                its = self.records.get(job.id)
+                if its is None or its.state not in (constants.DELAYED, constants.SLEEPING):
+                    job.sleeps_until = None
 
     def enqueue(self) -> None:
         self.serial += 1
@@ -124,7 +133,9 @@ class StepHistory:
         return one, claim, self.jobs[claim.id]
 
     def is_alive(self, one: Worker) -> bool:
-        return self.leases.get(one.incarnation, 0) > self.now
+        """A lease that was found to have run out has ended for good, even if the clock is set back afterwards."""
+        stored = {name for name, _ in self.dump.get("leases", [])}
+        return self.leases.get(one.incarnation, 0) > self.now and one.incarnation.encode() in stored
 
     def record(self) -> None:
         if (found := self.held()) is not None:
@@ -295,7 +306,8 @@ class StepHistory:
         assert self.send(self.bindings.signal(id, "go", b"1")) == ("none" if id == "unknown" else "done")
 
     def wait(self) -> None:
-        self.stand.advance(self.random.choice([0.1, 0.5, 1.0, 1.0, 2.0, 10.001]) * UNIT)
+        """Time passes. Now and then the clock is set back, or a server whose clock is behind takes over."""
+        self.stand.advance(self.random.choice([0.1, 0.5, 1.0, 1.0, 2.0, 10.001, -0.5, -6.0]) * UNIT)
 
     def requeue(self) -> None:
         dead = [job for job in self.jobs.values() if job.dead]
