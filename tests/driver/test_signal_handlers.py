@@ -135,18 +135,22 @@ async def test_the_error_of_a_handler_that_interrupts_the_sender_ends_the_call(a
 
 
 @pytest.mark.parametrize("kind", [TimeoutError, ValueError])
-async def test_a_wait_outlives_a_handler_that_interrupts_its_subscriber(app: Penstock, kind: type[Exception]):
+async def test_a_wait_outlives_a_handler_that_interrupts_its_subscriber(
+    server: Server, app: Penstock, kind: type[Exception]
+):
     queue, reported = app.queue("signal"), list[Any]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
     wait = asyncio.create_task(queue.claim.aio(wait=20))
     subscribers = app._driver.aio._subscriber_tasks
     await until(lambda: subscribers and all(channel_is_ready(one) for one in subscribers))
     (subscriber,) = subscribers
+    (channel,) = subscriber.channels
     connection: Any = subscriber._connection
     with interrupt_once(connection, kind):
-        await queue.put.aio("x")
-        (item,) = await asyncio.wait_for(wait, scaled(5))
-        await until(lambda: reported)
+        # The read that is under way is not interrupted, only the one after it. So it takes two messages.
+        await until(lambda: server.client.execute_command("SPUBLISH", channel, "") and reported)
+    await queue.put.aio("x")
+    (item,) = await asyncio.wait_for(wait, scaled(20))
     assert [type(error) for error in reported] == [kind]
     assert not subscribers[subscriber].done()
     await item.complete.aio()

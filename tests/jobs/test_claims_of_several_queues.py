@@ -184,17 +184,15 @@ async def test_a_killed_program_loses_neither_its_job_nor_the_next_one(
     app: Penstock, do: Do, raw: Any, deployment: Any
 ):
     command = [sys.executable, "-c", PROGRAM, deployment.address, app.settings.prefix]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        await asleep(raw, app)
-        await do(app.queue("normal").put, "held")
-        assert holder.stdout is not None
-        assert await asyncio.to_thread(holder.stdout.readline) == b"held\n"
-        os.kill(holder.pid, signal.SIGKILL)
-    # Within the lease of the first program: afterwards this one would claim the job.
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as idle:
         await asleep(raw, app)
         os.kill(idle.pid, signal.SIGKILL)
-    await do(app.queue("low").put, "next")
+    await do(app.queue("low").put, "next")  # notifies the killed program
+    await do(app.queue("normal").put, "held")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert await asyncio.to_thread(holder.stdout.readline) == b"held\n"
+        os.kill(holder.pid, signal.SIGKILL)
     found: set[tuple[str, str, int]] = set()
     while len(found) < 2:
         (item,) = await asyncio.wait_for(do(app.claim, NAMES, wait=None), scaled(30))
