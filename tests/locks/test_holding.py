@@ -283,6 +283,41 @@ async def test_one_of_several_holders_is_broken(app: Penstock, do: Do, name: str
 
 
 @one_place
+@one_face
+async def test_every_holder_of_a_large_semaphore_is_broken(app: Penstock, do: Do, name: str, raw: Any):
+    """Also those whose leases end in the same millisecond."""
+    semaphore = app.semaphore(name, limit=10_000, lease=600)
+    until_ = 1000 * int(raw.time()[0]) + 300_000
+    permits = {f"penstock/elsewhere/1/{n}/{i}": until_ + n // 3000 for n in range(3500) for i in (1, 2)}
+    raw.zadd(semaphore.bindings.declared[1], permits)
+    (one,) = await do(semaphore.break_, token="penstock/elsewhere/1/3499")
+    assert one.permits == 2
+    before = commands(raw)
+    assert len(await do(semaphore.break_, "why")) == 3499
+    assert commands(raw) - before <= 3499 + 7 + 4  # one for each holder and each 1000 permits; two scripts are loaded
+    assert raw.exists(semaphore.bindings.declared[1]) == 0
+
+
+@one_place
+async def test_one_call_hands_over_a_bounded_number_of_permits(app: Penstock, name: str, raw: Any):
+    """Waiters that are served ask for the next ones to be served."""
+    semaphore = app.semaphore(name, limit=1000, permits=500, lease=600)
+    held = await app.semaphore(name, limit=1000, permits=1000, lease=600).acquire.aio()
+    key = semaphore.bindings.declared[0]
+    waits = [asyncio.create_task(semaphore.acquire.aio()) for _ in range(8)]
+    await until(lambda: raw.zcard(key + "waiters") == 8)
+    raw.set(key + "limit", 10_000)
+    with raw.pipeline() as together:  # no waiter takes its permits between the two
+        release = semaphore.bindings.scripts["set_limit"]
+        together.eval(release.source, 2, *semaphore.bindings.declared, 10_000)
+        together.zcard(semaphore.bindings.declared[1])
+        assert together.execute()[1] == 2000
+    for got in await asyncio.gather(*waits):
+        await got.release.aio()
+    await held.release.aio()
+
+
+@one_place
 async def test_all_readers_are_broken_and_a_later_one_is_not(app: Penstock, do: Do, name: str):
     lock = app.read_write_lock(name, lease=600)
     readers = [await do(lock.read().acquire) for _ in range(120)]

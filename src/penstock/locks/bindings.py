@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from penstock.core.idempotency import IdempotencyKey
-from penstock.core.operations import Arg, RoundTrip
+from penstock.core.operations import Arg, Operation, RoundTrip
 from penstock.core.scripts import Library
 from penstock.core.writes import Packable, Value
 from penstock.locks.answers import LockInfo, Owner, ReadWriteLockInfo, SemaphoreInfo
@@ -25,8 +25,8 @@ from penstock.locks.keys import LockKeys, SemaphoreKeys, TransactionKeys
 MAX_SHOWN = 100
 """The most owners, and the most waiters, that one `info()` returns."""
 
-MAX_BROKEN = 1000
-"""The most permits whose holders one `break_()` finds."""
+PAGE = 1000
+"""The most permits that one round trip of `holders` reads."""
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
@@ -190,8 +190,8 @@ class LeaseBindings:
         """Release what the request holds, and its position among the waiters. May be repeated."""
         return RoundTrip(self._release, self.declared, (packed,), _release_reply)
 
-    def holders(self) -> RoundTrip[Sequence[Owner]]:
-        """The processes that hold it."""
+    def holders(self) -> Operation[Sequence[Owner]]:
+        """The processes that hold it. One round trip for each 1000 permits."""
         raise NotImplementedError
 
     def end_holding(self, token: str, reason: str) -> RoundTrip[BreakReply]:
@@ -244,9 +244,10 @@ class LockBindings(LeaseBindings):
         super().__init__(lock_scripts(), LeaseRequest(declared, lease))
         self._name = names[0]
 
-    def holders(self) -> RoundTrip[Sequence[Owner]]:
+    def holders(self) -> Operation[Sequence[Owner]]:
         """The owner of the first lock."""
-        return self.info().then(lambda info: () if info.holder is None else (info.holder,))
+        info = yield self.info()
+        return () if info.holder is None else (info.holder,)
 
     def end_holding(self, token: str, reason: str) -> RoundTrip[BreakReply]:
         """Take the first lock from the owner with this token. The token of another library may be no text: then from
@@ -286,11 +287,11 @@ class SemaphoreBindings(LeaseBindings):
         """Store a limit, or remove it. True: send it again; this call dropped as many dead waiters as one call may."""
         return RoundTrip(self.scripts["set_limit"], self.declared, (limit or 0,), bool)
 
-    def holders(self) -> RoundTrip[Sequence[Owner]]:
-        return self.info(MAX_BROKEN).then(lambda info: info.holders)
+    def holders(self) -> Operation[Sequence[Owner]]:
+        return _all_holders(self)
 
-    def info(self, most: int = MAX_SHOWN) -> RoundTrip[SemaphoreInfo]:
-        return RoundTrip(self.scripts["show"], self.declared, (most,), self._info)
+    def info(self) -> RoundTrip[SemaphoreInfo]:
+        return RoundTrip(self.scripts["show"], self.declared, (MAX_SHOWN,), self._info)
 
     def _info(self, reply: Sequence[Any]) -> SemaphoreInfo:
         now, limit, held, permits, _, waiting, *rows = reply
@@ -306,12 +307,12 @@ class ReadWriteBindings(LeaseBindings):
         super().__init__(semaphore_scripts(), LeaseRequest(keys.declared, lease, permits, UNLIMITED))
         self._name = keys.name
 
-    def holders(self) -> RoundTrip[Sequence[Owner]]:
+    def holders(self) -> Operation[Sequence[Owner]]:
         """The writer, or the readers, whichever side this is."""
-        return self.info(MAX_BROKEN).then(lambda info: info.readers if info.writer is None else (info.writer,))
+        return _all_holders(self)
 
-    def info(self, most: int = MAX_SHOWN) -> RoundTrip[ReadWriteLockInfo]:
-        return RoundTrip(self.scripts["show"], self.declared, (most,), self._info)
+    def info(self) -> RoundTrip[ReadWriteLockInfo]:
+        return RoundTrip(self.scripts["show"], self.declared, (MAX_SHOWN,), self._info)
 
     def _info(self, reply: Sequence[Any]) -> ReadWriteLockInfo:
         now, _, held, permits, fence, waiting, *rows = reply
@@ -327,6 +328,20 @@ class ReadWriteBindings(LeaseBindings):
             read_waiters(now, rows),
             tuple(_unpack(packed)[-1] == ALL for packed in rows[0::2]),
         )
+
+
+def _all_holders(of: SemaphoreBindings | ReadWriteBindings) -> Operation[Sequence[Owner]]:
+    """The holders of all permits, which are read in the order in which their leases end."""
+    permits: dict[bytes, bytes] = {}
+    since = skip = 0
+    while True:
+        now, *page = yield RoundTrip(of.scripts["list_permits"], of.declared, (since, skip, PAGE), list)
+        permits.update(zip(page[0::2], page[1::2], strict=True))
+        if len(page) < 2 * PAGE:
+            return _holders(now, [part for row in permits.items() for part in row])
+        last = page[-1]
+        skip = page[1::2].count(last) + (skip if since == int(last) else 0)
+        since = int(last)
 
 
 def _holders(now: int, permits: Sequence[Any]) -> tuple[Owner, ...]:

@@ -20,3 +20,4 @@ MOST_WAITERS: Final = 10000
 # permit, in semaphore.lua
 ALL: Final = 0
 UNLIMITED: Final = 0
+MOST_PERMITS: Final = 1000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from penstock.core.operations import RoundTrip
+from penstock.core.operations import Operation, RoundTrip
 from penstock.core.scripts import Library
 from penstock.locks.answers import ElectionInfo, Leader, Owner
 from penstock.locks.bindings import (
@@ -56,9 +56,10 @@ class ElectionBindings(LeaseBindings):
         args = (packed, ticket, int(join), self._value)
         return RoundTrip(self._acquire, self.declared, args, read_acquire_reply)
 
-    def holders(self) -> RoundTrip[Sequence[Owner]]:
+    def holders(self) -> Operation[Sequence[Owner]]:
         """The leader."""
-        return self.info().then(lambda info: () if info.leader is None else (info.leader.as_owner(),))
+        info = yield self.info()
+        return () if info.leader is None else (info.leader.as_owner(),)
 
     def observe(self, address: str, ttl: float, known: str) -> RoundTrip[Sighting]:
         """Look who leads. If the leader has the token `known`, register an address for `ttl` seconds; 0 deregisters it.

@@ -21,7 +21,9 @@
 -- All keys are made from the declared `base`, which never exists; the other declared key is `holders`.
 
 _request = { LIMIT = 6, PERMITS = 7 } -- what a request has besides the values of core/waiters.lua
-permit = { ALL = 0, UNLIMITED = 0 } -- the number of permits of a writer; the limit of a read-write lock
+_most_offered = { WAITERS = 100, PERMITS = 1000 } -- in one call; the last waiter may get more
+-- The number of permits of a writer; the limit of a read-write lock; the most permits of one request
+permit = { ALL = 0, UNLIMITED = 0, MOST_PERMITS = 1000 }
 
 -- Returns the limit that applies to a request. `set_limit` changes no read-write lock.
 --- (r: table) -> int
@@ -66,9 +68,9 @@ end
 --- uses: holders
 function permit.held(r, now)
   local members, n = permit.members(r), 0
+  local tills = redis.call("ZMSCORE", holders, unpack(members))
   for i = 1, #members do
-    local till = redis.call("ZSCORE", holders, members[i])
-    if till and tonumber(till) > now then n = n + 1 end
+    if tills[i] and tonumber(tills[i]) > now then n = n + 1 end
   end
   return n == #members, n
 end
@@ -77,8 +79,9 @@ end
 --- (r: table, till: int, now: int)
 --- uses: holders
 function permit.give(r, till, now)
-  local members = permit.members(r)
-  for i = 1, #members do redis.call("ZADD", holders, "GT", till, members[i]) end
+  local members, set = permit.members(r), {}
+  for i = 1, #members do set[2 * i - 1], set[2 * i] = till, members[i] end
+  redis.call("ZADD", holders, "GT", unpack(set))
   local keep = till - now + 60000
   if redis.call("PTTL", holders) < keep then redis.call("PEXPIRE", holders, keep) end
 end
@@ -99,8 +102,7 @@ end
 --- (r: table)
 --- uses: holders
 function permit.drop(r)
-  local members = permit.members(r)
-  for i = 1, #members do redis.call("ZREM", holders, members[i]) end
+  redis.call("ZREM", holders, unpack(permit.members(r)))
 end
 
 -- Removes permits whose lease has expired, at most 200. Expired permits no longer count anyway.
@@ -114,28 +116,30 @@ function permit.remove_expired(now)
   redis.call("HDEL", base .. "notices", unpack(dead))
 end
 
--- Takes all permits of a token away, at most 1000. Returns whether their lease was running.
+-- Takes all permits of a token away. Returns whether their lease was running.
 --- (token: str, now: int) -> bool
 --- uses: base holders
 function permit.take(token, now)
   local till = redis.call("ZSCORE", holders, token .. "/all") or redis.call("ZSCORE", holders, token .. "/1")
-  local taken, i = redis.call("ZREM", holders, token .. "/all"), 0
-  while taken == 1 or i == 0 do
-    i = i + 1
-    taken = redis.call("ZREM", holders, token .. "/" .. i)
+  redis.call("ZREM", holders, token .. "/all")
+  for first = 1, permit.MOST_PERMITS, 100 do
+    local members = {}
+    for i = 1, 100 do members[i] = token .. "/" .. first + i - 1 end
+    if redis.call("ZREM", holders, unpack(members)) < 100 then break end
   end
   redis.call("HDEL", base .. "notices", token)
   return till and tonumber(till) > now or false
 end
 
--- Hands free permits over to the first waiters, at most a hundred. Each of them calls this again when it takes its own.
+-- Hands free permits over to the first waiters, as many as one call may. Each waiter that takes its permits calls this
+-- again.
 -- Returns 1 if it dropped as many dead waiters as one call may, and has not finished; then the caller repeats the call.
 -- In case the caller dies, a waiter is asked to try again in a second.
 --- (view: table) -> int
 --- uses: base holders
 function permit.hand_over(view)
-  local offered = 0
-  while offered < 100 do
+  local offered, n = 0, 0
+  while offered < _most_offered.WAITERS and n < _most_offered.PERMITS do
     local head, r = waiters.head(view, base)
     if not head then return 0 end
     if view.left <= 0 then
@@ -153,7 +157,7 @@ function permit.hand_over(view)
       local ms = math.min(r[_request.LEASE_MS], 2000)
       permit.give(r, view.now + ms, view.now)
       waiters.offer(view, head, r, ms)
-      offered = offered + 1
+      offered, n = offered + 1, n + r[_request.PERMITS]
     end
   end
   return 0
@@ -173,10 +177,11 @@ end
 --- uses: base holders
 function permit.try_at_once(r, us)
   if redis.call("EXISTS", base .. "waiters") == 1 then return false end
-  local now, members = math.floor(us / 1000), permit.members(r)
+  local now = math.floor(us / 1000)
   if not permit.fits(r, permit.limit(r), now) then return false end
-  for i = 1, #members do
-    if redis.call("ZSCORE", holders, members[i]) then return false end
+  local tills = redis.call("ZMSCORE", holders, unpack(permit.members(r)))
+  for i = 1, #tills do
+    if tills[i] then return false end
   end
   permit.give(r, now + r[_request.LEASE_MS], now)
   return { 1, permit.mint(r, us), 0, us }
@@ -308,4 +313,17 @@ function script.show(base, holders, limit)
   local waiting = waiters.list(base, limit)
   for i = 1, #waiting do shown[5 + i] = waiting[i] end
   return shown
+end
+
+-- The permits that are held until `from` (server ms) or longer, without the first `skip` of them, at most `limit`:
+-- { server microseconds, permit, till, … }
+--- keys: base holders
+--- args: from: int, skip: int, limit: int
+--- flags: no-writes
+function script.list_permits(base, holders, from, skip, limit)
+  local us = clock.micros()
+  local first = from > 0 and from or "(" .. math.floor(us / 1000)
+  local found = redis.call("ZRANGE", holders, first, "+inf", "BYSCORE", "LIMIT", skip, limit, "WITHSCORES")
+  table.insert(found, 1, us)
+  return found
 end

@@ -11,12 +11,10 @@ from penstock.errors import PermitTimeout
 from penstock.locks.answers import SemaphoreInfo
 from penstock.locks.bindings import AcquireReply, SemaphoreBindings
 from penstock.locks.breaking import Breakable
+from penstock.locks.constants import MOST_PERMITS
 from penstock.locks.keys import SemaphoreKeys
 from penstock.locks.lease import Grant, Lease
 from penstock.locks.leased import LeasedResource
-
-MAX_PERMITS = 1000
-"""The most permits of one request; each costs a microsecond of server time."""
 
 
 class Permit(Lease):
@@ -51,9 +49,9 @@ class Semaphore(LeasedResource[Permit, SemaphoreBindings], Breakable):
     ) -> None:
         keys = SemaphoreKeys(prefix, name)
         _check_limit("semaphore", limit)
-        if not is_whole(permits, 1, min(limit, MAX_PERMITS)):
+        if not is_whole(permits, 1, min(limit, MOST_PERMITS)):
             raise ValueError(
-                f"semaphore(permits={shown(permits)}, limit={limit}): from 1 to the limit, {MAX_PERMITS} at most"
+                f"semaphore(permits={shown(permits)}, limit={limit}): from 1 to the limit, {MOST_PERMITS} at most"
             )
         super().__init__(
             "semaphore",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from penstock.locks.answers import (
     ReadWriteLockInfo,
     SemaphoreInfo,
 )
-from penstock.locks.breaking import Breakable
+from penstock.locks.breaking import Breakable, check_reason
 from penstock.locks.rate_limit import RateLimit
 from penstock.ops.answers import Holding, HoldingKind
 from penstock.ops.probe import instance_names, lock_names
@@ -67,7 +68,7 @@ class CoordinationQuestioner(Questioner):
         for name in names or (yield from self._breakable_names(kind)):
             if name.startswith(name_prefix):
                 for part in self._breakable(kind, name).breakable_parts():
-                    found += [Holding(kind, name, holder) for holder in (yield part.holders())]
+                    found += [Holding(kind, name, holder) for holder in (yield from part.holders())]
         return [
             one
             for one in found
@@ -79,13 +80,17 @@ class CoordinationQuestioner(Questioner):
     def break_holdings(self, holdings: Sequence[Holding], reason: str) -> Operation[list[Holding]]:
         """Take these away from their holders; see `Lock.break_`. Returns those that the holders still had.
 
-        Two round trips for each.
+        One round trip for each name or each 1000 of its permits, and one for each holding.
         """
-        broken: list[Holding] = []
+        check_reason(reason)
+        wanted = defaultdict[tuple[HoldingKind, str], set[str]](set)
         for one in holdings:
-            if (yield from self._breakable(one.kind, one.name).break_.within(reason, token=one.holder.token)):
-                broken.append(one)
-        return broken
+            wanted[one.kind, one.name].add(one.holder.token)
+        broken = set[tuple[HoldingKind, str, str]]()
+        for (kind, name), tokens in wanted.items():
+            ended = yield from self._breakable(kind, name)._break(reason, tokens)
+            broken |= {(kind, name, owner.token) for owner in ended}
+        return [one for one in holdings if (one.kind, one.name, one.holder.token) in broken]
 
     def _breakable(self, kind: HoldingKind, name: str) -> Breakable:
         match kind:
