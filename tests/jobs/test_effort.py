@@ -160,6 +160,37 @@ def test_few_large_results_are_removed_in_one_script(stand: Stand):
     assert all(before - after <= 25 for before, after in pairwise(left))
 
 
+def test_no_script_reads_several_large_results(stand: Stand):
+    stand.put(*(f"j{n}" for n in range(20)), ttl=1)
+    worker = FakeWorker(stand, "w")
+    for n, claim in enumerate(worker.claim(20)):
+        worker.settle(claim, text='"' + "x" * (10 if n < 10 else 300_000) + '"')
+    stand.advance(5)
+    act, left = turns(stand), [20]
+    while left[-1]:
+        act()
+        left.append(stand.client.hlen(stand.base + "results"))
+        assert len(left) < 50
+    assert left[1] == 9
+    assert all(before - after == 1 for before, after in pairwise(left[1:]))
+
+
+@pytest.mark.parametrize(("options", "most"), [({}, 70), ({"limits": limits(1), "unique": ("u", "d", 0)}, 50)])
+def test_a_cancel_of_many_jobs_takes_several_scripts(stand: Stand, options: dict[str, Any], most: int):
+    names = [f"j{n}" for n in range(100)]
+    for n, name in enumerate(names):
+        unique = {"unique": (f"u{n}", "d", 0)} if options else {}
+        stand.put(name, **{**options, **unique})
+    first = stand.run(stand.bindings.cancel(names))
+    assert 20 < len(first) <= most
+    words = [*first]
+    while len(words) < 100:
+        more = stand.run(stand.bindings.cancel(names[len(words) :]))
+        words += more
+    assert words == ["cancelled"] * 100
+    assert stand.counts() == "0 0 0 0"
+
+
 def test_a_bulk_has_fewer_jobs_with_limits_in_a_round_trip(server: Server):
     with Penstock(server.address) as app:
 

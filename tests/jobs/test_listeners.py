@@ -110,7 +110,7 @@ def test_listeners_of_many_jobs_are_notified_in_slices(stand: Stand):
     stand.put(*jobs)
     for job in jobs:
         listen(stand, job, "p/1", "q/1")
-    stand.run(stand.bindings.cancel(jobs))
+    stand.run(stand.bindings.purge(None, 0, 250))
     assert [len(messages) for messages in messages_of(stand, "p", "q")] == [100, 100]
     stand.run(stand.bindings.result("j0", ""))
     assert [len(messages) for messages in messages_of(stand, "p", "q")] == [50, 50]

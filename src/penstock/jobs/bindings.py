@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from penstock.core.clock import Clock, milliseconds
 from penstock.core.idempotency import UNNUMBERED
-from penstock.core.operations import Arg, RoundTrip
+from penstock.core.operations import Arg, Operation, RoundTrip
 from penstock.core.scripts import Library
 from penstock.errors import UniqueKeyHeld
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
@@ -305,9 +305,17 @@ class QueueBindings:
     def cancel(self, ids: Iterable[str]) -> RoundTrip[list[str]]:
         """Cancel waiting jobs, and ask workers to end running ones.
 
-        Returns a word for each: cancelled, running, dead, done or none (unknown).
+        Returns a word for each of the first ones, as many as one script can handle, at least one: cancelled, running,
+        dead, done or none (unknown).
         """
         return self._call("cancel", (self.clock.now_ms, *ids), lambda reply: [word.decode() for word in reply])
+
+    def cancel_all(self, ids: Sequence[str]) -> Operation[list[str]]:
+        """The same, with as many round trips as it takes."""
+        words: list[str] = []
+        while len(words) < len(ids):
+            words += yield self.cancel(ids[len(words) :][:100])
+        return words
 
     def edit(
         self,

@@ -1,4 +1,5 @@
--- Asking a worker: to end running jobs, which it settles with the verb `cancel`; to claim no more jobs; or to stop.
+-- Cancelling jobs, and asking a worker to end running ones, which it settles with the verb `cancel`; to claim no more
+-- jobs; or to stop.
 --
 --   cancels:<inc>  SET  tokens of running jobs that the incarnation is to cancel, and the words `quiet` and `stop`,
 --                       which are shorter than a token; deleted with the incarnation
@@ -80,4 +81,35 @@ function script.ask_workers(base, meta, given, word, incarnations, ...)
     found[#found + 1] = status
   end
   return found
+end
+
+-- Cancels waiting jobs, and asks the workers of running ones to end them. Returns for each of the first ids, as many as
+-- fit into a slice: cancelled, running, dead, done or none.
+--- keys: base meta
+--- args: given: int, ids: *
+--- flags: allow-oom
+--- frame: change
+function script.cancel(base, meta, given, ids, ...)
+  local words, most = {}, slice.until_(s)
+  for i = ids, #ARGV do
+    if i > ids and s.effort >= most then break end
+    slice.spend(s, 2)
+    local id = ARGV[i]
+    job.expire(s, id)
+    local body = record.get(id)
+    if not body then
+      results.write(s) -- an id may be given twice
+      local done = results.get(id, s.now)
+      words[#words + 1] = done and (results.letter(done) == ending.CANCELLED and "cancelled" or "done") or "none"
+    elseif record.state(body) == state.DEAD then
+      words[#words + 1] = "dead"
+    elseif cancelling.ask(id) then
+      words[#words + 1] = "running"
+    else
+      job.remove(s, id, body, ending.CANCELLED, "")
+      s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + 1
+      words[#words + 1] = "cancelled"
+    end
+  end
+  return words
 end

@@ -239,6 +239,7 @@ function children.abandon(s, id, far, parent)
   local to = _edge.dependent(edge)
   local far_queue = was.far ~= "" and _far.queue(was.far) or ""
   if far_queue ~= far or _parent.id(to) ~= parent or redis.call("HEXISTS", base .. "listeners", id) == 1 then return end
+  slice.spend(s, 3)
   local body = record.get(id)
   if not body or record.state(body) == state.DEAD or cancelling.ask(id) then return end
   s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + 1

@@ -339,7 +339,7 @@ class Plan:
 def _cancel(sent: Sequence[tuple[Shard, list[str]]]) -> Operation[None]:
     for shard, keys in sent:
         if keys:
-            yield shard.bindings.cancel(keys)
+            yield from shard.bindings.cancel_all(keys)
 
 
 def _open(node: FlowJob, dependent: str) -> FlowRow:

@@ -206,7 +206,7 @@ def cancel_tree(shard: Shard, key: str) -> Operation[int]:
                 if one.stored.record is not None:
                     by_queue.setdefault(one.queue, []).append(one.key)
             for name, keys in by_queue.items():
-                cancelled += _counted((yield queues.named(name).cancel(keys)))
+                cancelled += _counted((yield from queues.named(name).cancel_all(keys)))
     return cancelled
 
 

@@ -49,7 +49,7 @@ def move_jobs(source: Shard, target: ShardMap, rows: Sequence[FoundJob]) -> Oper
             some, removed = yield bindings.move(target.first.name, rows)
             kept = [job for at, job in enumerate(accepted[:some]) if at not in removed]
             if kept:
-                yield shard.bindings.cancel([job.key for job in kept])
+                yield from shard.bindings.cancel_all([job.key for job in kept])
             accepted, stay, moved = accepted[some:], stay + kept, moved + len(removed)
         for job in stay:
             if job.record.state != DEAD:

@@ -357,35 +357,6 @@ function script.abandon(base, meta, given, incarnation, verb, text, more, starte
   return { left, done, recovery.waiting(s.row, s.now) }
 end
 
--- Cancels waiting jobs, and asks the workers of running ones to end them. Returns for each id: cancelled, running,
--- dead, done or none.
---- keys: base meta
---- args: given: int, ids: *
---- flags: allow-oom
---- frame: change
-function script.cancel(base, meta, given, ids, ...)
-  local words = {}
-  for i = ids, #ARGV do
-    local id = ARGV[i]
-    job.expire(s, id)
-    local body = record.get(id)
-    if not body then
-      results.write(s) -- an id may be given twice
-      local done = results.get(id, s.now)
-      words[#words + 1] = done and (results.letter(done) == ending.CANCELLED and "cancelled" or "done") or "none"
-    elseif record.state(body) == state.DEAD then
-      words[#words + 1] = "dead"
-    elseif cancelling.ask(id) then
-      words[#words + 1] = "running"
-    else
-      job.remove(s, id, body, ending.CANCELLED, "")
-      s.row[_row.CANCELLED] = s.row[_row.CANCELLED] + 1
-      words[#words + 1] = "cancelled"
-    end
-  end
-  return words
-end
-
 -- Cancels a slice of the waiting jobs of one tenant, or of `all`: first those in lanes, then those in `source`, which
 -- is `delayed` or `suspects`. `offset` counts from the end of `source`, because promotions remove entries at its start.
 -- With a limit of 0 it only notifies listeners that are left. Returns { how many were cancelled, the next offset, 1

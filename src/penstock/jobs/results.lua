@@ -20,9 +20,9 @@ _noted = layout { letter = "c1", notes = "Hc0", ending = "*" }
 
 _end = layout { at = "I6", id = "*" } -- in a list
 
--- LEAST: how many results one script removes at least; IDLE: how many if the worker is idle. A script reads PIECE of
--- them at once, and no further ones behind BYTES. Milliseconds between two removals: PAUSE while no job runs,
--- BUSY_PAUSE while many are overdue.
+-- LEAST: how many results one script removes at least; IDLE: how many if the worker is idle. A script reads at most
+-- PIECE of them at once, and no further ones behind BYTES: to read a megabyte takes 2 ms. Milliseconds between two
+-- removals: PAUSE while no job runs, BUSY_PAUSE while many are overdue.
 _trim = { LEAST = 100, IDLE = 1000, PIECE = 25, BYTES = 262144, PAUSE = 60000, BUSY_PAUSE = 100 }
 
 -- Collects a result. `results.write` stores it.
@@ -118,11 +118,14 @@ function results.trim_class(s, class, room)
   end
   local done, overdue = 0, {}
   while done < n and (done == 0 or room.bytes > 0) do
-    local last = room.bytes > 0 and math.min(n, done + _trim.PIECE) or done + 1
+    local last = done
+    repeat
+      last = last + 1
+      room.bytes = room.bytes - redis.call("HSTRLEN", base .. "results", ids[last])
+    until last == n or last - done == _trim.PIECE or room.bytes <= 0
     local kept = redis.call("HMGET", base .. "results", unpack(ids, done + 1, last))
     for i = done + 1, last do
       local one = kept[i - done]
-      room.bytes = room.bytes - #(one or "")
       if one and _kept.ends_bytes(one) == _end.at_bytes(heads[i]) then overdue[#overdue + 1] = ids[i] end
     end
     done = last
