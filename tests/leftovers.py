@@ -59,8 +59,18 @@ def swept(grace: float = 5.0) -> Iterator[None]:
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
+        _remove_folder_of_multiprocessing(folder)
         shutil.rmtree(folder, ignore_errors=True)
         sweeper.communicate(DONE)
+
+
+def _remove_folder_of_multiprocessing(folder: str) -> None:
+    """Otherwise `multiprocessing` prints a traceback at the exit of this process, because its folder is gone."""
+    if (util := sys.modules.get("multiprocessing.util")) is None:
+        return
+    for finalizer in list(util._finalizer_registry.values()):
+        if finalizer._callback is util._remove_temp_dir and finalizer._args[1].startswith(folder):
+            finalizer()
 
 
 def left_behind(mark: str, grace: float, besides: tuple[int, ...]) -> dict[int, str]:

@@ -51,6 +51,18 @@ def test_a_process_that_outlives_the_session_is_killed_and_an_error():
     assert (os.environ[MARK], tempfile.gettempdir()) == (mark, temporary)
 
 
+def test_the_folder_of_multiprocessing_goes_without_a_traceback():
+    program = """
+from multiprocessing import util
+from tests.leftovers import swept
+with swept(grace=0):
+    print(util.get_temp_dir())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not Path(done.stdout.strip()).parent.exists()
+    assert done.stderr == ""
+
+
 def test_a_process_that_ends_by_itself_is_no_error():
     with swept():
         child = subprocess.Popen(["sleep", "0.2"])

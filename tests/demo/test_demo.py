@@ -156,7 +156,7 @@ def test_a_process_is_killed_on_the_way_and_its_jobs_run_again(run):
     report = json.loads(run("demo", "--json", "--jobs", "12000", "--flood", "4000").stdout)
     assert report["balanced"], report["faults"]
     assert report["killed"]["held"] > 0
-    assert report["killed"]["given_back"] < 5
+    assert report["killed"]["given_back"] < scaled(5)
     assert report["completed"] == report["completed_once"] + report["completed_twice"] == report["jobs"] - 1
 
 
@@ -221,4 +221,5 @@ def test_a_real_log_has_its_known_requests_per_day(run):
         "2015-05-20": 2579,
     }
     assert report["requests_per_status"] == {"2xx": 9171, "3xx": 609, "4xx": 217, "5xx": 3}
-    assert report["waits"]["small"]["mean"] < report["waits"]["flooder"]["mean"]  # by arrival it is the other way round
+    # How long the flooder waits depends on how fast the requests are enqueued meanwhile.
+    assert report["waits"]["small"]["mean"] < report["waits_by_arrival"]["small"]["mean"]
