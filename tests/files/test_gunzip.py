@@ -116,11 +116,11 @@ def test_other_bytes_after_a_member_are_damage(junk, zeros, cuts):
 @pytest.mark.parametrize(
     ("packed", "reason"),
     [
-        (b"", "it is empty, not even one gzip member is there"),
-        (b"plain text", "70 6c at byte 0 is no beginning of a gzip member, which is 1f 8b"),
-        (bytes(20) + member(TEXT), "00 00 at byte 0 is no beginning of a gzip member, which is 1f 8b"),
-        (zlib.compress(TEXT), "78 9c at byte 0 is no beginning of a gzip member, which is 1f 8b"),
-        (EMPTY + b"\0\0junk", "6a 75 at byte 22, behind member 1, is neither another member nor zeros"),
+        (b"", "it is empty, without even one gzip member"),
+        (b"plain text", "it has 70 6c at byte 0, where a gzip member begins with 1f 8b"),
+        (bytes(20) + member(TEXT), "it has 00 00 at byte 0, where a gzip member begins with 1f 8b"),
+        (zlib.compress(TEXT), "it has 78 9c at byte 0, where a gzip member begins with 1f 8b"),
+        (EMPTY + b"\0\0junk", "6a 75 at byte 22, after member 1, is neither another member nor zeros"),
         (EMPTY + EMPTY[:-1], "it ends at byte 39, inside of member 2 (from byte 20)"),
         (EMPTY[:-8] + b"\1" + bytes(7), "member 1 (from byte 0) is broken before byte 20: incorrect data check"),
         (EMPTY[:-4] + b"\1" + bytes(3), "member 1 (from byte 0) is broken before byte 20: incorrect length check"),

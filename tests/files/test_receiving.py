@@ -223,7 +223,7 @@ async def test_files_that_were_sent_as_bytes_have_no_lines_to_share(
     path = tmp_path / "log"
     path.write_bytes(b"1\n2\n")
     await do(channel.send, path, receivers=["r"], close=True)
-    with pytest.raises(FilesError, match=r"log was sent as bytes.*share needs send_lines"):
+    with pytest.raises(FilesError, match=r"log was sent as bytes.*with share=True, send files with send_lines"):
         await gather(face, channel.receiver("r").lines(share=True))
 
 

@@ -232,7 +232,7 @@ async def test_a_layout_cannot_leave_the_folder(channel: Channel, do: Do, face: 
     put = channel.bindings.put("t", [UploadPiece("k", "f", records, "", expected=b"", outcome="-")])
     await anyio.to_thread.run_sync(channel._driver.blocking.run, put)
     await do(channel.close)
-    with pytest.raises(FileDamaged, match="would leave the folder"):
+    with pytest.raises(FileDamaged, match="would be outside the folder"):
         await gather(face, channel.receiver("r").save(tmp_path / "out", layout="{source}/{name}"))
 
 

@@ -113,7 +113,7 @@ def test_one_error_names_every_path_that_cannot_be_sent(tmp_path: Path, monkeypa
             "nothing was sent, because of",
             "/missing: No such file or directory",
             "/locked: Permission denied",
-            "/fifo: a fifo, no regular file",
+            "/fifo: a fifo, not a regular file",
             "/dangling: No such file or directory",
             "/good: given twice",
             "/link: the same file as /good",
@@ -121,10 +121,10 @@ def test_one_error_names_every_path_that_cannot_be_sent(tmp_path: Path, monkeypa
             "/d/f: given twice",
             "/good/under: Not a directory",
             "'/a\\x00b': embedded null byte",
-            "/socket: a socket, no regular file",
-            "/dev/null: a device, no regular file",
+            "/socket: a socket, not a regular file",
+            "/dev/null: a device, not a regular file",
             ": an empty path",
-            "'/n\\udcff': its name is no UTF-8, rename it",
+            "'/n\\udcff': its name is not UTF-8, rename it",
         ]
     )
     assert names(folder) == ["f", "hard"]

@@ -296,7 +296,9 @@ def test_a_rotated_file_is_found_under_its_new_name(tmp_path: Path, mode: str):
         assert (reader.source, reader.inode) == (given, found[0].inode)
         assert [*reader.blocks()] == blocks[1:]
     (tmp_path / "access.log.1").unlink()
-    with pytest.raises(FileChanged, match="another file has its name, and no file in its folder is this one"):
+    with pytest.raises(
+        FileChanged, match="another file has its name, and the file that was being sent is not in its folder"
+    ):
         read(given, mode, found[0])
 
 
@@ -401,8 +403,8 @@ def test_an_impossible_resume_point_raises(tmp_path: Path, mode: str):
     ("make", "reason"),
     [
         (lambda path: None, "No such file or directory"),
-        (Path.mkdir, "a folder, no regular file"),
-        (os.mkfifo, "a fifo, no regular file"),
+        (Path.mkdir, "a folder, not a regular file"),
+        (os.mkfifo, "a fifo, not a regular file"),
         (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
     ],
 )
@@ -418,7 +420,7 @@ def test_a_fifo_that_replaces_a_file_before_it_is_opened_does_not_block(tmp_path
     os.mkfifo(tmp_path / "f")
     status = write(tmp_path / "g").stat()
     monkeypatch.setattr(Path, "stat", lambda path: status)
-    with pytest.raises(FilesError, match="a fifo, no regular file"):
+    with pytest.raises(FilesError, match="a fifo, not a regular file"):
         SourceReader(source(tmp_path / "f"))
 
 

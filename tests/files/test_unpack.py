@@ -98,7 +98,7 @@ def test_other_bytes_after_a_frame_are_damage_and_the_error_names_the_place(junk
 
 
 def test_an_empty_file_is_damaged():
-    with pytest.raises(FileDamaged, match="it is empty, not even one Zstandard frame is there"):
+    with pytest.raises(FileDamaged, match="it is empty, without even one Zstandard frame"):
         pieces(b"")
 
 

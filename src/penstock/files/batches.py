@@ -47,7 +47,7 @@ class LineBatch(tuple[bytes, ...]):
 
     def __setattr__(self, name: str, value: object) -> Never:
         raise AttributeError(
-            f"a batch cannot be changed: {name} is {getattr(self, name, 'not one of its attributes')!r}"
+            f"a batch cannot be changed, so {name} cannot be set: copy its lines, as list(batch), and change the copy"
         )
 
 
@@ -116,7 +116,7 @@ class BatchStream(ExclusiveStream[LineBatch]):
         self._on_dropped(record.number, record.upload_id)
 
     def _batches_of_spooled(self, upload_id: str, download: Download) -> Iterator[LineBatch]:
-        """The batches of a spooled file, without the lines that an earlier process gave already."""
+        """The batches of a spooled file, without the lines that an earlier process has delivered."""
         for before, lines in _lines_of_packed(self._spool.open(upload_id, download), download.name, self._longest):
             after = before + len(lines)
             if after > download.lines_given:
@@ -140,7 +140,8 @@ def batches_of_block(longest: int, header: BlockHeader, data: bytes) -> Iterator
     a CutLine."""
     if header.lines_before < 0:
         raise FilesError(
-            f"{header.name} was sent as bytes, and its blocks do not end at line ends: share needs send_lines()"
+            f"{header.name} was sent as bytes, so its blocks do not end at line ends: with share=True, send files "
+            "with send_lines()"
         )
     cutter = LineCutter(longest)
     lines = cutter.feed(data)

@@ -97,9 +97,10 @@ class UploadPiece:
     state      the progress of the upload with these records (UploadState)
     expected   None: the upload continues. Otherwise the upload begins with these records, and this is the raw entry
                that its sender found; b"" if the sender found no entry
-    known      if there was no entry: the id of the entry that the first of `names` led to, or ""
-    outcome    "": the upload does not end with these records. Otherwise it ends, and this is stored as its outcome; "-"
-               removes the entry instead
+    known      if the upload begins without an entry: what the first of `names` may lead to in the server, the id of an
+               entry or "" for none. If it leads elsewhere, another process was faster, and nothing is stored
+    outcome    "": more records of the upload will follow. Any other text ends the upload and is stored as its outcome,
+               except "-", which removes the entry
     names      the names that lead to the entry from now on; an empty list leaves them unchanged
     """
 
@@ -133,9 +134,10 @@ class UploadPiece:
 class ReceiverInfo:
     """A receiver of a channel.
 
-    state   "reading"; "gone": it was passed over; "done": the channel is closed and it has received everything
+    state   "reading"; "gone": the channel dropped records that it had not received; "done": the channel is closed and
+            it has received everything
     behind  records (blocks, and beginnings and ends of files) that it has not acknowledged
-    seen    when it was last heard of, in seconds since 1970 by the server's clock
+    seen    when it last called the server, in seconds since 1970 by the server's clock
     holder  the process that receives, or the last one that did: host and pid
     dead    batches of lines that its aggregate could not count
     dead_files  files that it could not save
@@ -161,7 +163,7 @@ class ChannelInfo:
     peak      the most bytes it has ever held
     last      number of the last record
     sending   uploads that were begun and have not ended
-    patience  seconds after which a receiver that is away is passed over, or None
+    patience  seconds after which a receiver that is away and holds up the others loses records, or None for never
     """
 
     name: str
@@ -188,7 +190,10 @@ class ChannelBindings(CountBindings, DeadFileBindings):
             case b"GONE":
                 return ChannelError(f"no {self.label}: nothing was sent to it yet, or it was deleted")
             case b"NOT_A_MEMBER" if who:
-                return NoReceiver(f"{who!r} is no receiver of {self.label}: name it where you send, or join() first")
+                return NoReceiver(
+                    f"{who!r} is not a receiver of {self.label}: name it in receivers=[…] where you send, "
+                    "or call join() first"
+                )
             case b"NOT_A_MEMBER":
                 return NoReceiver(f"{self.label} has no receivers: name some with receivers=[…]")
             case b"CLOSED":
@@ -196,8 +201,8 @@ class ChannelBindings(CountBindings, DeadFileBindings):
                 return ChannelClosed(f"{self.label} was closed: {left}")
             case b"SHARED":
                 return ChannelError(
-                    f"several processes share {who!r} of {self.label}: receive with share=True, too, until everything "
-                    "that they have claimed is done"
+                    f"several processes share {who!r} of {self.label}: pass share=True here as well, or wait until "
+                    "they have settled everything that they claimed"
                 )
             case b"TAKEN":
                 return SentElsewhere(f"another process sends this file to {self.label} now; this one has stopped")
@@ -304,7 +309,7 @@ class ChannelBindings(CountBindings, DeadFileBindings):
         address: str = "",
         ttl: float = 0.0,
     ) -> RoundTrip[ReceiveReply]:
-        """For a process that receives alone: become or stay the owner of the receiver, settle, then read `limit`
+        """For a process that receives alone: become or stay the owner of the receiver, settle, then read up to `limit`
         records that come after number `after`. A call that makes the process the owner settles nothing.
 
         token       identifies the process
@@ -313,7 +318,7 @@ class ChannelBindings(CountBindings, DeadFileBindings):
         dead_token  token of a process that is known to be dead: this process takes over its lease at once
         position    position of record number `after`, which shows the server whether the channel began again; "" if
                     unknown
-        reached     the receiver's cursor in the last reply: a lower cursor in the server also means a new beginning
+        reached     the receiver's cursor in the last reply. If the server's cursor is lower, the channel began again
         acked, receiver_state, counts  are settled atomically
         """
         args: tuple[Arg, ...] = (
@@ -431,7 +436,7 @@ class ChannelBindings(CountBindings, DeadFileBindings):
         return self._call("add_receiver", args, lambda reply: bool(reply[1]), receiver)
 
     def remove_receiver(self, receiver: str) -> RoundTrip[tuple[bool, bool, WakeReply]]:
-        """Returns whether there was such a receiver, and whether there is more to trim."""
+        """Returns whether there was such a receiver, whether there is more to trim, and which faces to wake."""
         args = (*UNNUMBERED, self.clock.now_ms, receiver)
         return self._call("remove_receiver", args, lambda reply: (bool(reply[1]), bool(reply[2]), WakeReply(reply[3])))
 

@@ -5,7 +5,8 @@
 --   state        HASH    the fields of log.lua, and
 --                          end         number of the CLOSE record, once the channel is closed
 --                          peak        the most bytes that the channel ever held
---                          patience    ms after which an absent receiver is passed over, when space is needed
+--                          patience    ms after which a receiver that is away is passed over when space is needed:
+--                                      the records that it has not received are freed. Missing: never
 --                          counted     1 if there are counts of an aggregate
 --                          counts:<r>  1 if there are counts of the aggregate that receives as r
 --   log          STREAM  by: the record's kind (see `kind` below), then its upload id; body: see records.py
@@ -41,9 +42,9 @@ _kept = { MS = 86400000, LIMIT = 67108864 } -- a day; the limit of bytes if none
 
 -- Returns the cursor of a receiver. A receiver that was passed over is registered again, and finds a gap.
 --
--- If there is no cursor, returns nil and the reason: ENDED, NOT_A_MEMBER, or LATE for a receiver that was passed over,
--- when the channel was closed and everything was freed in the meantime. With LATE, the third value is the cursor that
--- it had. If the channel began again below the cursor, `l.restarted` is set (see `log.present_cursor`).
+-- If there is no cursor, returns nil and the reason: ENDED, NOT_A_MEMBER, or LATE if the receiver was passed over and
+-- the channel has since been closed and has freed everything. With LATE, the third value is the cursor that it had. If
+-- the channel began again below the cursor, `l.restarted` is set (see `log.present_cursor`).
 --- (l: table, receiver: str) -> int | nil, str, int | nil
 --- uses: base state
 function channel.cursor(l, receiver)
@@ -72,7 +73,7 @@ function channel.refuse(why)
   return { why }
 end
 
--- Adds a receiver of everything after `cursor`, unless there is one of this name.
+-- Adds a receiver that receives everything after `cursor`, unless there is one of this name already.
 --- (receiver: str, cursor: int, now: int)
 --- uses: base
 function channel.add_receiver(receiver, cursor, now)
@@ -125,7 +126,7 @@ function channel.finish(l)
   return left
 end
 
--- Has a finished channel expire, unless there are counts or dead files.
+-- Sets the TTL of a finished channel, unless it has counts or dead files.
 --- ()
 --- uses: base state
 function channel.expire()
@@ -133,7 +134,8 @@ function channel.expire()
   for _, key in ipairs(channel.kept_keys()) do redis.call("PEXPIRE", key, _kept.MS) end
 end
 
--- Returns the keys that a finished channel keeps. Some of them may belong to receivers that were passed over.
+-- Returns the keys that a finished channel keeps. `vanished`, `owners` and `marks` are there only if a receiver was
+-- passed over.
 --- () -> table
 --- uses: base state
 function channel.kept_keys()

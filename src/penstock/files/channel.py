@@ -62,26 +62,28 @@ class Channel:
                    from now on
         close      close the channel: the loop of each receiver ends once it has received everything
         limit      bytes that the channel may hold; None: the limit it has, or 64 MiB for a new channel. At the limit
-                   this waits for the slowest receiver, without polling
-        patience   seconds after which a receiver that is away and holds up the others is passed over; when it is back,
-                   it gets BlocksMissed. 0: never; None: as before, and for a new channel never
+                   the call waits for the slowest receiver, without polling
+        patience   seconds after which the channel no longer waits for a receiver that is away and holds up the others:
+                   it drops records, and the receiver gets BlocksMissed when it is back. 0: wait for ever; None: leave
+                   the setting as it is (a new channel waits for ever)
         again      also send files that were sent before
         source     the name of the host that has the files; receivers get it with each file. None: the app's setting, by
                    default this machine's name
-        identity   "content": a file is known by its content, whatever its name is now; "path": by its path alone, so
-                   that a copy or a renamed file is sent again
-        progress   called after each megabyte, and when this has to wait
+        identity   how the channel recognises a file that was sent before. "content": by its content, whatever its name
+                   is now; "path": by its path alone, so that a copy or a renamed file is sent again
+        progress   called after each megabyte, and whenever the call has to wait for space
 
-        A file that was sent whole is skipped until it changes, and so is a copy of it with another name; `copies` of
-        the result names such files. A channel remembers the last 100,000 files of all its senders; `forgotten` of the
+        A file that was sent whole is skipped until it changes, and so is a copy of it with another name. The result
+        names such files in `copies`. A channel remembers the last 100,000 files of all its senders; `forgotten` in the
         result says how many it had to forget. If a sender was killed, the next one resumes after its last block.
 
-        A file is sent up to the size that it had when it was opened. If it becomes shorter or is changed in place
-        meanwhile, or if an interrupted `send` cannot be resumed because its file has changed or is gone, receivers get
-        FileDamaged for it, and the other files are still sent; at the end FilesError names the failed ones.
+        A file is sent up to the size that it had when it was opened. Receivers get FileDamaged for a file that becomes
+        shorter or is changed in place while it is sent, and for one whose interrupted upload cannot be resumed because
+        the file has changed or is gone. The other files are still sent; FilesError names the failed ones at the end.
 
-        Raises FilesError before anything is sent for paths that are missing, unreadable or no files; ChannelClosed;
-        NoReceiver. One round trip for each megabyte and at least one for each file, and two more.
+        Raises FilesError, before anything is sent, for a path that is missing, cannot be read, or is not a regular file
+        or a folder; ChannelClosed; NoReceiver. One round trip for each megabyte (up to a hundred small files share
+        one), and a few to look up which files were sent before.
         """
         rules = SendRules(self._source(source), False, again, _is_by_path(identity))
         return self._send(rules, paths, receivers, close, limit, patience, progress)
@@ -108,8 +110,8 @@ class Channel:
         longer than a block is spread over several blocks.
 
         paths   as those of `send`; or a function that returns them, which `follow` calls again at each look
-        settle  seconds after which a renamed file that nobody has written to is finished
-        final   the files are finished; None: only if `close` is set
+        settle  seconds without a write after which a renamed file counts as finished
+        final   the files are finished: nobody writes to them any more. None: only if `close` is set
         follow  keep looking, about twice a second, for lines that were added to the files and for files that were added
                 to a folder, and send them. True: until the call is interrupted or cancelled. A function: until it
                 returns False; `close` and `final` apply then. A log is kept open through its rotation, until nobody has
@@ -117,11 +119,14 @@ class Channel:
                 not exist yet. Files that cannot be read or are damaged are logged
 
         The other arguments, errors and cost are those of `send`. If a log has grown since it was sent, only the growth
-        is sent, even if the log was renamed or packed. A line without a line end at the end of a file may still be
-        written: it is held back until its line end comes, or until the file is finished, because it was packed, or
-        renamed and then unchanged for `settle` seconds, or because of `final`. `held_back` of the result names such
-        files. The text of a packed file is sent, and each block is deflated by itself. A packed file that is truncated
-        or broken is sent up to the damage, once, and FilesError names it.
+        is sent, even if the log was renamed or packed.
+
+        If a file does not end with a line end, its last line may be incomplete. That line is held back until its line
+        end arrives or the file counts as finished: it was packed, it was renamed and then unchanged for `settle`
+        seconds, or `final` is set. The result names such files in `held_back`.
+
+        The text of a packed file is sent, and each block is deflated by itself. A packed file that is truncated or
+        broken is sent up to the damage, once, and FilesError names it.
         """
         check_number("send_lines", "settle", settle, 0, 10**9, "seconds from 0")
         is_final = close if final is None else final

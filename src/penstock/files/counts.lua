@@ -10,32 +10,32 @@
 --   windows:<r>          ZSET  table of a window -> server ms at which it expires; its name is <t>@<start>
 --   rejected:<r>         LIST  the first thousand lines that were rejected, as JSON: file, line number, reason
 --
--- The kind of a table is a word, and the number of decimal places behind it: "count 0", "sum 2", "min 0", "max 3",
--- "first 0", "last 0", "uniques 0". Numbers are integers in units of the last place.
+-- The kind of a table is a word, followed by the number of decimal places: "count 0", "sum 2", "min 0", "max 3",
+-- "first 0", "last 0", "uniques 0". Numbers are integers: 1.25 in a table of kind "sum 2" is 125.
 --
--- ZSETs have floating-point scores, which are exact up to 2^53. `sum:<t>` is an upper limit of every number of a table,
--- so as long as it is below, nothing has to be checked key by key.
+-- ZSETs have floating-point scores, which are exact up to 2^53. No number of a table is greater than its `sum:<t>`, so
+-- as long as that is below 2^53, nothing has to be checked key by key.
 
 _most = { REJECTED = 1000, EXACT = 9007199254740992, INTEGER = 4611686018427387904, UNIQUES = 1000, EXPIRED = 100 }
 
--- The name of a table as it precedes one of its keys. Both may have colons, so those of the name become "=", which no
--- name has: otherwise key "b:c" of table "a" would be key "c" of table "a:b".
+-- The name of a table in the form in which it is written before one of its keys. Both may contain colons, so those of
+-- the name become "=", which no name contains: otherwise key "b:c" of table "a" would be key "c" of table "a:b".
 --- (name: str) -> str
 function counts.before_key(name)
   return string.gsub(name, ":", "=") .. ":"
 end
 
--- The key of the different texts that one key of a table has.
+-- The key in the server that counts the different texts of one key of a table.
 --- (receiver: str, name: str, key: str) -> str
 --- uses: base
 function counts.texts(receiver, name, key)
   return base .. "uniques:" .. receiver .. ":" .. counts.before_key(name) .. key
 end
 
--- Unpacks counts: { lines, how many rejected, { table = { kind, ms that it is kept or 0, { key = number } } },
--- { rejected line, … }, { dead batch, … } or nil }; {} for "". A number of kind "sum" is a text, one of "first" and
--- "last" is { order, value }, and one of "uniques" is { text, … }. "@<id> <n>" stands for the n pieces of a deposit: {
--- deposit = id, pieces = n }.
+-- Unpacks counts. Returns {} for ""; { deposit = id, pieces = n } for "@<id> <n>", which means the n pieces of a
+-- deposit; else { lines, how many rejected, { table = { kind, ms that it is kept or 0, { key = number } } }, { rejected
+-- line, … }, { dead batch, … } or nil }. A number of kind "sum" is a text, one of "first" and "last" is { order, value
+-- }, and one of "uniques" is { text, … }.
 --- (packed: str) -> table
 function counts.decode(packed)
   if packed == "" then return {} end
@@ -46,8 +46,8 @@ end
 
 -- Returns { "OVERFLOW" | "KIND" | "UNIQUES" | "DEAD", table, key or kind } if these counts, each as `counts.decode`
 -- returns it, cannot be added to those of a receiver; { "PENDING" }, { "BUSY", ms } or { "LOST" } if they cannot be
--- added now, see deposits.lua; else nil. Writes to nothing but `sums`: if that is a key, these counts are a piece to be
--- deposited, and the pieces that were deposited before are taken into account.
+-- added now, see deposits.lua; else nil. Writes nothing, except to the key `sums` if one is given: then these counts
+-- are a piece to be deposited, and the pieces that were deposited before are taken into account.
 --- (receiver: str, all: table, now: int, sums: str | nil) -> table | nil
 --- uses: base
 function counts.refusal(receiver, all, now, sums)
@@ -163,7 +163,7 @@ function counts.add_table(receiver, name, kind, keep, numbers, now)
   if keep > 0 then counts.expire(receiver, name, keep, now) end
 end
 
--- Keeps the first or the last of two values by their order; of two with the same order, the greater text.
+-- Keeps one of two values: by their order the first or the last, or if both have the same order, the greater text.
 --- (index: str, values: str, word: str, key: str, order: num, value: str)
 function counts.keep_one(index, values, word, key, order, value)
   local before = tonumber(redis.call("ZSCORE", index, key) or nil)
@@ -210,8 +210,8 @@ function counts.delete(receiver)
   redis.call("HDEL", state, "counts:" .. receiver)
 end
 
--- Returns { lines, rejected, version, { table, kind, … }, lines of dead batches }. The version changes whenever counts
--- are added. Like the next two, it returns { "PENDING" } if there are pieces to be added first.
+-- Returns { lines, rejected, version, { table, kind, … }, lines of dead batches }, or, like the next three scripts,
+-- { "PENDING" } if there are pieces to be added first. The version changes whenever counts are added.
 --- keys: base state
 --- args: receiver: str
 --- flags: no-writes
@@ -233,9 +233,9 @@ function script.totals(base, state, receiver)
   return { numbers.lines, numbers.rejected, numbers.version, tables, numbers.dead }
 end
 
--- Returns { kind, key, number, … }, the highest numbers first. A value of kind "first" or "last" is returned instead of
--- its order. Of kind "uniques", keys are in their order, and at most a hundred are returned; PFCOUNT is a command that
--- writes.
+-- Returns { kind, key, number, … }, the highest numbers first. Of kind "first" or "last", each value is returned
+-- instead of its order. Of kind "uniques", at most a hundred keys are returned, in descending order of their names. The
+-- script has no flag "no-writes", because PFCOUNT counts as a command that writes.
 --- keys: base state
 --- args: receiver: str, table_name: str, offset: int, n: int
 --- flags: allow-oom
@@ -261,7 +261,7 @@ function script.top_counts(base, state, receiver, table_name, offset, n)
   return answer
 end
 
--- Returns { kind, number or false, … } for these keys.
+-- Returns { kind, number or false, … } for these keys, or { "PENDING" }.
 --- keys: base state
 --- args: receiver: str, table_name: str, wanted: *
 --- flags: allow-oom

@@ -1,8 +1,8 @@
 -- Dead files of a channel: files that a receiver could not save, or whose records are damaged. They are kept until an
 -- operator decides. The bytes of a file that was received whole are on the disk of that receiver.
 --
---   dead_files   HASH  "<receiver> NUL <id>" -> "<server ms> <1: its receiver tries it again, or 0> <1: its bytes are
---                      kept, or 0> <JSON>", see DeadFile in dead_files.py
+--   dead_files   HASH  "<receiver> NUL <id>" -> "<server ms> <1 if its receiver is to try it again, else 0> <1 if its
+--                      bytes are kept, else 0> <JSON>", see DeadFile in dead_files.py
 --
 -- A finished channel with dead files does not expire.
 
@@ -62,7 +62,7 @@ function script.list_dead_files(base, state, receiver)
   return answer
 end
 
--- Lets the receiver try again those of these files whose bytes are kept. Returns { "OK", how many }.
+-- Has the receiver try these files again, except those whose bytes are not kept. Returns { "OK", how many }.
 --- keys: base state
 --- args: receiver: str, ids: *
 --- flags: allow-oom

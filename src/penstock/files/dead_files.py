@@ -1,4 +1,5 @@
-"""Dead files could not be saved by a receiver, or have damaged records. They are kept until somebody decides."""
+"""Dead files: those that a receiver could not save, or whose records are damaged. They are kept until an operator has
+them retried or removes them."""
 
 from __future__ import annotations
 
@@ -113,8 +114,9 @@ class DeadFiles:
 
     @verb
     def retry(self, *ids: str) -> RoundTrip[int]:
-        """Have the next `save` of this receiver, on the host and in the folder that keeps the bytes, save these files.
-        Returns how many of the ids are dead files whose bytes are kept. One round trip."""
+        """Mark these files, so that the next `save` of this receiver tries them again. It must run on the host and in
+        the folder that keep the bytes. Returns how many of the ids are dead files whose bytes are kept. One round
+        trip."""
         return self._channel.retry_dead_files(self._receiver, ids)
 
     @verb

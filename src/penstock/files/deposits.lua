@@ -1,7 +1,7 @@
--- Settlements with more keys than one script may add without holding the server up. Their counts are deposited in
--- pieces, which changes nothing that can be read. Then a settlement commits the deposit with the cursor. From then on,
--- any process may add the pieces, one in each script. Readers of the counts add them first, so they never see half of
--- them.
+-- For settlements with more keys than one script may add without holding the server up. Their counts are deposited in
+-- pieces, which changes nothing that can be read. Then the settlement commits the deposit in the same script that moves
+-- the cursor. From then on, any process may add the pieces, one with each script. Whoever reads the counts adds the
+-- pieces first, so nobody sees half of them.
 --
 --   deposited:<r>       LIST  packed counts (counts.lua) that were not added yet; with a TTL until they are committed
 --   deposited_sums:<r>  HASH  what deposited pieces will add: sum:<t> magnitudes, key:<t>:<k> for a key of "uniques"
@@ -13,7 +13,7 @@
 _deposit = { HELD_MS = 2000, KEPT_MS = 60000 }
 
 -- Returns { "PENDING" } if there are pieces to be added first, { "BUSY", ms } while another settlement has a deposit,
--- else nil. `id`: of the caller's deposit, or "".
+-- else nil. `id`: the id of the caller's deposit, or "".
 --- (receiver: str, id: str, now: int) -> table | nil
 --- uses: base
 function deposits.refusal(receiver, id, now)
@@ -55,9 +55,10 @@ function deposits.commit(receiver)
   redis.call("UNLINK", base .. "deposited_sums:" .. receiver)
 end
 
--- Deposits piece number `index`, from 0, of a settlement. Its counts cannot be refused any more. Returns { "OK" }, also
--- if this piece is there already; { "LOST" } if the pieces before it are not: begin again with another id; what
--- `deposits.refusal` returns; or a refusal of `counts.refusal`.
+-- Deposits piece number `index`, from 0, of a settlement. The settlement that commits it cannot be refused because of
+-- its counts any more. Returns { "OK" }, also if this piece is there already; { "LOST" } if the pieces before it are
+-- not there, so that the caller must begin again with another id; or a refusal of `deposits.refusal` or
+-- `counts.refusal`.
 --- keys: base state
 --- args: given: int, receiver: str, id: str, index: int, packed_counts: str
 --- flags: allow-oom
@@ -85,8 +86,8 @@ function script.deposit(base, state, given, receiver, id, index, packed_counts)
   return { "OK" }
 end
 
--- Adds the next piece of a committed deposit. Or removes a deposit with this id that was not committed, because its
--- settlement was refused. Returns how many pieces are left to be added.
+-- Adds the next piece of a committed deposit. Without one, removes the deposit with this id, whose settlement was
+-- refused. Returns how many pieces are left to be added.
 --- keys: base state
 --- args: given: int, receiver: str, id: str
 --- flags: allow-oom

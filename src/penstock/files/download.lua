@@ -3,8 +3,8 @@
 _share = { DUE = 2 } -- its index in the reply to a share
 
 -- Makes this process the owner of the receiver, unless another process holds a lease on it.
---   number      of this call, higher with each call of the process
---   dead_token  that of a process that is known to be dead; its lease is ignored
+--   number      the number of this call, which rises with each call of the process
+--   dead_token  the token of a process that is known to be dead; its lease is ignored
 --   refusal     a function. If this call may settle, `refusal` is called before anything is written, so that a repeated
 --               call is refused, too
 -- Returns one of:
@@ -30,7 +30,7 @@ function download.own(receiver, token, dead_token, number, now, lease_ms, refusa
   return fresh and "FRESH" or "MINE", again
 end
 
--- Registers a process that waits until it can be the owner of a receiver, for `ms`; 0 removes it. Also wakes the
+-- Registers, for `ms`, a process that waits until it can be the owner of a receiver; with 0 removes it. Also wakes the
 -- next slice of those that do not know yet that a lease has ended.
 --- (address: str, ms: int)
 --- uses: base
@@ -74,20 +74,21 @@ end
 -- that it has processed. To settle is to acknowledge everything up to `acked`, to store `receiver_state` ("" leaves it
 -- unchanged) and to add the counts. These calls settle nothing:
 --   a repeated call
---   a call that makes the process the owner: another process may have received and settled since
---   a call whose `position`, that of record `after` ("": unknown), belongs to a channel that began again since
---   a call whose receiver was at record `reached` and is not any more: the server fell back and lost what was settled
---     up to there, with its counts
+--   a call that makes the process the owner: another process may have received and settled since its last call
+--   a call after which the channel has begun again: its `position`, that of record `after` ("": unknown), is not one of
+--     this channel
+--   a call whose receiver had settled everything up to record `reached`, when its cursor is before that: the server
+--     has lost its latest writes, and with them these settlements and their counts
 -- In the last three cases the process resumes from the cursor and the receiver state in the reply.
 --
--- The caller reads the records itself, with an XRANGE right behind this script: `limit` records after number `after`.
--- Their bodies are too large to pass through a script. If there is no record, `address` is registered for `wait_ms`,
--- and notified of the next one.
+-- The caller reads the records itself, with an XRANGE that it sends together with this script: `limit` records after
+-- number `after`. Their bodies are too large to pass through a script. If there is no record, `address` is registered
+-- for `wait_ms`, and notified of the next one.
 --
 -- Returns one of:
---   { "OK", top, first, cursor, 1 if there is more to trim, 1 if this call made the process the owner or 2 if the
---     channel began again, in both cases the receiver state, `limit` for the next call or 0 if that is unknown, in both
---     cases the position of the cursor or "" if that is unknown }
+--   { "OK", top, first, cursor, 1 if there is more to trim, news, receiver state, `limit` for the next call or 0 if
+--     that is unknown, position of the cursor }. `news` is 1 if this call made the process the owner, 2 if the channel
+--     began again, else 0; with 0 the state and the position are "", and the position is also "" if it is unknown
 --   { "HELD", ms until the lease of the owner ends, its token }
 --   a refusal of `counts.refusal`: the counts cannot be added, and nothing was settled
 --   { "SHARED" }: several processes share the receiver
@@ -154,8 +155,8 @@ function script.receive(base, state, given, receiver, token, dead_token, number,
   return { "OK", l.top, l.first, cursor, more, 0, "", next_limit, "" }
 end
 
--- Extends the lease of the process that owns the receiver. `lease_ms` 0 ends it, so that another process can be the
--- owner. Returns 1 if the process was the owner.
+-- Extends the lease of the process that owns the receiver, or with a `lease_ms` of 0 ends it, so that another process
+-- can become the owner. Returns 1 if the process was the owner, else 0.
 --- keys: base state
 --- args: given: int, receiver: str, token: str, lease_ms: int
 --- flags: allow-oom
@@ -175,7 +176,7 @@ function script.renew(base, state, given, receiver, token, lease_ms)
 end
 
 -- Makes a receiver begin with the oldest record, because the channel began again below its cursor. Drops its state,
--- whose positions in files are those of the earlier records.
+-- which is about files in the records before that.
 --- (l: table, receiver: str)
 --- uses: base
 --- seldom
@@ -185,7 +186,7 @@ function download.begin_again(l, receiver)
 end
 
 -- For one of several processes that share a receiver: settles claims, then claims up to `limit` records. The claims are
--- given as claim, packed counts, …, and each is settled by itself, together with its counts: a claim that another
+-- given as claim, packed counts, …, and each is settled separately, together with its counts: a claim that another
 -- process has taken over is skipped, and its counts are dropped. A second call with this `token` settles nothing, and
 -- returns the same records. If there is no record, `address` is registered for `wait_ms`, and notified of the next one.
 --

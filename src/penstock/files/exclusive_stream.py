@@ -347,7 +347,7 @@ class ExclusiveStream(RecordHooks[T]):
             self._settled = settled
             reply = yield from self._settle(pieces)
         if reply.status == "ENDED" or reply.is_new_owner:
-            # Another process has received meanwhile, or the channel began again: what is ready is not to be given.
+            # Another process has received in the meantime, or the channel began again: drop the items that are ready.
             self._stop_renewing()
             self._discard()
             yield from self._accept(reply, asked)

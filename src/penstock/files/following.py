@@ -98,8 +98,8 @@ class FollowedLogs:
                 self._finished.append(inode)
         return lost
 
-    def looked_at(self) -> None:
-        """Call it when the changed files were sent: closes those that are finished."""
+    def close_finished(self) -> None:
+        """Close the logs that are finished. Call it once the files that `changed` returned have been sent."""
         for inode in self._finished:
             self._close(inode)
         self._finished.clear()

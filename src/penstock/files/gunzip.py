@@ -82,7 +82,7 @@ class Gunzip:
     def finish(self) -> None:
         """The file has no more bytes. Raises FileDamaged if it should have."""
         if not self._members:
-            raise self._damaged("it is empty, not even one gzip member is there")
+            raise self._damaged("it is empty, without even one gzip member")
         if self._member:
             raise self._damaged(f"it ends at byte {self._consumed:,}, inside of {self._where}")
 
@@ -114,8 +114,8 @@ class Gunzip:
         if not MAGIC.startswith(found := data[:2]):
             what = f"{found.hex(' ')} at byte {self._consumed:,}"
             if self._members:
-                raise self._damaged(f"{what}, behind member {self._members}, is neither another member nor zeros")
-            raise self._damaged(f"{what} is no beginning of a gzip member, which is {MAGIC.hex(' ')}")
+                raise self._damaged(f"{what}, after member {self._members}, is neither another member nor zeros")
+            raise self._damaged(f"it has {what}, where a gzip member begins with {MAGIC.hex(' ')}")
         self._members += 1
         self._member_start = self._consumed
         member: Inflater = self._library_for(data).decompressobj(_GZIP_FORMAT)

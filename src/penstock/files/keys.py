@@ -7,10 +7,10 @@ from penstock.messages.keys import LOG
 
 FILES = {
     **LOG,
-    "ends": ("LIST", "bytes up to the end of each record that is there", "the last reader of a record"),
+    "ends": ("LIST", "bytes up to the end of each record that is stored", "the last reader of a record"),
     "owners": ("HASH", "receiver -> the process that receives, and when its lease ends", "the receiver, or TTL"),
-    "marks": ("HASH", "receiver -> how far it is in files that have begun", "the receiver, or TTL"),
-    "entries": ("HASH", "id -> a file, how far its upload is or was, and its sender", "TTL, or the channel's deletion"),
+    "marks": ("HASH", "receiver -> its progress in the files that have begun", "the receiver, or TTL"),
+    "entries": ("HASH", "id -> a file, the progress of its upload, and its sender", "TTL, or the channel's deletion"),
     "sources": ("HASH", "inode, path or first bytes of a file -> its entries", "TTL, or the deletion of the channel"),
     "sent_at": ("ZSET", "entry of a file that was sent -> when; the last 100,000", "TTL, or the channel's deletion"),
     "vanished": ("ZSET", "receiver that was passed over -> its cursor", "the receiver"),

@@ -1,7 +1,7 @@
-"""Cuts bytes into lines, however the bytes are split into pieces.
+"""Cuts bytes into lines. The result does not depend on the pieces in which the bytes arrive.
 
-A line ends with LF or CR LF, which are not part of the line; a CR elsewhere is data. The lines are the same for every
-split. The beginning of an unfinished line is kept, but never more of it than the longest line that is allowed.
+A line ends with LF or CR LF, which are not part of the line; a CR elsewhere is data. The beginning of an unfinished
+line is kept, but never more of it than the longest line that is allowed.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def temporary_folder() -> Path:
     ours = Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
     ours.mkdir(mode=0o700, exist_ok=True)
     if ours.is_symlink() or ours.stat().st_uid != os.getuid():
-        raise FilesError(f"{ours} belongs to somebody else: name a folder with spool=")
+        raise FilesError(f"{ours} belongs to another user: choose another folder with spool=")
     return ours
 
 
@@ -111,8 +111,8 @@ class PartialFiles:
         except FileNotFoundError:
             if download.offset:
                 raise FileDamaged(
-                    f"{download.name}: it is not in {self.folder}; was it received elsewhere, or before this host "
-                    "started?"
+                    f"{download.name}: the bytes received so far are not in {self.folder}. They were received "
+                    "elsewhere, or before this host was started: receive it there, or send it anew"
                 ) from None
             opened = self._create(self.path_of(upload_id))
         if opened.seek(0, os.SEEK_END) > download.offset:
@@ -191,7 +191,7 @@ class PartialFiles:
         self._to_remove.clear()
         self.close()
         if self.folder.is_symlink():
-            raise FilesError(f"{self.folder} is a link, and not what was made here: remove it")
+            raise FilesError(f"{self.folder} is a symbolic link, which Penstock did not make: remove it")
         kept = {self.path_of(upload_id).name for upload_id in keep}
         for found in self.folder.glob("*"):
             if found.name not in kept and not found.name.endswith(_DEAD):

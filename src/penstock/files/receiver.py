@@ -114,8 +114,8 @@ class Receiver:
         longest: int = LONGEST,
         spool: str | Path | None = None,
     ) -> ReceiverStream[LineBatch]:
-        """Iterate over the lines of each block, as lists with `file` and `first`, the number of the first line.
-        Otherwise like `lines`."""
+        """Iterate over the lines of each block. Each batch is a tuple of lines with `file`, `first` (the number of its
+        first line) and `source`; see `LineBatch`. The arguments, errors and cost are those of `lines`."""
         rule = f"bytes from 1 to {MAX_LONGEST:,}; a longer line is cut there"
         check_whole("receiver", "longest", longest, 1, MAX_LONGEST, rule)
         if share:
@@ -176,7 +176,7 @@ class Receiver:
 
     @property
     def dead(self) -> DeadFiles:
-        """The files that could not be saved: list, retry, remove. No round trip."""
+        """The files that this receiver could not save, which you can list, retry and remove. No round trip."""
         return DeadFiles(self._channel, self._driver, self.name)
 
     @verb
@@ -187,8 +187,8 @@ class Receiver:
 
     @verb
     def leave(self) -> Operation[bool]:
-        """Receive no more, so that the channel keeps nothing for this receiver. Returns False if it was no receiver.
-        One round trip, and one more for each 64 processes that wait for records of the channel."""
+        """Stop being a receiver: the channel keeps nothing for it any more. Returns False if it was not a receiver. One
+        round trip, and one more for each 64 processes that wait for records of the channel."""
         was_receiver, more_to_trim, wake = yield self._channel.remove_receiver(self.name)
         yield from wake_rest(self._channel, wake)
         yield from trim_rest(self._channel, more_to_trim)

@@ -98,13 +98,13 @@ class Verdict(enum.Enum):
     KNOWN = enum.auto()
     """It was sent, and has nothing new that could be sent."""
     COPY = enum.auto()
-    """Its content was sent, from a file that was not this one."""
+    """Another file with the same content was sent."""
     HELD = enum.auto()
-    """It is new, and has nothing but an unfinished line."""
+    """It is new, and contains only an unfinished line."""
     WAIT = enum.auto()
     """It is a copy of a known file, and is still being written."""
     LATER = enum.auto()
-    """It may be a copy of a file that is about to be sent: look again once that file was sent."""
+    """It may be a copy of a file that is about to be sent: decide once that file has been sent."""
 
 
 @dataclass(slots=True)

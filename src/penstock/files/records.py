@@ -45,7 +45,7 @@ class FileBegin(msgspec.Struct, frozen=True, array_like=True):
     """The first record of a file.
 
     lines              the file was cut at line ends, by `send_lines`
-    unpacked           it was gzip or Zstandard, and its text is sent
+    unpacked           the file is packed (gzip, Zstandard, bzip2 or xz), and its text is sent
     offset             if a log has grown since an earlier `send_lines`: the bytes that were sent then
     lines_before       lines in those bytes
     last_block_size    size of the last block of those bytes

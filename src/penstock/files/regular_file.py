@@ -28,7 +28,7 @@ def open_regular_file(path: Path) -> FileIO:
 
 def _refuse_special(status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, f"a {_KINDS.get(stat.S_IFMT(status.st_mode), 'device')}, no regular file")
+        raise OSError(errno.EINVAL, f"a {_KINDS.get(stat.S_IFMT(status.st_mode), 'device')}, not a regular file")
 
 
 def inode_of(status: os.stat_result) -> str:

@@ -38,7 +38,7 @@ class ReceiveReply:
     last, first     numbers of the channel's last record, and of the oldest that is still stored
     more_to_trim    the server still has records to free
     is_new_owner    the process owns the receiver only since this call: it resumes from `cursor` and `receiver_state`
-    restarted      the same, because the channel began again since the process read from it
+    restarted       `is_new_owner` is set because the channel began again since the process read from it
     cursor_id       position of the cursor, for a new owner; "" if that is unknown
     holder, due_in  with HELD: the process that receives, and the seconds until its lease runs out
     """

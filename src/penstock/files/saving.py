@@ -78,9 +78,7 @@ def check_layout(layout: str) -> None:
     except (KeyError, IndexError, ValueError, AttributeError):
         path = ""
     if "n" not in path or path.startswith("/") or "{name}" not in layout:
-        raise ValueError(
-            f"layout={layout!r}: a relative path with {{name}} and perhaps {{source}}, as {{source}}/{{name}}"
-        )
+        raise ValueError(f"layout={layout!r}: a relative path that contains {{name}}, such as '{{source}}/{{name}}'")
 
 
 class SavingStream(ExclusiveStream[Saved]):
@@ -182,7 +180,8 @@ class SavingStream(ExclusiveStream[Saved]):
             self._continued[upload_id] = begin, unnamed.get(found, found)
 
     def _error_of(self, error: OSError, upload_id: str, name: str) -> Exception:
-        """Return the error of a partial file that cannot be written: FileNotSaved if the disk has space without it."""
+        """The error to raise for a partial file that cannot be written. If the disk is full, the partial file is
+        removed, and FileNotSaved lets the receiver continue with the next file."""
         freed = self._partial_files.discard(upload_id) if error.errno in _NO_SPACE else 0
         if freed or error.errno == errno.EFBIG:
             return FileNotSaved(f"{name} cannot be saved in {self._folder}: {error.strerror}; have it sent again")
@@ -291,7 +290,11 @@ class SavingStream(ExclusiveStream[Saved]):
                 return path, None
         kept_as = keep(path)
         log.warning(
-            "%s of %s is another log than before: what %s had is kept as %s", path, one.download.source, path, kept_as
+            "%s of %s is not the log that was saved before: the text that %s had is kept as %s",
+            path,
+            one.download.source,
+            path,
+            kept_as,
         )
         return path, kept_as
 
@@ -335,7 +338,7 @@ class SavingStream(ExclusiveStream[Saved]):
         if len(parts) > MOST_FOLDERS:
             raise FileDamaged(f"{name[:100]}… cannot be saved: its name has more than {MOST_FOLDERS} folders")
         if is_bad or parts[0].startswith(HIDDEN_PREFIX):
-            raise FileDamaged(f"{name!r} is no name to save a file under: it would leave the folder")
+            raise FileDamaged(f"{name!r} cannot be saved: a file of this name would be outside the folder")
         return self._folder.joinpath(*parts)
 
 

@@ -50,7 +50,7 @@ BATCH_FILES = 100
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A file that was not sent, because its content was sent from a file with the name `of`."""
+    """A file that was not sent, because a file with the same content was sent under the name `of`."""
 
     name: str
     of: str
@@ -69,13 +69,14 @@ class HeldBack:
 class Sent:
     """The result of a `send`.
 
+    files      the files that were sent, in the order in which they were sent
     skipped    names of files that were sent before and have not changed since
-    copies     files whose content was sent before from another file
+    copies     files whose content was sent before, from another file
     held_back  files with an unfinished line at their end, which a later `send` sends
-    waiting    names of files that are still being written by a rotation; a later `send` looks at them again
+    waiting    names of files that a log rotation seems to be writing or renaming; a later `send` sends them
     closed     the channel was closed
-    forgotten  how many of the files that were sent earlier the channel forgot for this, because it remembers the last
-               100,000: if such a file is given again, it is sent again
+    forgotten  how many earlier files the channel forgot to make room, because it remembers only the last 100,000. If
+               such a file is named again, it is sent again
     """
 
     files: list[SentFile] = field(default_factory=list)
@@ -159,7 +160,7 @@ class Sender:
                 is_last = not go_on()
                 sources = yield RunInThread(logs.changed)
                 yield from self._look(sources)
-                logs.looked_at()
+                logs.close_finished()
                 if not is_last:
                     yield Sleep(LOOK_INTERVAL)
         finally:
@@ -283,8 +284,8 @@ class Sender:
         """Notify the receivers that the file of this upload will never be whole."""
         owned = yield from self._take_over(file, entry)
         reason = (
-            f"{printable(file.path)} changed since its upload began: another file has its name, and no file in its "
-            "folder is this one"
+            f"{printable(file.path)} changed since its upload began: another file has its name, and the file that was "
+            "being sent is not in its folder any more"
         )
         piece = abort_piece(self._rules, owned, reason)
         yield from self._put_when_space([piece])

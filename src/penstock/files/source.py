@@ -44,9 +44,9 @@ def find_sources(
     sent once. The name of a source is the file's own name. If several files have the same name, the names begin with as
     many parent folders as it takes to distinguish them.
 
-    Raises one FilesError that names every path that cannot be sent, because it is missing, cannot be read, is no
-    regular file, is given twice, or has a name that is not UTF-8. With `skip_faulty` it leaves them out instead, and
-    with `skip_missing` those that are missing.
+    Raises one FilesError that names every path that cannot be sent, because it is missing, cannot be read, is not a
+    regular file, is given twice, or has a name that is not UTF-8. With `skip_faulty` such paths are left out instead;
+    with `skip_missing` only missing ones are.
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not given and not skip_faulty:
@@ -60,7 +60,7 @@ def find_sources(
                     _add(by_inode, file)
     sources = [Source(file, name) for file, name in _named(by_inode.values())]
     faults += [
-        f"{printable(source.path)}: its name is no UTF-8, rename it" for source in sources if not _is_text(source.name)
+        f"{printable(source.path)}: its name is not UTF-8, rename it" for source in sources if not _is_text(source.name)
     ]
     if skip_faulty:
         return [source for source in sources if _is_text(source.name)]
@@ -75,7 +75,7 @@ def source_name(given: str | None) -> str:
     name = check_name("source", given or Configuration().text("source") or socket.gethostname())
     if name in {".", ".."} or name.startswith(HIDDEN_PREFIX):
         raise ConfigurationError(
-            f"source={name!r}: receivers may save the files in a folder of this name; use the host's name, as web-1"
+            f"source={name!r}: receivers may save the files in a folder of this name; use the host's name, like web-1"
         )
     return name
 

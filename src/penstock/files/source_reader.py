@@ -5,7 +5,7 @@
                              ResumePoint: where a sender that was started again continues
 
 An upload sends the file as it was when the upload began: that many bytes of that inode. Where a block ends depends only
-on the content and on where the block begins, so every sender cuts a file alike.
+on the content and on where the block begins, so every sender cuts a file at the same places.
 """
 
 from __future__ import annotations
@@ -373,7 +373,7 @@ class SourceReader:
                     if inode_of(os.fstat(file.fileno())) == inode:
                         return file
                     file.close()
-        raise self._changed("another file has its name, and no file in its folder is this one")
+        raise self._changed("another file has its name, and the file that was being sent is not in its folder any more")
 
     def _inflated(self, unpacker: Gunzip | FrameUnpacker) -> Iterator[bytes]:
         for offset in range(0, self.size, _CHUNK):

@@ -53,8 +53,8 @@ class ReceiverStream(Generic[T]):
 
     @property
     def deliveries(self) -> int:
-        """How often the block of the item that was given last has been delivered, as far as that is known: 1 for a
-        process that receives alone."""
+        """How often the block of the last item has been delivered, this time included. Always 1 for a process that
+        receives alone, because the server does not count its deliveries."""
         return 1
 
     def fill(self) -> Operation[None]:

@@ -5,7 +5,7 @@
 --   uncounted_lines:<r>  HASH  id -> the lines, packed
 --   retries:<r>          SET   ids of those that the next run tries again
 --
--- In totals:<r>: `dead` is how many lines they have, `dead_id` the last id.
+-- In totals:<r>: `dead` is the number of their lines, `dead_id` the latest id.
 
 _limit = { BATCHES = 256 } -- with blocks of 255 KiB, 64 MiB
 
@@ -74,7 +74,7 @@ function script.dead_lines(base, state, receiver, id)
   return redis.call("HGET", base .. "uncounted_lines:" .. receiver, id) or ""
 end
 
--- Removes a dead batch and adds its counts. Or, without counts, stores how it failed once more.
+-- After one more attempt at a dead batch: with counts, removes the batch and adds them; without, stores how it failed.
 -- Returns { "OK" }, also if there is no such batch any more, or a refusal of `counts.refusal`.
 --- keys: base state
 --- args: given: int, receiver: str, id: str, packed_counts: str, json: str
@@ -96,7 +96,7 @@ function script.settle_dead_batch(base, state, given, receiver, id, packed_count
   return { "OK" }
 end
 
--- Lets the next run try these dead batches again. Returns how many there are.
+-- Has the next run try these dead batches again. Returns how many of them there are.
 --- keys: base state
 --- args: receiver: str, ids: *
 --- flags: allow-oom

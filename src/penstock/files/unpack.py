@@ -66,7 +66,7 @@ class FrameUnpacker:
 
     def finish(self) -> None:
         if not self._frames:
-            raise self._damaged(f"it is empty, not even one {self.title} frame is there")
+            raise self._damaged(f"it is empty, without even one {self.title} frame")
         if self._frame:
             raise self._damaged(f"it ends at byte {self._consumed:,}, inside of {self._where}")
 

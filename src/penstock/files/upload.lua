@@ -1,9 +1,10 @@
 -- The scripts of senders: they put the records of a file into a channel. channel.lua has the key map.
 
--- `MOST` files that were sent are remembered; a log may share its first bytes with others, of which `ALIKE` are found.
+-- MOST: how many files that were sent are remembered. ALIKE: how many of them one name may lead to, such as the digest
+-- of the first bytes that several logs have in common.
 _memory = { MOST = 100000, ALIKE = 16 }
 
--- Whether a name of a file belongs to one file only, as its inode and its path do; else several files may share it.
+-- Whether only one file can have this name, which is true for an inode and a path.
 --- (name: str) -> bool
 function memory.is_unique(name)
   local kind = string.sub(name, 1, 1)
@@ -19,7 +20,7 @@ function memory.find(name)
   return memory.is_unique(name) and { found } or cmsgpack.unpack(found)
 end
 
--- Removes a name of an entry, unless it already leads to another entry.
+-- Removes one of the names of an entry: the name leads to its other entries only.
 --- (name: str, id: str)
 --- uses: base
 function memory.remove_name(name, id)
@@ -34,7 +35,7 @@ function memory.remove_name(name, id)
   end
 end
 
--- Lets a name lead to an entry.
+-- Makes a name lead to an entry; one that only one file can have leads to no other entry then.
 --- (name: str, id: str)
 --- uses: base
 function memory.add_name(name, id)
@@ -92,9 +93,9 @@ function memory.note_sent(id, now)
 end
 
 -- Makes space for `size` bytes: trims what is left to trim, then passes over the slowest receivers if they have been
--- away for longer than `patience`. A receiver is away since its last call or since its first unread record was sent,
--- whichever is later. Returns 0 if there is space or a second call may make some, the ms after which the next receiver
--- will be passed over, or -1 if none will be.
+-- away for longer than `patience`. The time that a receiver has been away is counted from its last call or from when
+-- its first unread record was sent, whichever is later. Returns 0 if there is space or another call may make some, the
+-- ms after which the next receiver will be passed over, or -1 if none will be.
 --- (l: table, now: int, size: int) -> int
 --- uses: base state
 function upload.make_space(l, now, size)
@@ -134,7 +135,7 @@ function upload.refuse_if_full(l, size, now)
   if l.ended - l.begun + size > l.bytes then return { "FULL", ms, l.ended - l.begun, slowest } end
 end
 
--- Returns the entries that these names lead to: { "OK", { id, entry, … }, … }, for each name a list of pairs.
+-- Returns the entries to which these names lead: { "OK", { id, entry, … }, … }, one list for each name.
 --- keys: base state
 --- args: names: *
 --- flags: no-writes
@@ -183,7 +184,8 @@ function script.rename_entry(base, state, caller, number, given, id, expected, u
   return { "OK", memory.note_sent(id, clock.now(given)) }
 end
 
--- Whether a piece of a `put` may be stored: the sender still owns its upload, or the file is as the sender found it.
+-- Whether a piece of a `put` may be stored: the sender still owns its upload, or, if the upload begins, no other
+-- process has sent the file since the sender looked.
 --- (one: table, token: str) -> bool
 --- uses: base
 function upload.is_current(one, token)
@@ -219,21 +221,21 @@ function upload.read_pieces(i)
   return pieces, size
 end
 
--- Appends records of uploads, and stores the progress of each upload with these records. Does all of it or nothing. The
--- arguments of one upload are:
+-- Appends records of one or more uploads, and stores the progress of each. Does all of it or nothing. The arguments of
+-- one upload are:
 --
 --   id           of the file's entry
 --   upload_id    of the upload
---   expected     "-": the upload continues. The entry must have this upload, with this token. Otherwise it begins, and
---                the entry must be this one ("": there must be none)
---   known        if the upload begins without an entry: what the first of `names` may lead to. If it leads elsewhere,
---                another process has sent the file since the sender looked
+--   expected     "-" if the upload continues: its entry must have this upload id and this token. Otherwise the upload
+--                begins, and this is what the entry must be: the one that the sender found, or "" for none
+--   known        if the upload begins without an entry: the id to which the first of `names` led when the sender
+--                looked. If it leads to another one now, another process has sent the file in the meantime
 --   state        the progress of the upload
---   outcome      "": the upload does not end with these records. "-": it ends, and its entry is removed. Otherwise it
---                ends, and this outcome is stored
---   names        how many names follow, and
---   records      how many records follow after them
---   name, …      the names that lead to the entry from now on, the inode first; without names, they do not change
+--   outcome      "" if the upload does not end with these records, "-" if it ends and its entry is removed, else the
+--                outcome to be stored
+--   names        how many names follow these numbers
+--   records      how many records follow the names
+--   name, …      the names that lead to the entry from now on, the inode first; without any, the present ones stay
 --   kind, body, …
 --
 -- Returns { "OK", bytes in the channel, slowest receiver, how many files were forgotten }; { "FULL", the ms from
@@ -277,9 +279,9 @@ function script.put(base, state, caller, number, given, token, pieces, ...)
   return { "OK", bytes, upload.slowest(), forgotten }
 end
 
--- For a sender that got FULL: asks whether there is space for `size` bytes, and at least for a quarter of the limit.
--- With less space, the sender would send nearly each megabyte in vain, and get FULL again. If there is too little
--- space, registers `address` for `wait_ms`. Returns OK or FULL, as `put` does.
+-- For a sender that got FULL: asks whether there is space for `size` bytes, and for a quarter of the limit if that is
+-- more. With less space, the sender would send nearly every megabyte in vain, and get FULL again. If there is too
+-- little space, registers `address` for `wait_ms`. Returns OK or FULL, as `put` does.
 --- keys: base state
 --- args: given: int, size: int, address: str, wait_ms: int
 --- flags: allow-oom

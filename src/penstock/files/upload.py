@@ -1,7 +1,7 @@
 """Uploads one file to a channel: keeps track of what the server has stored, and makes the records to send next.
 
 The script call that sends a batch of blocks also stores the progress of the upload. So after a crash a new sender
-resumes behind the last block. If the first sender was alive after all, its calls are refused from then on.
+resumes after the last block. If the first sender was alive after all, its calls are refused from then on.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class SentFile:
 class Progress:
     """The progress of a `send`, reported after each batch of blocks, and while it waits for space.
 
-    name, done, size  a file, the bytes of it that were read, and its size; for gzip, packed bytes
+    name, done, size  a file, the bytes of it that were read, and its size; packed bytes if the file is packed
     sent, total       bytes of all files: those that were read, and those that are to be sent
     held, slowest     bytes in the channel that some receiver has not acknowledged, and the receiver that is furthest
                       behind
