@@ -200,7 +200,7 @@ async def test_what_works_after_its_call_is_refused(face: str):
         with pytest.raises(TypeError, match=r"<lock 'x'> decorates the generator .* write a `with` block around"):
             by(function)
     for thing in (Rows, Rows(), work, 5, None):
-        with pytest.raises(TypeError, match="which is no function: decorate a function or a method"):
+        with pytest.raises(TypeError, match="which is not a function: decorate a function or a method"):
             by(thing)
     for kind in ("staticmethod", "classmethod"):
         with pytest.raises(TypeError, match=f"decorates a {kind}: write @{kind} above this decorator"):

@@ -9,19 +9,19 @@
 --                  parties: how many it needs; arrived: how many have arrived; complete: 1 if all are here
 --   present  ZSET  party -> server ms until which it counts as alive
 --   unproven ZSET  once all are here: party that was not probed yet -> as in `present`
---   asked    ZSET  party that seems to be dead -> server ms until which it can prove the contrary
+--   asked    ZSET  party that seems to be dead -> server ms until which it can still call `look` to show that it is not
 --   ended    HASH  generation -> "" if it has passed, else why it broke; the last 1000
 --   waiting  ZSET  faces that wait (waiting.lua)
 --   replay:  (idempotency.lua)
 --
--- Each `wait()` of a process is one party: { token, address } in MessagePack. A waiting party looks twice in each
--- lease, which proves that it is alive. The others probe the parties that have not looked for longest: if the lease of
--- one has ended, or its process receives no messages, they ask it to look. If it does not look within 2 s, it is dead,
--- and the generation is broken. A party that no message reaches may only have lost its connection, so it has a whole
--- lease, and 5 s at least. When the last party has arrived, all are probed, a slice in each call. So a generation never
--- passes if one of its parties is known to have died.
+-- Each `wait()` of a process is one party: { token, address } in MessagePack. A waiting party calls `look` twice in
+-- each lease, which proves that it is alive. Each call also probes the parties whose last call was longest ago: if the
+-- lease of one has ended, or its process receives no messages, it is asked to look. If it does not within 2 s, it
+-- counts as dead, and the generation is broken. A party that no message reaches may only have lost its connection, so
+-- it has a whole lease for that, and at least 5 s. When the last party has arrived, all are probed, a slice in each
+-- call. So a generation never passes if one of its parties is known to have died.
 --
--- A party that arrives when a generation is complete, but not judged yet, waits for the next generation.
+-- A party that arrives while the parties of a complete generation are still being probed waits for the next generation.
 --
 -- The keys expire `ttl` ms after the last call.
 
@@ -30,10 +30,10 @@ barrier = {
   DIED = "d", LEFT = "l", TIMED_OUT = "t", ABORTED = "a", FORGOTTEN = "f", -- why a generation broke
 }
 _party = { TOKEN = 1, ADDRESS = 2 }
-_proof = { REACHED = 2000, UNREACHED = 5000 } -- ms within which a party must look; the least if no message reaches it
+_proof = { REACHED = 2000, UNREACHED = 5000 } -- ms for a party to look; if no message reaches it, at least the second
 _most_barrier = { PROBED = 4, SLICE = 150, ENDED = 1000, SHOWN = 100 }
 
--- Lets all keys live for at least `ttl` ms from now on.
+-- Keeps all keys for at least `ttl` ms from now on.
 --- (ttl: int)
 --- uses: base state
 function barrier.keep(ttl)
@@ -65,7 +65,8 @@ function barrier.outcome(generation)
   return { barrier.BROKEN, why or barrier.FORGOTTEN }
 end
 
--- Asks a party to look, if it seems to be dead and was not asked before. `reached`: face -> whether messages reach it.
+-- Asks a party to look, if it seems to be dead and was not asked before. `reached`: what this call already knows: face
+-- -> whether messages reach it.
 --- (party: str, till: int, lease: int, now: int, reached: table)
 --- uses: base
 function barrier.probe(party, till, lease, now, reached)
@@ -77,7 +78,7 @@ function barrier.probe(party, till, lease, now, reached)
   if redis.call("ZADD", base .. "asked", "NX", now + ms, party) == 1 then notify.send(address, "0") end
 end
 
--- Ends the generation if all its parties are there and alive, or if one has died. Returns whether it has ended.
+-- Ends the generation if all its parties are here and alive, or if one has died. Returns whether it has ended.
 --- (generation: int, party: str, lease: int, now: int) -> bool
 --- uses: base state
 function barrier.judge(generation, party, lease, now)
@@ -128,10 +129,10 @@ function barrier.stay(party, generation, lease, ttl, now)
   return { barrier.WAIT, math.ceil(ms) }
 end
 
--- A party arrives. Returns { generation, number of the arrival from 0, … as `stay` }; { 0, parties, MISMATCH } if those
--- that wait need another number of parties; or { 0, 0, LATER, ms } if the generation is complete, so that it should
--- arrive again after a message or in `ms`. If all that wait have been silent for a lease, they belong to a run that has
--- ended: their generation is broken, and this party begins the next one.
+-- A party arrives. Returns { generation, number of the arrival from 0, and what `barrier.stay` returns }; { 0, parties,
+-- MISMATCH } if those that wait need another number of parties; or { 0, 0, LATER, ms } if the generation is complete,
+-- so that this party should arrive again after a message or in `ms`. If all that wait have been silent for a lease,
+-- they belong to a run that has ended: their generation is broken, and this party begins the next one.
 --- keys: base state
 --- args: caller: str, number: int, party: str, parties: int, lease: int, ttl: int
 --- flags: allow-oom
@@ -156,8 +157,8 @@ function script.arrive(base, state, caller, number, party, parties, lease, ttl)
   return idempotency.keep(caller, number, { generation, arrived, unpack(answer) })
 end
 
--- A party that has arrived looks at its generation. If the server lost its memory, the party arrives once more, under
--- its old number. Returns { generation, number of the arrival, … as `stay` }.
+-- A party that has arrived looks whether its generation has ended. If the server lost its memory, the party arrives
+-- once more, with its earlier number. Returns { generation, number of the arrival, and what `barrier.stay` returns }.
 --- keys: base state
 --- args: party: str, generation: int, index: int, parties: int, lease: int, ttl: int
 --- flags: allow-oom
@@ -178,9 +179,10 @@ function script.look(base, state, party, generation, index, parties, lease, ttl)
   return { generation, index, unpack(barrier.stay(party, generation, lease, ttl, clock.now(0))) }
 end
 
--- A party stops waiting, which breaks its generation unless that has ended already. The call of `arrive` with this
--- number has no effect if it comes later. `generation`: 0 if it is not known whether the party has arrived. `why`: LEFT
--- or TIMED_OUT. Returns { generation, 0, PASSED or BROKEN, why }; `why` ends in the token of the party.
+-- A party stops waiting, which breaks its generation unless that has ended already. If the party's call of `arrive`,
+-- which has the same number, reaches the server only afterwards, it has no effect. `generation`: 0 if it is not known
+-- whether the party has arrived. `why`: LEFT or TIMED_OUT. Returns { generation, 0, PASSED or BROKEN, why }; this `why`
+-- ends in the token of the party.
 --- keys: base state
 --- args: caller: str, number: int, party: str, generation: int, why: str
 --- flags: allow-oom

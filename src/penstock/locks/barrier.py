@@ -20,7 +20,8 @@ from penstock.locks.meeting_bindings import BarrierBindings, BarrierReply
 from penstock.locks.watching import check_timeout
 
 MAX_PARTIES = 1000
-"""The last party to arrive probes all others, which takes some microseconds of server time, and a call for each 150."""
+"""When the last party arrives, all others are probed. One call of a script probes 150 of them; a probe takes some
+microseconds of server time."""
 
 LEASE_RULE = "seconds from 1 to an hour"
 
@@ -45,9 +46,9 @@ class Barrier:
     def wait(self, timeout: float | None = None) -> Operation[BarrierPass]:
         """Wait until all parties have arrived: at most `timeout` seconds, None for ever.
 
-        Raises BarrierBroken if a party died, left or timed out while it waited, or if `abort` was called; all parties
-        of the generation get it. Raises BarrierTimeout if this party timed out, and ConfigurationError if those that
-        wait need another number of parties. Each call waits in the present generation, so a barrier that has passed or
+        Raises BarrierBroken, in all parties of the generation, if a party died, left or timed out while it waited, or
+        if `abort` was called. Raises BarrierTimeout if this party timed out, and ConfigurationError if the parties that
+        wait already need another number. Each call waits in the present generation, so a barrier that has passed or
         broken can be used again.
 
         One round trip for the party that arrives last. The others send one more when it has arrived, and two in each
@@ -105,7 +106,7 @@ class Barrier:
     def abort(self, reason: str = "") -> RoundTrip[bool]:
         """Break the barrier: all parties that wait get BarrierBroken, which names the reason. False if no party waits.
 
-        For a party that failed before it arrived, so that the others do not wait in vain. One round trip.
+        Call it when a party has failed before it arrived, so that the others do not wait in vain. One round trip.
         """
         return self.bindings.abort(check_text("abort reason", reason) if reason else "")
 
@@ -123,7 +124,7 @@ def _reason(why: bytes) -> str:
     reasons = {
         DIED: f"{process} died while it waited, or did not answer",
         LEFT: f"{process} stopped waiting",
-        TIMED_OUT: f"the time-out of {process} is over",
+        TIMED_OUT: f"{process} reached its time-out",
         ABORTED: f"it was aborted{f' ({what})' if what else ''}",
     }
-    return reasons.get(kind, "the server does not know any longer how this meeting ended")
+    return reasons.get(kind, "the server no longer knows how this meeting ended")

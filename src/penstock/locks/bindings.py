@@ -284,7 +284,8 @@ class SemaphoreBindings(LeaseBindings):
         self._name = keys.name
 
     def set_limit(self, limit: int | None) -> RoundTrip[bool]:
-        """Store a limit, or remove it. True: send it again; this call dropped as many dead waiters as one call may."""
+        """Store a limit, or remove it. True means: send it again, because this call dropped as many dead waiters as one
+        call may."""
         return RoundTrip(self.scripts["set_limit"], self.declared, (limit or 0,), bool)
 
     def holders(self) -> Operation[Sequence[Owner]]:

@@ -1,6 +1,7 @@
 -- What an operator took from its holders: locks, permits and leaderships.
 --
---   broken   HASH  token of a holding that an operator ended -> the reason; PX an hour. Begun anew after 1000 of them
+--   broken   HASH  token of a holding that an operator ended -> the reason; PX an hour. With 1000 of them it is emptied
+--                  before the next one is added
 
 _most_broken = { KEPT = 1000, MS = 3600000 }
 

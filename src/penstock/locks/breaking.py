@@ -24,7 +24,7 @@ def check_reason(reason: object) -> None:
 
 
 class Breakable:
-    """A lock, a read-write lock, a semaphore or an election."""
+    """The verb `break_` of a lock, a read-write lock, a semaphore or an election."""
 
     _driver: Driver
 
@@ -37,7 +37,7 @@ class Breakable:
         """Take what is held from its holders, whatever they are doing. Returns the holders whose holdings ended.
 
         reason  reaches the former holders; at most 500 characters
-        token   end only the holding with this token, as `info()` shows it; None: all of them
+        token   end only the holding with this token, which `info()` shows; None: end every holding
 
         For an operator who knows that a holder hangs. The first waiters are served. The fence of the next owner, writer
         or leader is higher, so a storage that checks it refuses what the former one still writes;

@@ -30,7 +30,7 @@ def guard_calls(
 ) -> F:
     """Return a function that enters `by` at each call, and leaves it at the end of the call.
 
-    of_call  gives what one call enters instead, from its arguments
+    of_call  makes, from the arguments of one call, the object that this call enters instead of `by`
 
     An `async def` function is awaited inside `async with`, any other is called inside `with`. Raises TypeError for
     generators, which would do their work only after the block, and for objects that are not functions.
@@ -41,8 +41,8 @@ def guard_calls(
         raise TypeError(f"{by!r} decorates a {kind}: write @{kind} above this decorator")
     if not inspect.isroutine(function) and not isinstance(function, partial):
         raise TypeError(
-            f"{by!r} decorates {name}, which is no function: decorate a function or a method; below @app.task, "
-            "if it is a task"
+            f"{by!r} decorates {name}, which is not a function: decorate a function or a method. On a task, write "
+            "this decorator below @app.task"
         )
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(

@@ -15,8 +15,8 @@
 --   broken     see breaking.lua
 --   waiters, checks, offers, unresponsive: the candidates, see core/waiters.lua
 --
--- No script runs when a lease ends, so no message reports that. Observers look when the end is due. The next leader is
--- reported to them as soon as it has taken the leadership.
+-- No script runs when a lease ends, so no message reports that. Observers look when the lease should have ended. The
+-- next leader is reported to them as soon as it has taken the leadership.
 
 -- Makes a request the leader. Returns its term. The term comes from the clock, so it is higher than all earlier ones
 -- even if a failover lost the last of them.
@@ -32,7 +32,7 @@ function election.elect(r, us, value)
   return term
 end
 
--- Extends the lease of a leader to `ms` from now; never shortens it. Returns the ms that are left.
+-- Extends the lease of the leader to `ms` from now; never shortens it. Returns the ms that are left.
 --- (ms: int) -> int
 --- uses: base leader
 function election.extend(ms)
@@ -122,8 +122,8 @@ function election.vacate(view)
 end
 
 -- Ends the leadership of a request, removes it from the candidates, and reserves the leadership for the next one.
--- Returns { 1 if it led, 1 if there are more candidates to look at: then repeat the call, the reason if an operator
--- broke the leadership }.
+-- Returns { 1 if it led, 1 if the call must be repeated because there are more candidates to look at, the reason if an
+-- operator broke the leadership }.
 --- keys: base leader
 --- args: request: str
 --- flags: allow-oom
@@ -179,7 +179,7 @@ function election.state()
 end
 
 -- Registers an observer for `ms` if the leader still has the token `known`, or if `known` is "" and there is no leader.
--- Otherwise the returned `state` is news for it. 0 ms removes the observer. Returns the `state`.
+-- Otherwise the returned state is news for it. With 0 ms, removes the observer. Returns what `election.state` returns.
 --- keys: base leader
 --- args: address: str, ms: int, known: str
 --- flags: allow-oom
@@ -194,7 +194,7 @@ function script.observe(base, leader, address, ms, known)
   return shown
 end
 
--- Returns the `state`, number of candidates, request, ticket, …
+-- Returns { what `election.state` returns, number of candidates, request, ticket, … } in one list.
 --- keys: base leader
 --- args: limit: int
 --- flags: no-writes

@@ -109,8 +109,8 @@ class Election(LeasedResource[Leadership, ElectionBindings], Breakable):
     def campaign(self) -> Operation[Leadership]:
         """Wait until this process leads, in order of arrival, for at most `wait` seconds. Raises ElectionTimeout.
 
-        The leadership is renewed until it is resigned. One round trip if no process leads; a candidate sends a command
-        now and then. `acquire` does the same.
+        The leadership is renewed until it is resigned. One round trip if no process leads; otherwise one or two, and
+        while it waits the process sends a command about every five seconds. `acquire` does the same.
         """
         return self._acquire()
 
@@ -153,9 +153,11 @@ class Observation:
 
     @verb
     def fetch(self, timeout: float | None = None) -> Operation[Leader | None]:
-        """Wait at most `timeout` seconds for a leader other than that of the last call. Returns the leader.
+        """Wait at most `timeout` seconds (None: for ever) until the leader is another than in the last call. Returns
+        the present leader, which is the same as before if the time is over; None if no process leads.
 
-        The first call returns the present leader at once.
+        The first call returns at once. One round trip, and while nothing changes one for each lease, which all
+        observers in this process share.
         """
         check_timeout("fetch", timeout)
         return self._fetch(timeout)

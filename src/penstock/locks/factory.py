@@ -66,8 +66,8 @@ class LockFactory:
                         of this app on this name. It gets the same `Held`; only the last release frees the lock
 
         Acquiring takes one round trip if the lock is free, and waits for a message while it is not. It raises
-        LockTimeout after `wait` seconds, and SelfDeadlock if the caller holds the lock itself. This method sends
-        nothing; it raises ConfigurationError or ValueError for bad arguments.
+        LockTimeout after `wait` seconds, and SelfDeadlock if the calling thread or task holds the lock already. This
+        method sends nothing; it raises ConfigurationError or ValueError for bad arguments.
         """
         from penstock.locks.lock import Lock
 
@@ -178,9 +178,9 @@ class LockFactory:
         cost   units that `with` and each call of a decorated function use: a number; or, of a decorated function, the
                name of a parameter in braces, `"{tokens}"`, or a function of some of its parameters. At least 1
 
-        All programs that use one name should pass the same arguments. Each use takes one round trip, and raises
-        RateLimited when there is no room within `wait`. This method sends nothing; it raises ConfigurationError or
-        ValueError for bad arguments.
+        All programs that use one name should pass the same arguments. Each use takes one round trip if its units are
+        allowed, and raises RateLimited if they will not be within `wait` seconds. This method sends nothing; it raises
+        ConfigurationError or ValueError for bad arguments.
         """
         from penstock.locks.rate_limit import RateLimit
 

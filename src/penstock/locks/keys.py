@@ -43,7 +43,7 @@ RATE_LIMIT = {
     "bucket": ("STRING", "server microseconds at which it is full again, and the numbers of the limit", "TTL"),
     "window": ("ZSET", "unit -> when it was used", "TTL"),
     "units": ("STRING", "how many units the waiters want together", "TTL"),
-    "swept": ("STRING", "there for a second after waiters were checked", "TTL"),
+    "swept": ("STRING", "exists for a second after the waiters were checked", "TTL"),
     **WAITERS,
     **REPLAY,
 }
@@ -70,7 +70,7 @@ BARRIER = {
     "state": ("HASH", "the present generation", "TTL"),
     "present": ("ZSET", "party that waits -> until when it counts as alive", "TTL"),
     "unproven": ("ZSET", "party that was not probed yet, once all are here", "TTL"),
-    "asked": ("ZSET", "party that seems to be dead -> until when it can prove the contrary", "TTL"),
+    "asked": ("ZSET", "party that seems to be dead -> until when it can prove that it is alive", "TTL"),
     "ended": ("HASH", "generation -> how it ended", "TTL"),
     "waiting": ("ZSET", "face that waits -> number of the last event when it registered", "TTL"),
     **REPLAY,
@@ -226,4 +226,4 @@ class TransactionKeys:
 def _check_tag_part(kind: str, name: str) -> None:
     """Raise ConfigurationError for a name that cannot be part of a hash tag."""
     if "}" in check_text(kind, name):
-        raise ConfigurationError(f"{kind} name {name!r}: leave out the '}}', it would end the hash tag")
+        raise ConfigurationError(f"{kind} name {name!r}: leave out the '}}', which would end the hash tag")

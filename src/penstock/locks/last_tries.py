@@ -30,8 +30,8 @@ INTERVAL = 5.0
 _PART_OF_LEASE = 0.6
 _SHORTEST_INTERVAL = 2.0
 
-# A process that has waited for the same keys in the last 5 s joins the waiters in its first attempt. It keeps its
-# subscription for as long, without which the first attempt would need a second round trip, too.
+# A process that has waited for the same keys in the last 5 s joins the waiters in its first attempt. Its subscription
+# lives equally long: without one, the first attempt would need a second round trip as well.
 _LATELY = 5.0
 
 # The most requests, each by its keys, whose last wait is remembered.
@@ -114,7 +114,8 @@ class LastTries:
         return max(self._next_at + interval * earlier, tried + interval)
 
     def wake_others(self, listener: Listener) -> None:
-        """Have the other waiters of this process try now: a process died that owned something, or was to check it.
+        """Have the other waiters of this process try now, because a process has died that owned the lock, or that the
+        server had asked to try again.
 
         Of the waiters for a rate limit only one tries, because any of them drops those of the process that died.
         """
@@ -130,8 +131,8 @@ class LastTries:
     ) -> Operation[list[str]]:
         """Sleep until a request should be sent again.
 
-        The sleep ends in `retry_in` seconds, when a message asks for it, when no waiter of this process has tried for
-        long, or at the deadline (a `time.monotonic()`). Returns the messages that arrived last; [] if none ended it.
+        The sleep ends after `retry_in` seconds, when a message asks for it, when this process has to try on its own
+        (`next`), or at the deadline (a `time.monotonic()`). Returns the messages that ended it; [] if none did.
         """
         messages: list[str] = []
         asked = time.monotonic() + retry_in

@@ -3,7 +3,7 @@
 --              count_down                 the last count_down
 --   closed ──────────────────▶ closed ─────────────────────────▶ open
 --
---   state     HASH  count: with which the latch was created; left: how much is still to be counted down
+--   state     HASH  count: the number with which the latch was created; left: how much is still to be counted down
 --   counted   SET   ids that were counted; deleted when the latch opens
 --   waiting   ZSET  faces that wait (waiting.lua)
 --   replay:   (idempotency.lua)
@@ -11,7 +11,8 @@
 -- The first call of any kind creates the latch. The keys expire `ttl` ms after the last call, and the latch is
 -- forgotten.
 
--- Returns how much is left, or nil if the latch was created with another count; and the count of the latch.
+-- Creates the latch if it does not exist. Returns how much is left, or nil if the latch was created with another count;
+-- and the count of the latch.
 --- (count: int, ttl: int) -> int | nil, int
 --- uses: state
 function latch.open(count, ttl)
@@ -49,7 +50,7 @@ function script.count_down(base, state, caller, number, count, ttl, n, id)
   return idempotency.keep(caller, number, { left, created })
 end
 
--- Registers an address for `ms` unless the latch is open; 0 removes it. Returns what `count_down` returns.
+-- Registers an address for `ms` unless the latch is open; with 0 ms, removes it. Returns what `count_down` returns.
 --- keys: base state
 --- args: count: int, ttl: int, address: str, ms: int
 --- flags: allow-oom

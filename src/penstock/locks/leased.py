@@ -120,8 +120,9 @@ class LeasedResource(Generic[L, B]):
     def acquire(self) -> Operation[L]:
         """Wait in order of arrival, for at most `wait` seconds. Returns a lease, which is renewed until it is released.
 
-        Raises LockTimeout or PermitTimeout. One round trip if the lock or the permits are free; a waiter sends one or
-        two, and a command now and then.
+        Raises LockTimeout or PermitTimeout. One round trip if the lock or the permits are free; otherwise one or two,
+        and while it waits the process sends a command about every five seconds (more often if a lease is shorter than
+        eight).
         """
         request = self._acquire()
         return wait_times.observed(self._kind_of_request, request) if wait_times.observers else request
@@ -261,7 +262,8 @@ class LeasedResource(Generic[L, B]):
         self._latest_exits.note(current_context(), found)
 
     def _note_entered(self, context: object, held: L) -> None:
-        """Have `__exit__` find the lease. One that was not looked up by a `with` statement finds it by its context."""
+        """Have `__exit__` find the lease. An `__exit__` that was not looked up by a `with` statement, such as that of
+        an ExitStack, finds it by its thread or task."""
         if not self._latest_exits.give(current_context(), held):
             self._entered.setdefault(context, []).append(held)
 

@@ -18,7 +18,7 @@
 --
 -- Several locks can be acquired together: the request then has a pair of `base` and `<name>` for each. It gets all of
 -- them or none, and only when it is the first waiter of each. This cannot deadlock: tickets follow the order in which
--- requests reach the server, so the waiter with the lowest ticket is the first one at each of its locks.
+-- requests reach the server, so of all waiters the one with the lowest ticket is the first at each of its locks.
 --
 -- A token that does not begin with `penstock/` is from another library, whose release sends no message. Therefore a
 -- waiter for such a lock tries again every five seconds.
@@ -78,7 +78,7 @@ function lock.can_give(view, request, r, ticket)
 end
 
 -- Hands each free lock in `view.freed` over to its first waiter. The list grows when a waiter is dropped. `is_free`:
--- whether the first lock is known to be free. Returns 1 if it dropped as many dead waiters as one call may, and has not
+-- whether the first lock is known to be free. Returns 1 if it dropped as many dead waiters as one call may and has not
 -- finished; then the caller repeats the call. In case the caller dies, a waiter is asked to try again in a second.
 --- (view: table, us: int, is_free: bool) -> int
 function lock.hand_over(view, us, is_free)
@@ -89,7 +89,8 @@ function lock.hand_over(view, us, is_free)
       if head and #r[_request.KEYS] > 2 and not lock.can_give(view, head, r, ticket) then
         waiters.drop_if_gone(view, head, r) -- so that it does not block the next one
       elseif head and not waiters.drop_if_gone(view, head, r) then
-        -- A grant might reach even a waiter that is not subscribed at this node, and that waiter would rely on it.
+        -- The waiter was probed first. A grant must not be the probe: even if it finds no subscriber at this node, it
+        -- might reach the waiter at another one, and the waiter would rely on a lock that the next waiter gets.
         local ms = math.min(r[_request.LEASE_MS], _reserve.MS)
         local fence = lock.mint_fence(r[_request.KEYS], us, ms)
         waiters.notify(view, head, r, string.format("grant %.0f %.0f %d", fence, us, ms))
@@ -184,8 +185,8 @@ function script.acquire(base, name, request, ticket, join)
 end
 
 -- Releases what the request holds, removes it from the waiters, and hands free locks over to the next ones.
--- Returns { 1 if the request held all its locks, 1 if there are more waiters to look at: then repeat the call, the
--- reason if an operator broke the lock }.
+-- Returns { 1 if the request held all its locks, 1 if the call must be repeated because there are more waiters to look
+-- at, the reason if an operator broke the lock }.
 --- keys: base name
 --- args: request: str
 --- flags: allow-oom
@@ -240,8 +241,8 @@ function script.renew(base, name, request, ms, ends, confirms, address)
 end
 
 -- Takes the lock from the owner with this token, "" for any owner; notifies the owner, and hands the lock over to the
--- first waiter. Returns { 1 if an operator took it from that owner, in this call or an earlier one, 1 if there are more
--- waiters to look at: then repeat a `release` }.
+-- first waiter. Returns { 1 if an operator took it from that owner, in this call or an earlier one, 1 if the caller
+-- must call `release` because there are more waiters to look at }.
 --- keys: base name
 --- args: token: str, reason: str
 --- flags: allow-oom

@@ -175,5 +175,5 @@ def _checked_names(names: Any) -> tuple[str, ...]:
         check_is_text("lock", names)
     found = tuple(check_is_text("lock", name) for name in names)
     if not 1 <= len(found) <= MAX_NAMES or len(set(found)) < len(found):
-        raise ConfigurationError(f"lock({len(found)} names): from 1 to {MAX_NAMES}, each once")
+        raise ConfigurationError(f"lock({len(found)} names): give 1 to {MAX_NAMES} names, each once")
     return found

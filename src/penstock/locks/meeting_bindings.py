@@ -87,7 +87,7 @@ class BarrierReply:
     """The answer to a party.
 
     generation  the generation in which it waits, or has waited
-    index       how many parties had arrived in it before; for `mismatch` the number of parties that the others need
+    index       how many parties had arrived in it before; with MISMATCH the number of parties that the others need
     outcome     WAIT, PASSED, BROKEN, MISMATCH or LATER, as in barrier.lua
     look_in     seconds after which it must look again
     why         why the generation is broken: a constant of barrier.lua, followed by a token or a reason

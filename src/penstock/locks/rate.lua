@@ -5,7 +5,7 @@
 --                       unit begins with the terms
 --   waiters, checks, offers, unresponsive, units: see core/waiters.lua. replay: see core/idempotency.lua
 --
---   acquire ──────────────────────────────────────────▶ granted, if the units are allowed now and no waiter is before
+--   acquire ──────────────────────────────────────────▶ granted, if the units are allowed now and nobody waits for some
 --      │                                                   ▲
 --      ▼ join                                              │ it tries again then
 --   waiting ── one of the first: gets its moment ──▶ offered
@@ -70,7 +70,7 @@ function rate.allowed_at(r, n, us)
   return bucket.allowed_at(stored, n, us, r[_request.INTERVAL], r[_request.LIMIT])
 end
 
--- The numbers of the limit as a request has them, which are stored with the units that it takes.
+-- Returns the numbers of the limit in a request, in the form in which they are stored with the units that it takes.
 --- (r: table) -> str
 function rate.terms(r)
   return string.format(" %.0f %.0f %.0f", r[_request.LIMIT], r[_request.PER], r[_request.INTERVAL])
@@ -112,8 +112,8 @@ function rate.is_full()
 end
 
 -- Drops waiters whose process is gone, so that no request is refused because of them. Looks only at the first waiters.
--- Returns 1 if all of these were gone, and there may be more: then repeat the call. `must`: whether to sweep even if
--- the last sweep was less than a second ago.
+-- Returns 1 if all of these were gone, so that the call must be repeated because there may be more. `must`: whether to
+-- sweep even if the last sweep was less than a second ago.
 --- (view: table, must: bool) -> int
 --- uses: base
 function rate.sweep(view, must)
@@ -171,14 +171,14 @@ function rate.announce(view, us, request)
 end
 
 -- One attempt to use the units of a request. `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1
--- to join the waiters, or keep its position, if the units are not allowed now. `max_wait`: microseconds; a new
--- request that would wait for longer is refused; -1 for any. All attempts of one request have the same number.
+-- to join the waiters, or keep its position, if the units are not allowed now. `max_wait`: a new request that would
+-- wait for more than these microseconds is refused; -1: none is. All attempts of one request have the same number.
 -- Returns { 1, 0, units that are allowed beyond these, E, D } if the units are granted;
 -- { 0, microseconds until they would be allowed, units that are allowed now } if it is refused;
 -- { 2, microseconds until it should try again, ticket, E, D } if it waits;
 -- { -1, microseconds until they would be allowed, 0 } if too many requests wait already;
 -- { 3, 0, 0 } if it is to be repeated at once, because this call dropped as many dead waiters as one call may.
--- E: ms until the offer to the first waiter ends, 0 if it is not known. D: whether this call dropped waiters.
+-- E: ms until the offer to the first waiter ends, 0 if it is not known. D: 1 if this call dropped waiters, else 0.
 --- keys: base stored
 --- args: caller: str, number: int, request: str, ticket: int, join: int, max_wait: int
 function script.acquire(base, stored, caller, number, request, ticket, join, max_wait)
@@ -250,9 +250,9 @@ function script.withdraw(base, stored, caller, number, request)
   return 1
 end
 
--- Forgets the units that were used, so that all are allowed now. The waiters come first: they are notified. While some
--- wait, a bucket remains and is full: one that is gone would let the first of them be late, and grant a unit more.
--- Returns 1 if there were any.
+-- Forgets the units that were used, so that all are allowed now, first to the waiters, which are notified. While some
+-- wait, a bucket is not deleted but filled: without it, a waiter that comes late for its units would be granted one
+-- more than the limit. Returns 1 if units were used, else 0.
 --- keys: base stored
 --- args: kind: str
 --- flags: allow-oom
@@ -270,8 +270,9 @@ function script.reset(base, stored, kind)
   return 1
 end
 
--- Returns { server microseconds, the terms or false if no units are kept, units that are allowed now, microseconds
--- until a new request is allowed one, units that the waiters want together, number of waiters, request, ticket, … }
+-- Returns { server microseconds, the terms or false if no used units are stored, units that are allowed now,
+-- microseconds until a new request is allowed one, sum of the units that waiters want, number of waiters, request,
+-- ticket, … }.
 --- keys: base stored
 --- args: kind: str, limit: int
 --- flags: no-writes

@@ -39,7 +39,7 @@ class RateLimit:
     """A rate limit in the server: `with app.rate_limit("api", limit=100, per=60):`. See `Penstock.rate_limit`.
 
     Many threads and tasks may share one object. It is a context manager, and also a decorator for `def` and `async def`
-    functions: each call of the function then waits until it is allowed. What a call uses, `cost` says.
+    functions: each call of the function then waits until its units are allowed. `cost` says how many units that is.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RateLimit:
 
     @verb
     def try_acquire(self, n: int | None = None, *, cost: float | None = None) -> RoundTrip[Allowance]:
-        """Use `n` units if they are allowed now, after the units of all requests that wait. Never waits.
+        """Use `n` units if they are allowed now, in addition to those of all requests that wait. Never waits.
 
         `n` and `cost`: see `acquire`. One round trip; a call that the driver sends again counts once.
         """
@@ -106,9 +106,9 @@ class RateLimit:
     ) -> Operation[Allowance]:
         """Wait until `n` units are allowed, in order of arrival, and use them.
 
-        n     units; without `n` and `cost`, the limit's own cost, which is 1 unless it was given
-        cost  instead of `n`, for what is not counted in whole units: a part of one counts as one, and so does 0
-        wait  seconds at most, None for ever; the limit's own `wait` if it is left out
+        n     how many units; if `n` and `cost` are left out, the limit's own `cost`, which is 1 by default
+        cost  instead of `n`, for amounts that are not whole numbers: it is rounded up, to 1 at least
+        wait  the most seconds to wait; None: for ever. If it is left out, the limit's own `wait` applies
 
         If the requests before this one need longer than `wait`, RateLimited is raised at once. It is also raised if
         10,000 requests wait already. A cancelled wait uses nothing. One round trip if the units are allowed; a request
@@ -192,7 +192,7 @@ class RateLimit:
             cost = self._fixed_cost() if cost is None else cost
             given, units = f"cost={shown(cost)}", whole_units(cost)
             if units is None or n is not None:
-                raise ValueError(f"rate limit {self.name!r}: {given}: a number of units from 0, without n")
+                raise ValueError(f"rate limit {self.name!r}: {given}: a number of units from 0; leave out n")
             n = max(1, units)
         if not is_whole(n, 1, self._max_units):
             raise ValueError(
@@ -234,6 +234,6 @@ class RateLimit:
         if isinstance(self._cost, int | float):
             return self._cost
         raise ValueError(
-            f"rate limit {self.name!r}: its cost follows from the arguments of a call, so it is a decorator: in a "
-            "`with` block give cost=<a number>, or call acquire(cost=…)"
+            f"rate limit {self.name!r}: its cost follows from the arguments of a call, so it works only as a "
+            "decorator: in a `with` block give cost=<a number>, or call acquire(cost=…)"
         )

@@ -1,6 +1,6 @@
 """A read-write lock: many readers or one writer at a time, in order of arrival.
 
-It is a semaphore without a limit: a reader takes one permit, a writer all. Waiters are served strictly in order:
+It is a semaphore without a limit: a reader takes one permit, a writer takes all. Waiters are served strictly in order:
 readers that arrive after a writer wait for it, so no writer starves.
 """
 

@@ -25,7 +25,7 @@ _most_offered = { WAITERS = 100, PERMITS = 1000 } -- in one call; the last waite
 -- The number of permits of a writer; the limit of a read-write lock; the most permits of one request
 permit = { ALL = 0, UNLIMITED = 0, MOST_PERMITS = 1000 }
 
--- Returns the limit that applies to a request. `set_limit` changes no read-write lock.
+-- Returns the limit that applies to a request. A limit that `set_limit` stored does not apply to a read-write lock.
 --- (r: table) -> int
 --- uses: base
 function permit.limit(r)
@@ -190,10 +190,10 @@ end
 -- One attempt to acquire the permits of a request. If it holds them already, their lease starts again.
 -- `ticket`: from the reply to the last attempt; 0 for the first. `join`: 1 to join the waiters, or keep its position,
 -- if the permits are not granted.
--- Returns { 1, fence or 0, 0, now, skipped }, { 0, ticket, ms until it should try again, now, skipped, the limit }, or
--- { -1, the limit } if it wants more permits than the limit. `now` is in microseconds. `skipped` is 1 if the waiters of
--- this face were skipped until now. 0 ms: this call dropped as many dead waiters as one call may, and does not know yet
--- whether the permits can be granted; it is to be repeated at once.
+-- Returns { 1, fence or 0, 0, now }, { 0, ticket, ms until it should try again, now, the limit or 0 for a read-write
+-- lock }, or { -1, the limit } if it wants more permits than the limit. `now` is in microseconds. 0 ms: this call
+-- dropped as many dead waiters as one call may, and does not know yet whether the permits can be granted; it is to be
+-- repeated at once.
 --- keys: base holders
 --- args: request: str, ticket: int, join: int
 function script.acquire(base, holders, request, ticket, join)
@@ -236,8 +236,8 @@ function script.acquire(base, holders, request, ticket, join)
 end
 
 -- Releases what the request holds, removes it from the waiters, and hands free permits over to the next ones.
--- Returns { 1 if the request held all its permits, 1 if there are more waiters to look at: then repeat the call, the
--- reason if an operator took the permits away }.
+-- Returns { 1 if the request held all its permits, 1 if the call must be repeated because there are more waiters to
+-- look at, the reason if an operator took the permits away }.
 --- keys: base holders
 --- args: request: str
 --- flags: allow-oom
@@ -290,8 +290,8 @@ function script.end_holding(base, holders, token, reason)
   return { 1, permit.hand_over(waiters.view(now)) }
 end
 
--- Stores a limit; 0 removes it, and the limit in each request applies again. Serves the waiters that now fit. Holders
--- keep their permits. Returns 1 if there are more waiters to look at: then repeat the call.
+-- Stores a limit; 0 removes it, so that the limit in each request applies again. Hands over the permits that are free
+-- then. Holders keep theirs. Returns 1 if the call must be repeated because there are more waiters to look at.
 --- keys: base holders
 --- args: limit: int
 --- flags: allow-oom

@@ -7,7 +7,8 @@
 --
 -- core/writes.lua says what is checked before the first write.
 
--- Reads the value for a condition. Keeps it in the draft, because a write often changes the same value.
+-- Reads the value for a condition. Keeps it in `drafts` (core/writes.lua), because a write often changes the same
+-- value.
 --- (drafts: table, command: str, position: int, name: str | bool) -> any
 function condition.read(drafts, command, position, name)
   local found
@@ -21,8 +22,8 @@ function condition.read(drafts, command, position, name)
   return found
 end
 
--- Whether a condition holds: { command that reads, position of its key in KEYS, field or member or false, comparison,
--- value to compare with }. Returns also the value found.
+-- Returns whether a condition holds, and the value found. A condition is { command that reads, position of its key in
+-- KEYS, field or member or false, comparison, value to compare with }.
 --- (drafts: table, asked: table) -> bool, any
 function condition.holds(drafts, asked)
   local command, position, name, compare, wanted = unpack(asked, 1, 5)

@@ -68,17 +68,17 @@ class Transaction(Writes):
     # --- conditions ---
 
     def require_exists(self, key: str) -> Self:
-        """The key exists, whatever its type."""
+        """Commit only if the key exists, whatever its type."""
         return self._require("EXISTS", key, False, Clause("require_exists", key))
 
     def require_missing(self, key: str) -> Self:
-        """The key does not exist."""
+        """Commit only if the key does not exist."""
         return self._require("EXISTS", key, False, Clause("require_missing", key), missing=True)
 
     def require_value(
         self, key: str, value: Value | None = None, *, at_least: Number | None = None, at_most: Number | None = None
     ) -> Self:
-        """The string at `key` equals `value`, or is a number within the bounds."""
+        """Commit only if the string at `key` equals `value`, or is a number within the bounds."""
         return self._require("GET", key, False, Clause("require_value", key, None, value, at_least, at_most))
 
     def require_field(
@@ -90,12 +90,12 @@ class Transaction(Writes):
         at_least: Number | None = None,
         at_most: Number | None = None,
     ) -> Self:
-        """The field of a hash equals `value`, or is a number within the bounds."""
+        """Commit only if the field of a hash equals `value`, or is a number within the bounds."""
         clause = Clause("require_field", key, field, value, at_least, at_most)
         return self._require("HGET", key, packable(field), clause)
 
     def require_no_field(self, key: str, field: Value) -> Self:
-        """The hash does not have the field, or does not exist."""
+        """Commit only if the hash does not have the field, or does not exist."""
         return self._require("HEXISTS", key, packable(field), Clause("require_no_field", key, field), missing=True)
 
     def require_score(
@@ -107,20 +107,20 @@ class Transaction(Writes):
         at_least: Number | None = None,
         at_most: Number | None = None,
     ) -> Self:
-        """The score of a member of a sorted set equals `score`, or is within the bounds."""
+        """Commit only if the score of a member of a sorted set equals `score`, or is within the bounds."""
         clause = Clause("require_score", key, member, score, at_least, at_most)
         return self._require("ZSCORE", key, packable(member), clause, equality="number")
 
     def require_no_score(self, key: str, member: Value) -> Self:
-        """The sorted set does not have the member, or does not exist."""
+        """Commit only if the sorted set does not have the member, or does not exist."""
         return self._require("ZSCORE", key, packable(member), Clause("require_no_score", key, member), missing=True)
 
     def require_member(self, key: str, member: Value) -> Self:
-        """The set contains the member."""
+        """Commit only if the set contains the member."""
         return self._require("SISMEMBER", key, packable(member), Clause("require_member", key, member))
 
     def require_no_member(self, key: str, member: Value) -> Self:
-        """The set does not contain the member, or does not exist."""
+        """Commit only if the set does not contain the member, or does not exist."""
         return self._require("SISMEMBER", key, packable(member), Clause("require_no_member", key, member), missing=True)
 
     def _require(
@@ -190,7 +190,8 @@ class Transaction(Writes):
                 self._slot = slot(self._home)
             if slot(key) != self._slot:
                 raise ValueError(
-                    f"{clause}: its slot is not that of {self._home!r}; give all one hash tag: {{tag}}:a and {{tag}}:b"
+                    f"{clause}: its slot is not that of {self._home!r}; give all keys one hash tag, such as "
+                    "{tag}:a and {tag}:b"
                 )
             position = self._positions[key] = self._bindings.position(len(self._positions))
         return position

@@ -1,4 +1,4 @@
-"""Ends a lease with its `with` block, also if an exception interrupts `__exit__` before it has done anything.
+"""Ends a lease with its `with` block, even if an exception interrupts `__exit__` before it has done anything.
 
 A signal handler may raise at the first line of `__exit__`. Then nothing is released, and if the lock's object kept the
 lease, it would be renewed for as long as that object exists. So each `with` statement has an exit of its own:
