@@ -123,8 +123,8 @@ async def test_rules_are_fixed_by_the_first_contact(app: Penstock, do: Do):
     await do(app.contacts("u").touch, "Ann")
     with pytest.raises(
         ConfigurationError,
-        match=r"made with by='frequency', this program says 'recency': leave out this setting, or take another name, "
-        r"or remove everything from contacts u first",
+        match=r"created with by='frequency', and this program passes 'recency': leave out this setting, "
+        r"or use another name, or remove everything from contacts u first",
     ):
         await do(app.contacts("u", by="recency").touch, "Ann")
 

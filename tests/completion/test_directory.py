@@ -495,7 +495,7 @@ async def test_rules_that_differ_from_the_stored_ones_are_refused(app: Penstock,
     await do(app.directory("g", **was).add, "Ann")
     other: Directory = app.directory("g", **said)
     for verb in ((other.add, "Bo"), (other.complete, "zo"), (other.count,), (other.get, "x"), (other.remove, "x")):
-        with pytest.raises(ConfigurationError, match=r"directory g was made with .*this program says"):
+        with pytest.raises(ConfigurationError, match=r"directory g was created with .*this program passes"):
             await do(*verb)
     assert shown(await do(app.directory("g").complete, "")) == [("Ann", "Ann")]
     await do(app.directory("g").clear)

@@ -55,7 +55,7 @@ async def test_a_table_of_equivalents_is_stored_with_the_names(app: Penstock, do
     assert names(await do(app.directory("g").complete, "mue")) == ["Müller"]
     assert names(await do(app.directory("g", equivalents={"Ü": "UE"}).complete, "mue")) == ["Müller"]
     for other in ({}, {"ü": "u"}):
-        with pytest.raises(ConfigurationError, match=r"directory g was made with equivalents='ü:ue'"):
+        with pytest.raises(ConfigurationError, match=r"directory g was created with equivalents='ü:ue'"):
             await do(app.directory("g", equivalents=other).complete, "mue")
 
 

@@ -1,7 +1,11 @@
-"""The scripts of this folder as round trips: one class for each .lua file that holds scripts.
+"""The scripts of this folder as round trips: a class for contacts (`contacts.lua`), and one for directories
+(`directory.lua` and `search.lua`).
 
 Only this module knows the order of arguments and the shapes of replies. It sends nothing. The result of each round trip
 may be OtherRules, which `checked` raises.
+
+A script that has worked for long enough leaves the rest of its items to the next call. Such a round trip returns how
+many items were *done*, from the first one on; the caller sends the others again.
 """
 
 from __future__ import annotations
@@ -127,7 +131,7 @@ class ContactsBindings(RuledBindings):
         self.rules = rules
 
     def touch(self, name: str, limit: int) -> Checked[None]:
-        """Record one use. Above `limit` contacts the last ones are removed."""
+        """Record one use. Above `limit` contacts, those at the end of the order are removed."""
         if self.rules.by == "recency":
             return self._call("touch_recent", limit, self.rules.card(name), read=_nothing)
         return self._numbered("touch_often", limit, self.rules.card(name), read=_nothing)

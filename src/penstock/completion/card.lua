@@ -1,30 +1,30 @@
 -- Cards (the stored form of a name), elements (the entries that a search finds), and the index from ids to cards.
 --
 --   text     a fold of the name, cut after 512 bytes; a name has several if it can be typed in several ways
---   tail     256 bytes of a text, or fewer, from its beginning or that of a word
+--   tail     the part of a text that begins with the text or with one of its words, cut after 256 bytes
 --   keys     the texts of a name, separated by \4. If there are several tails, \1 marks the beginning of each
 --   card     <keys>\0<name>; only <name> if the keys are what Lua's `lower` makes of it, as with most ASCII names
---   element   <tail>\0<name>\0<id>\1<keys>, where the id is empty if the name is its own id; without \1<keys> if the
---            name has one tail, and then without the \0 before an empty id. Byte order sorts by tail, name, id
---   rest     what an element has between its first \0 and the keys: it identifies the name and its id
---   ids:<n>  HASH  id -> card: one bucket, of a hundred ids or so at most, so that the server keeps it packed
+--   element  <tail>\0<name>\0<id>\1<keys>, where the id is empty if the name is its own id. If the name has only one
+--            tail, \1<keys> is left out, and so is the \0 before an empty id. Byte order sorts by tail, name, id
+--   rest     the part of an element between its first \0 and the keys: it identifies the name and its id
+--   ids:<n>  HASH  id -> card: one bucket, with at most about a hundred ids, so that the server stores it compactly
 --
 -- For example, with `words=True` the name "Ann Lee" of the id "u7" has
 --   the card      \1ann \1lee\0Ann Lee
---   the elements   ann lee\0Ann Lee\0u7\1\1ann \1lee  and  lee\0Ann Lee\0u7\1\1ann \1lee
+--   the elements  ann lee\0Ann Lee\0u7\1\1ann \1lee  and  lee\0Ann Lee\0u7\1\1ann \1lee
 --
 -- `state` is what `entry.begin` returns. Its `ids` and `buckets` count the ids and their buckets; `level` is the
 -- highest power of two that is not above `buckets`.
 --
--- Lua tries a pattern that is not anchored at each byte of a text. If the pattern matches nothing, or only far away,
--- this takes time in the square of the length. So nothing here searches for the last separator.
+-- Lua tries a pattern without "^" at every byte of a text. If it matches nowhere, or only far on, this takes time in
+-- the square of the length. So nothing here searches for the last separator.
 
 separator = { FIELD = "\0", WORD = "\1", OLD = "\2", TEXT = "\4" }
 
 _tail = { BYTES = 256 }
 _bucket = { IDS = 32, SPLITS = 8 } -- ids in each bucket, on average; buckets that one call adds at most
 
--- Returns the elements of a card, and the rest that they share. `id`: "" if the name is its own id.
+-- Returns the elements of a card, and their rest, which is the same for all. `id`: "" if the name is its own id.
 --- (card: str, id: str) -> table, str
 function card.elements(card, id)
   local cut = string.find(card, separator.FIELD, 1, true)
@@ -91,7 +91,7 @@ function index.remove(state, id)
   return card
 end
 
--- Adds buckets until there are enough for the ids, but not more than a call has time for. The next call adds the rest.
+-- Adds buckets until there are enough for the ids, but only as many as a call has time for. The next call adds more.
 --- (state: table)
 --- uses: base
 function index.grow(state)

@@ -4,8 +4,8 @@ text     a fold of the name, cut after 512 bytes; a name has several if it can b
 tail     256 bytes of a text, or fewer, from its beginning or that of a word
 keys     the texts, separated by 0x04; if there are several tails, 0x01 marks the beginning of each
 card     `keys 0x00 name`; or only the name if the server can make the keys of it (ASCII)
-element   `tail 0x00 name 0x00 id 0x01 keys`, where the id is empty if the name is its own id; if there is one tail,
-         without the keys, and without an empty id. A sorted set has them in byte order
+element  `tail 0x00 name 0x00 id 0x01 keys`, where the id is empty if the name is its own id. If there is only one tail,
+         the keys are left out, and so is an empty id. A sorted set has the elements in byte order
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 -- The scripts of contacts: the names that a user used last, or most often.
 --
 --   meta         HASH    rules (name_rules.lua); seq: number of the last use
---   used         ZSET    card (card.lua) -> number of its last use; by="frequency": uses * 2^32 + this number
+--   used         ZSET    card (card.lua) -> number of its last use; with by="frequency", uses * 2^32 + this number
 --   replay: see core/idempotency.lua
 --
 -- Only scripts write these keys. All keys of one user are in one slot. They are made from `base`
@@ -9,10 +9,9 @@
 
 _uses = { UNIT = 4294967296, MOST = 1048575 } -- 2^32; 2^20 - 1, so that a score is exact
 _surplus = { MOST = 100 } -- contacts that one call removes at most
-_page = { CONTACTS = 1000, BYTES = 131072, SLICE = 100 } -- what a search reads in one call at most; in one ZRANGE
+_page = { CONTACTS = 1000, BYTES = 131072, SLICE = 100 } -- read at most by one call of a search; by one ZRANGE
 
--- Removes the last contacts above `most`. A program with a lower limit than the one before removes them over several
--- calls.
+-- Removes the last contacts if there are more than `most`. After the limit was lowered, this takes several calls.
 --- (most: int)
 --- uses: base
 function contact.trim(most)
@@ -32,7 +31,7 @@ function contact.matches(card, text, all)
   return false
 end
 
--- Moves a contact to the front. Above `most` contacts the last ones are removed.
+-- Moves a contact to the front. If there are more than `most` then, the last ones are removed.
 --- keys: base meta
 --- args: rules: str, most: int, card: str
 --- frame: rules
@@ -46,8 +45,8 @@ function script.touch_recent(base, meta, rules, most, card)
   return 1
 end
 
--- Counts one more use. Above `most` contacts, the least used are removed, but never this one: otherwise no new contact
--- could enter a full list.
+-- Counts one more use of a contact. If there are more than `most` then, the least used are removed, but never this one:
+-- otherwise no new contact could enter a full list.
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, most: int, card: str
 --- frame: once
@@ -62,7 +61,7 @@ function script.touch_often(base, meta, caller, number, rules, most, card)
   return 1
 end
 
--- Removes a contact. After the last one, deletes all keys. Returns 1 if the contact was there.
+-- Removes a contact, and after the last one all keys. Returns 1 if the contact was there, else 0.
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, card: str
 --- flags: allow-oom

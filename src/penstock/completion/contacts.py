@@ -69,10 +69,11 @@ class Contacts(NameCollection[ContactsRules]):
 
     @verb
     def touch(self, name: str) -> Operation[None]:
-        """Record a use of this contact: it moves to the front, or its count rises. Above `limit` the last is removed.
+        """Record a use of this contact: it moves to the front, or its count rises. If there are more than `limit`
+        contacts then, the one at the end is removed.
 
-        Names are the same contact if their texts are equal. Raises BadName. One round trip; a call that the driver
-        sends again counts once.
+        Two names are the same contact only if their texts are equal. Raises BadName. One round trip; a call that the
+        driver sends again counts once.
         """
         check_name(name, "contact")
         return self._with_bindings(lambda bindings: checked(bindings.touch(name, self.limit)))
@@ -85,7 +86,8 @@ class Contacts(NameCollection[ContactsRules]):
 
     @verb
     def complete(self, prefix: str, limit: int = 10) -> Operation[Names]:
-        """The names that begin with `prefix`, the last used first, or the most used (for equal counts, the last used).
+        """The names that begin with `prefix`: the one used last comes first, or with `by="frequency"` the one used most
+        (of equal ones, the one used last).
 
         By default, `e` finds `é`, but `é` does not find `e`; the guide has all rules of matching.
         Raises BadName; ValueError for a limit that is not 1 to 1000. One round trip for each 1000 contacts read.

@@ -13,8 +13,8 @@
 --
 -- The *own card* of an id is the card of the name that equals the id. A name that is its own id has this card.
 --
--- A call holds the server for some milliseconds at most, whatever it is given: a caller sends at most 64 KiB of names,
--- and a script that has done `_work.UNITS` leaves the names that remain. It returns how many it has done; the caller
+-- No call holds the server up for more than some milliseconds: a caller sends at most 64 KiB of names, and a script
+-- that has done `_work.UNITS` of work leaves the remaining names alone. It returns how many it has handled; the caller
 -- sends the others again.
 
 change = { LEAVING = "\3" } -- used instead of a card for an id that is being removed
@@ -56,7 +56,8 @@ function entry.add(elements)
   return redis.call("ZADD", base .. "names", unpack(elements))
 end
 
--- Removes the name of an id. Returns whether it was there, and the changes that restore its weight and payload.
+-- Removes the name of an id. Returns whether it was there, and the changes (facts.lua) that give another name of the id
+-- its weight and its payload.
 --- (state: table, old: str, id: str) -> bool, str, str
 --- uses: base
 function entry.remove_name(state, old, id)
@@ -77,7 +78,7 @@ function entry.find(state, id, own)
 end
 
 -- Stores names. Each replaces the name that its id had before, and keeps the weight and the payload of the id. Returns
--- how many names were done, and how many of them were written.
+-- how many names were handled, and how many of them were written.
 -- existing_only  1: skip ids that do not exist
 -- names          five arguments each: card, id ("" for a name that is its own id), own card of the id, change of the
 --                weight, change of the payload
@@ -128,8 +129,8 @@ function script.save(base, meta, rules, existing_only, names, ...)
   return { done, written }
 end
 
--- Removes ids. The arguments are pairs of an id and its own card. Returns how many ids were done, and how many of them
--- were there.
+-- Removes ids. The arguments are pairs of an id and its own card. Returns how many ids were handled, and how many of
+-- them existed.
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, pairs_: *
 --- flags: allow-oom
@@ -148,8 +149,8 @@ function script.remove(base, meta, caller, number, rules, pairs_, ...)
 end
 
 -- Changes weights and payloads (facts.lua). The arguments are, for each id: the id, its own card, the change of the
--- weight, the change of the payload. Returns how many ids were done; then for each of them its weight, or "" if it does
--- not exist.
+-- weight, the change of the payload. Returns how many ids were handled; then for each of them its weight, or "" if it
+-- does not exist.
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, fours: *
 --- frame: once
@@ -201,8 +202,8 @@ function script.begin_changes(base, meta, rules, pairs_, ...)
   return reply
 end
 
--- Ends changes of ids: removes their old cards. The arguments are those of `begin_changes`. Returns for each id 1, or 0
--- if another change of it has begun since.
+-- Ends changes of ids: removes their old cards. The arguments are those of `begin_changes`. Returns 1 for each id, or 0
+-- if another change of it has begun since then.
 --- keys: base meta
 --- args: rules: str, pairs_: *
 --- flags: allow-oom
@@ -225,7 +226,7 @@ function script.end_changes(base, meta, rules, pairs_, ...)
   return reply
 end
 
--- Adds elements. The registry of their ids may be another shard. The first `n` elements are those of whole folds.
+-- Adds elements, whose ids may be in the index of another shard. The first `n` are those whose tails are whole folds.
 -- Returns how many names are new.
 --- keys: base meta
 --- args: rules: str, n: int, elements: *
@@ -241,8 +242,8 @@ function script.add_elements(base, meta, rules, n, elements, ...)
   return state.names - before
 end
 
--- Removes elements with their weights and payloads. The arguments are pairs of 1, if the element is that of a whole
--- fold, or 0, and the element. Returns how many elements were done, and how many names were there.
+-- Removes elements with their weights and payloads. The arguments are pairs: 1 if the tail of the element is a whole
+-- fold, else 0; and the element. Returns how many elements were handled, and how many names were removed.
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, pairs_: *
 --- flags: allow-oom
@@ -263,7 +264,7 @@ function script.remove_elements(base, meta, caller, number, rules, pairs_, ...)
 end
 
 -- Changes weights and payloads of elements. The arguments are triples of an element, the change of the weight and the
--- change of the payload. Returns how many elements were done; then for each of them its weight, or "" if it does not
+-- change of the payload. Returns how many elements were handled; then for each of them its weight, or "" if it does not
 -- exist.
 --- keys: base meta
 --- args: caller: str, number: int, rules: str, threes: *

@@ -12,8 +12,8 @@ from penstock.completion.entry import (
     EntryPage,
     NameLike,
     NewName,
+    check_increment,
     check_payload,
-    check_step,
     check_weight,
     element_of,
     payload_change,
@@ -40,6 +40,10 @@ class Directory(NameCollection[DirectoryRules]):
     """The names of one group. Made by `app.directory(name)`, which sends nothing.
 
     Each id has one name at a time. A name that was added without an id is its own id.
+
+    The round trips named below are those of a directory in one slot. With several shards, a change takes at least four,
+    and a search with an empty prefix one for each shard. The first call may take one more, to read the rules with which
+    the directory was created.
     """
 
     def __init__(
@@ -143,10 +147,10 @@ class Directory(NameCollection[DirectoryRules]):
     def bump(self, id: str, by: float = 1) -> Operation[float | None]:
         """Add to the weight of an id, for example at each use. Returns the new weight, None if the id does not exist.
 
-        A negative `by` takes away; at 0 the id has no weight any more. A call that the driver sends again counts once.
-        Raises BadName. One round trip, O(length of the name · log n).
+        A negative `by` lowers the weight; at 0 or below the id has no weight any more. A call that the driver sends
+        again counts once. Raises BadName. One round trip, O(length of the name · log n).
         """
-        return self._change_id(id, f"+{check_step(by)!r}", b"")
+        return self._change_id(id, f"+{check_increment(by)!r}", b"")
 
     @verb
     def set_payload(self, id: str, payload: str | bytes) -> Operation[bool]:
@@ -163,7 +167,8 @@ class Directory(NameCollection[DirectoryRules]):
 
     @verb
     def remove(self, *ids: str) -> Operation[int]:
-        """Remove ids. A name that was added without an id is its own id. Returns how many ids were there.
+        """Remove the names with these ids. A name that was added without an id is its own id. Returns how many of the
+        ids existed.
 
         Raises BadName. One round trip for each 100.
         """
@@ -209,7 +214,7 @@ class Directory(NameCollection[DirectoryRules]):
         """The first `limit` (1 to 1000) names that begin with `prefix`, in the order of fold, name, id.
 
         By default, `e` finds `é`, but `é` does not find `e`; the guide has all rules of matching. With `words=True`,
-        each word in `prefix` must begin a word of its own of the name, in any order.
+        each word of `prefix` must begin a different word of the name, in any order.
 
         by     "weight": the heaviest names first; those without a weight follow in the order of their fold
         after  the last entry of the previous page, or a `cursor`. The next page starts after it, even if names were
@@ -217,7 +222,7 @@ class Directory(NameCollection[DirectoryRules]):
         typos  add up to 100 names whose beginning differs by one typo: a letter added, missing or replaced, or two
                swapped. The prefix must have 3 to 64 letters
 
-        The page that is returned is a list with a `cursor`, for the next page.
+        Returns a list of entries with a `cursor`, which asks for the next page.
 
         Raises BadName, also for a cursor of another prefix; ValueError for the limit, and for options that do not fit.
         Writes nothing. One round trip, O(log n + limit). Several words, or weights below a long prefix, need one for
@@ -250,7 +255,8 @@ class Directory(NameCollection[DirectoryRules]):
 
     @verb
     def top(self, prefix: str = "", limit: int = 10) -> Operation[EntryPage]:
-        """`complete(prefix, limit, by="weight")`: the heaviest names that begin with `prefix`, by default of all."""
+        """The heaviest names that begin with `prefix`, or the heaviest of all. Does the same as
+        `complete(prefix, limit, by="weight")`, with the same errors and cost."""
         check_whole("top", "limit", limit, 1, 1000, "from 1 to 1000")
         return self._search(prefix, lambda search: search.heaviest(limit))
 

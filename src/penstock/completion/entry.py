@@ -68,7 +68,7 @@ def check_weight(weight: float) -> float:
     return float(weight)
 
 
-def check_step(by: float) -> float:
+def check_increment(by: float) -> float:
     """Raises BadName."""
     if not is_number(by, -MAX_WEIGHT, MAX_WEIGHT):
         raise BadName(f"bump(by={shown(by)}): a number from {-MAX_WEIGHT:.0e} to {MAX_WEIGHT:.0e}")
@@ -87,7 +87,8 @@ def check_payload(payload: str | bytes | None) -> bytes | None:
         raise BadName("payload: half a character (a lone surrogate) cannot be stored; pass bytes") from None
     if len(encoded) > MAX_PAYLOAD:
         raise PayloadTooLarge(
-            f"payload of {len(encoded):,} bytes, the limit is {MAX_PAYLOAD:,}: store it elsewhere, and its address here"
+            f"payload of {len(encoded):,} bytes, the limit is {MAX_PAYLOAD:,}: store it elsewhere, and a reference to "
+            "it here"
         )
     return encoded
 

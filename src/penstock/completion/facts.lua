@@ -1,5 +1,5 @@
--- The further facts that a directory stores about a name: a weight (see rank.lua) and a payload, which only the
--- application understands.
+-- What a directory may store about a name: a weight (see rank.lua), and a payload, which means something only to the
+-- application.
 --
 --   payloads  HASH  rest (card.lua) -> payload
 --
@@ -27,7 +27,7 @@ function facts.change(state, elements, rest, weight, payload)
   end
 end
 
--- Removes the weight and the payload of a name. Returns both in the form of changes that restore them.
+-- Removes the weight and the payload of a name. Returns them as two changes, which set them again.
 --- (state: table, elements: table, rest: str) -> str, str
 --- uses: base
 function facts.drop(state, elements, rest)

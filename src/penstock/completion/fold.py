@@ -33,7 +33,7 @@ NEWEST_FOLD = 2
 """A directory keeps the fold with which it was made. Fold 1 does not change hyphens, dots, quotes, katakana, Korean
 syllables and the Arabic tatweel."""
 
-# Controls, line separators and halves of surrogate pairs do not belong in a name. 0x00 to 0x03 are our own separators.
+# Controls, line separators and halves of surrogate pairs do not belong in a name. 0x00 to 0x04 separate stored fields.
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 # Default ignorable code points of Unicode: joiners, direction marks, variation selectors. Two names that differ only in
@@ -72,18 +72,6 @@ _LAST = {name: chr(0x11A8 + n) for n, name in enumerate("ㄱㄲㄳㄴㄵㄶㄷ�
 _VOWELS = {name: chr(0x1161 + n) for n, name in enumerate("ㅏㅐㅑㅒㅓㅔㅕㅖㅗㅘㅙㅚㅛㅜㅝㅞㅟㅠㅡㅢㅣ")}
 _TWO_KEYS = {"ㄳ": "ㄱㅅ", "ㄵ": "ㄴㅈ", "ㄶ": "ㄴㅎ", "ㄺ": "ㄹㄱ", "ㄻ": "ㄹㅁ", "ㄼ": "ㄹㅂ", "ㄽ": "ㄹㅅ"}
 _TWO_KEYS |= {"ㄾ": "ㄹㅌ", "ㄿ": "ㄹㅍ", "ㅀ": "ㄹㅎ", "ㅄ": "ㅂㅅ"}
-_TWO_KEYS |= {"ㅘ": "ㅗㅏ", "ㅙ": "ㅗㅐ", "ㅚ": "ㅗㅣ", "ㅝ": "ㅜㅓ", "ㅞ": "ㅜㅔ", "ㅟ": "ㅜㅣ", "ㅢ": "ㅡㅣ"}
-_KEYS = {
-    "ㄳ": "ㄱㅅ",
-    "ㄵ": "ㄴㅈ",
-    "ㄶ": "ㄴㅎ",
-    "ㄺ": "ㄹㄱ",
-    "ㄻ": "ㄹㅁ",
-    "ㄼ": "ㄹㅂ",
-    "ㄽ": "ㄹㅅ",
-    "ㄾ": "ㄹㅌ",
-}
-_TWO_KEYS |= {"ㄿ": "ㄹㅍ", "ㅀ": "ㄹㅎ", "ㅄ": "ㅂㅅ"}
 _TWO_KEYS |= {"ㅘ": "ㅗㅏ", "ㅙ": "ㅗㅐ", "ㅚ": "ㅗㅣ", "ㅝ": "ㅜㅓ", "ㅞ": "ㅜㅔ", "ㅟ": "ㅜㅣ", "ㅢ": "ㅡㅣ"}
 _KEYS = {
     letter: "".join((_FIRST | _VOWELS)[key] for key in _TWO_KEYS.get(name, name))
@@ -166,8 +154,8 @@ class Equivalents:
 def _is_accent(char: str) -> bool:
     """Whether the canonical combining class is that of an overlay (1), of a point of Hebrew, Arabic or Syriac (10 to
     36), or of a mark above, below or next to a letter (200 and up)."""
-    place = combining(char)
-    return place >= 200 or 10 <= place <= 36 or place == 1
+    kind = combining(char)
+    return kind >= 200 or 10 <= kind <= 36 or kind == 1
 
 
 def is_attached(char: str) -> bool:
@@ -182,7 +170,7 @@ def is_attached(char: str) -> bool:
 def check_storable(text: str, what: str) -> str:
     """Return the text, or raise BadName with the fix. `what` names it in the error."""
     if not isinstance(text, str):
-        raise BadName(f"{what} {text!r}: a text is wanted, not a {type(text).__name__}")
+        raise BadName(f"{what} {text!r}: a str is needed, not a {type(text).__name__}")
     if found := _REFUSED.search(text):
         raise BadName(f"{what} {_short(text)} has a control character at {found.start()}: {found[0]!r}; take it out")
     if len(text) > MAX_BYTES // 4 and (size := len(text.encode())) > MAX_BYTES:

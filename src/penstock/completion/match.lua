@@ -1,14 +1,14 @@
 -- Compares typed text with the names of the index.
 --
 -- A query is a table of these fields:
---   texts   what was typed: one text, or one for each word if there are several words. Each is a table:
+--   texts   the typed text, or one text for each word if there are several words. Each is a table:
 --             base    the text without the marks of its last letter
---             marks   those marks. The last letter of a text also finds letters that have more marks: ê finds ệ
+--             marks   these marks. The last letter of a text also finds letters that have further marks: ê finds ệ
 --             marked  the base as it is in the keys of a card: \1 before it and, in a directory of words, before each
 --                     of its words
 --   main    the text whose elements are read; the others are compared with the keys of these elements
---   all     all the marks of which a letter may have several, as one string
---   work    about how many microseconds it took to compare elements
+--   all     all marks of which a letter may have more than one, as one string
+--   work    roughly how many microseconds the comparisons took so far
 --
 -- Strings are compared by bytes here. The comparison operators of Lua follow the locale of the server.
 
@@ -44,9 +44,9 @@ function match.begins(tail, text, all)
   return string.sub(tail, 1, #text.base) == text.base and match.has_marks(tail, #text.base + 1, text.marks, all)
 end
 
--- Returns the prefixes of the index that match a typed text, in byte order: the text itself, and the text with more
--- marks between its own. For each mark that follows the base in the index, this takes one or two ZRANGE, or seeks. If
--- there are too many, it returns the text itself.
+-- Returns the prefixes of the index that match a typed text, in byte order: the text itself, and the text with further
+-- marks between its own. This takes one or two ZRANGE (seeks) for each mark that follows the base in the index. If
+-- that would be too many seeks, it returns only the text itself.
 --- (key: str, text: table, all: str) -> table
 function match.prefixes(key, text, all)
   if text.marks == "" then return { text.base } end
@@ -96,9 +96,9 @@ function match.before(a, b)
   return #a < #b
 end
 
--- Whether a search finds the name by this element. Of the elements whose tails begin with the typed text, it is the
--- first in byte order; for an empty text, the first element of the name. Also returns the keys, nil if the name has one
--- tail.
+-- Whether a search that comes to this element returns its name. A name whose tails begin with the typed text more than
+-- once is returned only with the first of these elements in byte order; for an empty text, with the element of its
+-- first tail. Also returns the keys, or nil if the name has one tail.
 --- (element: str, text: table, all: str) -> bool, str | nil
 function match.is_first(element, text, all)
   local cut = string.find(element, separator.WORD, 1, true)
@@ -120,7 +120,7 @@ end
 -- Whether each typed word begins a different word of this piece: a matching of bipartite graphs (Kuhn 1955).
 --- (piece: str, query: table) -> bool
 function match.has_own_words(piece, query)
-  local places, taken = {}, {}
+  local starts, taken = {}, {}
   for i = 1, #query.texts do
     local text, found, at = query.texts[i], {}, 1
     while true do
@@ -130,14 +130,14 @@ function match.has_own_words(piece, query)
       at = first + 1
     end
     if #found == 0 then return false end
-    places[i] = found
+    starts[i] = found
   end
-  local function place(i, tried)
-    for j = 1, #places[i] do
-      local at = places[i][j]
+  local function assign(i, tried)
+    for j = 1, #starts[i] do
+      local at = starts[i][j]
       if not tried[at] then
         tried[at] = true
-        if not taken[at] or place(taken[at], tried) then
+        if not taken[at] or assign(taken[at], tried) then
           taken[at] = i
           return true
         end
@@ -145,19 +145,19 @@ function match.has_own_words(piece, query)
     end
     return false
   end
-  for i = 1, #places do
-    if not place(i, {}) then return false end
+  for i = 1, #starts do
+    if not assign(i, {}) then return false end
   end
   return true
 end
 
--- Whether a search returns this element, which begins with the main text of the query. Adds to `query.work`
--- about how many microseconds this takes.
+-- Whether a search returns this element, which begins with the main text of the query. Adds to `query.work` roughly how
+-- many microseconds this takes.
 --- (element: str, query: table) -> bool
 function match.accepts(element, query)
   local texts = query.texts
   query.work = query.work + 1 + #element / 512
-  if #texts > 1 then -- first the test that is cheap and that most elements fail
+  if #texts > 1 then -- most elements fail this test, which is cheap
     for i = 1, #texts do
       if not string.find(element, texts[i].marked, 1, true) then return false end
     end
@@ -181,8 +181,8 @@ function match.count(key, text, all)
   return count
 end
 
--- Chooses the text whose elements are read: number `chosen`, or if that is 0 the rarest text. For a later page, it is
--- the rarest of the texts that can have found `last`, because the first page chose one of these.
+-- Chooses the text whose elements are read: number `chosen`, or if that is 0 the text with the fewest elements. For a
+-- later page, only texts with which `last` begins come into question, because the first page chose one of these.
 --- (key: str, query: table, chosen: int, last: str)
 function match.choose(key, query, chosen, last)
   local texts, best = query.texts, nil

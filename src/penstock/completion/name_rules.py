@@ -39,8 +39,8 @@ class NameRules:
         settings = dict(word.split("=", 1) for word in rest if "=" in word)
         if number.isdigit() and int(number) < FORMAT:
             raise ServerError(
-                f"{what} is stored in format {number} of an older Penstock, this one reads {FORMAT}: remove its names "
-                f"with the older one, and add them again"
+                f"{what} is stored in format {number} of an older Penstock, and this one reads {FORMAT}: remove its "
+                f"names with the older one, and add them again with this one"
             )
         known = {field.name: field.default for field in fields(self)}
         if number != str(FORMAT) or not known.keys() - self.OPTIONAL <= settings.keys() <= known.keys():
@@ -122,7 +122,7 @@ class NameCollection(Generic[R]):
         for name, value in self._chosen.items():
             if (held := getattr(rules, name)) != value:
                 raise ConfigurationError(
-                    f"{self._what} was made with {name}={held!r}, this program says {value!r}: leave out this "
-                    f"setting, or take another name, or remove everything from {self._what} first"
+                    f"{self._what} was created with {name}={held!r}, and this program passes {value!r}: leave out this "
+                    f"setting, or use another name, or remove everything from {self._what} first"
                 )
         self._rules = rules

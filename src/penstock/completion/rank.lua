@@ -1,4 +1,4 @@
--- Weights: the names that a search by weight returns first, wherever they are in the alphabet.
+-- Weights: a search by weight returns the heaviest names first, wherever they are in the alphabet.
 --
 --   weighed       ZSET  element -> 0, for names with a weight; in byte order
 --   top:          ZSET  element -> its negative weight, of the same names: the heaviest first, equal ones in byte order
@@ -6,9 +6,9 @@
 --                       Only prefixes of at most 24 characters have one.
 --
 -- A prefix with few elements has no such key: each search reads and sorts them. A prefix with many elements may also
--- lack its key, because it is too long, or because the call that should build the key had no time for that. Then a
--- search reads the key of a shorter prefix, over several calls. The key of a prefix is deleted when fewer than 256
--- elements remain in it. By then the keys of longer prefixes have been deleted.
+-- have none, because it is too long, or because the call that should build the key had no time for that. Then a search
+-- reads the key of a shorter prefix, over several calls. The key of a prefix is deleted when fewer than 256 elements
+-- remain in it. By then the keys of longer prefixes have been deleted.
 
 _work = { UNITS = 800 } -- after 800 units of some 4 µs, a call leaves its remaining names for the next call
 _few = { BUILD = 512, DELETE = 256, SORT = 600, LETTERS = 24 } -- elements; characters of a prefix
@@ -109,9 +109,9 @@ function rank.drop(state, elements)
 end
 
 -- Returns the `limit` heaviest elements that begin with one of these prefixes and that `accept` accepts. Also returns
--- where to continue if the call has worked enough, else -1. `offset`: where an earlier call stopped, at first 0.
--- `budget`: `left` is how many elements the call may still look at; this sets `read` to how many it read and sorted.
--- `base_prefix`: all these prefixes begin with it.
+-- where to continue if the budget was used up, else -1. `offset`: where an earlier call stopped, at first 0.
+-- `budget.left`: how many elements the call may still look at; `budget.read` is raised by the number of those that were
+-- read and sorted. `base_prefix`: a text with which all these prefixes begin.
 --- (base_prefix: str, prefixes: table, offset: int, limit: int, budget: table, accept: any) -> table, int
 --- uses: base
 function rank.heaviest(base_prefix, prefixes, offset, limit, budget, accept)

@@ -3,14 +3,14 @@
 -- A call reads a bounded number of elements. If it stops before it has found enough, it returns where it stopped, and
 -- the caller continues there.
 
--- what one call reads at most, and compares; elements of one ZRANGE
+-- BYTES: read by one call at most. WORK: microseconds for which one call compares, roughly. SLICE: elements of a ZRANGE.
 _read = { BYTES = 262144, WORK = 2500, SLICE = 100 }
--- Limits of a search for typos: its seeks; the elements that it returns; and the elements that it sorts by weight,
--- which one misspelling may exceed by 600.
+-- Limits of a search for typos: its seeks; the elements that it returns; and the elements that it sorts by weight. The
+-- last misspelling may exceed the third limit by 600.
 _slips = { SEEKS = 1000, MEMBERS = 800, SORTED = 400 }
 
--- Returns { stop, elements } and more (facts.lua): the first `limit` elements between two bounds, which are in the form
--- of ZRANGE BYLEX. `stop`: "", or the last element if they are too long to return more at once.
+-- Returns { stop, elements } and more (facts.lua): the first `limit` elements between two bounds, given as to ZRANGE
+-- BYLEX. `stop`: "", or if the elements are too long for one call, the last one that was read.
 --- keys: base meta
 --- args: rules: str, low: str, high: str, limit: int
 --- flags: no-writes
@@ -88,11 +88,12 @@ end
 -- Returns { 0, elements } and more (facts.lua), in no order: elements whose beginning differs by one typo from the
 -- letters typed: a letter added, missing or replaced, or two swapped. They are the first `limit` of each misspelling
 -- and, with `by_weight`, its `limit` heaviest. `letters`: one argument for each letter.
+--
 -- For each beginning of the typed text, this finds the letters that follow it in the index, with one ZRANGE (a seek)
 -- for each letter. Reading a variant takes one or two more. After 1000 seeks or 800 elements, no further letter is
--- tried; each position has its share of the seeks. The first letter comes last, because any letter of the index may
--- begin a name. After 400 elements that were sorted by weight, only the first elements of the other misspellings are
--- read.
+-- tried. The seeks that are left are divided among the positions that are left. The first letter of the text is tried
+-- last, because most seeks are needed there: any letter may begin a name. After 400 elements were sorted by weight, the
+-- other misspellings are searched in byte order only.
 --- keys: base meta
 --- args: rules: str, limit: int, by_weight: int, letters: *
 --- flags: no-writes
@@ -158,8 +159,8 @@ function script.similar(base, meta, rules, limit, by_weight, letters, ...)
   return facts.reply(0, found)
 end
 
--- Returns the number of elements that begin with each text, whose arguments are as in match.lua. For an empty text,
--- returns the number of names instead.
+-- Returns the number of elements that begin with each text; the arguments of a text are those of `match.query`. For an
+-- empty text, returns the number of names instead.
 --- keys: base meta
 --- args: rules: str, all: str, typed: *
 --- flags: no-writes
@@ -190,10 +191,11 @@ function script.look_up(base, meta, rules, elements, ...)
   return facts.reply("", found)
 end
 
--- Finds the card of an id. Returns { card }; { own_card } if the name is its own id; {} if the id does not exist. Then
--- follows what `facts.reply` returns for its first element, if that is in this shard.
--- The id and its own card may belong to different shards. Then the shard of the id gets "" for `own_card`,
--- and the other shard gets "" for `id`.
+-- Finds the card of an id. Returns { card, reply }, { own_card, reply } if the name is its own id, or {} if the id does
+-- not exist. `reply`: what `facts.reply` returns for the first element of the card.
+--
+-- The id and its own card may belong to different shards. Then the shard of the id gets "" for `own_card`, and the
+-- other shard gets "" for `id`.
 --- keys: base meta
 --- args: rules: str, id: str, own_card: str
 --- flags: no-writes

@@ -12,7 +12,7 @@ from penstock.completion.card import card_size, elements
 from penstock.completion.constants import LEAVING
 from penstock.completion.entry import FoundElement, NewName, payload_change, weight_change
 from penstock.completion.name_rules import checked
-from penstock.completion.storage import DirectoryStorage, chunks, in_steps
+from penstock.completion.storage import DirectoryStorage, chunks, in_slices
 from penstock.core.operations import Operation
 
 
@@ -170,7 +170,7 @@ class ShardedStorage(DirectoryStorage):
                 shards[self._shard_of(element)].append((position == 0, element))
         removed = 0
         for shard, pairs in shards.items():
-            removed += yield from in_steps(pairs, shard.remove_elements)
+            removed += yield from in_slices(pairs, shard.remove_elements)
         return removed
 
     # --- read ---

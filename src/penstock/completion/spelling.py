@@ -74,7 +74,7 @@ def _pairs(encoded: str) -> list[tuple[str, str]]:
 
 
 def encode_equivalents(table: Mapping[str, str]) -> str:
-    """A table of equivalents as a text such as `ü:ue,ё:е`, sorted. Raises BadName if the table makes no sense."""
+    """A table of equivalents as a text such as `ü:ue,ё:е`, sorted. Raises BadName for a table that cannot be used."""
     if not isinstance(table, Mapping):
         raise BadName(f"equivalents={shown(table)}: a table of letters, as in {{'ü': 'ue'}}")
     folded: dict[str, str] = {}

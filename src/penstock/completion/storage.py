@@ -88,7 +88,7 @@ class DirectoryStorage:
             if len(names) > CHUNK:  # the next chunk is made while the server works on this one
                 ahead = chunk, (yield Send(call(chunk)))
             else:
-                written += yield from in_steps(chunk, call)
+                written += yield from in_slices(chunk, call)
         if ahead is not None:
             written += yield from _finish(*ahead, call)
         return written
@@ -97,12 +97,12 @@ class DirectoryStorage:
         """Remove ids. Returns how many of them were there."""
         removed = 0
         for chunk in chunks(ids, len):
-            removed += yield from in_steps(chunk, self._first.remove)
+            removed += yield from in_slices(chunk, self._first.remove)
         return removed
 
     def remove_elements(self, found: Sequence[bytes]) -> Operation[int]:
         """Remove elements that belong to no id, because they were written by hand."""
-        return in_steps([(False, element) for element in found], self._first.remove_elements)
+        return in_slices([(False, element) for element in found], self._first.remove_elements)
 
     def change_id(self, id: str, weight: str, payload: bytes) -> Operation[float | None]:
         """Change the weight and the payload of an id. Returns its weight, None if the id does not exist."""
@@ -158,11 +158,11 @@ def _finish(
     if isinstance(reply, OtherRules):
         raise reply
     done, count = reply
-    rest = yield from in_steps(items[done:], call)
+    rest = yield from in_slices(items[done:], call)
     return int(count + rest)
 
 
-def in_steps(
+def in_slices(
     items: Sequence[T], call: Callable[[Sequence[T]], RoundTrip[tuple[int, int] | OtherRules]]
 ) -> Operation[int]:
     """Call a script with the items until it has done them all. Returns the sum of its counts."""
