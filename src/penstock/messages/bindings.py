@@ -89,8 +89,9 @@ class LogBindings:
 
     `member` and `device` name a reader of a chat; a mailbox has one reader, without a name.
 
-    With `ttl` above 0, a script that finds nothing registers `address` for that many seconds, and a later event
-    notifies that address. `watch`: if the reader has read everything, the next sender is asked to notify its member.
+    With `ttl` above 0, a script that finds nothing registers `address` for that many seconds, and the next event
+    notifies that address. `watch`: if the reader has read everything, the server asks the next sender to notify the
+    reader's member.
     """
 
     def __init__(self, keys: LogKeys, settings: Settings, clock: Clock) -> None:
@@ -122,7 +123,7 @@ class LogBindings:
             case b"NOT_A_MEMBER":
                 return self.not_a_member(who)
             case b"EXISTS":
-                return ChatExists(f"{self.label} is there already: open it with get(), or give another id")
+                return ChatExists(f"{self.label} exists already: open it with get(), or give another id")
             case b"FULL":
                 return NoSpace(f"{self.label} is at its limit and its reader is behind; nothing was sent: try later")
             case b"LARGE":
@@ -151,7 +152,7 @@ class LogBindings:
         )
 
     def not_a_member(self, who: str) -> NotAMember:
-        return NotAMember(f"{who!r} is no member of {self.label}: never joined, left, or was kicked")
+        return NotAMember(f"{who!r} is not a member of {self.label}: never joined, left, or was kicked")
 
     def encode(self, value: Any) -> bytes:
         limit, what = self.settings.max_payload, f"the message to {self.label}"

@@ -88,7 +88,7 @@ def run_in_batches(calls: Iterable[RoundTrip[Any]]) -> Operation[list[Any]]:
 def notify_members(index_of: IndexOf, chat: str, readers: Iterable[str]) -> Operation[None]:
     """Notify the members of these readers: the chat has new messages. This adds a hint to each member's index of chats.
 
-    The indexes may be on a node that does not answer. Then this takes no longer than a moment, continues in the
+    The indexes may be on a node that does not answer. So this returns after 0.3 s at the latest, continues in the
     background, and fails silently: the messages are in the chat, and the hint is repeated later.
     """
     indexes = [index_of(member) for member in dict.fromkeys(member_of(reader) for reader in readers)]
@@ -252,7 +252,7 @@ class Chat:
 
     @verb
     def leave(self, member: str) -> Operation[bool]:
-        """Remove a member and all its devices. Returns False if it was no member.
+        """Remove a member and all its devices. Returns False if it was not a member.
 
         When the last member leaves, the chat and its messages are freed. Three round trips.
         """
@@ -300,8 +300,9 @@ class Chat:
 
     @verb
     def keep(self, keep: Keep | None = None, *, history: History | None = None) -> Operation[None]:
-        """Replace the limits on the messages that the chat keeps, and how much of its history; None leaves them
-        unchanged. Raises ChatGone. One round trip, and one more for each slice that is freed."""
+        """Change how many unread messages the chat keeps, and how much history; None leaves a setting unchanged.
+        Messages above the new limits are freed at once, in slices. Raises ChatGone. One round trip, and one more for
+        each further slice."""
         more_to_trim = yield self._log.limit(keep, create=False, history=history)
         yield from trim_rest(self._log, more_to_trim)
 

@@ -1,4 +1,4 @@
--- The index of one user's chats, and its hints. A hint is a note that a chat has new messages.
+-- The index of one user's chats, and hints for the user. A hint says that a chat has new messages.
 --
 -- The index and each chat are in different slots, so no script changes both, and only the chat knows its members. The
 -- chat is added to the index before the user joins it, and removed after the user has left. So the index never lacks a
@@ -14,12 +14,12 @@
 --   news     ZSET  chat -> server µs of its last hint; PX a day
 --   waiting  ZSET  faces that wait for a hint (waiting.lua)
 --
--- No two scores of `mine`, or of `news`, are equal. So a page begins after a score, and `remove` recognises an entry
--- that has changed by its score.
+-- No two scores of `mine` are equal, nor two of `news`. So a page can begin after a score, and `remove` finds by its
+-- score that an entry has changed.
 
 _pending = { MICROS = 3600000000 } -- an hour; a join takes three round trips
 
--- Microseconds since 1970. `given`: milliseconds, as in `clock.now`.
+-- Returns the time in microseconds since 1970. `given`: milliseconds, as in `clock.now`.
 --- (given: int) -> int
 function chats.micros(given)
   if given > 0 then return given * 1000 end
@@ -27,7 +27,7 @@ function chats.micros(given)
 end
 
 -- Adds a hint for each of these chats, names[from] and those after it, and wakes a slice of the faces that wait for
--- one. Returns how many are left.
+-- one. Returns how many faces are left to wake.
 --- (given: int, names: table, from: int) -> int
 --- uses: base
 function chats.hint(given, names, from)

@@ -92,7 +92,7 @@ class Chats:
     def _create(self, chat: Chat, members: Sequence[str], make: RoundTrip[None], *, is_own_id: bool) -> Operation[Chat]:
         log = chat._log
         if is_own_id and (yield default_on(b"GONE", log.status(""), None)) is not None:
-            raise ChatExists(f"{log.label} is there already: open it with get(), or give another id")
+            raise ChatExists(f"{log.label} exists already: open it with get(), or give another id")
         indexes = [self.index_of(member) for member in members]
         yield from run_in_batches(index.add(chat.id, pending=True) for index in indexes)
         yield make

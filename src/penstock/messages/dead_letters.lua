@@ -9,8 +9,8 @@
 
 _letters = { ROOM = 1048576 } -- bytes of bodies in one call
 
--- Makes a dead letter of a message that is still stored. Returns the bytes of its body. If the stream has vanished,
--- `l.is_lost` is set.
+-- Makes a dead letter of a message, if it is still stored and not overdue. Returns the bytes of its body, or 0. If the
+-- stream has vanished, `l.is_lost` is set.
 --- (l: table, number: int, deliveries: int, reason: str, now: int) -> int
 --- uses: base
 function letters.bury(l, number, deliveries, reason, now)
@@ -52,8 +52,9 @@ function script.list_dead_letters(base, state, offset, n)
   return answer
 end
 
--- Posts dead letters again, as new messages: up to a mebibyte of them. Returns { "OK", how many positions were
--- examined, how many of them were dead letters, how many are left to wake } or { "GONE" | "VANISHED" }.
+-- Posts dead letters again as new messages, up to a mebibyte of bodies; the caller sends the other positions again.
+-- Returns { "OK", how many positions were handled, how many of them were dead letters, how many of those that wait are
+-- left to wake } or { "GONE" | "VANISHED" }.
 --- keys: base state
 --- args: caller: str, number: int, given: int, positions: *
 --- frame: once

@@ -1,5 +1,5 @@
--- Messages that are kept although every reader has acknowledged them; pages of them; and messages whose bodies were
--- removed, because they were redacted or edited.
+-- The history of a log: messages that are kept although every reader has acknowledged them. Also pages of messages, and
+-- messages whose bodies were removed because they were redacted or edited.
 --
 --   removed  ZSET  "<number> <server ms> <end> <number of the event with the body, or 0> <bytes of the sender>:<sender>
 --                  <note>" -> number; for each message that was taken out of the stream but not freed
@@ -34,7 +34,7 @@ function history.floor(l, now, upto)
   return math.min(to, upto), to < upto and 1 or 0
 end
 
--- Returns the bytes up to the end of a message, which is stored or was freed last.
+-- Returns the bytes up to the end of a message, which must be stored, or be the last that was freed.
 --- (l: table, number: int) -> int
 function history.ended(l, number)
   if number < l.first then return l.begun end
@@ -43,7 +43,7 @@ function history.ended(l, number)
 end
 
 -- Frees messages that are kept only as history, because a post needs the space: at least `messages` and `bytes`.
--- Returns whether a second call may free what is still missing.
+-- Returns whether another call may free what is still missing.
 --- (l: table, messages: int, bytes: int) -> bool
 --- uses: base state
 --- seldom
@@ -76,8 +76,8 @@ function log.missing(l, number)
   return { string.format("%d-%s", number, at), fields }
 end
 
--- Removes the body of a message that is in the stream, or that was edited before; call `log.save` then. `event`: number
--- of the event with its new body, or 0.
+-- Removes the body of a message that is in the stream, or that was edited before. `event`: the number of the event with
+-- its new body, or 0. The caller must call `log.save` afterwards.
 --- (l: table, entry: table, event: int, note: str)
 --- uses: base
 function history.remove_body(l, entry, event, note)

@@ -6,18 +6,18 @@
 --                          └───────────────────────────▶ freed; readers that had not read it find a gap
 --
 --   state        HASH    row, in MessagePack:
---                          format
+--                          format        log.FORMAT
 --                          top, first, start, at, freed, begun, ended: the numbers of the log (core/log.lua)
 --                          limits        { messages, bytes, ms, 1 if a message that would exceed the first two is
---                                        refused, messages of the history, its ms }; 0: no such limit, or no
---                                        history. false: no limits
+--                                        refused, messages of the history, its ms }, with 0 for no such limit or no
+--                                        history; or false if there are no limits
 --                          has_removed   bodies were removed (history.lua)
 --                          has_shared    a reader is shared, or was (shared_reader.lua)
 --                          ids           false, or an array: the ids that are kept (post.lua)
 --                          has_ends      it has the key `ends`: a channel of files, whose bodies are large
---   log          STREAM  the messages. `by` is the sender; in a channel of files, kind and upload id. Further fields
---                        are until (server ms from which it is not delivered any more), if it was posted with a time to
---                        live, and event (history.lua)
+--   log          STREAM  the messages. `by` is the sender; in a channel of files, kind and upload id. Some messages
+--                        have a further field: until (server ms from which it is not delivered any more, if it was
+--                        posted with a time to live) or event (history.lua)
 --   ends         LIST    see core/log.lua
 --   before       STRING  top of the log that was deleted last; PX a day
 --   readers      ZSET    reader -> its cursor: the last number that it acknowledged
@@ -25,7 +25,8 @@
 --   devices      HASH    member -> its devices. A reader is a member, or a device: <member> NUL <device>
 --   waiting      ZSET    faces that wait for a message (waiting.lua)
 --   standby      ZSET    in a channel of files: faces that wait for the end of a lease (waiting.lua)
---   wanting      ZSET    address of a sender that waits for space -> bytes, plus a fraction for its position; PX
+--   wanting      ZSET    address of a sender that waits for space -> the bytes that it wants, plus a fraction that is
+--                        greater the later it came; PX
 --   watching     ZSET    reader that has read everything and whose member waits for messages of all its chats -> top at
 --                        that time. After `wake_rest` has returned it to a sender, which notifies the member, the
 --                        score is the server ms from which it may be returned to another sender
@@ -37,8 +38,8 @@
 -- A reply begins with OK or a refusal: GONE (the log does not exist), EXISTS, NOT_A_MEMBER, FULL (no space now), LARGE
 -- (more than the limit), VANISHED (the key that is named next has vanished, though there must be one), MANY (devices).
 --
--- Scripts that take `caller` and `number` recognise a repeated call (idempotency.lua), and `claim` recognises its
--- token. A repeated call of another script changes nothing more.
+-- Scripts that take `caller` and `number` recognise a repeated call (idempotency.lua), and `claim` recognises it by its
+-- token. Any other script may be called again: the second call changes nothing that the first has not changed.
 
 log = { FORMAT = 4, MAX_DEVICES = 100, OVERDUE = "overdue" }
 
@@ -55,7 +56,7 @@ function log.refuse_gone()
 end
 
 -- Frees messages that every reader has acknowledged or that exceed a limit: one slice of them, so that other calls need
--- not wait long. Returns 1 if there are more.
+-- not wait long. Returns 1 if there are more, else 0.
 --- (l: table, now: int) -> int
 --- uses: base state
 function log.trim(l, now)
@@ -91,7 +92,7 @@ function log.free(l, to)
   log.wake_senders(l)
 end
 
--- Deletes the claims of all shared readers, which have ended.
+-- Deletes the claims of all shared readers, because the log ends.
 --- uses: base
 function log.free_claims()
   local shared = redis.call("HKEYS", base .. "next")
@@ -175,13 +176,13 @@ function script.create(base, state, caller, number, given, messages, bytes, age_
 end
 
 -- Acknowledges everything up to the position `acked`. Then returns up to `limit` messages after the position `after`,
--- or after the cursor if that is ""; with `limit` 0 it only acknowledges. A position of a log that began again since is
--- ignored and reported.
+-- or after the cursor if that is ""; with `limit` 0 it only acknowledges. A position that the log does not have,
+-- because it began again, is ignored and reported.
 --
 --   address, wait_ms  if there is no message, the address is registered for `wait_ms`, and notified of the next one
 --   watch             1: if there is no message, the next sender is asked to notify the reader's member (`watching`)
 --
--- Without wait_ms, an address is removed from those that wait.
+-- With a `wait_ms` of 0, the address is removed from those that wait.
 --
 -- Returns { "OK", top, first, cursor, number after which it read, 1 if the log began again, 1 if there is more to trim,
 -- how many are left to wake, { reader to notify, … }, unread, number, ms, by, body, note, … }, or { "GONE" | "VANISHED"

@@ -136,7 +136,7 @@ class Claimed:
 
     @verb
     def fail(self, reason: str = "") -> Operation[None]:
-        """The same as `reject`, under the name that jobs use."""
+        """Do the same as `reject`, under the name that jobs use."""
         return self._bury("fail", reason)
 
     def _bury(self, verb: str, reason: str) -> Operation[None]:
@@ -330,8 +330,9 @@ class Mailbox(LogReader):
 
     @verb
     def keep(self, keep: Keep | None = None, *, history: History | None = None) -> Operation[None]:
-        """Replace the limits on unread messages, and those on the history of acknowledged ones; None leaves them
-        unchanged. One round trip, and one more for each slice that is freed."""
+        """Change how many unread messages the mailbox keeps, and how much history of acknowledged ones; None leaves a
+        setting unchanged. Messages above the new limits are freed at once, in slices. One round trip, and one more for
+        each further slice."""
         more_to_trim = yield self._log.limit(keep, create=True, history=history)
         yield from trim_rest(self._log, more_to_trim)
 
@@ -340,7 +341,8 @@ class Mailbox(LogReader):
         """Delete the mailbox and its messages. Returns False if there was no mailbox. One round trip, and one more for
         each 64 processes that wait for its messages.
 
-        The numbers of a mailbox that is posted to within a day continue, so that an old position is recognised."""
+        If somebody posts to this mailbox again within a day, its numbers continue where they ended, so that an old
+        position is recognised as one of the deleted mailbox."""
         existed, wake = yield self._log.delete()
         yield from wake_rest(self._log, wake)
         return bool(existed)

@@ -81,7 +81,8 @@ class Gap:
 class Message:
     """One message.
 
-    id             its position, an opaque text. Keep it to `ack` later, or to read on after this message
+    id             its position, an opaque text. Store it to `ack` later, or to continue reading after this message
+    sender         the member that sent it, or in a mailbox the `sender` of the post; "" if it named none
     at             when the server stored it, in seconds since 1970
     data           the encoded body; left out of `repr`, because it may be large or confidential
     place          the mailbox's name, or the chat's id
@@ -101,7 +102,7 @@ class Message:
 
     @property
     def number(self) -> int:
-        """Its number: each message has the number after that of the message before it."""
+        """Its number. The messages of a mailbox or a chat are numbered consecutively."""
         return number_of(self.id)
 
     @property

@@ -5,9 +5,9 @@
 --              member NUL <n>  -> chunk <n>
 --              NUL             -> the same as of a member, for all events
 --
--- A chunk has 256 numbers in ascending order, six bytes each; the last one may have fewer. When its numbers were freed,
--- the next call of its member that acknowledges something, or begins another chunk, deletes it. So a message costs six
--- bytes while it is stored.
+-- A chunk has 256 numbers in ascending order, six bytes each; the last chunk may have fewer. Once the messages of a
+-- chunk have been freed, the next call of its member that acknowledges something or begins another chunk deletes it. So
+-- a message costs six bytes while it is stored.
 
 own = { CHUNK = 256, BYTES = 6 }
 
@@ -160,7 +160,8 @@ function events.above(l, after)
   return math.min(own.above(_events.OF, after), l.top - after)
 end
 
--- Returns the lowest number above which there are at most `most` messages (without events), or at most `most` events.
+-- Returns the lowest number above which there are at most `most` messages (without events), or, if `of_events`, at most
+-- `most` events.
 --- (l: table, most: int, of_events: bool) -> int
 --- uses: base
 --- seldom

@@ -10,8 +10,8 @@
 ids = { KEPT_MS = 600000, PER_SENDER = 10000, PER_LOG = 100000 }
 -- the ttl is renewed once a minute
 _forget = { SLICE = 100, IDS = 300, MORE = 2, MOST = 100, TTL = 660000, RENEW = 60000 }
--- The array `ids` in the row of `state`: an upper limit of the number of fields of `sent_order`; a server ms that is
--- not above that of the oldest; server ms at which the ttl is renewed.
+-- The array `ids` in the row of `state`. COUNT: the length of `sent_order`, or more. OLDEST: the server ms of the
+-- oldest id, or less. RENEW_AT: the server ms at which the ttl is renewed.
 _kept_ids = { COUNT = 1, OLDEST = 2, RENEW_AT = 3 }
 
 --- (by: str, id: str) -> str
@@ -20,7 +20,7 @@ function ids.field(by, id)
   return #by .. ":" .. by .. id
 end
 
--- Forgets ids that are older than ten minutes: up to `limit`, in slices. Returns whether there may be more.
+-- Forgets up to `limit` ids that are older than ten minutes, in slices. Returns whether there may be more.
 --- (l: table, now: int, limit: int) -> bool
 --- uses: base
 --- seldom
@@ -67,7 +67,7 @@ function ids.refuse(l, by, n, now)
   return ids.refuse_many(l, by, n, now)
 end
 
--- `refuse`, for a log with many ids.
+-- Does the same as `ids.refuse`, for a log with many ids.
 --- (l: table, by: str, n: int, now: int) -> table | nil
 --- uses: base
 --- seldom
@@ -87,7 +87,7 @@ function ids.count(by)
   return tonumber(redis.call("HGET", base .. "sent_counts", by)) or 0, redis.call("HLEN", base .. "sent")
 end
 
--- Keeps ids with their positions. Call `log.save` then.
+-- Keeps ids with their positions. The caller must call `log.save` afterwards.
 --- (l: table, by: str, added: table, now: int)
 --- uses: base
 --- seldom
@@ -120,8 +120,8 @@ function ids.kept()
   return redis.call("HLEN", base .. "sent"), tonumber(string.match(position or "", "%d+$")) or 0
 end
 
--- Appends messages, given as id, body, …: all of them or none. A message whose id is in `sent` is not appended again,
--- and has the position of the first one; "" is no id.
+-- Appends messages, given as id, body, …: all of them or none. A message whose id is in `sent` is not appended again:
+-- the reply has the position of the earlier one. An id of "" means that the message has none.
 --
 --   create            0: only a member may post. 1: any sender may, and a log that does not exist is created, with the
 --                     reader ""
@@ -129,8 +129,8 @@ end
 --   address, wait_ms  if the reply is FULL, the address is registered for `wait_ms`, and notified when there is space
 --
 -- Returns { "OK", { position of each message, … }, how many are left to wake, { reader to notify, … } }, see
--- `wake_rest`; { "IDS", ids of this sender, all ids } if too many are kept; { "AGAIN" } if there may be room for the
--- ids in a second call; or { "GONE" | "VANISHED" | "NOT_A_MEMBER" | "FULL" | "LARGE" }.
+-- `log.wake_others`; { "IDS", ids of this sender, all ids } if too many are kept; { "AGAIN" } if a second call may find
+-- room; or { "GONE" | "VANISHED" | "NOT_A_MEMBER" | "FULL" | "LARGE" }.
 --- keys: base state
 --- args: caller: str, number: int, given: int, create: int, by: str, ttl_ms: int, address: str, wait_ms: int
 --- args: messages: *

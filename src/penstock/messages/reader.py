@@ -21,7 +21,7 @@ class LogReader:
     """One reader of a log: the owner of a mailbox, or a member of a chat or one of its devices."""
 
     _reads_as_empty = b""
-    """Refusals of the server that mean: there are no messages."""
+    """Refusals of the server that mean that there are no messages."""
 
     def __init__(self, log: LogBindings, driver: Driver, member: str, device: str) -> None:
         self._log = log

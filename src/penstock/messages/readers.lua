@@ -87,8 +87,9 @@ function log.remove_reader(name)
   end
 end
 
--- Adds a member, which starts with the `last` latest messages; 0: with the next message, -1: with the oldest that is
--- there. If it is a member already, its cursor stays. Returns { "OK", cursor, 1 if it is new } or { "GONE" }.
+-- Adds a member, which starts with the latest messages, `last` of them; with 0 it starts with the next message, and
+-- with -1 with the oldest that is stored. If it is a member already, its cursor stays. Returns { "OK", cursor, 1 if it
+-- is new } or { "GONE" }.
 --- keys: base state
 --- args: caller: str, number: int, member: str, last: int
 --- flags: allow-oom
@@ -128,8 +129,8 @@ function script.leave(base, state, caller, number, given, member)
   return { "OK", 1, more, left, again }
 end
 
--- Removes a device that will not read again. If it was the last one, the member takes over its cursor. Returns { "OK",
--- 1 if it was a reader, 1 if there is more to trim } or { "GONE" }.
+-- Removes a device that will not read again. If it was the last one, the device without a name takes over its cursor.
+-- Returns { "OK", 1 if it was a reader, 1 if there is more to trim } or { "GONE" }.
 --- keys: base state
 --- args: given: int, member: str, device: str
 --- flags: allow-oom

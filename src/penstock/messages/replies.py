@@ -22,7 +22,8 @@ class WakeReply:
 
 @dataclass(frozen=True, slots=True)
 class PostReply:
-    """The positions of the messages; None: nothing was sent, and a second call may make room for their ids."""
+    """The positions of the messages. None: nothing was sent, because one call could not free enough old messages or
+    message ids; send it again."""
 
     positions: list[str] | None
     wake: WakeReply = WakeReply()

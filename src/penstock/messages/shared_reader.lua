@@ -23,11 +23,12 @@
 -- `next` that is not claimed was acknowledged.
 --
 -- A claim is "number:deliveries:token", with the token of the call that made it.
-
+--
 -- New messages wake one idle worker of each reader. If it leaves some of them, its claim wakes the next one. When a
 -- lease may run out, an idle worker and its deputy look for its message.
 
-_reply = { DUE = 2, PASSED = 100 } -- its index in the reply to a claim; messages that one claim passes over
+-- DUE: its index in the reply to a claim. PASSED: how many dead, overdue or freed messages one claim passes over.
+_reply = { DUE = 2, PASSED = 100 }
 -- One call serves at most 64 readers, and stops after 300 workers that are gone. Those that look for the message of a
 -- lease are chosen from the first 100 addresses.
 _idle = { READERS = 64, GONE = 300, ADDRESSES = 100 }
@@ -129,8 +130,8 @@ function shared_reader.has_first(list, first, first_at, now, ends_at)
   return redis.call("ZSCORE", list, first)
 end
 
--- Asks an idle worker and its deputy to look for messages when the first lease runs out, unless one does so anyway. It
--- chooses those that have been idle for longest, because they are the last to be woken for a new message.
+-- Asks an idle worker and its deputy to look for messages when the first lease runs out, unless a worker does so
+-- already. It chooses those that have been idle for longest, because they are the last to be woken for a new message.
 --- (name: str, now: int)
 --- uses: base
 function shared_reader.appoint(name, now)
@@ -188,14 +189,14 @@ function shared_reader.wake(top, now)
       redis.call("ZREM", base .. "idle", found[i])
     elseif gone == 0 or redis.call("HEXISTS", base .. "woken", found[i] .. "\0woken") == 1 then
       redis.call("ZADD", base .. "idle", top, found[i])
-    end -- else there may be a worker behind those that are gone
+    end -- else there may be a worker in the list after those that are gone
     if gone >= _idle.GONE then break end
   end
   if gone < _idle.GONE and #found < _idle.READERS then return 0 end
   return redis.call("ZCOUNT", base .. "idle", "0", before)
 end
 
--- Call it when a worker gives up before its next call. If it was woken, another one is woken instead.
+-- For a worker that stops waiting without another call. If it was woken already, wakes another worker instead.
 --- (name: str, address: str, now: int)
 --- uses: base
 function shared_reader.leave(name, address, now)
@@ -205,7 +206,7 @@ function shared_reader.leave(name, address, now)
   end
 end
 
--- Call it when a reader has ended, so that `wake_ended` wakes all its workers.
+-- For a reader that has ended: puts its idle workers into a list whose members `wake_ended` wakes.
 --- (name: str)
 --- uses: base
 function shared_reader.dismiss(name)
@@ -301,7 +302,7 @@ function shared_reader.claim(l, name, cursor, now, token, earlier, lease_ms, lim
   if passed > 0 then log.trim(l, now) end
   if limit > 0 and (unclaimed <= l.top or #late == limit) then
     local gone = shared_reader.wake_one(name, now)
-    -- There may be a worker behind those that are gone: the next call of `wake` wakes it.
+    -- There may be a worker in the list after those that are gone: the next call of `wake` wakes it.
     if gone > 0 then redis.call("ZADD", base .. "idle", "XX", l.top - 1, name) end
   end
   if #taken > 0 then shared_reader.appoint(name, now) end

@@ -72,7 +72,7 @@ function log.create(limits, has_ends)
   return l
 end
 
--- Replaces the limits, given in the form of the row. Call `log.store` then.
+-- Replaces the limits, given in the form of the row. The caller must call `log.store` afterwards.
 --- (l: table, limits: table)
 function log.set_limits(l, limits)
   l.messages, l.bytes, l.age, l.refuse = limits[1], limits[2], limits[3], limits[4] == 1

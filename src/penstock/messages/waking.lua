@@ -1,8 +1,8 @@
 -- Waking those that wait for a log (log.lua): for messages, for space, or for the end of a lease.
 --
 -- Faces that wait for a message or for a lease are served in slices (waiting.lua). A script that reports an event wakes
--- the first one, and returns how many are left; its caller repeats `wake` until none is left. Each face that was woken
--- calls a script of this log next, and that wakes another slice.
+-- the first slice, and returns how many are left; its caller repeats `wake` until none is left. Each face that was
+-- woken calls a script of this log next, and that wakes another slice.
 
 -- A score in `watching` below TIMES is a message number, and one from TIMES on is a time in ms. MS: an hour.
 _watching = { TIMES = 1000000000000, MS = 3600000, SLICE = 100 }
@@ -45,8 +45,8 @@ function log.await_message(address, ms)
   if ms > 0 then waiting.add("waiting", address, ms) else waiting.remove("waiting", address) end
 end
 
--- Call it when there are new messages. It wakes a slice of those that wait for them; the caller repeats `wake_rest`
--- until none is left. Returns what `wake_rest` returns.
+-- Reports new messages: wakes a slice of those that wait for them; the caller repeats `script.wake` until none is left.
+-- Returns what `wake_others` returns.
 --- (l: table, now: int) -> int, table
 --- uses: base
 function log.report(l, now)
@@ -83,8 +83,8 @@ function log.wake_others(l, now, left)
   return left, found
 end
 
--- Call it when something else has changed that waiting readers must see, such as their removal. Wakes a slice of the
--- faces that wait. Returns how many are left.
+-- Reports any other change that waiting readers must see, such as their removal: wakes a slice of the faces that wait.
+-- Returns how many are left.
 --- () -> int
 --- uses: base
 function log.report_change()
