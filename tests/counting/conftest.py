@@ -22,6 +22,6 @@ def in_parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Whether counts are settled in parts, as those of many keys are; each part has four of them."""
     if request.param:
         monkeypatch.setattr(unsettled, "CALL_KEYS", 1)
-        monkeypatch.setattr(unsettled, "PART_KEYS", 4 + unsettled.TABLE_KEYS)
-        monkeypatch.setattr(unsettled, "PART_TEXTS", 50)
+        monkeypatch.setattr(unsettled, "PIECE_KEYS", 4 + unsettled.TABLE_KEYS)
+        monkeypatch.setattr(unsettled, "PIECE_TEXTS", 50)
     return bool(request.param)

@@ -65,7 +65,7 @@ def name_of_application() -> str:
     [
         ("no_such_module:create_app", "No module named 'no_such_module'"),
         ("tests.integrations.flask_shop:nothing", "has no attribute 'nothing'"),
-        ("tests.integrations.flask_shop:not_an_application", "gives a str, no Flask application"),
+        ("tests.integrations.flask_shop:not_an_application", "leads to a str, not to a Flask application"),
     ],
 )
 def test_a_source_that_gives_no_application_is_one_clear_error(source: str, message: str):

@@ -167,7 +167,7 @@ def test_each_test_has_a_server_a_fresh_key_space_a_clock_and_ways_to_run_jobs(p
         ("", "the fixture `penstock` needs an app"),
         ("no_such_service:app", "No module named 'no_such_service'"),
         ("tests.integrations.apps:nothing", "has no attribute 'nothing'"),
-        ("tests.integrations.apps:send_email", "is a PlainTask and no Penstock app"),
+        ("tests.integrations.apps:send_email", "is a PlainTask, not a Penstock app"),
     ],
 )
 def test_a_setting_that_cannot_work_is_one_clear_error(setting: str, message: str):

@@ -118,7 +118,7 @@ def test_a_call_is_enqueued_if_the_transaction_commits(project: Django):
     try:
         outbox.enqueue(ship.call(6))
     except ConfigurationError as error:
-        assert "is in no transaction" in str(error)
+        assert "is not in a transaction" in str(error)
     else:
         raise AssertionError
     """)

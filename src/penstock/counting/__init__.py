@@ -15,7 +15,7 @@ The modules of this folder, in reading order:
     stamps.py             the kinds of times in logs
     grammar.py            the parts of a line, and formats that a regular expression describes
     json_lines.py         formats with one JSON object in each line
-    w3c.py                logs that name their columns, as those of IIS and CloudFront
+    w3c.py                logs that name their columns, such as those of IIS and CloudFront
     format_strings.py     formats as a web server's configuration writes them
     prefixes.py           what syslog, Kubernetes and Docker write around each line
     pieces.py             joins the lines that Kubernetes and Docker have split

@@ -124,7 +124,7 @@ def requests_per(
     raises.
 
     by         "day" fills the table `days` (2015-05-17), "hour" fills `hours` (2015-05-17 10), "country" fills
-               `countries` (a code or a bucket), "host" fills `hosts` (unchanged), "url" fills `urls` (with the query),
+               `countries` (a code or a bucket), "host" fills `hosts` (as written), "url" fills `urls` (with the query),
                "status" fills `statuses`, and "agent" fills `agents`. "day" and "country" together also fill `by_day`
                ("2015-05-17 US"). "bytes" fills `bytes`, whose only key `all` has the sum of all sizes, and for each of
                the other tables a table of sums, such as `days_bytes`
@@ -254,7 +254,7 @@ class RequestCounter:
 
     def _keys(self, reader: LineReader, stamp: bytes, client: bytes) -> _Keys | str:
         """Tables, and the key of a request in each, as far as they depend only on its time and its client; or the
-        reason why this is no request."""
+        reason why this is not a request."""
         moment = reader.moment(stamp) if stamp else None
         if moment is None:
             return NO_DATE if stamp else ""

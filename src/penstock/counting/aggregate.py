@@ -231,7 +231,7 @@ class Aggregate:
 
     def _checked(self, result: object, lines: int) -> Tally:
         if (fault := fault_of(result, lines, self._declared)) is not None:
-            raise BadCall(f"{self.__name__} must return counts, as {{'table': {{'key': 1}}}}, or a Tally: {fault}")
+            raise BadCall(f"{self.__name__} must return counts, such as {{'table': {{'key': 1}}}}, or a Tally: {fault}")
         tally = result if isinstance(result, Tally) else Tally(result)  # type: ignore[arg-type]
         for name in tally.tables:
             check_name("table", name, colons=True)
@@ -320,8 +320,8 @@ class Aggregate:
         """The totals and whole tables, all as of one moment: every line is in all of them or in none. Without names,
         all tables; those of windows have the names `<table>@<start>`.
 
-        Reads again from the beginning if counts were added meanwhile, for at most `wait` seconds, and then raises
-        ChannelError. One round trip for each 10,000 keys, and two more.
+        If counts were added while it read, it begins again. After `wait` seconds it gives up and raises ChannelError.
+        One round trip for each 10,000 keys, and two more.
         """
         for table in tables:
             check_name("table", table.partition("@")[0], colons=True)
@@ -359,7 +359,7 @@ class Aggregate:
         return self._channel.forget_counts(self.receiver.name)
 
 
-_WINDOW_HINT = "window= names a moment in the window of such a table, and of no other"
+_WINDOW_HINT = "give window=, a moment in the window to read, for such a table, and for no other"
 
 
 def _description(error: Exception) -> str:

@@ -44,7 +44,7 @@ def mmdb(path: str | PathLike[str]) -> Callable[[str], str]:
 
     Such a database may have countries for private addresses. The function raises if the database is damaged inside.
 
-    Raises ConfigurationError if maxminddb is not installed, or if the file is no such database.
+    Raises ConfigurationError if maxminddb is not installed, or if the file is not such a database.
     """
     try:
         from maxminddb import InvalidDatabaseError, open_database

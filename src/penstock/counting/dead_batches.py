@@ -118,8 +118,8 @@ class DeadBatches:
 
     @verb
     def retry(self, *ids: str) -> RoundTrip[int]:
-        """Have the next `run` of the aggregate count these batches. If its function fails again, they are dead batches
-        as before. Returns how many of the ids are dead batches. One round trip."""
+        """Have the next `run` of the aggregate count these batches. Those for which its function fails again stay dead
+        batches. Returns how many of the ids are dead batches. One round trip."""
         return self._channel.retry_dead_batches(self._receiver, ids)
 
     @verb

@@ -216,7 +216,7 @@ def _any_text(following: Sequence[_Piece], unescaped: bytes = b"") -> bytes:
 
 
 def _rest(following: Sequence[_Piece]) -> bytes:
-    """The pattern that follows the first character behind a request, up to the next piece that may be any text."""
+    """The pattern that follows the first character after a request, up to the next piece that may be any text."""
     pattern = re.escape(following[0][1][1:].encode())
     for kind, written in following[1:]:
         if kind == "text":

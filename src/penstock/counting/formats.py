@@ -7,7 +7,7 @@
     caddy, traefik, envoy, nginx-json    a JSON object in each line
     w3c              IIS, CloudFront: the columns are those that `#Fields:` in the file names
 
-All except w3c may be behind a prefix of `prefixes.py`: syslog+combined, cri+common (Kubernetes), docker+caddy.
+In all except w3c, each line may have a prefix of `prefixes.py`: syslog+combined, cri+common (Kubernetes), docker+caddy.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def log_format(name: str) -> LogFormat:
             return format
     known = ", ".join(format.name for format in _FORMATS)
     raise ConfigurationError(
-        f"no format is called {name!r}. There are {known}, w3c; with a prefix ({', '.join(PREFIXES)}), as in "
-        "syslog+combined; or write it as the server's configuration does, with $variables or %directives"
+        f"no format is called {name!r}. Choose one of {known}, w3c; put a prefix ({', '.join(PREFIXES)}) before it, as "
+        "in syslog+combined; or write the format as the server's configuration does, with $variables or %directives"
     )
 
 

@@ -52,8 +52,8 @@ def text_until(end: bytes, quote: bytes = b'"') -> bytes:
 
 def request_pattern(rest: bytes, quote: bytes = b'"') -> bytes:
     """A request may contain anything, even the quote or separator that ends it, with a backslash before it or without.
-    It ends at the first quote behind a version of HTTP that is followed by `rest`; in a line without one, at the first
-    quote that is followed by `rest`. So a client cannot write its own status into the request."""
+    It ends at the first quote that follows a version of HTTP and is followed by `rest`; in a line without one, at the
+    first quote that is followed by `rest`. So a client cannot write its own status into the request."""
     end = quote + rest
     return b"(?>%b%b(?=%b)|%b)" % (text_until(HTTP_VERSION + end, quote), HTTP_VERSION, quote, text_until(end, quote))
 
@@ -144,8 +144,8 @@ def _joined(
     rows: list[tuple[bytes, ...]], groups: Sequence[Column], columns: Sequence[Column]
 ) -> list[tuple[bytes, ...]]:
     """Rows with one cell for each column, where a column has several groups."""
-    places = [[index for index, group in enumerate(groups) if group == column] for column in columns]
-    return [tuple([_join([row[index] for index in indexes]) for indexes in places]) for row in rows]
+    positions = [[index for index, group in enumerate(groups) if group == column] for column in columns]
+    return [tuple([_join([row[index] for index in indexes]) for indexes in positions]) for row in rows]
 
 
 def _join(cells: list[bytes]) -> bytes:

@@ -86,9 +86,9 @@ def join_pieces(text: bytes, longest: int) -> JoinedText:
             lines[index] = piece.with_text(whole) if len(whole) <= longest else b""
             if not lines[index]:
                 too_long.append(index)
-            for place, _ in before:
-                lines[place] = b""
-                joined.append(place)
+            for earlier, _ in before:
+                lines[earlier] = b""
+                joined.append(earlier)
             before.clear()
     open_pieces = [index for before in waiting.values() for index, _ in before]
     ended = waiting_since if open_pieces else len(lines) - 1

@@ -38,7 +38,7 @@ _COLOUR = rb"(?:\x1b\[[\d;]{0,16}m)?"
 _SERVICE = rb"%b[A-Za-z0-9][\w.-]{0,255} {1,64}\| ?%b" % (_COLOUR, _COLOUR)
 
 
-def _lines_behind(prefix: bytes) -> Callable[[bytes], bytes]:
+def _lines_after(prefix: bytes) -> Callable[[bytes], bytes]:
     """A function that removes this prefix from each line of a text. A line without it becomes empty."""
     find = re.compile(rb"(?:(?:%b)([^\n]++)|[^\n]*+)\n" % prefix).findall
     return lambda text: b"\n".join([*find(text), b""])
@@ -62,10 +62,10 @@ def _docker_line(line: bytes) -> bytes:
 
 PREFIXES: dict[str, tuple[Callable[[bytes], bytes], ...]] = {
     "docker": (_in_docker_json,),
-    "cri": (_lines_behind(_CRI),),
-    "syslog": (_lines_behind(_SYSLOG),),
-    "kubectl": (_lines_behind(b"(?:%b)?%b" % (_POD, _TIMESTAMP)), _lines_behind(_POD)),
-    "compose": (_lines_behind(_SERVICE + _TIMESTAMP), _lines_behind(_SERVICE)),
+    "cri": (_lines_after(_CRI),),
+    "syslog": (_lines_after(_SYSLOG),),
+    "kubectl": (_lines_after(b"(?:%b)?%b" % (_POD, _TIMESTAMP)), _lines_after(_POD)),
+    "compose": (_lines_after(_SERVICE + _TIMESTAMP), _lines_after(_SERVICE)),
 }
 """Names of prefixes -> functions that remove them. Because the line itself may begin with a time, the function that
 removes less is tried, too."""
@@ -73,7 +73,7 @@ removes less is tried, too."""
 
 @dataclass(frozen=True)
 class PrefixedFormat:
-    """A format whose lines are behind a prefix."""
+    """A format whose lines have a prefix."""
 
     prefix: str
     format: LogFormat
@@ -84,9 +84,9 @@ class PrefixedFormat:
 
     def readers(self, wanted: frozenset[Column], precision: Precision, *, utc: bool) -> Sequence[LineReader]:
         readers = self.format.readers(wanted, precision, utc=utc)
-        return [_behind(remove, reader) for remove in PREFIXES[self.prefix] for reader in readers]
+        return [_after_prefix(remove, reader) for remove in PREFIXES[self.prefix] for reader in readers]
 
 
-def _behind(remove: Callable[[bytes], bytes], reader: LineReader) -> LineReader:
+def _after_prefix(remove: Callable[[bytes], bytes], reader: LineReader) -> LineReader:
     rows = reader.rows
     return reader._replace(rows=lambda text: rows(remove(text)))

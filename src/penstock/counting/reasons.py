@@ -45,7 +45,7 @@ def _two_clients(line: bytes) -> str | None:
         format = _format_of(found, words, client=0)
         return f"it has two addresses before its time: --format '{format}' counts the first, if that is the client"
     format = _format_of(found, words, client=clients[0])
-    return f"its first word may be the virtual host and no client: --format '{format}' counts what follows"
+    return f"its first word may be the virtual host, not the client: --format '{format}' counts what follows"
 
 
 def _format_of(line: re.Match[bytes], words: list[bytes], client: int) -> str:

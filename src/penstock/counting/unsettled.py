@@ -21,10 +21,10 @@ real access log by host, URL and agent, 4,000 cost the server a fifth less time 
 CALL_KEYS = 800
 """The most keys that one call adds; more are settled in pieces. Each takes 4 to 6 microseconds of the server."""
 
-PART_KEYS = 500
+PIECE_KEYS = 500
 """How many keys such a piece has."""
 
-PART_TEXTS = 450
+PIECE_TEXTS = 450
 """The most texts of one key of Uniques() in such a piece."""
 
 TABLE_KEYS = 4
@@ -85,7 +85,7 @@ class UnsettledCounts:
         for name, table in self._tables.items():
             for key, value, more in table.rows():
                 is_there = name in tables
-                if keys + more > PART_KEYS or (is_there and key in tables[name].values):
+                if keys + more > PIECE_KEYS or (is_there and key in tables[name].values):
                     yield tables, keys
                     tables, keys, is_there = {}, 0, False
                 if not is_there:
@@ -155,8 +155,8 @@ class _Table:
             return
         for key, found in self.values.items():
             texts = list(found)
-            for start in range(0, len(texts) or 1, PART_TEXTS):
-                some = texts[start : start + PART_TEXTS]
+            for start in range(0, len(texts) or 1, PIECE_TEXTS):
+                some = texts[start : start + PIECE_TEXTS]
                 yield key, some, 1 + len(some)
 
     def packed(self) -> tuple[str, int, dict[str, Any]]:

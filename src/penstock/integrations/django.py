@@ -176,7 +176,7 @@ class _Backend:
         return result
 
     def _outbox(self, database: str) -> DjangoOutbox:
-        """The outbox of the app, one for all threads."""
+        """The app's outbox in this database. All threads share it."""
         from penstock.integrations.django_outbox import DjangoOutbox
 
         return _outboxes.setdefault((self.app, database), DjangoOutbox(self.app, database))
@@ -441,13 +441,13 @@ _DOC: Final = """Enqueues the tasks of Django on Penstock. Its OPTIONS:
 
     URL         the server; without it $PENSTOCK_URL decides, as for any app
     PREFIX      first part of every key, where two projects share a server
-    RETRY       a number of retries, or a `penstock.Retry`; default: the first failure is the last
+    RETRY       a number of retries, or a `penstock.Retry`; default: a job that fails is not run again
     TIMEOUT     seconds that one run may take; default: no limit
     RESULT_TTL  seconds that a result is kept; default: ten minutes
-    ON_COMMIT   enqueue when the transaction commits that the caller is in (default), or at once (False)
-    DATABASE    the alias of the database whose transaction that is; default: "default"
-    OUTBOX      write the call into that transaction, so that it is not lost if the process dies after the commit
-                (see `penstock.integrations.django_outbox`)
+    ON_COMMIT   True (default): inside a transaction, enqueue when it commits; False: always enqueue at once
+    DATABASE    the alias of the database whose transaction counts; default: "default"
+    OUTBOX      True: inside a transaction, write the call into an outbox in that transaction, so that it is not lost
+                if the process dies after the commit (see `penstock.integrations.django_outbox`)
 """
 
 PenstockBackend: Any = _backend(_package(), "PenstockBackend")

@@ -30,8 +30,8 @@ Source: TypeAlias = Flask | Callable[[], Flask] | str
 
 
 class FlaskContext(Middleware):
-    """Runs each job inside the application context of a Flask application. When the context ends, Flask closes what it
-    closes after a request, such as the session of Flask-SQLAlchemy.
+    """Runs each job inside the application context of a Flask application. When the context ends, Flask cleans up as it
+    does after a request: it closes, for example, the session of Flask-SQLAlchemy.
 
     source  the Flask application, a function that creates it, or the location of either as "module:name"
 
@@ -66,7 +66,7 @@ class FlaskContext(Middleware):
             found = found()
         if not isinstance(found, Flask):
             raise ConfigurationError(
-                f"FlaskContext({self._source!r}) gives a {type(found).__name__}, no Flask application"
+                f"FlaskContext({self._source!r}) leads to a {type(found).__name__}, not to a Flask application"
             )
         return found
 

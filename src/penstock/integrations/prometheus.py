@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["JobMetrics", "OutboxMetrics", "QueueMetrics", "metrics"]
 
 SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 300, 1800)
-"""The buckets of durations and waits. Between 5 ms and 60 s each is at most 2.5 times the one before, so that a
-quantile of that range is wrong by less than that."""
+"""The buckets of durations and waits. Between 5 ms and 60 s each is at most 2.5 times the one before, so a quantile in
+that range is wrong by a factor of less than 2.5."""
 
 NAMES_KEPT: Final = 60.0
 """Seconds for which the names of queues are kept. A search for them reads the names of all keys of the server."""
@@ -96,7 +96,7 @@ class QueueMetrics:
     penstock_queue_oldest_parked_seconds  queue          for how long the oldest parked job has waited
     penstock_queue_entered_jobs_total    queue           jobs that ever entered the queue
     penstock_queue_ended_runs_total      queue, ending   completed, retried, failed, dropped, cancelled, expired, lost
-    penstock_queue_paused                queue           1: no worker gets a job from it
+    penstock_queue_paused                queue           1 if the queue is paused, so that workers claim no job from it
     penstock_queue_bound_jobs            queue           how many unfinished jobs it may have; only with a bound
     penstock_queue_refused_jobs_total    queue           jobs that a bound has refused
     penstock_queue_workers               queue           registered worker processes
@@ -104,8 +104,8 @@ class QueueMetrics:
     penstock_queue_workers_capacity      queue           jobs that they run at a time, together with their other queues
     penstock_queue_workers_memory_bytes  queue           memory that they have in RAM; only where a worker knows it
     penstock_queue_tenants               queue           tenants with jobs
-    penstock_queue_largest_tenant_jobs   queue, state    the waiting and running jobs of the tenant that waits most: how
-                                                         fairly the queue is used
+    penstock_queue_largest_tenant_jobs   queue, state    the waiting and running jobs of the tenant with the most
+                                                         waiting jobs: whether one tenant fills the queue
 
     queues  the queues to report; by default all that were used, whose names are searched once a minute
     """
@@ -151,14 +151,14 @@ class QueueMetrics:
         jobs = gauge("jobs", "Jobs by state", "state")
         oldest = gauge("oldest_seconds", "For how long the oldest ready job has waited")
         oldest_parked = gauge("oldest_parked_seconds", "For how long the oldest parked job has waited")
-        paused = gauge("paused", "Whether no job is handed out")
+        paused = gauge("paused", "Whether the queue is paused")
         bounds = gauge("bound_jobs", "How many unfinished jobs the queue may have")
         workers = gauge("workers", "Registered worker processes")
         busy = gauge("workers_busy", "Jobs that worker processes hold")
         capacity = gauge("workers_capacity", "Jobs that worker processes run at a time, of all their queues")
         memory = gauge("workers_memory_bytes", "Memory that worker processes have in RAM")
         tenants = gauge("tenants", "Tenants with jobs")
-        largest = gauge("largest_tenant_jobs", "Jobs of the tenant that waits most", "state")
+        largest = gauge("largest_tenant_jobs", "Jobs of the tenant with the most waiting jobs", "state")
         entered = CounterMetricFamily("penstock_queue_entered_jobs", "Jobs that entered the queue", labels=("queue",))
         ended = CounterMetricFamily("penstock_queue_ended_runs", "Ended runs", labels=("queue", "ending"))
         refused = CounterMetricFamily("penstock_queue_refused_jobs", "Jobs that a bound refused", labels=("queue",))

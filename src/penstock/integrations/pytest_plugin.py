@@ -76,7 +76,7 @@ def _app(spec: str) -> Penstock:
     except (ImportError, AttributeError) as error:
         raise pytest.UsageError(f"penstock_app = {spec!r}: {error}; {_HINT}") from error
     if not isinstance(found, Penstock):
-        raise pytest.UsageError(f"penstock_app = {spec!r} is a {type(found).__name__} and no Penstock app; {_HINT}")
+        raise pytest.UsageError(f"penstock_app = {spec!r} is a {type(found).__name__}, not a Penstock app; {_HINT}")
     return found
 
 

@@ -81,15 +81,14 @@ def app_of(connection: HTTPConnection) -> Penstock:
 def event_stream(job: Job[Any], *, keepalive: float = 15.0) -> Response:
     """What a job emits, as Server-Sent Events: return it from a route, and read it with a browser's `EventSource`.
 
-    Each part is an event with its `id`, and with `{"chunk": …, "attempt": 1}` as data, also with `"missed"` if chunks
-    before it are gone. The last event has the type `end` and the status of the job, as in `{"status": "completed"}`;
-    then the client closes the source, which would connect again otherwise. A client that reconnects sends
-    `Last-Event-ID`, and gets what follows it, from any process.
+    Each part is an event with its `id`, and with `{"chunk": …, "attempt": 1}` as data. If chunks before it are gone,
+    the data also has `"missed"`, their number. The last event has the type `end` and the status of the job as data,
+    such as `{"status": "completed"}`. The client must then close the source, which would connect again otherwise. A
+    client that reconnects sends `Last-Event-ID`, and gets the parts after it, from any process.
 
     keepalive  seconds after which a quiet stream sends a comment, so that proxies keep the connection
 
-    Answers 404 for an unknown job, and 400 for a `Last-Event-ID` that is no position. Round trips: as
-    `JobOutput.fetch`.
+    Answers 404 for an unknown job, and 400 for a malformed `Last-Event-ID`. Round trips: as `JobOutput.fetch`.
     """
     check_number("event_stream", "keepalive", keepalive, 0.1, 3600, "seconds from 0.1 to an hour")
     return _EventStream(job, keepalive)

@@ -68,10 +68,10 @@ class QueueDetail:
 
     tenants_examined: int
     unknown_task_jobs: list[UnknownTaskJob]
-    """Those found among the first `jobs_examined` delayed jobs."""
+    """Those found among the `jobs_examined` delayed jobs that are due first."""
 
     jobs_examined: int
-    """In each shard."""
+    """How many delayed jobs were searched for such jobs, in all shards together."""
 
     pauses: list[PausedScope]
     """The tasks and tenants that are paused, or that still have parked jobs after a pause."""
@@ -203,7 +203,7 @@ class MailboxDetail:
 
 @dataclass(frozen=True, slots=True)
 class ContactsView:
-    """The names that a user used, the best first. `total`: how many there are."""
+    """Some contacts of a user, in the order of `Contacts.complete`. `total`: how many contacts the user has."""
 
     name: str
     contacts: list[str]

@@ -21,16 +21,16 @@ from penstock.ops.wording import age, many
 from penstock.ops.workers import joined_workers
 
 NO_WORKER_AFTER = 10.0
-"""Seconds that a job may be ready while nobody serves its queue. A deploy that restarts workers takes less."""
+"""Seconds for which a job may be ready while no worker serves its queue. A deploy that restarts workers takes less."""
 
 LATE_AFTER = 60.0
-"""Seconds that a ready job may wait while there are workers."""
+"""Seconds for which a ready job may wait while there are workers."""
 
 PARKED_AFTER = 300.0
-"""Seconds that a job may be parked."""
+"""Seconds for which a job may be parked."""
 
 FAILING_SHARE = 0.1
-"""The share of the runs of the last minute that failed, from which on a queue counts as failing."""
+"""A queue counts as failing if at least this share of its runs of the last minute failed."""
 
 JOBS_EXAMINED = 200
 """How many delayed jobs, earliest first, are searched in each shard for tasks that no worker knows."""

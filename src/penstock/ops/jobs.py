@@ -77,8 +77,8 @@ class JobQuestioner(Questioner):
     def show(self, job_id: str) -> Operation[JobInfo]:
         """Everything that the server knows about a job. One round trip; the body may be large. Raises JobNotFound.
 
-        An id without its queue, as a log may have it, is searched for in every queue: one round trip for each queue and
-        for each 1000 keys of the server.
+        An id without its queue, such as a log may contain, is searched for in every queue: one round trip for each
+        queue and for each 1000 keys of the server.
         """
         if job_id and ":" not in job_id:
             return (yield from self._search(job_id))
@@ -249,10 +249,10 @@ class JobQuestioner(Questioner):
 
     @verb
     def run_again(self, job_id: str, arguments: Mapping[str, Any] | None = None) -> Operation[Job[Any]]:
-        """Run a job that has ended again as a new one; see `Queue.run_again`. `arguments`: others, by their names.
+        """Run a job that has ended again, as a new job; see `Queue.run_again`. `arguments`: new ones, by their names.
 
-        Raises UnknownTask if the app lacks the task of new arguments, and BadCall for those that do not fit. Five round
-        trips or more, and two more with new arguments.
+        With new arguments it raises UnknownTask if the app does not have the job's task, and BadCall if they do not fit
+        it. Five round trips or more, and two more with new arguments.
         """
         shard = self.open(job_id).shard
         queue = yield from self._open_any(whole_name(shard.name))
@@ -260,7 +260,7 @@ class JobQuestioner(Questioner):
         if arguments is not None:
             row, _ = yield from locate_end(shard, shard.key_of(job_id))
             if not row.task:
-                raise BadCall(f"job {row.id} is a bare value, which takes no arguments by their names")
+                raise BadCall(f"job {row.id} is a bare value, which has no arguments: run it again without new ones")
             definition = self._app.registry.find(row.task)
             task: Task[..., Any] = Task(definition.function, definition, queue, Options(tenant=row.tenant))
             call = task.call(**arguments)

@@ -17,7 +17,8 @@ from penstock.ops.probe import instance_names
 from penstock.ops.questioner import Questioner
 
 _READERS_COMPARED = 100
-"""A sender has read less than others, and has nothing unread: its own messages do not count."""
+"""How many readers of a chat, those that have read least, are compared to find the one with the most unread messages.
+The first of them may have none, because a member's own messages do not count as unread."""
 
 
 class MessageQuestioner(Questioner):
@@ -39,7 +40,7 @@ class MessageQuestioner(Questioner):
     def mailbox(self, name: str, *, messages: int = 50) -> Operation[MailboxDetail]:
         """One mailbox and its latest messages, up to a megabyte of them. Three round trips.
 
-        It moves no cursor, and counts as no pull. Raises PenstockError for a mailbox that does not exist.
+        No cursor moves, and it does not count as a pull. Raises PenstockError for a mailbox that does not exist.
         """
         yield from self._check_mailbox(name)
         box = self._app.mailbox(name)
@@ -102,7 +103,7 @@ class MessageQuestioner(Questioner):
     def chat(self, id: str, *, messages: int = 50) -> Operation[ChatDetail]:
         """One chat with its readers and its latest messages, up to a megabyte of them. Two round trips.
 
-        It moves no cursor, and counts as no pull. Raises PenstockError for a chat that does not exist.
+        No cursor moves, and it does not count as a pull. Raises PenstockError for a chat that does not exist.
         """
         chat = self._app.chats.get(id)
         try:

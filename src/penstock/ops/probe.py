@@ -64,7 +64,7 @@ class ServerFacts:
 
     @property
     def name(self) -> str:
-        """`valkey 9.1.2`."""
+        """Which server it is, and its version, such as `valkey 9.1.2`."""
         info = self.info or {}
         kind = "valkey" if "valkey_version" in info else "redis"
         return f"{kind} {info.get(f'{kind}_version', 'of unknown version')}"
@@ -163,7 +163,7 @@ def scan_keys(node: Node, pattern: str, most: int | None = None) -> Operation[tu
 
 
 def queue_names(prefix: str) -> Operation[list[str]]:
-    """The queues of an app that were ever used, sorted. Costs a `scan_keys` of every server."""
+    """The queues of an app that were ever used, and their shards, sorted. Costs a `scan_keys` of every server."""
     return instance_names(prefix, "queue")
 
 

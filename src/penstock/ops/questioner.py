@@ -1,4 +1,5 @@
-"""The base of the inspector's questioners: it has the app, and opens a queue with the shards that the server has."""
+"""The base class of the inspector's questioners. It keeps the app, and opens a queue with the shards that the server
+has, whatever the app declares."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class QueueQuestioner(Questioner):
             yield from self._sweep(shard.bindings)
 
     def _sweep(self, bindings: QueueBindings) -> Operation[None]:
-        """Delete what is left of a queue that was removed, unless it is there again."""
+        """Delete what is left of a queue that was removed, unless somebody has used it again."""
         base = bindings.keys.base
         for node in (yield FindNodes(base)):
             found, _ = yield from scan_keys(node, bindings.keys.pattern)

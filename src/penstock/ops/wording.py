@@ -23,10 +23,10 @@ def milliseconds(seconds: float) -> str:
 
 def size(octets: float) -> str:
     """A number of bytes: `512 B`, `1.5 MiB`. Units are powers of 1024, as in the server."""
-    place = 0
-    while octets >= 1000 and place < len(_SIZES) - 1:
-        octets, place = octets / 1024, place + 1
-    return f"{octets:.{0 if octets >= 100 or not place else 1}f} {_SIZES[place]}"
+    unit = 0
+    while octets >= 1000 and unit < len(_SIZES) - 1:
+        octets, unit = octets / 1024, unit + 1
+    return f"{octets:.{0 if octets >= 100 or not unit else 1}f} {_SIZES[unit]}"
 
 
 def terminal_safe(text: str) -> str:

@@ -89,9 +89,9 @@ class WorkerQuestioner(Questioner):
     def stop(self, name: str) -> Operation[WorkerRequest]:
         """Ask a worker to stop as after one Ctrl-C: running jobs have its `stop_timeout` to finish.
 
-        The supervisor of `penstock worker` starts no other process for it, and ends with its last one. The program of
-        a `Worker` inside an application continues; its `run()` returns. Raises PenstockError if there is no such
-        worker. Two round trips for each queue, and for each 500 workers.
+        The supervisor of `penstock worker` does not replace this process, and ends when its last process has ended. For
+        a `Worker` inside an application, `run()` returns and the program continues. Raises PenstockError if there is no
+        such worker. Two round trips for each queue, and for each 500 workers.
         """
         return self._ask_one(name, "stop")
 

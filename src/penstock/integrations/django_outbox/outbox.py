@@ -60,7 +60,7 @@ class DjangoOutbox:
         return jobs
 
     def once(self, name: str = "") -> DjangoOnce:
-        """Have an effect in the database once, however often the current job runs; see `Outbox.once`.
+        """Make an effect of the current job in the database happen once, however often the job runs; see `Outbox.once`.
 
         with transaction.atomic(), outbox.once() as once:
             if once.first:
@@ -72,7 +72,7 @@ class DjangoOutbox:
         connection = connections[self.using]
         if not connection.in_atomic_block:
             raise ConfigurationError(
-                f"database {self.using!r} is in no transaction: write `with transaction.atomic():` around the "
+                f"database {self.using!r} is not in a transaction: write `with transaction.atomic():` around the "
                 "enqueue and your other writes"
             )
         return DjangoConnection(connection)
