@@ -33,7 +33,7 @@ Authenticate: TypeAlias = Callable[[Request], "str | Awaitable[str | None] | Non
 COOKIE = "penstock-session"
 
 SESSION_SECONDS = 12 * 3600
-"""How long a session lasts that began with the link."""
+"""Seconds for which a session lasts that began with the link."""
 
 MOST_SESSIONS = 1000
 """The sessions of one dashboard at a time. The oldest end first."""
@@ -66,7 +66,8 @@ class Visitor:
 
 
 class Access:
-    """ASGI middleware: refuses who may not see the dashboard, and names the others in `request.state.visitor`."""
+    """ASGI middleware: refuses the requests of visitors that may not see the dashboard, and stores any other visitor as
+    `request.state.visitor`."""
 
     def __init__(
         self, app: ASGIApp, authenticate: Authenticate | None, *, read_only: bool = False, local_may_act: bool = False
@@ -104,8 +105,8 @@ class Access:
         if self._authenticate is None:
             if header := next((name for name in PROXY_HEADERS if name in request.headers), None):
                 return None, PlainTextResponse(
-                    f"The request came through a proxy (its header {header}), and this dashboard has no users to tell "
-                    "apart who sent it: start it with --user or --token, or mount it with auth=…",
+                    f"The request came through a proxy (its header {header}), and this dashboard has no users, so it "
+                    "cannot know who sent it: start it with --user or --token, or mount it with auth=…",
                     403,
                 )
             if _is_local(request):
@@ -122,7 +123,7 @@ class Access:
         return Visitor(name, self._may_act, own is not None and own.has_session(request)), None
 
     def _sign_out(self, request: Request) -> Response | None:
-        """The answer to the end of a session, which a visitor that may not act can also ask for."""
+        """End the session if the request asks for that, and return the answer. Visitors that may not act can, too."""
         if isinstance(self._authenticate, Password) and request.url.path.endswith("/api/sign-out"):
             return self._authenticate.end_session(request)
         return None
@@ -196,7 +197,7 @@ class Password:
         return None
 
     def refusal(self) -> Response:
-        """A browser asks for user and password only where there are some."""
+        """The answer to a visitor that is not known. A browser asks for a user only if there is a password."""
         if self._password:
             return PlainTextResponse("Who are you?", 401, {"WWW-Authenticate": 'Basic realm="penstock"'})
         text = "Open the link with ?token=… again: there is no session here, or it has ended"

@@ -58,14 +58,14 @@ class Order(msgspec.Struct):
         return self.ids[0]
 
     def typed(self) -> Any:
-        """The value that `text` is the JSON of. Raises ValueError for what is no JSON."""
+        """Decode `text` from JSON. Raises ValueError if it is not JSON."""
         try:
             return msgspec.json.decode(self.text)
         except msgspec.DecodeError as error:
             raise ValueError(f"{self.text[:60]!r} is not JSON: {error}") from None
 
     def typed_arguments(self) -> dict[str, Any]:
-        """The arguments that `text` has. Raises ValueError for what is no JSON object."""
+        """Decode the arguments in `text`. Raises ValueError if it is not a JSON object."""
         arguments = self.typed()
         if not isinstance(arguments, dict):
             raise ValueError("give the arguments as a JSON object, by their names")
@@ -212,7 +212,7 @@ class Actions:
         return Json({"run": await self.runs.begin(bulk, order.queue, order.filter, order.to, end)})
 
     async def pause(self, order: Order) -> Done:
-        """The whole queue, or a tenant of it."""
+        """Pause the whole queue, or one tenant of it."""
         queue = await self._ask.queues.open.aio(order.queue)
         await queue.pause.aio(tenant=order.tenant, by=order.user[:30] or "the dashboard")
         return Done("paused", "paused")
@@ -272,7 +272,7 @@ class Actions:
         return _counted(await self._dead_files(order).remove.aio(*order.ids), "file", "removed")
 
     def _dead_files(self, order: Order) -> DeadFiles:
-        """Those of a receiver. `names` are the channel and the receiver."""
+        """The dead files of a receiver. `names` are the channel and the receiver."""
         channel, receiver = order.two_names()
         return self._ask.files.open(channel).receiver(receiver).dead
 
@@ -330,7 +330,7 @@ class Actions:
         return Done(f"{(await self._ask.schedules.trigger.aio(order.only_name())).id} enqueued", "enqueued")
 
     async def break_holdings(self, order: Order) -> Done:
-        """Take away what processes hold. `ids`: the tokens of the holders that the page showed; without, of all."""
+        """Take away what processes hold. `ids`: the tokens of the holders to take it from; none: from all holders."""
         found = await self._ask.coordination.holdings.aio(order.kind, [order.only_name()])
         chosen = [one for one in found if not order.ids or one.holder.token in order.ids]
         broken = await self._ask.coordination.break_holdings.aio(chosen, order.reason or _BROKEN)
@@ -345,7 +345,7 @@ class Actions:
         return Done(f"{order.only_name()} is open", "open")
 
     async def limit_semaphore(self, order: Order) -> Done:
-        """Store a limit; without `most`, each program has its own again."""
+        """Store a limit. Without `most`, remove the stored limit, so that each program's own limit applies again."""
         await self._ask.coordination.limit_semaphore.aio(order.only_name(), order.most)
         return Done(f"limit {order.most}" if order.most is not None else "limit removed", "limited")
 

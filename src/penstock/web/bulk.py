@@ -1,4 +1,4 @@
-"""Actions on all jobs that match a filter. They run behind the request, because they may take minutes."""
+"""Actions on all jobs that match a filter. They run in the background, because they may take minutes."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Filter(msgspec.Struct, forbid_unknown_fields=True):
     longer_than: float = 0.0
 
     def check(self, mask: Mask | None) -> None:
-        """Raise ValueError for a search of arguments that a mask may hide: it would find them letter by letter."""
+        """Raise ValueError for a search in arguments that a mask may hide: it could reveal them letter by letter."""
         if self.text and mask is not None:
-            raise ValueError("text: this dashboard hides arguments, so it searches no text of them")
+            raise ValueError("text: this dashboard hides arguments, so it does not search them for a text")
 
     def wanted(self) -> Wanted:
         return Wanted(
@@ -58,7 +58,7 @@ def read_filter(query: dict[str, str]) -> Filter:
     try:
         return msgspec.convert(query, Filter, strict=False)
     except msgspec.ValidationError as error:
-        raise ValueError(f"this is no filter: {error}") from None
+        raise ValueError(f"this is not a filter: {error}") from None
 
 
 @dataclass

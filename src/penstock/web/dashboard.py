@@ -40,11 +40,12 @@ def dashboard(
     auth       a function, also `async def`, that returns the name of a request's user, or None to refuse the request.
                Without it, only this machine can read, and no action is allowed
     mask       a function that returns what may be shown of a value: the body or result of a job or message, or a text
-               (`str`) that a job has written: a reason, a traceback, progress, a tag, a step, a line of its log. What
-               it fails for is hidden
+               (`str`) that a job has written: a reason, a traceback, progress, a tag, a step, a line of its log. If it
+               raises, the value is hidden
     read_only  whether no action is allowed
 
-    It sends one command for each queue every two seconds while a page is open.
+    While a page is open, it sends a round trip for each queue every two seconds, another one for findings every four,
+    and another one for the history every ten, however many viewers there are.
     """
     return pages(Inspector(app), auth=auth, mask=mask, read_only=read_only)
 
@@ -57,7 +58,7 @@ def pages(
     read_only: bool = False,
     local_may_act: bool = False,
 ) -> ASGIApp:
-    """The dashboard of what this inspector sees. `local_may_act`: without `auth`, this machine may also act."""
+    """The dashboard for the app of this inspector. `local_may_act`: without `auth`, this machine may also act."""
     sampler = Sampler(inspector)
     questions = Questions(inspector, sampler, mask)
     api = [*questions.routes(), *Actions(inspector, mask).routes()]

@@ -17,7 +17,8 @@ PAGE = 200
 """Chunks that a page gets at first, and each time that it asks for earlier ones."""
 
 MOST_TEXT = 100_000
-"""Characters of these chunks. The earliest go first, and are there on demand."""
+"""The most characters of these chunks together. The earliest ones that exceed it are left out, until the page asks for
+them."""
 
 FOLLOWED = 5.0
 """Seconds for which an answer waits for further chunks, and after which it fetches no more of them."""
@@ -37,7 +38,7 @@ async def output_of(
 ) -> dict[str, Any]:
     """The newest chunks of a job, those `after` a position, or those just `before` one. `follows`: wait for the first.
 
-    Raises JobNotFound, and BadCall for what is no position. A mask gets each chunk by itself.
+    Raises JobNotFound, and BadCall for a malformed position. A mask is called for each chunk.
     """
     wait = FOLLOWED if follows else 0.0
     if after is not None:
@@ -110,7 +111,7 @@ def _text(chunk: Any, mask: Mask | None) -> str:
 
 
 def _cut(shown: list[dict[str, Any]]) -> bool:
-    """Delete the earliest chunks of those that are too long together. Returns whether there were any."""
+    """Delete the earliest chunks, so that the others have at most MOST_TEXT characters. Returns whether it did."""
     room, kept = MOST_TEXT, len(shown)
     while kept and (room >= len(shown[kept - 1]["text"]) or kept == len(shown)):
         kept -= 1

@@ -35,10 +35,10 @@ MOST_LISTS = 100
 """Lists of contacts on their page."""
 
 MOST_SEARCHED = 5000
-"""Jobs that one search examines, so that the page is there within 200 ms."""
+"""Jobs that one search examines, so that its page takes at most 200 ms."""
 
 MOST_ROWS = 10_000
-"""Rows of ended jobs that the page of tasks is made from, so that it is there within 200 ms."""
+"""Rows of ended jobs from which the page of tasks is made, so that it takes at most 200 ms."""
 
 COMPLETIONS = 20
 
@@ -210,14 +210,14 @@ class Questions:
         return Json(await output_of(self._ask, job_id, self._mask, after=after, before=before, follows=follows))
 
     async def log(self, request: Request) -> Response:
-        """The log of a job behind the line `after`; with `follow`, the answer waits some seconds for the first."""
+        """The log of a job after the line `after`; with `follow`, the answer waits some seconds for the first line."""
         query = request.query_params
         stream = self._ask.jobs.log(request.path_params["id"], after=query.get("after"))
         lines = await stream.fetch.aio(FOLLOWED if "follow" in query else 0.0)
         return Json({"parts": [fields(line, text=self._said(line.text)) for line in lines], "ended": stream.has_ended})
 
     async def _why(self, job_id: str) -> dict[str, Any] | None:
-        """Why a job does not run; None if it ended meanwhile and its result is gone."""
+        """Why a job does not run; None if it has ended in the meantime and its result is gone."""
         try:
             answer = await self._ask.jobs.why.aio(job_id)
         except JobNotFound:
@@ -228,7 +228,7 @@ class Questions:
         return fields(answer, sentence=answer.sentence.replace(answer.reason, shown), reason=shown)
 
     async def _flow(self, job_id: str) -> FlowNode | None:
-        """The jobs that a job waits or waited for, and those that wait for it; None if it is alone."""
+        """The jobs that a job waits or waited for, and those that wait for it, or None without any."""
         try:
             root = await self._ask.jobs.open(job_id).tree.aio(MOST_OF_FLOW)
         except JobNotFound:  # its result is gone since

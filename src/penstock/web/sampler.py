@@ -101,7 +101,7 @@ class Sampler:
         }
 
     async def _search(self) -> None:
-        """Look for new queues, workers and findings, now and then."""
+        """If it is time for that, look for new queues, or for workers and findings."""
         begun = time.monotonic()
         if begun >= self._search_at:
             names = await self._inspector.queues.names.aio()
@@ -116,7 +116,7 @@ class Sampler:
             self._health_at = time.monotonic()
 
     def _queue(self, view: QueueView, at: float) -> dict[str, Any]:
-        """One queue: its counts, and what came in and went out per second since the last sample."""
+        """One queue: its counts, and how many jobs per second came, completed and failed since the last sample."""
         counts = view.counts
         before = self._last.get(view.name)
         self._last[view.name] = (at, view)
@@ -166,23 +166,23 @@ def points(moments: list[Moment], interval: Interval, now: float) -> list[Point]
         return []
     first = int(now - KEPT[interval] * interval) // interval
     found: list[Point] = []
-    places = [int((moments[0].at - moments[0].seconds) // interval), *(int(one.at // interval) for one in moments)]
-    for (then, until), moment in zip(pairwise(places), moments, strict=True):
+    numbers = [int((moments[0].at - moments[0].seconds) // interval), *(int(one.at // interval) for one in moments)]
+    for (then, until), moment in zip(pairwise(numbers), moments, strict=True):
         rates = (
             moment.per_second("entered"),
             moment.per_second("completed"),
             moment.per_second("failed") + moment.per_second("retried"),
         )
-        for place in range(max(then, first) + 1, until + 1):
-            found.append([place * interval, moment.ready, moment.running, *(round(rate, 2) for rate in rates)])
+        for number in range(max(then, first) + 1, until + 1):
+            found.append([number * interval, moment.ready, moment.running, *(round(rate, 2) for rate in rates)])
     newest = moments[-1]
-    for place in range(max(places[-1], first) + 1, int(now) // interval):
-        found.append([place * interval, newest.ready, newest.running, 0.0, 0.0, 0.0])
+    for number in range(max(numbers[-1], first) + 1, int(now) // interval):
+        found.append([number * interval, newest.ready, newest.running, 0.0, 0.0, 0.0])
     return found
 
 
 def sampled(values: list[float]) -> list[float]:
-    """The means of each three values."""
+    """The mean of each three values in a row."""
     pieces = [values[at : at + 3] for at in range(0, len(values), 3)]
     return [round(sum(piece) / len(piece), 2) for piece in pieces]
 
