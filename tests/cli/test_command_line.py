@@ -192,4 +192,4 @@ def test_a_hold_of_more_than_a_year_is_refused(penstock: Command, shop: Penstock
     send.enqueue()
     code, _, err = penstock("queue", "hold-limit", "mail", "crm", "--for", "900w")
     assert code == Exit.USAGE
-    assert err == "penstock: --for: name a time that is ahead by the server's clock, at most a year\n"
+    assert err == "penstock: --for: name a time in the future, by the server's clock, and at most a year from now\n"

@@ -111,7 +111,7 @@ def test_settings_of_a_new_directory(shop: Penstock, penstock, tmp_path: Path):
     assert [entry.name for entry in shop.directory("g").complete("smi eri")] == ["Éric Smith"]
     code, _, err = penstock("directory", "import", "g", "names.txt", "--shards", "2")
     assert code == Exit.USAGE
-    assert "directory g was made with shards=3, this program says 2" in err
+    assert "directory g was created with shards=3, and this program passes 2" in err
     shop.directory("g").clear()
 
 

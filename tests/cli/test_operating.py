@@ -351,7 +351,7 @@ def test_an_operator_closes_a_key_of_a_rate_and_opens_it(shop: Penstock, penstoc
     assert "one of --for, --until and --open" in error
     code, _, error = penstock("queue", "hold-limit", "mail", "sends", "ada", "--until", "2001-01-01T00:00:00+00:00")
     assert code
-    assert "name a time that is ahead by the server's clock" in error
+    assert "name a time in the future, by the server's clock" in error
 
 
 def test_a_rate_whose_units_belong_to_admitted_jobs_has_none_left(shop: Penstock):

@@ -92,7 +92,7 @@ COMMANDS = (
     Command("queue limits", "penstock.cli.limits:ls", "list the limits of a queue and their parked jobs"),
     Command("queue limit", "penstock.cli.limits:change", "change the numbers of a limit"),
     Command("queue hold-limit", "penstock.cli.limits:hold", "close one key of a rate for a while, or open it"),
-    Command("queue weigh", "penstock.cli.queue:weigh", "give one tenant more or fewer turns"),
+    Command("queue weigh", "penstock.cli.queue:weigh", "serve one tenant more or less often than others"),
     Command("queue spread", "penstock.cli.queue:spread", "spread one tenant over several shards"),
     Command("queue split", "penstock.cli.queue:split", "give a queue more shards, each in a cluster slot of its own"),
     Command("queue keep", "penstock.cli.queue:keep", "limit what is kept of jobs that have ended"),

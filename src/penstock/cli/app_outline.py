@@ -1,7 +1,8 @@
 """The facts of an app that a supervisor needs, read without importing the app into the supervisor's own process.
 
-A module may bind a port, start threads or load a gigabyte when it is imported. The worker process needs all of that,
-and a supervisor beside it would take the port away. So another process imports the app, reports the facts, and ends.
+A module may bind a port, start threads or load a gigabyte when it is imported. The worker process needs all of that. A
+supervisor that imported the module as well would take the port away. So another process imports the app, reports the
+facts, and ends.
 """
 
 from __future__ import annotations

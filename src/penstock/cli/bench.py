@@ -36,8 +36,8 @@ def bench(
     Parameters
     ----------
     topic
-        What to measure: `jobs`, `powers` (limits, unique keys, flows, children, output and seals beside plain jobs),
-        `completion`, `locks` (with semaphores and rate limits), `messages` or `files`.
+        What to measure: `jobs`, `powers` (limits, unique keys, flows, children, output and seals, each compared with
+        plain jobs), `completion`, `locks` (with semaphores and rate limits), `messages` or `files`.
     quick
         A few seconds: enough to see that it works, too little to compare.
     full

@@ -22,16 +22,16 @@ MOST_NAMED = 10
 class Breaking:
     kind: HoldingKind
     holder: str
-    """What the process that has it is called."""
+    """The word for a process that holds one."""
     taken: str
-    """What is taken from it."""
+    """The word for what is taken from it."""
     things: str
-    """What has the names that the command takes."""
+    """The word for the things whose names the command takes."""
     none: str
     """The line that is printed if there is nothing to take."""
     summary: str
     fence: str
-    """What makes the storage refuse late writes of a former holder."""
+    """The sentence about the number that makes a storage refuse late writes of a former holder."""
 
 
 def command(noun: Breaking) -> Callable[..., Exit]:
@@ -79,7 +79,7 @@ Parameters
 names
     Names of {noun.things}.
 name_prefix
-    Instead of names: all whose name begins so.
+    Instead of names: all whose names begin with this text.
 host
     Only from processes of this host.
 process

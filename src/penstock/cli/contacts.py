@@ -29,7 +29,7 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
 def show_one(
     name: str, prefix: str = "", /, *, limit: Limit = 100, where: Where = HERE, as_json: AsJson = False
 ) -> None:
-    """Show the contacts of one list, the best first.
+    """Show the contacts of one list, in the order in which they are offered.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def show_one(
     if as_json:
         return show_json(found)
     lines = [(contact,) for contact in found.contacts]
-    return show_list(lines, headings("contact:text"), lines, none="No contact begins so.", as_json=False)
+    return show_list(lines, headings("contact:text"), lines, none="No contact begins with this text.", as_json=False)
 
 
 def rm(name: str, /, *contacts: str, yes: Yes = False, where: Where = HERE) -> Exit:

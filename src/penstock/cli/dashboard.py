@@ -37,24 +37,24 @@ def dashboard(
 ) -> Exit:
     """Serve the dashboard until Ctrl-C: queues, jobs, workers, locks, messages and files, live in a browser.
 
-    Everybody on this machine may use it, unless there is a token or a user. On another address than a loopback one
-    it needs one of them.
+    Everybody on this machine may use it, unless there is a token or a user. To listen on an address that other machines
+    reach, it needs one of them.
 
     Parameters
     ----------
     listen
         Address and port. Port 0: any free one.
     token
-        "new" makes a token, and the printed link has it. A token of your own is read from PENSTOCK_DASHBOARD_TOKEN or a
-        file, because every user of the machine can read a command line.
+        "new" makes a token, which the printed link contains. A token of your own is read from PENSTOCK_DASHBOARD_TOKEN
+        or a file, because every user of the machine can read a command line.
     token_file
         The file with the token.
     user
-        Asks for this user, with the password in PENSTOCK_DASHBOARD_PASSWORD.
+        Ask visitors for this user name, and for the password in PENSTOCK_DASHBOARD_PASSWORD.
     read_only
-        Shows, and changes nothing.
+        Allow no action: the dashboard only shows.
     behind_proxy
-        A proxy of yours is in front and sets X-Forwarded-Proto. With https there, cookies are marked Secure.
+        A proxy of yours is in front and sets X-Forwarded-Proto. If that is https, cookies are marked Secure.
     """
     host, port = _address(listen)
     secret, is_new = _token(token, token_file)

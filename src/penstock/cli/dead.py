@@ -23,7 +23,7 @@ from penstock.terminal.tables import cell, headings, note, show, show_facts, sho
 AllOf: TypeAlias = Annotated[str | None, Parameter(name="--all")]
 
 _OTHERS: dict[str, Any] = {one.PREFIX: one for one in (dead_messages, dead_batches, dead_files)}
-"""How names begin that are no queues, and the module that acts on what they name."""
+"""Prefixes of names that are not queues -> the module that acts on what they name."""
 
 
 def _other(name: str) -> Any:
@@ -58,7 +58,7 @@ def ls(
     """
     if other := _other(queue):
         if tag is not None:
-            raise ConfigurationError(f"--tag {tag}: {queue} is no queue, and its dead letters have no tags")
+            raise ConfigurationError(f"--tag {tag}: {queue} is not a queue, so its dead letters have no tags")
         other.list_page(queue, limit, offset, where, as_json=as_json)
         return
     with where.open() as inspector:
@@ -277,7 +277,9 @@ def _do_to_group(
     confirm(f"This {what.format(letters)}, at {inspector.location}.", yes=yes)
     progress = act(queue, group)
     if not progress.found:
-        raise ConfigurationError(f"queue {queue} has no dead letter of group {group}; penstock dead groups {queue}")
+        raise ConfigurationError(
+            f"queue {queue} has no dead letter of group {group}: `penstock dead groups {queue}` lists its groups"
+        )
     show(f"{done} {many(progress.done, 'dead letter')} of {queue}.")
     if progress.done < progress.found:
         note(f"{progress.found - progress.done:,} stay dead: another job holds their unique key, or they have changed")

@@ -15,11 +15,11 @@ from penstock.terminal.tables import note, show
 
 @dataclass(frozen=True)
 class Words:
-    """What one of the two commands says.
+    """The words of one of the two commands.
 
-    question  what it asks before: "This <question>, at <server>."; {}: on how many it acts
-    done      what it reports: "<id> <done>"
-    refused   about an id on which it could not act: "<id> is not <refused>"
+    question  in the question before it acts: "This <question>, at <server>."; {} is the number of dead letters
+    done      in the report of success: "<id> <done>"
+    refused   in the report of an id on which it could not act: "<id> is not <refused>"
     """
 
     question: str
@@ -31,10 +31,11 @@ class Words:
 class DeadKind:
     """One kind of dead letters.
 
-    one, several  what they are called
-    open          finds those of a name. Raises ConfigurationError for a name of another form
-    split         the name and the id, from an id as it was printed. Raises ConfigurationError for another form
-    ids           the ids of all of a name
+    one, several  the word for one of them, and for several
+    open          opens the dead letters of a mailbox, an aggregate or a receiver, by its name. Raises
+                  ConfigurationError for a malformed name
+    split         splits an id as it was printed into that name and the id. Raises ConfigurationError for a malformed id
+    ids           returns the ids of all dead letters that `open` has opened
     """
 
     one: str

@@ -323,7 +323,7 @@ def complete(
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """List the names with a prefix, in order.
+    """List the names that begin with a prefix, in order.
 
     Parameters
     ----------
@@ -348,7 +348,7 @@ def complete(
 
 
 def top(name: str, prefix: str = "", /, *, limit: Limit = 10, where: Where = HERE, as_json: AsJson = False) -> None:
-    """List the names with a prefix, heaviest first. Names without a weight follow in order.
+    """List the names that begin with a prefix, heaviest first. Names without a weight follow in order.
 
     Parameters
     ----------
@@ -387,7 +387,7 @@ def get(name: str, id: str, /, *, where: Where = HERE, as_json: AsJson = False) 
 
 
 def count(name: str, prefix: str = "", /, *, where: Where = HERE, as_json: AsJson = False) -> None:
-    """Count the names of a directory, or those with a prefix.
+    """Count the names of a directory, or those that begin with a prefix.
 
     Parameters
     ----------

@@ -74,7 +74,7 @@ def send(
     Parameters
     ----------
     paths
-        Files and folders. A folder stands for the files directly in it, including hidden ones.
+        Files and folders. A folder means the files directly in it, including hidden ones.
     channel
         The channel. It is created if it does not exist.
     to
@@ -87,20 +87,21 @@ def send(
     limit_mb
         MiB that the channel may hold, 2 or more. By default a new channel gets 64, and an existing one keeps its limit.
     patience
-        Seconds after which a silent receiver that holds up the others is passed over; 0: never.
+        Seconds after which the channel no longer waits for a silent receiver that holds up the others, which then
+        misses records. 0: it waits for ever.
     again
         Also send files that were sent before.
     source
         The name of this host, which receivers get with each file. By default $PENSTOCK_SOURCE or the host's own name.
     identity
-        By what a file is known that was sent before: its content, whatever it is called now, or its path alone.
+        How to recognise a file that was sent before: by its content, whatever its name is now, or by its path alone.
     settle
-        With --lines: seconds after which a renamed log that nobody has written to is finished.
+        With --lines: seconds without a write after which a renamed log counts as finished.
     final
-        With --lines: the logs are finished; an unfinished line at the end of one is a line.
+        With --lines: the logs are finished, so send the last line of each even if it has no line end.
     follow
-        With --lines: send also what is written from now on, through rotations and truncations, until the first Ctrl-C
-        or SIGTERM. Paths that do not exist yet are waited for.
+        With --lines: continue to send what is written from now on, through rotations and truncations, until the first
+        Ctrl-C or SIGTERM. Also waits for paths that do not exist yet.
     as_json
         Print the result as one JSON object.
     """
@@ -211,9 +212,9 @@ def receive(
 ) -> int:
     """Save the files of a channel in a folder, or print their lines. Ends when the channel is closed and received.
 
-    After an interruption the same command resumes where it stopped. A second process with the same receiver name
-    stands by, and takes over when the first has ended. Exit code 1 if a file was damaged, given up by its sender, or
-    could not be saved: `penstock dead ls files:CHANNEL:RECEIVER` lists it, and the next files are received.
+    After an interruption the same command resumes where it stopped. A second process with the same receiver name waits,
+    and takes over when the first has ended. Exit code 1 if a file was damaged, given up by its sender, or could not be
+    saved: `penstock dead ls files:CHANNEL:RECEIVER` lists it, and the next files are received.
 
     Parameters
     ----------
@@ -313,7 +314,7 @@ def _save(folder: Path, stream: ReceiverStream[Saved], *, as_json: bool) -> int:
                 if not as_json:
                     show(f"{one.path}  {size(one.size)}")
                 if one.kept_as:
-                    note(f"{one.path} is another log than before: what it had is kept as {one.kept_as}")
+                    note(f"{one.path} is not the log that was saved before: the earlier text is kept as {one.kept_as}")
                 elif one.replaced_source:
                     note(f"{one.path} of {one.replaced_source} was replaced: --layout {{source}}/{{name}} keeps both")
                 elif one.replaced:

@@ -15,7 +15,7 @@ def history(
 ) -> None:
     """Show what a queue did: its jobs and rates every 10 s of the last hour, or every minute of the last day.
 
-    A row is missing where nothing was enqueued and no worker was there.
+    There is no row for an interval in which nothing was enqueued and no worker was there.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def history(
     minutes
         Show each minute of the last day.
     limit
-        Show at most this many rows, the latest.
+        Show only this many of the latest rows.
     as_json
         Print one JSON document.
     """

@@ -184,16 +184,16 @@ def value_text(value: Any) -> str:
 
 
 def signal(id: str, name: str, payload: str = "null", /, *, where: Where = HERE) -> None:
-    """Send a job a signal, for which it waits or will wait with `wait_for`.
+    """Send a job a signal that it waits for with `wait_for`, now or later.
 
     Parameters
     ----------
     id
         The id as it was printed: queue:key.
     name
-        Of the signal.
+        The name of the signal.
     payload
-        JSON: 3, '"text"' or '{"by": "ada"}'.
+        The value to send, as JSON: 3, '"text"' or '{"by": "ada"}'.
     """
     try:
         value = msgspec.json.decode(payload)
@@ -238,7 +238,7 @@ def edit(
     delay
         Due after this time: 90s, 15m, 12h, 7d or 2w.
     at
-        Due at this date, for example 2026-03-01T07:00:00+01:00; without a time zone, that of this machine.
+        Due at this date, for example 2026-03-01T07:00:00+01:00. Without a time zone, it is in this machine's.
     priority
         From 0, the most urgent, to 9.
     """

@@ -116,7 +116,7 @@ def run_again(
     yes: Yes = False,
     where: Where = HERE,
 ) -> Exit:
-    """Run jobs that have ended again, each as a new job. Exit code 1 if one does not.
+    """Run jobs that have ended again, each as a new job. Exit code 1 if one cannot run again.
 
     The queue has to keep arguments: `penstock queue keep NAME --arguments`. `job retry` is for dead letters.
 
@@ -230,7 +230,7 @@ def move(
 ) -> Exit:
     """Move waiting jobs and dead letters to another queue. Exit code 1 if one stays.
 
-    A dead letter is ready there. Jobs with a unique key or limits stay.
+    A dead letter becomes ready in the other queue. Jobs with a unique key or limits stay.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ def enqueue(
     queue
         The queue; with --app, that of the task by default.
     delay
-        Not before this time: 90s, 15m, 12h, 7d or 2w.
+        Let the job wait for this time first: 90s, 15m, 12h, 7d or 2w.
     tenant
         The tenant of the job.
     priority

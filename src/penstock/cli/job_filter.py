@@ -91,7 +91,7 @@ class Matching:
 @Parameter(name="*", group=Group("Which jobs", sort_key=1))
 @dataclass(frozen=True)
 class Listed(Matching):
-    """A filter for jobs, also for those that have ended.
+    """A filter for jobs, including those that have ended.
 
     Parameters
     ----------

@@ -26,8 +26,8 @@ def ls(
 ) -> None:
     """List jobs. Without --queue, those of all queues.
 
-    A search examines at most 20,000 jobs, says how many there are, and prints how to continue. These search only such
-    jobs: --state dead, delayed, sleeping or running, and --state ready with --tenant.
+    A search examines at most 20,000 jobs, says how many there are, and prints how to continue. With --state dead,
+    delayed, sleeping or running, and with --state ready and --tenant, it examines only jobs in that state.
 
     Parameters
     ----------

@@ -34,13 +34,13 @@ def log(
     id
         The id as it was printed: queue:key.
     last
-        Begin with the last lines, this many.
+        Begin with this many of the latest lines.
     after
-        Begin behind this line: its id, as --json prints it.
+        Begin after the line with this id, which --json prints.
     follow
         Wait for what the job still logs, until it is done.
     as_json
-        Print one JSON object a line, for each line.
+        Print each line as one JSON object.
     """
     if after is not None and last is not None:
         raise ConfigurationError("--after and --last both say where to begin: give one of them")

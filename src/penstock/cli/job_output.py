@@ -31,20 +31,20 @@ def output(
 ) -> None:
     """Print what a job has emitted: texts without quotes, any other value as a line of JSON.
 
-    Remarks on standard error say where another run of the job begins, and where chunks are gone.
+    Remarks on standard error say where another run of the job begins, and where chunks are missing.
 
     Parameters
     ----------
     id
         The id as it was printed: queue:key.
     last
-        Begin with the last chunks, this many.
+        Begin with this many of the latest chunks.
     after
-        Begin behind this chunk: its id, as --json prints it.
+        Begin after the chunk with this id, which --json prints.
     follow
         Wait for what the job still emits, until it is done.
     as_json
-        Print one JSON object a line, for each chunk.
+        Print each chunk as one JSON object in a line.
     """
     if after is not None and last is not None:
         raise ConfigurationError("--after and --last both say where to begin: give one of them")

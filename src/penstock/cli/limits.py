@@ -127,7 +127,7 @@ def hold(
                 ) from None
             option = "--until" if for_ is None else "--for"
             raise ConfigurationError(
-                f"{option}: name a time that is ahead by the server's clock, at most a year"
+                f"{option}: name a time in the future, by the server's clock, and at most a year from now"
             ) from None
     of_key = f" for key {key}" if key else ""
     when = (

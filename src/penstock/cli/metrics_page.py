@@ -22,7 +22,7 @@ def metrics(
     once: Flag = False,
     where: Where = HERE,
 ) -> Exit:
-    """Serve the metrics of the queues for Prometheus until Ctrl-C. Queues without a worker are among them.
+    """Serve the metrics of all queues, also of those without a worker, for Prometheus until Ctrl-C.
 
     The page has no password, so let only Prometheus reach the port.
 

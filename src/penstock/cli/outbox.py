@@ -32,10 +32,10 @@ _COLUMNS = headings("number", "job:name", "state:text", "age", "task:text", "ten
 
 
 def relay(*, database: Database = None, metrics_port: int | None = None, where: Where = HERE) -> None:
-    """Send the calls that programs have committed and not sent, until it is stopped.
+    """Send the calls that programs have committed but not sent. Runs until it is stopped.
 
-    A program sends its calls after the commit by itself. This sends what is left when a program dies, or while the
-    server is away. Run one or more for each database.
+    A program sends its calls itself after the commit. This command sends those that are left because a program died, or
+    because the server was away. Run one or more for each database.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def backlog_text(counts: Backlog) -> str:
 def retry(*numbers: int, database: Database = None, all_: Annotated[Flag, Parameter(name="--all")] = False) -> Exit:
     """Send calls that are held, some or all, whatever their age.
 
-    Look first whether their effect is there already: a call that is held may have been enqueued before.
+    First check whether their effect has happened already: a call that is held may have been enqueued before.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def _ask(engine: Engine | AsyncEngine, work: Callable[[Connection], T]) -> T:
 
 
 def check_database(address: str | None) -> list[CheckResult]:
-    """What the doctor says of the outbox of a database."""
+    """The doctor's findings about the outbox of a database."""
     engine = open_database(address)
     from penstock.sql.operating import diagnose_outbox
 

@@ -210,7 +210,7 @@ def keep(
     dead_letters
         How many dead letters; the oldest are removed first.
     dead_age
-        For how long a dead letter is kept, as in 12h or 30d.
+        For how long a dead letter is kept, such as 12h or 30d.
     results
         How many results; those whose time ends first are removed first.
     finished
@@ -243,7 +243,7 @@ def keep(
 def bound(name: str, /, *, jobs: Bound = None, per_tenant: Bound = None, where: Where = HERE) -> None:
     """Refuse new jobs beyond a number of unfinished ones. Without an option there is no such bound.
 
-    Programs that enqueue more get the error QueueFull. Jobs that are there stay, also beyond a new bound.
+    Programs that enqueue more get the error QueueFull. Jobs that are in the queue already stay, even above a new bound.
 
     Parameters
     ----------
@@ -271,7 +271,7 @@ def _bound(counts: Counts) -> str:
 
 
 def order(name: str, /, *, by_time: bool | None = None, due_first: bool | None = None, where: Where = HERE) -> None:
-    """Choose in which order a queue hands out its jobs. What is not given stays as it is.
+    """Choose in which order a queue hands out its jobs. An order that is not named stays as it is.
 
     Parameters
     ----------
@@ -356,7 +356,7 @@ def split(name: str, /, *, shards: Shards, where: Where = HERE) -> None:
     name
         The queue.
     shards
-        How many it has then, up to 32.
+        How many shards it has afterwards, up to 32.
     """
     with where.open() as inspector:
         is_closed = inspector.queues.split(name, shards)
@@ -365,7 +365,7 @@ def split(name: str, /, *, shards: Shards, where: Where = HERE) -> None:
 
 
 def weigh(name: str, /, *, tenant: str, weight: float, where: Where = HERE) -> None:
-    """Give one tenant of a queue more or fewer turns than the others have.
+    """Serve one tenant of a queue more or less often than the others.
 
     Parameters
     ----------
@@ -374,7 +374,7 @@ def weigh(name: str, /, *, tenant: str, weight: float, where: Where = HERE) -> N
     tenant
         The tenant.
     weight
-        Its turns for each turn of a tenant with weight 1, the default. From 0.001 to 1000.
+        How many of its jobs are served for each job of a tenant with weight 1, the default. From 0.001 to 1000.
     """
     if not 0.001 <= weight <= 1000:
         raise ConfigurationError(f"--weight {weight:g}: a weight is from 0.001 to 1000")
@@ -386,17 +386,17 @@ def weigh(name: str, /, *, tenant: str, weight: float, where: Where = HERE) -> N
 def spread(name: str, /, *, tenant: str, shards: Shards, where: Where = HERE) -> None:
     """Spread the new jobs of one tenant over several shards, because it has more jobs than one shard can do.
 
-    Its jobs have no order among each other from then on. Unique jobs, and jobs with limits, in flows or in batches,
-    stay in one shard.
+    From then on they are served in no particular order. Unique jobs, and jobs with limits, in flows or in batches, stay
+    in one shard.
 
     Parameters
     ----------
     name
         The queue.
     tenant
-        The tenant. An empty name stands for jobs without a tenant.
+        The tenant. An empty name means jobs without a tenant.
     shards
-        How many shards it uses. 1 ends it for new jobs.
+        How many shards it uses. 1 ends the spreading of new jobs.
     """
     with where.open() as inspector:
         inspector.queues.open(name).tenant(tenant).spread(shards)

@@ -79,18 +79,18 @@ def add(
     arguments: str = "{}",
     where: Where = HERE,
 ) -> None:
-    """Enqueue a task of the app at the times of a cron line, or every so many seconds. Needs --app.
+    """Enqueue a task of the app at the times of a cron line, or at a fixed interval. Needs --app.
 
     Parameters
     ----------
     name
-        The name of the schedule. It replaces one of this name that was added before.
+        The name of the schedule. An earlier schedule of this name that was added is replaced.
     task
         The name of the task.
     cron
         Minute, hour, day, month and weekday, for example "0 7 * * mon-fri".
     timezone
-        Of the cron line, for example Europe/Berlin.
+        The time zone of the cron line, for example Europe/Berlin.
     every
         Instead of a cron line: seconds between two ticks.
     missed
@@ -107,7 +107,7 @@ def add(
 
 
 def run(name: str, /, *, where: Where = HERE) -> None:
-    """Enqueue the job of a schedule now, also if it is paused.
+    """Enqueue the job of a schedule now, even if it is paused.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def resume(name: str, /, *, where: Where = HERE) -> None:
 def rm(*names: str, where: Where = HERE) -> None:
     """Remove schedules. Their jobs stay.
 
-    One that the code of an app declares comes back when the next worker with that code starts: pause it instead.
+    A schedule that the code of an app declares comes back when the next worker with that code starts: pause it instead.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ def schema(*, dialect: Literal["postgresql", "sqlite"] = "postgresql") -> None:
     Parameters
     ----------
     dialect
-        Of the database.
+        The kind of database.
     """
     try:
         from penstock.sql.schema import statements

@@ -122,9 +122,9 @@ class Screen:
         lines = [_cut(Text(f"{title}{held}", "bold"), width), _cut(Text(totals), width)]
         heading = {name: f"{name}{'↑' if self.is_reversed else '↓'}" if name == self.sort else name for name in columns}
         lines.append(_line(heading, columns, width, "reverse"))
-        for place, row in enumerate(arranged[start : start + room], start):
+        for number, row in enumerate(arranged[start : start + room], start):
             cells = {name: shown(name, row[name]) for name in columns}
-            lines.append(_line(cells, columns, width, "bold" if place == self.selected else ""))
+            lines.append(_line(cells, columns, width, "bold" if number == self.selected else ""))
         lines += [Text()] * (height - 1 - len(lines))
         last = (
             f"filter: {self.filter}▏" if self.is_typing else HELP + (f"  filter: {self.filter}" if self.filter else "")
@@ -132,7 +132,7 @@ class Screen:
         return [*lines[: height - 1], _cut(Text(last, "dim"), width)]
 
     def _columns(self, width: int) -> dict[str, int]:
-        """The columns that fit beside a name of some length: those on the left, and the one that sorts."""
+        """The columns that fit next to the first one: those on the left, and the one that sorts."""
         first, *others = COLUMNS[self.view].items()
         found, left = dict([first]), width - SHORTEST_NAME
         wanted = sorted(others, key=lambda column: column[0] != self.sort)

@@ -1,4 +1,4 @@
-"""The progress of `penstock files send`: bytes sent, and the receiver that holds the upload up. And its result."""
+"""The progress of `penstock files send` (bytes sent, and the receiver that holds the upload up), and its result."""
 
 from __future__ import annotations
 
@@ -118,11 +118,11 @@ def show_sent(channel: str, sent: Sent, seconds: float) -> None:
         show(f"{many(len(sent.skipped), 'file')} skipped: sent before and unchanged (--again sends them).")
     _show_some([f"same content as {one.of}: {one.name} not sent again" for one in sent.copies])
     _show_some([f"{one.name}: {size(one.bytes)} of an unfinished line held back (--final)" for one in sent.held_back])
-    _show_some([f"{name}: not sent yet, it seems to be written at the moment" for name in sent.waiting])
+    _show_some([f"{name}: not sent yet, because something still seems to write it" for name in sent.waiting])
     if sent.forgotten:
         show(
-            f"The channel remembers 100,000 files, and forgot the {many(sent.forgotten, 'oldest', 'oldest')}: given "
-            "again, they would be sent again."
+            f"The channel remembers 100,000 files, and forgot the {many(sent.forgotten, 'oldest', 'oldest')}: the next "
+            "send that names them sends them again."
         )
     if sent.closed:
         show(f"{channel} is closed.")

@@ -43,7 +43,7 @@ class Where:
     prefix
         The first part of the app's keys, "penstock" by default. Also set by PENSTOCK_PREFIX.
     app
-        An app whose code sets server and prefix, as `module:name` or `path/to/file.py:name`.
+        An app whose code sets server and prefix: `module:name` or `path/to/file.py:name`.
     """
 
     url: str | None = None
@@ -55,7 +55,7 @@ class Where:
         """An inspector of the selected app, for the duration of the command.
 
         creates  the command brings new data, so it starts a server in a folder that never had one. Any other command
-                 refuses there: it would read or change what does not exist, and report success in the wrong folder
+                 is refused in such a folder: it would report success in what is most likely the wrong folder
         patient  the command does long work that should survive a restart of the server
         """
         from penstock.ops.inspect import Inspector  # it takes time to import, and some commands need no server

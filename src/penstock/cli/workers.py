@@ -59,7 +59,7 @@ def quiet(*names: str, where: Where = HERE) -> None:
 
 
 def stop(*names: str, where: Where = HERE) -> None:
-    """Ask workers to stop when their running jobs have finished. The supervisor starts no other process for them.
+    """Ask workers to stop when their running jobs have finished. Their supervisors do not replace them.
 
     Parameters
     ----------
@@ -77,6 +77,6 @@ def _ask(where: Where, word: Literal["quiet", "stop"], names: Sequence[str], wha
             show(f"{request.name} {what}.")
             if not request.notified:
                 note(
-                    f"{request.name} did not listen: a worker with jobs sees this within its lease; ask an idle one "
-                    "again"
+                    f"{request.name} did not get the message: a worker with jobs sees the request within its lease; "
+                    "ask an idle one again"
                 )

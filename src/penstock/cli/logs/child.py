@@ -120,7 +120,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class SenderReport(msgspec.Struct, frozen=True):
-    """The result that the sender writes to stdout behind its progress. CountReport has the same fields."""
+    """The result that the sender writes to stdout after its progress. CountReport has the same fields."""
 
     copies: dict[str, str] = {}
     held_back: dict[str, int] = {}
@@ -128,7 +128,8 @@ class SenderReport(msgspec.Struct, frozen=True):
 
 
 STOP = b"\n"
-"""Written behind the work, it lets a sender that follows logs end. It stays there for a sender that is restarted."""
+"""Written after the work on a sender's stdin, it ends a sender that follows logs. It stays there, so that a sender that
+is restarted ends, too."""
 
 
 def is_stopped(work: int) -> bool:

@@ -52,23 +52,22 @@ def count(
 ) -> int:
     """Count the requests in web access logs: per day, hour, country, host, URL, status and agent, and their bytes.
 
-    Every line is counted or rejected. The format of each log is guessed from its first lines, and stated; lines in any
-    other format are rejected. A file that cannot be read, or is no access log, is named and does not fail the others.
-    Exit code 1 if a log is damaged or could not be read to its end, and if none of the lines is a request.
+    Every line is counted or rejected. The format of each log is guessed from its first lines and printed; lines in any
+    other format are rejected. A file that cannot be read or is not an access log is reported, and the others are
+    counted. Exit code 1 if a log is damaged or could not be read to its end, and if none of the lines is a request.
 
     Parameters
     ----------
     logs
-        Files, plain, gzip, bzip2, xz or Zstandard; folders, which stand for the files directly in them; or - for
-        standard input.
+        Files, plain, gzip, bzip2, xz or Zstandard; folders, for the files directly in them; or - for standard input.
     by
         The tables: day, hour, country, host, url, status, agent, and bytes for the sum of the sizes in each.
     top
         How many countries, hosts, URLs and agents to show, most requests first.
     format
         The format of all logs: common, combined, vhost_common, vhost_combined, caddy, traefik, envoy, nginx-json, alb,
-        w3c, any; behind a prefix as in syslog+combined, cri+…, docker+…, kubectl+…, compose+…; or as in the
-        configuration of nginx ($remote_addr …) or Apache (%h …).
+        w3c, any; with a prefix as in syslog+combined, cri+…, docker+…, kubectl+…, compose+…; or as in the configuration
+        of nginx ($remote_addr …) or Apache (%h …).
     recursive
         Count the files in subfolders too.
     include
@@ -88,18 +87,18 @@ def count(
         Use this server for several processes, for example valkey://host:6379/0. The command's keys have a prefix of
         their own and are deleted at its end. PENSTOCK_URL is ignored here.
     follow
-        Count also what is written from now on, through rotations, and new files of the folders; until the first Ctrl-C
-        or SIGTERM, which prints the report. Starts a server in a temporary folder, unless --url names one.
+        Continue to count what is written from now on, through rotations, and new files of the folders, until the first
+        Ctrl-C or SIGTERM, which prints the report. Starts a server in a temporary folder, unless --url names one.
     final
-        With --follow: at the end, an unfinished line at the end of a log is a line. Without it, it is not counted.
+        With --follow: at the end, count the last line of a log even if it has no line end.
     identity
-        By what a log is known that was counted before: its content, so that copies of a log are counted once, or its
-        path alone. By default the content with --follow, and else the path. The content needs a server, as --follow
-        does.
+        How to recognise a log that was counted before: by its content, so that copies of a log are counted once, or by
+        its path alone. By default by the content with --follow, and by the path without. The content needs a server, as
+        --follow does.
     source
         The name of this host in the report. By default $PENSTOCK_SOURCE or the host's own name.
     strict
-        Exit code 1 also if a file cannot be read, is no access log, or has a rejected line.
+        Exit code 1 also if a file cannot be read, is not an access log, or has a rejected line.
     rejected
         Write the rejected lines to this file: log, number, reason and line, separated by tabs.
     html
