@@ -276,7 +276,7 @@ async def test_a_link_in_place_of_the_hidden_folder_is_not_followed(
     saving = channel.receiver("r").save(out, wait=0)
     out.mkdir()
     saving._partial_files.folder.symlink_to(theirs)
-    with pytest.raises(FilesError, match="is a link"):
+    with pytest.raises(FilesError, match="is a symbolic link"):
         await gather(face, saving)
     assert [path.name for path in theirs.iterdir()] == ["key"]
 
@@ -287,7 +287,7 @@ async def test_a_link_in_place_of_the_folder_for_temporary_files_is_refused(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     (tmp_path / "mine").mkdir()
     (tmp_path / f"penstock-{os.getuid()}").symlink_to(tmp_path / "mine")
-    with pytest.raises(FilesError, match="name a folder with spool="):
+    with pytest.raises(FilesError, match="choose another folder with spool="):
         channel.receiver("r").lines()
 
 

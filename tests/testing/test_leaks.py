@@ -161,7 +161,7 @@ async def test_clear_refuses_the_default_prefix_on_a_server_that_is_not_temporar
     with pytest.raises(ConfigurationError, match=r"a new prefix, by \$PENSTOCK_PREFIX"):
         clear(app)
     await app.queue("q").put.aio(1)
-    with pytest.raises(ConfigurationError, match="no temporary server"):
+    with pytest.raises(ConfigurationError, match="not a temporary server"):
         clear(app)
     assert (await app.queue("q").count.aio()).ready == 1
 

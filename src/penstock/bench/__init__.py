@@ -13,5 +13,5 @@ The modules of this folder, in reading order:
     child.py              the app of its worker processes
     workers.py            worker processes, as a user starts them
     competitors.py        processes that do something at the same time, such as competing for a lock
-    transfers.py          processes that transfer files, and bare SET and GET beside them
+    transfers.py          processes that transfer files, and for comparison bare SET and GET
 """

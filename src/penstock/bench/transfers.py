@@ -1,4 +1,4 @@
-"""Processes that transfer bytes at the same time: one sends, some receive or count. For comparison: bare SET and GET.
+"""Processes that transfer bytes at the same time: one sends, others receive or count. For comparison: bare SET and GET.
 
 Each process gets a `Transfer`, starts together with the others, and returns a `TransferResult`.
 """
@@ -33,7 +33,8 @@ SLOTS = 256
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """`name`: the channel, or the keys; `receiver`: its name; `amount`: bytes that a `get` reads."""
+    """The work of one process. `name`: the channel, or for `set` and `get` part of the keys' names; `receiver`: the
+    receiver's name; `path`: the file to send or to set; `amount`: the bytes that a `get` reads."""
 
     role: Role
     address: str
@@ -46,7 +47,8 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class TransferResult:
-    """`amount`: bytes, or lines for `count`; `cpu`: CPU seconds of the process between start and end."""
+    """`amount`: bytes, or lines for `count`; `began`, `ended`: seconds of `time.monotonic`; `cpu`: CPU seconds of the
+    process in between."""
 
     amount: int
     began: float

@@ -14,12 +14,14 @@ from operator import add, sub
 from typing import Any
 
 SENT = ("evalsha", "eval", "script|load", "ssubscribe", "sunsubscribe")
-"""Commands that the driver sends and scripts cannot call. The server counts the commands of scripts too."""
+"""Commands that the driver sends and no script calls. The server counts the commands of scripts, too.
+Only these show how many it received."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Seconds by the clock, and CPU seconds. Subtract two readings; add pieces of work."""
+    """Seconds by the clock, and CPU seconds. The difference of two readings is the usage of the work in
+    between; usages of several pieces of work can be added."""
 
     seconds: float
     client: float
@@ -58,7 +60,7 @@ def commands_sent(client: Any) -> int:
 
 
 def cpu_of_command(*words: str) -> float:
-    """CPU seconds of a program from start to end. No other child process may end meanwhile."""
+    """Run a program; returns its CPU seconds. No other child process of this one may end in the meantime."""
     import resource  # not available on Windows
 
     before = resource.getrusage(resource.RUSAGE_CHILDREN)

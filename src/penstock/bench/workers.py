@@ -92,7 +92,7 @@ class Workers:
 
 @contextlib.contextmanager
 def workers(queue: str, processes: int, concurrency: int, environment: dict[str, str]) -> Iterator[Workers]:
-    """Start processes that serve a queue and wait until all are ready. They end with the block."""
+    """Start processes that serve a queue, and wait until all are ready. They are stopped when the block ends."""
     command = (
         sys.executable,
         "-m",

@@ -17,16 +17,16 @@ _FIX: Final = (
 )
 
 _made_here: set[tuple[str, str]] = set()
-"""Address and prefix of each key space that was empty when this process cleared it first."""
+"""Address and prefix of each key space that was empty when this process first cleared it."""
 
 
 def clear(app: Penstock) -> int:
     """Delete every key under the app's prefix; returns how many there were.
 
-    This loses all jobs and results, so it works only where no other program has any: on a `TemporaryServer` of this
-    process, or under a prefix of your own that was empty when this process called `clear` first. Anywhere else, such as
-    on the server that Penstock keeps in your folder, it raises ConfigurationError and deletes nothing. It works in
-    blocking code and inside a running event loop.
+    All jobs and results are lost, so `clear` works only where no other program has any: on a `TemporaryServer` of this
+    process, or under a prefix of your own that was empty when this process first called `clear`. Anywhere else, such as
+    on the server that Penstock keeps in your folder, it raises ConfigurationError and deletes nothing. It can be called
+    in blocking code and inside a running event loop.
     """
     connector, prefix = app._driver.connector, app.settings.prefix
     connector.locate()
@@ -34,7 +34,7 @@ def clear(app: Penstock) -> int:
     if not is_temporary(address) and (address, prefix) not in _made_here:
         if prefix == Settings().prefix:
             raise ConfigurationError(
-                f"clear() would delete everything under the default prefix {prefix!r} on {address}, which is no "
+                f"clear() would delete everything under the default prefix {prefix!r} on {address}, which is not a "
                 f"temporary server: {_FIX}"
             )
         if has_keys(app, pattern):

@@ -27,7 +27,7 @@ class MovableClock:
     def advance(self, seconds: float) -> None:
         """Move the clock forward by this many seconds. Raises ValueError for a negative number."""
         if seconds < 0:
-            raise ValueError(f"advance({seconds}): a clock goes forward")
+            raise ValueError(f"advance({seconds}): a clock only moves forward")
         self._clock.now_ms += round(seconds * 1000)
 
     def advance_to(self, date: datetime | float) -> None:

@@ -1,4 +1,4 @@
-"""The cost of the powers of a job in the server: beside jobs of the same queue without any of them."""
+"""The cost of the powers of a job in the server, compared with jobs of the same queue that use none of them."""
 
 from __future__ import annotations
 
@@ -205,11 +205,11 @@ def parked_jobs(rig: Rig) -> Figures:
     hold = rig.tasks.queue.first.bindings.turn(mint_id(), 1, lease=3600, want=1, settlements=[])
     assert len(rig.app._driver.blocking.run(hold).claims) == 1
     rig.fill(kept.call(n, 0, "") for n in range(parked))
-    beside = [cost() for _ in range(rounds)]
+    crowded = [cost() for _ in range(rounds)]
     for part, (what, unit) in enumerate((("commands", ""), ("CPU of the server", "µs"))):
-        ratio = Ratio(median(one[part] for one in beside) / median(one[part] for one in alone), PLAIN)
+        ratio = Ratio(median(one[part] for one in crowded) / median(one[part] for one in alone), PLAIN)
         name = f"{PLAIN}, beside {parked:,} parked jobs, {what} per job"
-        yield figure(name, [one[part] for one in beside], unit, ratio=ratio)
+        yield figure(name, [one[part] for one in crowded], unit, ratio=ratio)
 
 
 @TOPIC.scenario
@@ -250,7 +250,7 @@ def enqueue_flow(rig: Rig, calls: Iterable[Call[Any]]) -> None:
 
 @TOPIC.scenario
 def children(rig: Rig) -> Figures:
-    """A job that runs another one as a child, beside a job that waits for another one: both jobs of a pair together"""
+    """A job that runs another one as a child, compared with a job that waits for another one: both jobs of a pair"""
     pairs, rounds = rig.at_pace(200, 1000, 4000), rig.at_pace(3, 9, 15)
     noop = rig.tasks.noop
     measured: dict[str, list[tuple[float, float]]] = {DEPENDENCY: [], CHILD: []}
@@ -291,7 +291,7 @@ def run_children(rig: Rig, calls: Sequence[Call[Any]]) -> None:
 
 @TOPIC.scenario
 def staged_writes(rig: Rig) -> Figures:
-    """Jobs of a bulk that stage one write, beside jobs that stage none: commands and CPU of the server per job"""
+    """Jobs of a bulk that stage one write, compared with jobs that stage none: commands and CPU of the server"""
     jobs, rounds = rig.at_pace(640, 3200, 12_800), rig.at_pace(3, 9, 15)
     queue = rig.tasks.queue
     stage = Stage(queue.first).hincrby(queue.key("staged"), "n")
@@ -368,7 +368,7 @@ async def do_nothing_for_all(numbers: list[int]) -> None: ...
 
 @TOPIC.scenario
 def emits(rig: Rig) -> Figures:
-    """Ten jobs that emit words side by side, on one worker in this process; beside an EVALSHA for each word"""
+    """Ten jobs that emit words at the same time, on one worker in this process, compared with an EVALSHA per word"""
     words, rounds, scripts = (
         rig.at_pace(20_000, 100_000, 400_000),
         rig.at_pace(3, 5, 9),

@@ -42,7 +42,7 @@ class FlowsAudit:
             yield f"inputs: {sorted(lost)} do not wait"
         gone = set(self.keys.get("dependents", {})) - set(self.jobs) - set(self.keys.get("opened", {}))
         if gone and not self.keys.get("events"):
-            yield f"dependents: {sorted(gone)} are no jobs"
+            yield f"dependents: {sorted(gone)} are not jobs"
         marks = (1 if "dependents" in self.keys else 0) + (2 if "events" in self.keys else 0)
         if marks & ~int(self.row.flows):
             yield f"row: the marks of flows are {self.row.flows}, but there are {marks}"

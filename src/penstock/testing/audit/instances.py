@@ -55,7 +55,8 @@ def _contents(keys: Iterable[StoredKey]) -> dict[Instance, dict[str, Any]]:
 def missing_from_index(keys: Iterable[StoredKey]) -> Iterator[str]:
     """A sentence for each chat that is not in the index of one of its members.
 
-    The member would never find that chat. A chat too many in the index is no fault: a later read removes it.
+    The member would never find that chat. A chat in the index that the member is not in is not a fault: a later read
+    removes it.
     """
     contents = _contents(keys)
     indexes = {instance: found.get("mine", {}) for instance, found in contents.items()}
