@@ -132,6 +132,9 @@ def test_the_board_asks_only_for_metrics_labels_and_values_that_are_served(app: 
     app.queue("mail").bound(jobs=5)
     send.enqueue()
     asyncio.run(Worker(app, WorkerSettings(burst=True)).run())
+    bindings = app.queue("mail").first.bindings  # a worker that stays, because only one that lives has memory
+    app._driver.blocking.run(bindings.turn("inc", 1, lease=60, want=1, registration=Registration("host:7", 10)))
+    app._driver.blocking.run(bindings.heartbeat("inc", 60, 2048))
     with app.lock("a"):
         pass
     labels: dict[str, dict[str, set[str]]] = {}

@@ -3,7 +3,7 @@
 -- A call reads a bounded number of elements. If it stops before it has found enough, it returns where it stopped, and
 -- the caller continues there.
 
--- BYTES: read by one call at most. WORK: microseconds for which one call compares, roughly. SLICE: elements of a ZRANGE.
+-- BYTES: read by one call at most. WORK: about how many microseconds a call compares. SLICE: elements of one ZRANGE.
 _read = { BYTES = 262144, WORK = 2500, SLICE = 100 }
 -- Limits of a search for typos: its seeks; the elements that it returns; and the elements that it sorts by weight. The
 -- last misspelling may exceed the third limit by 600.
