@@ -172,7 +172,7 @@ class EntryPage(list[Entry]):
 
     @property
     def cursor(self) -> str | None:
-        """What `complete(after=…)` takes; None if nothing follows."""
+        """Where the next page begins, for `complete(after=…)`; None if nothing follows."""
         return encode_cursor(self._last) if self._last else None
 
 

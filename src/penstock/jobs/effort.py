@@ -1,4 +1,4 @@
-"""What jobs cost a script, in ordinary jobs, so that a round trip brings as many as a script can handle in a few ms.
+"""The effort of a script for each job, in ordinary jobs, so that a round trip brings as many as take it a few ms.
 
 The scripts themselves count in the same unit where they choose the jobs (`slice.lua`).
 """
@@ -15,25 +15,25 @@ from penstock.settings import MiB
 T = TypeVar("T")
 
 _OF_LIMIT: Final = 2
-"""What an enqueue costs for each limit of a job."""
+"""The effort of an enqueue for each limit of a job."""
 
 _OF_MODE: Final = {REPLACE: 3, DEBOUNCE: 3, LATEST: 6}
-"""What it costs to look for the holder of a unique key, and perhaps to change it; 1 for the other modes."""
+"""The effort of looking for the holder of a unique key, and perhaps changing it; 1 for the other modes."""
 
 _OF_FREED_PLACE: Final = 4
-"""What the end of a run costs for each limit: another job may get the place."""
+"""The effort of an end of a run for each limit: another job may get the place."""
 
 _OF_OTHER_END: Final = 5
-"""What an end of a run costs with which the job is not completed."""
+"""The effort of an end of a run that does not complete the job."""
 
 
 def of_call(limits: int, mode: bytes | None) -> int:
-    """What it costs to enqueue a job with so many limits, and a unique key of this mode; None: it has no key."""
+    """The effort of enqueueing a job with so many limits, and a unique key of this mode; None: it has no key."""
     return 1 + _OF_LIMIT * limits + (0 if mode is None else _OF_MODE.get(mode, 1))
 
 
 def of_draft(draft: bytes) -> int:
-    """What it costs to enqueue a draft."""
+    """The effort of enqueueing a draft."""
     record = Record(draft)
     if record.flags < LIMITED:
         return 1
@@ -42,7 +42,7 @@ def of_draft(draft: bytes) -> int:
 
 
 def of_end(record: Record, *, is_completed: bool) -> int:
-    """What the end of a run costs."""
+    """The effort of the end of this run."""
     return (1 if is_completed else _OF_OTHER_END) + _OF_FREED_PLACE * _limits(record)
 
 
