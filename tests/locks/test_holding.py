@@ -306,12 +306,12 @@ async def test_one_call_hands_over_a_bounded_number_of_permits(app: Penstock, na
     key = semaphore.bindings.declared[0]
     waits = [asyncio.create_task(semaphore.acquire.aio()) for _ in range(8)]
     await until(lambda: raw.zcard(key + "waiters") == 8)
-    raw.set(key + "limit", 10_000)
-    with raw.pipeline() as together:  # no waiter takes its permits between the two
+    with raw.pipeline() as together:  # no waiter takes its permits in between
+        together.set(key + "limit", 10_000)
         release = semaphore.bindings.scripts["set_limit"]
         together.eval(release.source, 2, *semaphore.bindings.declared, 10_000)
         together.zcard(semaphore.bindings.declared[1])
-        assert together.execute()[1] == 2000
+        assert together.execute()[-1] == 2000
     for got in await asyncio.gather(*waits):
         await got.release.aio()
     await held.release.aio()
