@@ -236,6 +236,26 @@ async def test_rows_of_a_large_turn_follow_those_of_single_jobs(app: Penstock, d
     assert raw.strlen(f"{base}finished") < 200
 
 
+async def test_the_links_of_flows_take_bounded_room_beside_few_rows(app: Penstock, do: Do, raw: Any):
+    """Each of 40 jobs is awaited by the same 40: 1,600 links belong to 40 rows."""
+
+    @app.task(queue="q")
+    async def nothing() -> None: ...
+
+    queue = app.queue("q")
+    await do(queue.keep, finished=50)
+    name = "x" * 190
+    first = [await nothing.using(id=f"{name}-a{n}").enqueue.aio() for n in range(40)]
+    for n in range(40):
+        await nothing.using(id=f"{name}-b{n}", after=first).enqueue.aio()
+    for item in await do(queue.claim, 40):
+        await do(item.complete)
+    blocks = raw.lrange(f"{queue.first.bindings.keys.base}finished:blocks", 0, -1)
+    assert sum(map(len, blocks)) < 400_000  # 8 KiB for a row at most
+    await run_burst(app)
+    assert len(await ended(app, do)) >= 40
+
+
 async def test_filters_choose_by_tag_time_and_duration(app: Penstock, do: Do, clock: Time):
     queue = app.queue("q")
     for n in range(3):

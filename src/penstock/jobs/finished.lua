@@ -134,6 +134,7 @@ function finished.close(s, list, text, most, age)
     if at == 1 then first = when end
     at = at + finished.SEGMENT + size
   end
+  rows = math.max(rows, math.floor(#text / _finished.BYTES)) -- also links take room, and there may be many for a row
   local known = redis.call("HGET", meta, list)
   local kept = known and _closed.rows(known) or 0
   local number = (known and _closed.number(known) or 0) + 1
