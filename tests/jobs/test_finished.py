@@ -11,7 +11,8 @@ from penstock import BadCall, Drop, Penstock, Retry, Status
 from penstock.core.ids import mint_id, packed_id, text_of_id
 from penstock.errors import ConfigurationError
 from penstock.jobs.claims import Settlement
-from penstock.jobs.finished_list import FinishedFilter, finished_page
+from penstock.jobs.finished import BlockSlice
+from penstock.jobs.finished_list import EndedJobs, FinishedFilter, finished_page
 from penstock.jobs.job_list import JobSummary
 from penstock.ops.inspect import Inspector
 from tests.conftest import Do, Time
@@ -254,6 +255,22 @@ async def test_the_links_of_flows_take_bounded_room_beside_few_rows(app: Penstoc
     assert sum(map(len, blocks)) < 400_000  # 8 KiB for a row at most
     await run_burst(app)
     assert len(await ended(app, do)) >= 40
+
+
+def test_a_search_for_a_job_of_a_flow_ends_in_a_queue_full_of_links():
+    """Its row may be gone. Links are no rows, and 10,000 rows may have many megabytes of them."""
+    links = (b"l" + (84).to_bytes(3) + bytes(6) + b"\x01a" + bytes(82)) * 1000
+    with Penstock("redis://127.0.0.1:1") as app:
+        search = EndedJobs(app.queue("q").first.bindings, "q").rows(["gone"])
+        next(search)
+        found: Any = None
+        for number in range(100_000, 100_000 - 32 * 10, -32):
+            try:
+                search.send(BlockSlice(0.0, [(number - n, links) for n in range(32)], is_last=False))
+            except StopIteration as ended:
+                found = ended.value
+                break
+    assert found == {}
 
 
 async def test_filters_choose_by_tag_time_and_duration(app: Penstock, do: Do, clock: Time):

@@ -29,6 +29,9 @@ _FAILED: Final = "failed"
 MOST_OF_FLOW: Final = 20_000
 """Rows that are read for the jobs of a flow that have ended."""
 
+_LONG_ROW: Final = 512
+"""Bytes of a block that count as a row at least, because some rows have hundreds of links beside them."""
+
 
 @dataclass(frozen=True, slots=True)
 class FinishedFilter:
@@ -204,7 +207,7 @@ class EndedJobs:
         found: BlockSlice = yield read_blocks(self._bindings, name, self._before[name], _BLOCKS)
         for _, segments in found.blocks:
             rows = read_block(self._name, segments)
-            self._examined += len(rows)
+            self._examined += max(len(rows), len(segments) // _LONG_ROW)
             for row in reversed(rows):
                 if row is not None:
                     self._rows.setdefault(_key(row.id), row)
