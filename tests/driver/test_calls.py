@@ -79,6 +79,28 @@ async def test_a_server_that_accepts_but_never_answers_is_given_up(face: str, ke
     await driver.aclose()
 
 
+async def test_calls_after_an_error_are_given_up_no_later_than_the_settings_say(
+    face: str, key: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    """A clean-up has three seconds, but never more than any other call."""
+    monkeypatch.setattr("penstock.driver.engine._CLEANUP_GIVE_UP_AFTER", 20.0)
+    driver = FaceDriver(face, own_server.address, replace(QUICK, give_up_after=0.3))
+    await driver.run(count(key))
+    own_server.kill()
+
+    def operation() -> Operation[None]:
+        try:
+            yield count(key)
+        finally:
+            yield count(key)
+
+    began = time.monotonic()
+    with pytest.raises(ServerUnavailable):
+        await driver.run(operation())
+    assert time.monotonic() - began < 15
+    await driver.aclose()
+
+
 async def test_a_call_whose_reply_was_lost_is_repeated_with_its_number(face: str, key: str, own_server: Server):
     proxy = Proxy(own_server)
     driver = FaceDriver(face, proxy.address)

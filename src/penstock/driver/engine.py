@@ -297,11 +297,13 @@ class Engine(Face, Generic[C, L]):
     ) -> R:
         """Run an operation: perform what it yields, send it the results, and raise errors inside it.
 
-        stop    raise this at the effect at which the operation is suspended, so that it cleans up
+        stop    raise this at the effect at which the operation is suspended, which may then clean up
         effect  the effect at which the operation is suspended, which is performed first
         """
         opened: list[Listener | Unanswered] = []
-        give_up_after = self.settings.give_up_after if stop is None else _CLEANUP_GIVE_UP_AFTER
+        give_up_after = self.settings.give_up_after
+        if stop is not None:
+            give_up_after = min(give_up_after, _CLEANUP_GIVE_UP_AFTER)
         try:
             return await self._drive(operation, opened, give_up_after, stop, effect)
         finally:
