@@ -17,11 +17,11 @@
 --   ROW     one job, as `_job`
 --   FAILED_ATTEMPTS  the last failed attempts of a job, as `_attempts_of`. Its row is in the same block
 --   LINK    a job that has ended, and one that waited for it, as `_link` in flow.lua. The row is in this block, or in
---           an earlier one
+--           an earlier one; or in a later one, if the job died first and its dependents did not wait any longer
 --   PURGE   how many jobs a purge has cancelled, in 4 bytes, and the tenant, empty for all
 --
--- The rows of a turn cost the server one APPEND, and it reads no record for them. All keys expire with the age. A job
--- ends even if an error prevents that its row is written.
+-- The rows of a small turn cost the server one APPEND, those of a large one become a closed block; it reads no record
+-- for them. All keys expire with the age. A job ends even if an error prevents that its row is written.
 
 -- KEPT_RECORD: the most bytes of a record that is kept.
 finished = {

@@ -31,7 +31,8 @@ class Retention:
     arguments     whether the arguments of a job that has ended are kept as long as its row, so that `Queue.run_again`
                   can run it again. Those of a job whose record is larger than 4 KiB are not
 
-    Rows are dropped in blocks of some dozens, so a few more are kept. Rows of dead letters are counted separately.
+    Rows are dropped in blocks of some dozens, so a few more are kept. Rows of dead letters are counted separately. The
+    row of a job for which dozens of others wait counts as several.
 
     Raises BadCall for numbers out of range, and for arguments without rows.
     """
