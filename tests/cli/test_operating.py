@@ -365,6 +365,17 @@ def test_a_rate_whose_units_belong_to_admitted_jobs_has_none_left(shop: Penstock
     assert (usage.used, usage.left, usage.next_in, usage.parked) == (2, 0, None, 1)
 
 
+def test_what_an_operator_chose_is_shown_without_rounding(shop: Penstock, penstock):
+    @shop.task(queue="mail", limit=Rate(2, per=600, name="sends"))
+    def send() -> None: ...
+
+    send.enqueue()
+    shop.queue("mail").claim(1)
+    assert "at most 2 in 150 s" in penstock("queue", "limit", "mail", "sends", "--most", "2", "--per", "150")[1]
+    assert re.search(r"sends +rate +2 in 150 s ", penstock("queue", "limits", "mail")[1])
+    assert "dead letters for 60 h" in penstock("queue", "keep", "mail", "--dead-age", "60h")[1]
+
+
 # --- which server, which app ---
 
 

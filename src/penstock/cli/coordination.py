@@ -24,7 +24,7 @@ from penstock.locks.answers import (
     SemaphoreInfo,
 )
 from penstock.ops.inspect import Inspector
-from penstock.ops.wording import age, many
+from penstock.ops.wording import age, exactly, many
 from penstock.terminal.tables import Kind, headings, show, show_facts, show_json, show_list, show_table
 
 
@@ -152,7 +152,7 @@ def limit_semaphore(name: str, limit: Permits | None = None, /, *, own: Flag = F
 def _rate_of(one: RateLimitInfo) -> str:
     if one.limit is None or one.per is None:
         return ""
-    return f"{one.limit:,} in {age(one.per)}"
+    return f"{one.limit:,} in {exactly(one.per)}"
 
 
 def _allowed(one: RateLimitInfo) -> str:

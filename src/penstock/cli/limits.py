@@ -11,7 +11,7 @@ from penstock.cli.where import HERE, AsJson, Where
 from penstock.errors import BadCall, ConfigurationError
 from penstock.jobs.key_template import LONGEST_KEY
 from penstock.jobs.limits import Concurrency, KeyUsage, Limit, LimitInfo, Rate
-from penstock.ops.wording import age
+from penstock.ops.wording import age, exactly
 from penstock.terminal.tables import headings, show, show_list
 
 
@@ -31,7 +31,7 @@ def ls(name: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
     lines = []
     for limit in limits:
         label, kind = limit.name, limit.kind
-        most = f"{limit.most:,}" if limit.per is None else f"{limit.most:,} in {age(limit.per)}"
+        most = f"{limit.most:,}" if limit.per is None else f"{limit.most:,} in {exactly(limit.per)}"
         lines += [
             (label, kind, most, usage.key, _used(limit, usage), f"{usage.left:,}", _next(usage), f"{usage.parked:,}")
             for usage in limit.keys
@@ -143,4 +143,4 @@ def hold(
 def _words(limit: Limit) -> str:
     if isinstance(limit, Concurrency):
         return f"at most {limit.most:,} at a time"
-    return f"at most {limit.most:,} in {age(limit.per)}"
+    return f"at most {limit.most:,} in {exactly(limit.per)}"

@@ -19,7 +19,7 @@ from penstock.jobs.keys import MOST_SHARDS
 from penstock.jobs.pauses import PausedScope
 from penstock.jobs.retention import Retention
 from penstock.ops.answers import QueueDetail
-from penstock.ops.wording import age, ago, many
+from penstock.ops.wording import age, ago, exactly, many
 from penstock.terminal.tables import Kind, cell, headings, show, show_facts, show_json, show_list, show_table
 
 Bound: TypeAlias = Annotated[int | None, Parameter(validator=Number(gte=1, lte=MOST))]
@@ -179,10 +179,10 @@ def _totals(counts: Counts) -> str:
 def _kept(kept: Retention) -> str:
     limits = [
         f"{kept.dead_letters:,} dead letters" if kept.dead_letters is not None else "",
-        f"dead letters for {age(kept.dead_age)}" if kept.dead_age is not None else "",
+        f"dead letters for {exactly(kept.dead_age)}" if kept.dead_age is not None else "",
         f"{kept.results:,} results" if kept.results is not None else "",
         f"{kept.finished:,} rows of ended jobs" if kept.finished is not None else "",
-        f"rows of ended jobs for {age(kept.finished_age)}" if kept.finished_age is not None else "",
+        f"rows of ended jobs for {exactly(kept.finished_age)}" if kept.finished_age is not None else "",
         "arguments of ended jobs" if kept.arguments else "",
     ]
     return ", ".join(filter(None, limits)) or "all dead letters, and each result for its time"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.core.wording import age, many
+from penstock.core.wording import age, exactly, many
 
-__all__ = ["age", "ago", "many", "milliseconds", "size", "terminal_safe"]
+__all__ = ["age", "ago", "exactly", "many", "milliseconds", "size", "terminal_safe"]
 
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 

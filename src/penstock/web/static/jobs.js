@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./ui.js";
 import { Ask, Loading, Problem, Table, Tag, act, ask, jobsLink, later, link, queueOf, send, shortId, teach, useAnswer, workerLink } from "./components.js";
-import { age, number, say, t, time } from "./text.js";
+import { age, exactly, number, say, t, time } from "./text.js";
 
 export const STATES = { dead: "bad", expired: "warn", cancelled: "warn", delayed: "", sleeping: "", ready: "", parked: "", waiting: "", blocked: "warn", unknown: "", running: "good", completed: "good", dropped: "" };
 export const NEVER = 1e11; // seconds since 1970 beyond which nothing is due: it waits for a signal without a time-out
@@ -257,7 +257,7 @@ export function Limits({ queue, mayAct }) {
   const rows = answer.limits.flatMap((limit) => (limit.keys.length ? limit.keys : [{}]).map((key) => ({ ...limit, ...key, limit: limit.name })));
   return html`<div class="card"><h2>${t("limits")}</h2><${Table} label=${t("limits")} rows=${rows} by=${(row) => `${row.limit} ${row.key}`} columns=${[
     [t("limit"), (row) => html`<span class="mono">${row.limit}</span>`],
-    [t("at-most"), (row) => (row.per === null ? t("at-a-time", { n: number(row.most) }) : t("per-time", { n: number(row.most), age: age(row.per) }))],
+    [t("at-most"), (row) => (row.per === null ? t("at-a-time", { n: number(row.most) }) : t("per-time", { n: number(row.most), age: exactly(row.per) }))],
     [t("key"), (row) => html`<span class="mono">${row.key ?? ""}</span>${row.held_for ? ` ${t("closed-for", { age: age(row.held_for) })}` : ""}`],
     [t("used"), (row) => (row.used === undefined ? "" : number(row.used)), "n"], [t("parked"), (row) => (row.parked === undefined ? "0" : number(row.parked)), "n"],
     ...(mayAct && rows.some((row) => row.per !== null) ? [[t("actions"), (row) => row.per !== null && html`<${LimitActions} row=${row} queue=${queue} again=${again} />`, "n"]] : [])]} /></div>`;

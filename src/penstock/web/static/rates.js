@@ -3,9 +3,9 @@
 import { html } from "./ui.js";
 import { Careful, Loading, Problem, Table, link, mono, teach, useAnswer } from "./components.js";
 import { waiters } from "./locks.js";
-import { age, number, t } from "./text.js";
+import { age, exactly, number, t } from "./text.js";
 
-const most = (row, limit) => (row.per === null ? "" : t("per-time", { n: number(limit), age: age(row.per) }));
+const most = (row, limit) => (row.per === null ? "" : t("per-time", { n: number(limit), age: exactly(row.per) }));
 const next = (seconds) => (seconds ? t("due-in", { age: age(seconds) }) : t("allowed-now"));
 
 /** How much of a limit is left, as a number and as a part of what a pause restores. */

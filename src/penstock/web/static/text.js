@@ -44,6 +44,7 @@ export function chooseLanguage(name) {
 
 const whole = new Intl.NumberFormat(locale);
 const short = new Intl.NumberFormat(locale, { maximumFractionDigits: 1 });
+const precise = new Intl.NumberFormat(locale, { maximumFractionDigits: 9 });
 
 export const number = (value) => whole.format(value ?? 0);
 export const rate = (value) => (value >= 100 ? whole.format(Math.round(value)) : short.format(value || 0));
@@ -54,6 +55,14 @@ export function age(seconds) {
     if (seconds >= 2 * size) return t(`age.${unit}`, { n: Math.round(seconds / size) });
   }
   return t("age.s", { n: seconds >= 10 ? Math.round(seconds) : short.format(Math.max(0, seconds)) });
+}
+
+/** A duration that was set by a person, and is not rounded. */
+export function exactly(seconds) {
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    if (seconds >= 2 * size && seconds % size === 0) return t(`age.${unit}`, { n: number(seconds / size) });
+  }
+  return t("age.s", { n: precise.format(seconds) });
 }
 
 /** A duration that may be short: in ms below a second. */
