@@ -601,6 +601,18 @@ def test_workers_show_what_they_run_and_fit_a_phone(page: Any):
     assert max(queues.evaluate_all("all => all.map(one => one.getBoundingClientRect().height)")) < 60
 
 
+def test_a_worker_with_more_jobs_than_a_page_leads_to_all_of_them(page: Any):
+    found = page.request.get(f"{page.url.partition('#')[0]}api/find?state=running").json()
+    page.route("**/api/find?*", lambda route: route.fulfill(json={**found, "cursor": "more"}))
+    worker = next(one["worker"] for one in found["jobs"] if one["worker"])
+    go(page, f"workers/{worker}")
+    card = page.locator(".card:has(h2:text('Running now'))")
+    sync_api.expect(card.get_by_role("heading")).to_contain_text(f"{len(found['jobs'])}+")
+    card.get_by_role("link", name="Show all").click()
+    page.wait_for_url(re.compile("state=running"))
+    assert f"worker={worker.replace(':', '%3A')}" in page.url
+
+
 def test_a_schedule_for_a_named_day_is_put_into_words(page: Any):
     found = page.request.get(f"{page.url.partition('#')[0]}api/schedules").json()
     days = [{**found["schedules"][0], "id": f"tasks:{day}", "cron": f"0 7 * * {day}"} for day in ("MON", "7", "1-5")]

@@ -150,16 +150,17 @@ const newest = ({ jobs, now }) => [...jobs].sort((one, other) => moment(other, n
 /** The jobs of its queue that have the same task or tenant. */
 const where = (row, name) => row[name] && jobsLink(queueOf(row.id), { [name]: row[name] });
 
-/** What workers run now, the longest first. */
+/** What workers run now, the longest first. If there is more than one page of it, the count and a link say so. */
 export function RunningJobs({ worker }) {
-  const [found] = useAnswer(`find?${new URLSearchParams({ state: "running", ...(worker ? { worker } : {}) })}`);
+  const wanted = worker ? { worker, state: "running" } : { state: "running" };
+  const [found] = useAnswer(`find?${new URLSearchParams(wanted)}`);
   if (!found?.jobs.length) return null;
   const rows = [...found.jobs].sort((one, other) => one.since - other.since);
-  return html`<div class="card"><h2>${t("running-now")} <span class="quiet">${number(rows.length)}</span></h2><${Table} label=${t("running-now")} rows=${rows} columns=${[
+  return html`<div class="card"><h2>${t("running-now")} <span class="quiet">${number(rows.length)}${found.cursor ? "+" : ""}</span></h2><${Table} label=${t("running-now")} rows=${rows} columns=${[
     [t("job"), (row) => job(row.id)], [t("task"), (row) => where(row, "task")], [t("tenant"), (row) => where(row, "tenant")],
     [t("for"), (row) => html`<span title=${time(row.since)}>${age(Math.max(0, found.now - row.since))}</span>`, "n"],
     [t("attempts"), (row) => number(row.attempts), "n"], [t("worker"), (row) => workerLink(row.worker)]]} />
-    ${found.cursor && html`<p>${jobsLink("", { state: "running" }, t("show-all"))}</p>`}</div>`;
+    ${found.cursor && html`<p>${jobsLink("", wanted, t("show-all"))}</p>`}</div>`;
 }
 
 export function Jobs({ name, live, filter, mayAct }) {
