@@ -221,7 +221,7 @@ def keep(
         Keep the arguments of ended jobs with their rows, so that `penstock job run-again` can run them again. Those of
         records above 4 KiB are not kept.
     reset
-        First remove all limits: keep all dead letters, and rows as usual.
+        First remove all limits: keep all dead letters, and rows as usual, without arguments.
     """
     named: dict[str, Any] = {
         "dead_letters": dead_letters,
