@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from penstock.terminal import tables
@@ -111,6 +112,22 @@ def test_facts_are_wrapped_between_words_and_what_is_copied_is_not(monkeypatch: 
         "        three three",
         f"body    {body}",
     ]
+
+
+def test_chinese_texts_are_wrapped_by_the_cells_that_they_take(monkeypatch: pytest.MonkeyPatch):
+    refused = "订单被拒绝" * 12
+    out = on_a_terminal(monkeypatch, 40)
+    tables.show_facts({"reason": f"ValueError: {refused}"})
+    tables.show_sentence(refused)
+    tables.show_table(tables.headings("job:name", "reason:text"), [(JOB, refused)])
+    assert max(map(cell_len, lines_of(out))) <= 40
+    assert lines_of(out)[-2:] == ["  " + refused[:19], "  " + refused[19:37] + " …"]
+
+
+def test_a_long_text_of_one_word_fills_two_lines(monkeypatch: pytest.MonkeyPatch):
+    out = on_a_terminal(monkeypatch, 40)
+    tables.show_table(tables.headings("job:name", "reason:text"), [(JOB, "x" * 90)])
+    assert lines_of(out)[-2:] == ["  " + "x" * 38, "  " + "x" * 36 + " …"]
 
 
 def test_facts_of_a_pipe_are_one_line_each(monkeypatch: pytest.MonkeyPatch):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
-from textwrap import wrap
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -29,6 +30,8 @@ READABLE = 40
 
 NARROWEST = 12
 """Columns are not shrunk below this width."""
+
+_WORD = re.compile("( *)([^ ]+)")
 
 
 def headings(*texts: str) -> dict[str, Kind]:
@@ -89,13 +92,26 @@ def show_sentence(text: str) -> None:
     words = text.lstrip(" ")
     indent, plain, console = len(text) - len(words), prose(words).plain, _console()
     room = max(NARROWEST, console.width - indent)
-    lines = _wrapped(plain, room, subsequent_indent=" " * GAP) if console.is_terminal else [plain]
+    lines = _wrapped(plain, room, " " * GAP) if console.is_terminal else [plain]
     show(*(Text(" " * indent + line) for line in lines))
 
 
-def _wrapped(text: str, room: int, subsequent_indent: str = "") -> list[str]:
-    """The lines of a text that is wrapped between words; a longer word, such as an id, stays whole."""
-    return wrap(text, room, subsequent_indent=subsequent_indent, break_long_words=False, break_on_hyphens=False)
+def _wrapped(text: str, room: int, indent: str = "", *, breaks_words: bool = False) -> list[str]:
+    """The lines of a text that is wrapped between words, by the cells that it takes.
+
+    A word that is longer than a line stays whole if it is ASCII, as an id is. Chinese has no spaces between its words.
+    """
+    lines: list[str] = []
+    for spaces, word in _WORD.findall(text):
+        is_broken = cell_len(word) > room - len(indent) and (breaks_words or not word.isascii())
+        for piece in [spaces + word[0], *word[1:]] if is_broken else [spaces + word]:
+            if not lines:
+                lines.append(piece)
+            elif cell_len(lines[-1] + piece) > room:
+                lines.append(indent + piece.lstrip(" "))
+            else:
+                lines[-1] += piece
+    return lines
 
 
 def show_facts(facts: Mapping[str, object]) -> None:
@@ -162,7 +178,10 @@ def _fits(columns: Mapping[str, Kind], rows: list[list[Text]], console: Console)
 
 def _first_lines(text: str, room: int) -> list[str]:
     """The first two lines of a text that is wrapped between words. The last one shows whether there is more."""
-    return wrap(text, room, max_lines=2, placeholder=" …" if can_print("…") else " ...", break_on_hyphens=False)
+    lines, more = _wrapped(text, room, breaks_words=True), " …" if can_print("…") else " ..."
+    if len(lines) > 2:
+        lines[1] = _wrapped(lines[1], room - len(more), breaks_words=True)[0] + more
+    return lines[:2]
 
 
 def _show_entries(columns: list[str], rows: list[list[Text]], console: Console) -> None:
