@@ -136,6 +136,24 @@ def test_a_job_that_is_named_twice_runs_again_once(shop: Penstock, penstock: Com
     assert [item.complete() for item in shop.queue("mail").claim(9)] == [None]
 
 
+def test_a_filter_for_more_jobs_than_one_command_runs_again_says_so(
+    shop: Penstock, penstock: Command, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("penstock.cli.job_actions.MOST_AGAIN", 2)
+    queue = shop.queue("mail")
+    queue.keep(arguments=True)
+    for n in range(3):
+        queue.put(n)
+    for item in queue.claim(3):
+        item.complete()
+    words = ("job", "run-again", "--queue", "mail", "--state", "completed", "--yes")
+    code, out, err = penstock(*words)
+    assert (code, len(out.splitlines()), "more jobs match; these are the latest 2" in err) == (Exit.OK, 2, True)
+    monkeypatch.setattr("penstock.cli.job_actions.MOST_AGAIN", 3)
+    code, out, err = penstock(*words)
+    assert (code, len(out.splitlines()), "more jobs match" in err) == (Exit.OK, 3, False)
+
+
 def test_ended_jobs_run_again_by_a_filter(shop: Penstock, penstock: Command):
     queue = shop.queue("mail")
     queue.keep(arguments=True)

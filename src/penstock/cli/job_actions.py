@@ -173,13 +173,15 @@ def _ended(inspector: Inspector, matching: Listed) -> list[str]:
         )
     found: list[str] = []
     cursor: str | None = None
-    while len(found) < MOST_AGAIN:
-        page = inspector.jobs.find(queue, limit=MOST_AGAIN - len(found), cursor=cursor, **matching.wanted())
+    while len(found) <= MOST_AGAIN:
+        page = inspector.jobs.find(queue, limit=MOST_AGAIN + 1 - len(found), cursor=cursor, **matching.wanted())
         found += [job.id for job in page.jobs if job.id]  # the row of a purge names no job
         cursor = page.cursor
         if cursor is None:
             break
-    return list(dict.fromkeys(found))[:MOST_AGAIN]
+    if len(found) > MOST_AGAIN:
+        note(f"more jobs match; these are the latest {MOST_AGAIN:,}")
+    return list(dict.fromkeys(found[:MOST_AGAIN]))
 
 
 def rm(
