@@ -163,7 +163,7 @@ def test_blocking_cluster_nodes_manager(library: str, cluster: Cluster):
 
 
 def test_no_other_module_touches_them(source_of: Callable[[str], str]):
-    for name in ("aio", "blocking", "connector", "pipeline", "engine"):
+    for name in ("aio", "blocking", "connector", "engine", "server_driver"):
         text = source_of(name)
         for attribute in (
             "._sock",

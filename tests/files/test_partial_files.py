@@ -24,7 +24,7 @@ def test_a_partial_file_from_before_a_reboot_is_not_resumed(tmp_path: Path, monk
     monkeypatch.setattr(partial_files, "boot_id", lambda: "another")
     with pytest.raises(FileDamaged, match="before this host was started"):
         PartialFiles(tmp_path).write("f", header(6), b"words")
-    with pytest.raises(FileDamaged, match="before this host started"):
+    with pytest.raises(FileDamaged, match="before this host was started"):
         PartialFiles(tmp_path).open("f", download)
     PartialFiles(tmp_path).remove_others(keep=["f"])
     assert not tmp_path.exists()

@@ -175,7 +175,11 @@ def test_a_file_is_packed_if_its_content_or_its_name_says_so(tmp_path: Path):
     ]:
         with SourceReader(source(write(tmp_path / name, content)), lines=True) as reader:
             assert reader.packed is expected
-    for content, reason in [(b"", "it is empty"), (b"\x1f", "it ends at byte 1"), (TEXT, "30 20 at byte 0")]:
+    for content, reason in [
+        (b"", "it is empty"),
+        (b"\x1f", "it ends at byte 1"),
+        (TEXT, "it has 30 20 at byte 0, where a gzip member begins with 1f 8b"),
+    ]:
         with pytest.raises(FileDamaged, match=rf"e\.gz is damaged: {reason}"):
             read(source(write(tmp_path / "e.gz", content)), "packed")
 

@@ -755,7 +755,7 @@ def tagged(name: str) -> Callable[[Penstock], object]:
         (tagged("\ud800"), "half a character"),
         (tagged("a}b"), r"no other key can have its slot; leave out the '}', or .* \{tag\}:rest"),
         (tagged("{}"), "no other key can have its slot"),
-        (lambda app: app.lock([], lease=1), r"lock\(0 names\): from 1 to 100"),
+        (lambda app: app.lock([], lease=1), r"lock\(0 names\): give 1 to 100 names"),
         (lambda app: app.lock(["a", "a"], lease=1), "each once"),
     ],
 )

@@ -82,6 +82,7 @@ def test_no_script_is_half_done_while_its_slot_is_migrated(
         "show": (10,),
         "now": (),
         "set_limit": (5,),
+        "list_permits": (0, 0, 10),
         "end_holding": ("", "why"),
     }
     with move:

@@ -420,7 +420,7 @@ async def test_a_cost_is_given_at_acquire_or_for_the_block(rate: Make, do: Do):
     for cost in (-1, float("nan"), "3", True, 11):
         with pytest.raises(ValueError, match="rate limit 'api:17': "):
             RateLimit.try_acquire.operation(rate(10), cost=cost)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="without n"):
+    with pytest.raises(ValueError, match="leave out n"):
         RateLimit.try_acquire.operation(rate(10), 2, cost=3)
     with pytest.raises(ValueError, match="cost=11 is never allowed at once; from 1 to 10"):
         RateLimit.acquire.operation(rate(10), cost=11)
@@ -484,7 +484,7 @@ async def test_a_cost_that_follows_from_arguments_needs_a_function(rate: Make):
         @rate(10, cost="{tokens}")
         def ask(prompt: str) -> None: ...
 
-    with pytest.raises(ValueError, match="so it is a decorator"):
+    with pytest.raises(ValueError, match="so it works only as a decorator"):
         async with rate(10, cost="{tokens}"):
             pass
 

@@ -383,9 +383,9 @@ async def test_a_restarted_server_that_lost_the_lock_refuses(do: Do, start: Call
         (lambda app: app.transaction().commit(), "there is nothing in this transaction"),
         (
             lambda app: app.transaction().set("{a}:x", 1).set("{b}:x", 1),
-            r"not that of '\{a\}:x'; give all one hash tag",
+            r"not that of '\{a\}:x'; give all keys one hash tag",
         ),
-        (lambda app: app.transaction("a").set("{b}:x", 1), r"not that of '\{a\}'; give all one hash tag"),
+        (lambda app: app.transaction("a").set("{b}:x", 1), r"not that of '\{a\}'; give all keys one hash tag"),
         (lambda app: app.transaction("{a}"), "write only the text between the braces"),
         (lambda app: app.transaction(""), "has 0 bytes"),
         (lambda app: app.transaction().set("", 1), "has 0 bytes"),
@@ -429,7 +429,7 @@ def test_a_value_is_bytes_text_or_a_number(value: Any):
 @one_face
 async def test_a_guarded_transaction_stays_in_the_slot_of_its_lock(app: Penstock, do: Do, at: At):
     held = await do(app.lock(at("lock"), lease=10).acquire)
-    with pytest.raises(ValueError, match="give all one hash tag"):
+    with pytest.raises(ValueError, match="give all keys one hash tag"):
         held.transaction().set("{elsewhere}", 1)
     with pytest.raises(ValueError, match="that is the lock itself"):
         held.transaction().delete(at("lock"))
