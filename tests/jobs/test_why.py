@@ -85,6 +85,18 @@ async def test_no_live_worker_serves_the_queue(app: Penstock, ask: Ask, worker: 
     assert (await ask(job)).kind == "no_worker"
 
 
+async def test_workers_that_were_asked_to_be_quiet_do_not_serve_the_queue(app: Penstock, ask: Ask, worker: FakeWorker):
+    await worker.turn()
+    job = await app.queue("q").put.aio(1)
+    assert (await ask(job)).kind == "behind"
+    await Inspector(app).workers.quiet.aio("web:7")
+    found = await ask(job)
+    assert (found.kind, found.workers) == ("no_worker", 0)
+    assert found.sentence == (
+        "every live worker of queue q was asked to claim no more jobs: start another one with `penstock worker`"
+    )
+
+
 async def test_a_program_that_waits_to_claim_counts_as_one_that_serves_the_queue(app: Penstock, ask: Ask):
     queue = app.queue("q")
     await queue.put_many.aio([1, 2])

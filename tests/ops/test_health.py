@@ -43,6 +43,8 @@ def kinds(found: list[Finding]) -> list[str]:
         (Counts(ready=3, oldest=11.0), [], ["no_worker"]),
         (Counts(ready=3, oldest=11.0), [replace(WORKER, lease=-1.0)], ["no_worker"]),
         (Counts(ready=3, oldest=11.0), [WORKER], []),
+        (Counts(ready=3, oldest=11.0), [replace(WORKER, asked="quiet")], ["no_worker"]),
+        (Counts(ready=3, oldest=11.0), [replace(WORKER, asked="quiet"), WORKER], []),
         (Counts(ready=3, oldest=11.0), [PROGRAM], []),
         (Counts(ready=3, oldest=61.0), [WORKER], ["late"]),
         (Counts(ready=3, oldest=61.0, paused=True), [], ["paused"]),

@@ -142,11 +142,13 @@ function script.why(base, meta, given, id)
   local alive = redis.call("ZRANGE", base .. "leases", string.format("(%d", s.now), "+inf", "BYSCORE", "LIMIT", 0,
     _why.WORKERS)
   local registered = #alive > 0 and redis.call("HMGET", base .. "workers", unpack(alive)) or {}
-  local workers = 0
+  local workers, asked = 0, 0
   for i = 1, #alive do
-    if registered[i] then workers = workers + 1 end
+    if registered[i] then
+      if #cancelling.words(alive[i]) > 0 then asked = asked + 1 else workers = workers + 1 end
+    end
   end
-  why.add(facts, "workers", { workers, #alive - workers })
+  why.add(facts, "workers", { workers, #alive - workers - asked, asked })
   if owner then
     local until_ = redis.call("ZSCORE", base .. "leases", lease.incarnation(owner))
     why.add(facts, "lease", tonumber(until_ or 0))

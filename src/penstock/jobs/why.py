@@ -64,7 +64,7 @@ class Explanation:
 
                running       it runs: `worker`, `since`
                lost          the lease of its worker has run out; the next turn of any worker takes it back
-               no_worker     no live worker serves the queue
+               no_worker     no live worker serves the queue, or each was asked to be quiet or to stop
                unknown_task  no live worker knows its task, or the last one that met it did not
                paused        `paused`: queue, task or tenant; `by`, `since`
                limit         parked: `limit`, `limit_key`, `used` of `most`, `next_in`; at a rate, the `cost` of
@@ -85,7 +85,7 @@ class Explanation:
     sentence   the answer in words
     reason     why it failed last, if the sentence says that: a text that the job has written
     further    what else would hold the job up, in words: no worker, a pause
-    workers    live workers of the queue, at most a hundred are counted
+    workers    live workers of the queue that claim jobs, at most a hundred are counted
     position   about how many jobs are served before it. It counts the present jobs by priority and by the turns of
                tenants, so jobs that are enqueued later can go first
     eta        about how long that takes, by the rate of the last five minutes; None: no rate is known
@@ -177,9 +177,10 @@ class _Explainer:
         facts = self._facts
         found = [self._paused(one) for one in facts.pauses if one.paused]
         if not facts.workers and not facts.programs:
-            found.append(
-                self._is("no_worker", f"no live worker serves queue {self._queue}: start one with `penstock worker`")
-            )
+            who = f"no live worker serves queue {self._queue}: start one"
+            if facts.asked:
+                who = f"every live worker of queue {self._queue} was asked to claim no more jobs: start another one"
+            found.append(self._is("no_worker", f"{who} with `penstock worker`"))
         elif facts.knows is False and facts.stored.record is not None:
             sentence = f"no live worker of queue {self._queue} knows its task {facts.stored.record.task!r}"
             found.append(self._is("unknown_task", f"{sentence}: does each import the module that defines it?"))

@@ -48,6 +48,7 @@ class Facts:
     now       seconds since 1970
     workers   live workers of the queue, at most a hundred
     programs  live programs without a worker that claim from it
+    asked     live workers that were asked to be quiet or to stop
     lease     until when the worker of a running job is alive
     pauses    those that hold the job up: of the whole queue, and of its tenant or its task
     suspects  of a suspect: how many others are tried before it, and how many suspects there are
@@ -64,6 +65,7 @@ class Facts:
     now: float
     workers: int = 0
     programs: int = 0
+    asked: int = 0
     lease: float = 0.0
     pauses: list[PausedScope] = field(default_factory=list)
     suspects: tuple[int, int] | None = None
@@ -96,7 +98,7 @@ def _read(queue: str, reply: Sequence[Any]) -> Facts:
     if name and scope:
         task, tenant = named_scope(name)
         pauses.append(PausedScope(task, tenant, 0, *read_pause(scope)))
-    workers, programs = given.get("workers", (0, 0))
+    workers, programs, asked = given.get("workers", (0, 0, 0))
     parked, ahead = None, given.get("ahead")
     if limit := given.get("limit"):
         parked, ahead = _parked_at(now, limit[:8]), limit[8:]
@@ -107,6 +109,7 @@ def _read(queue: str, reply: Sequence[Any]) -> Facts:
         now / 1000,
         workers,
         programs,
+        asked,
         given.get("lease", 0) / 1000,
         pauses,
         None if suspects is None else (suspects[0], suspects[1]),

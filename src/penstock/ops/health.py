@@ -82,18 +82,16 @@ def _questions(of: QueueBindings) -> tuple[RoundTrip[Any], ...]:
 
 def _of_counts(name: str, counts: Counts, workers: Sequence[WorkerInfo]) -> list[Finding]:
     found = []
-    serving = [worker for worker in workers if worker.lease > 0]
+    alive = [worker for worker in workers if worker.lease > 0]
     waits = f"for {age(counts.oldest)}"
     if counts.paused:
         left = f", {many(counts.waiting, 'job waits', 'jobs wait')}" if counts.waiting else ""
         advice = f"penstock queue resume {name}"
         found.append(Finding("paused", name, counts.waiting, counts.oldest, f"{name} is paused{left}", advice))
-    elif counts.ready and not serving and counts.oldest > NO_WORKER_AFTER:
+    elif counts.ready and all(worker.asked for worker in alive) and counts.oldest > NO_WORKER_AFTER:
         jobs = many(counts.ready, "job is ready", "jobs are ready")
-        message, advice = (
-            f"{name}: no worker serves it; {jobs}, the oldest {waits}",
-            f"penstock worker ls --queue {name}",
-        )
+        who = "every live worker was asked to claim no more jobs" if alive else "no worker serves it"
+        message, advice = f"{name}: {who}; {jobs}, the oldest {waits}", f"penstock worker ls --queue {name}"
         found.append(Finding("no_worker", name, counts.ready, counts.oldest, message, advice))
     elif counts.ready and counts.oldest > LATE_AFTER:
         message, advice = f"{name}: its oldest ready job has waited {waits}", f"penstock queue show {name}"
