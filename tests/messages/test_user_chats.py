@@ -21,23 +21,35 @@ def dying(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`dying("join")`: the process dies before the script of this name is sent, or with `after=True` after that."""
 
     def arm(name: str, *, after: bool = False) -> None:
-        for engine, verb in ((app._driver.blocking, "call"), (app._driver.aio, "call")):
-            send, several = getattr(engine, verb), engine.send_parallel
+        blocking, aio = app._driver.blocking, app._driver.aio
+        send, send_async = blocking._call, aio.call
 
-            async def dies(call: RoundTrip[Any], patience: float, *first: Any, send: Any = send) -> Any:
-                if call.script.name == name and not after:
-                    raise ProcessDied
-                answer = await send(call, patience, *first)
-                if call.script.name == name:
-                    raise ProcessDied
-                return answer
+        def dies(call: RoundTrip[Any], *rest: Any) -> Any:
+            if call.script.name == name and not after:
+                raise ProcessDied
+            answer = send(call, *rest)
+            if call.script.name == name:
+                raise ProcessDied
+            return answer
+
+        async def dies_async(call: RoundTrip[Any], *rest: Any) -> Any:
+            if call.script.name == name and not after:
+                raise ProcessDied
+            answer = await send_async(call, *rest)
+            if call.script.name == name:
+                raise ProcessDied
+            return answer
+
+        monkeypatch.setattr(blocking, "_call", dies)
+        monkeypatch.setattr(aio, "call", dies_async)
+        for engine in (blocking, aio):
+            several = engine.send_parallel
 
             async def all_die(calls: Any, patience: float, several: Any = several) -> Any:
                 if any(call.script.name == name for call in calls):
                     raise ProcessDied
                 return await several(calls, patience)
 
-            monkeypatch.setattr(engine, verb, dies)
             monkeypatch.setattr(engine, "send_parallel", all_die)
 
     return arm
