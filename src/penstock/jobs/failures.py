@@ -142,7 +142,10 @@ def _attempts(packed: bytes, seal: Seal | None) -> Iterator[Attempt]:
         outcome = _OUTCOMES.get(kind, "failed")
         if outcome == "edited":
             reason = "its arguments were changed"
-            yield Attempt(number, outcome, None, ended, reason=reason, arguments=codec.readable(text, seal))
+            # The row of an ended job says only that there was a change.
+            yield Attempt(
+                number, outcome, None, ended, reason=reason, arguments=codec.readable(text, seal) if text else None
+            )
         else:
             if text.startswith(b'{"') and not text.endswith(b"}"):  # as a row keeps it, it is cut off
                 why = Failure(**{name: value for name, value in beginning_of(text).items() if name in _TEXTS})

@@ -59,7 +59,7 @@ class CoordinationQuestioner(Questioner):
     ) -> Operation[list[Holding]]:
         """What processes hold now: of the named locks, semaphores, read-write locks or elections, or of all.
 
-        name_prefix, host  only those whose name begins so, and whose holder runs on this host
+        name_prefix, host  only those whose name begins with this, and whose holder runs on this host
         process            only those of this process: `host:pid`
 
         With names, one round trip for each; otherwise as many as `locks` takes.
