@@ -210,6 +210,8 @@ def test_what_a_holder_claims_after_a_break_does_not_count_and_must_end_with_its
     assert break_violations(events, within=0.8) == []
     (late,) = break_violations([*events, claim("a", 3, 1)], within=0.8)
     assert late == "'x': a was certain of its hold 1.000 s after it was broken"
+    again: list[Event] = [broken, claim("a", 3.5, 3)]  # its first grant was broken before it knew of it
+    assert break_violations(again, within=0.8) == []
 
 
 def test_a_break_that_takes_the_lock_of_the_next_owner_is_found():

@@ -54,6 +54,9 @@ def hold_intervals(events: Iterable[Event]) -> list[HoldInterval]:
 def break_violations(events: Iterable[Event], *, within: float) -> list[str]:
     """A sentence for each holder that was certain of its hold long after an operator had ended it; [] if none was.
 
+    A holder that was first certain after the break is not judged: if the reply that granted its hold was lost, it has
+    asked again, with the same token, and may have been granted a new one.
+
     within  seconds in which a holder learns of the break: its lease, but at least the two seconds for which a grant to
             a waiter lasts before its first renewal
     """
@@ -62,9 +65,14 @@ def break_violations(events: Iterable[Event], *, within: float) -> list[str]:
     for event in events:
         if isinstance(event, HoldingBroken) and event.until is not None:
             ended[event.token] = min(event.until, ended.get(event.token, math.inf))
+    knew = {
+        event.token
+        for event in events
+        if isinstance(event, StillHeld) and event.server_time <= ended.get(event.token, -math.inf)
+    }
     last: dict[str, StillHeld] = {}
     for event in events:
-        if isinstance(event, StillHeld) and event.token in ended:
+        if isinstance(event, StillHeld) and event.token in knew:
             last[event.token] = max(event, last.get(event.token, event), key=lambda one: one.server_time)
     return [
         f"{one.name!r}: {token} was certain of its hold {one.server_time - ended[token]:.3f} s after it was broken"
