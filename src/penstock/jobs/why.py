@@ -177,10 +177,13 @@ class _Explainer:
         facts = self._facts
         found = [self._paused(one) for one in facts.pauses if one.paused]
         if not facts.workers and not facts.programs:
-            who = f"no live worker serves queue {self._queue}: start one"
+            sentence = f"no live worker serves queue {self._queue}: start one with `penstock worker`"
             if facts.asked:
-                who = f"every live worker of queue {self._queue} was asked to claim no more jobs: start another one"
-            found.append(self._is("no_worker", f"{who} with `penstock worker`"))
+                sentence = (
+                    f"every live worker of queue {self._queue} was asked to claim no more jobs: start another one with "
+                    "`penstock worker`"
+                )
+            found.append(self._is("no_worker", sentence))
         elif facts.knows is False and facts.stored.record is not None:
             sentence = f"no live worker of queue {self._queue} knows its task {facts.stored.record.task!r}"
             found.append(self._is("unknown_task", f"{sentence}: does each import the module that defines it?"))

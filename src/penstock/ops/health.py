@@ -90,8 +90,10 @@ def _of_counts(name: str, counts: Counts, workers: Sequence[WorkerInfo]) -> list
         found.append(Finding("paused", name, counts.waiting, counts.oldest, f"{name} is paused{left}", advice))
     elif counts.ready and all(worker.asked for worker in alive) and counts.oldest > NO_WORKER_AFTER:
         jobs = many(counts.ready, "job is ready", "jobs are ready")
-        who = "every live worker was asked to claim no more jobs" if alive else "no worker serves it"
-        message, advice = f"{name}: {who}; {jobs}, the oldest {waits}", f"penstock worker ls --queue {name}"
+        message = f"{name}: no worker serves it; {jobs}, the oldest {waits}"
+        if alive:
+            message = f"{name}: every live worker was asked to claim no more jobs; {jobs}, the oldest {waits}"
+        advice = f"penstock worker ls --queue {name}"
         found.append(Finding("no_worker", name, counts.ready, counts.oldest, message, advice))
     elif counts.ready and counts.oldest > LATE_AFTER:
         message, advice = f"{name}: its oldest ready job has waited {waits}", f"penstock queue show {name}"
