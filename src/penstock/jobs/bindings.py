@@ -314,7 +314,7 @@ class QueueBindings:
         """The same, with as many round trips as it takes."""
         words: list[str] = []
         while len(words) < len(ids):
-            words += yield self.cancel(ids[len(words) :][:100])
+            words += yield self.cancel(ids[len(words) : len(words) + 100])
         return words
 
     def edit(

@@ -6,7 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from penstock.core.arguments import check_whole
 from penstock.core.operations import Operation
@@ -17,10 +17,8 @@ from penstock.jobs.flow_bindings import ROWS, FlowBindings, Related, Side
 from penstock.jobs.keys import QueueKeys
 from penstock.jobs.record import StoredJob
 from penstock.jobs.shard import Shard
-from penstock.jobs.status import Status, status_of
+from penstock.jobs.status import OVER, Status, status_of
 from penstock.jobs.waits import WaitState
-
-_ENDED: Final = (Status.COMPLETED, Status.CANCELLED, Status.EXPIRED, Status.DROPPED, Status.UNKNOWN)
 
 
 @dataclass(slots=True)
@@ -77,7 +75,7 @@ def _grow(queues: _Queues, root: FlowNode, queue: str, key: str, side: Side, lef
         node.total, node.awaited_by = one.total, one.awaited_by
         near.append(node)
         added.append((node, one.queue, one.key))
-        if one.total if side == "predecessors" else one.awaited_by or node.status in _ENDED:
+        if one.total if side == "predecessors" else one.awaited_by or node.status in OVER:
             rest.append(added[-1])
 
     while rest:
@@ -97,7 +95,7 @@ def _grow(queues: _Queues, root: FlowNode, queue: str, key: str, side: Side, lef
             node.total = total
         else:
             node.awaited_by = total - gone
-            if node.status in _ENDED:
+            if node.status in OVER:
                 links = yield from queues.links(queue, key)
                 node.awaited_by += len(links)
                 for one in (yield from queues.described(links[: left - len(added)])):
@@ -128,7 +126,7 @@ class _Queues:
 
     def name_ended(self, found: Sequence[_Found]) -> Operation[None]:
         """Give jobs that have ended the tasks and the states of their rows, as far as these are kept."""
-        unnamed = [one for one in found if not one[0].task and one[0].status in _ENDED]
+        unnamed = [one for one in found if not one[0].task and one[0].status in OVER]
         for queue in dict.fromkeys(queue for _, queue, _ in unnamed):
             of_queue = [(node, key) for node, name, key in unnamed if name == queue]
             rows = yield from self.ended(queue).rows([key for _, key in of_queue])

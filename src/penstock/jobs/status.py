@@ -58,6 +58,8 @@ ENDS = {
     constants.DROPPED: Status.DROPPED,
 }
 """The letters of results; see `ending` in `results.lua`."""
+OVER = frozenset((*ENDS.values(), Status.UNKNOWN))
+"""The states of a job that has left its queue, of which at most a result and a row are kept."""
 
 
 def status_of(stored: StoredJob) -> Status:

@@ -16,7 +16,7 @@ from penstock.jobs.finished_list import find_row
 from penstock.jobs.history import Moment
 from penstock.jobs.pauses import PausedScope
 from penstock.jobs.shard import Shard
-from penstock.jobs.status import Status, status_of
+from penstock.jobs.status import OVER, Status, status_of
 from penstock.jobs.waits import WaitState
 from penstock.jobs.why_bindings import Facts, ParkedAt, WhyBindings
 from penstock.sealing import open_text
@@ -44,8 +44,6 @@ Kind: TypeAlias = Literal[
 
 RECENT: Final = 300.0
 """Seconds of the history from which rates are calculated."""
-
-_KEPT_IN_ROWS: Final = (Status.COMPLETED, Status.CANCELLED, Status.EXPIRED, Status.DROPPED)
 
 _NAMED: Final = 5
 """Jobs that an answer names, of those that a job waits for."""
@@ -123,7 +121,7 @@ def explain(shard: Shard, key: str) -> Operation[Explanation]:
     """See `Job.why`."""
     facts: Facts = yield WhyBindings(shard.bindings).facts(key)
     status, found = status_of(facts.stored), _Explainer(shard.name, key, facts, shard.settings.seal)
-    if status is Status.UNKNOWN or status in _KEPT_IN_ROWS:
+    if status in OVER:
         row = yield from find_row(shard, key)
         if row is not None and status in (Status.UNKNOWN, row.status):
             return found.in_row(row)
@@ -140,10 +138,9 @@ def _unfinished(shard: Shard, key: str, status: Status) -> Operation[tuple[str, 
     from penstock.jobs.flow_tree import first_predecessors
 
     page = yield from first_predecessors(shard, key, _EXAMINED)
-    over = (Status.COMPLETED, Status.CANCELLED, Status.EXPIRED, Status.DROPPED, Status.UNKNOWN)
     if status is Status.BLOCKED:
         return tuple(node.id for node in page if node.status is Status.DEAD)[:_NAMED]
-    return tuple(node.id for node in page if node.status not in over)[:_NAMED]
+    return tuple(node.id for node in page if node.status not in OVER)[:_NAMED]
 
 
 class _Explainer:
