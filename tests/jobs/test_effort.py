@@ -145,6 +145,16 @@ def test_the_limits_are_shown_without_reading_all_of_the_first_jobs(stand: Stand
     assert stand.client.info("commandstats")["cmdstat_hget"]["calls"] - read < 20
 
 
+def results_left(stand: Stand) -> list[int]:
+    """How many results are stored now, and after each turn until there is none."""
+    act, left = turns(stand), [stand.client.hlen(stand.base + "results")]
+    while left[-1]:
+        act()
+        left.append(stand.client.hlen(stand.base + "results"))
+        assert len(left) < 50
+    return left
+
+
 def test_few_large_results_are_removed_in_one_script(stand: Stand):
     for at in range(5):
         stand.put(*(f"j{at}-{n}" for n in range(20)), ttl=1)
@@ -152,11 +162,8 @@ def test_few_large_results_are_removed_in_one_script(stand: Stand):
         for claim in worker.claim(20):
             worker.settle(claim, text='"' + "x" * 50_000 + '"')
     stand.advance(5)
-    act, left = turns(stand), [100]
-    while left[-1]:
-        act()
-        left.append(stand.client.hlen(stand.base + "results"))
-        assert len(left) < 50
+    left = results_left(stand)
+    assert left[0] == 100
     assert all(before - after <= 25 for before, after in pairwise(left))
 
 
@@ -166,11 +173,8 @@ def test_no_script_reads_several_large_results(stand: Stand):
     for n, claim in enumerate(worker.claim(20)):
         worker.settle(claim, text='"' + "x" * (10 if n < 10 else 300_000) + '"')
     stand.advance(5)
-    act, left = turns(stand), [20]
-    while left[-1]:
-        act()
-        left.append(stand.client.hlen(stand.base + "results"))
-        assert len(left) < 50
+    left = results_left(stand)
+    assert left[0] == 20
     assert left[1] == 9
     assert all(before - after == 1 for before, after in pairwise(left[1:]))
 

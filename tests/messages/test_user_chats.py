@@ -24,20 +24,20 @@ def dying(app: Penstock, monkeypatch: pytest.MonkeyPatch) -> Any:
         blocking, aio = app._driver.blocking, app._driver.aio
         send, send_async = blocking._call, aio.call
 
+        def may_die(call: RoundTrip[Any], *, sent: bool) -> None:
+            if call.script.name == name and sent == after:
+                raise ProcessDied
+
         def dies(call: RoundTrip[Any], *rest: Any) -> Any:
-            if call.script.name == name and not after:
-                raise ProcessDied
+            may_die(call, sent=False)
             answer = send(call, *rest)
-            if call.script.name == name:
-                raise ProcessDied
+            may_die(call, sent=True)
             return answer
 
         async def dies_async(call: RoundTrip[Any], *rest: Any) -> Any:
-            if call.script.name == name and not after:
-                raise ProcessDied
+            may_die(call, sent=False)
             answer = await send_async(call, *rest)
-            if call.script.name == name:
-                raise ProcessDied
+            may_die(call, sent=True)
             return answer
 
         monkeypatch.setattr(blocking, "_call", dies)
