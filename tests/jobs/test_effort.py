@@ -146,7 +146,7 @@ def test_the_limits_are_shown_without_reading_all_of_the_first_jobs(stand: Stand
 
 
 def results_left(stand: Stand) -> list[int]:
-    """How many results are stored now, and after each turn until there is none."""
+    """How many results are stored now, and after each turn until the last one is removed."""
     act, left = turns(stand), [stand.client.hlen(stand.base + "results")]
     while left[-1]:
         act()
