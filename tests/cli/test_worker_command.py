@@ -97,6 +97,12 @@ def test_the_start_up_screen_says_who_works_where_at_what(run, where, server):
     assert done.stdout == ""
 
 
+def test_queues_that_are_not_named_take_turns_and_have_no_numbers(run, where, server):
+    done = run("worker", "tasks.py", "--burst", **where)
+    assert "queues   mail  add" in done.stderr or "\n           mail  add" in done.stderr
+    assert "1. " not in done.stderr
+
+
 def test_the_password_is_shown_nowhere(run):
     done = run("worker", "tasks.py", "--url", "valkey://ann:secret@127.0.0.1:1/0")
     assert "127.0.0.1:1" in done.stderr

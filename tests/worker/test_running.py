@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import ConfigurationError, Penstock, Status, Worker, WorkerSettings
+from penstock import ConfigurationError, Penstock, Status, Task, Worker, WorkerSettings
 from penstock.jobs.claims import Registration, TurnReply
 from penstock.worker.feed import Feed
 from tests.conftest import Time, until
@@ -90,6 +90,26 @@ async def test_queues_are_served_in_strict_order(app: Penstock):
     await app.enqueue_many.aio(first.call(0) for _ in range(5))
     await run_burst(app, concurrency=1, queues=("first", "second"), prefetch=0)
     assert order == ["first"] * 5 + ["second"] * 5
+
+
+@pytest.mark.parametrize("idle", [0, 3])
+async def test_queues_that_are_not_named_take_turns(app: Penstock, idle: int):
+    order: list[str] = []
+    tasks: dict[str, Task[[str], None]] = {}
+    for name in [f"a{n}" for n in range(idle)] + ["flooded", "quiet", "calm"]:  # idle queues do not change the shares
+
+        @app.task(queue=name, name=name)
+        async def note(queue: str) -> None:
+            order.append(queue)
+
+        tasks[name] = note
+
+    flood = [tasks["flooded"].call("flooded") for _ in range(40)]
+    others = [tasks[name].call(name) for name in ("quiet", "calm") for _ in range(5)]
+    await app.enqueue_many.aio([*flood, *others])
+    await run_burst(app, concurrency=1, prefetch=0)
+    assert [order[:15].count(name) for name in ("flooded", "quiet", "calm")] == [5, 5, 5]
+    assert len(order) == 50
 
 
 async def test_a_burst_runs_jobs_that_its_last_job_enqueued_to_an_empty_queue(app: Penstock):

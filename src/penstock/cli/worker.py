@@ -75,8 +75,8 @@ def worker(
         Number of worker processes (1 by default). This command is their supervisor: it replaces each one that dies, and
         returns its jobs at once. With 0 the command itself is the worker, and no process sees it die.
     queues
-        Queues, for example `mail,raw`, in strict order: the second is served when the first has no ready jobs. The
-        default is every queue that has a task.
+        Queues, for example `mail,raw`, in strict order: the second is served when the first has no ready jobs. Without
+        it, every queue that has a task, and they take turns.
     burst
         Stop when no job is ready any more.
     reload_
@@ -156,6 +156,7 @@ def _run(
 ) -> int:
     """Run as the supervisor of this number of processes, as one of them, or as a worker without a supervisor (0)."""
     is_child = STATUS_VARIABLE in os.environ
+    strict = bool(settings.queues)
     with contextlib.ExitStack() as stack:
         if processes and not is_child:
             if metrics_at:  # now, because the app may import the client of Prometheus
@@ -170,7 +171,7 @@ def _run(
                 metrics.measure_jobs(served)
         if metrics_at and not is_child:
             stack.enter_context(metrics.served(served, *metrics_at))
-        command = _Command(served, tasks, settings, style, level)
+        command = _Command(served, tasks, settings, strict, style, level)
         # A supervisor is idle, and need not be fast. The loop of asyncio starts a process without the hooks of a fork,
         # which would import everything (`lazy.py`).
         runs_jobs = is_child or not processes
@@ -223,6 +224,8 @@ class _Command:
     tasks: dict[str, list[str]]
     """The names of the app's tasks by queue."""
     settings: WorkerSettings
+    strict: bool
+    """Whether queues are served in strict order, because they were named."""
     style: LogFormat
     level: LogLevel
 
@@ -297,7 +300,9 @@ class _Command:
             facts = {"version": version(), "server": server, "pid": os.getpid(), "concurrency": concurrency}
             log.info("started", extra={**facts, "queues": list(tasks), "tasks": tasks})
         else:
-            print(_banner(server, f"{concurrency} jobs at a time{where}", tasks), file=sys.stderr, flush=True)
+            print(
+                _banner(server, f"{concurrency} jobs at a time{where}", tasks, self.strict), file=sys.stderr, flush=True
+            )
         for queue in (name for name in tasks if name not in self.tasks):
             others = ", ".join(self.tasks) or "none"
             log.warning("queue %s has no task in this app, its jobs are handed back; the app has: %s", queue, others)
@@ -313,9 +318,12 @@ def describe_server(app: Penstock) -> str:
     return f"{kind}{name} {'.'.join(map(str, number))} at {connector.address}"
 
 
-def _banner(server: str, concurrency: str, tasks: dict[str, list[str]]) -> str:
+def _banner(server: str, concurrency: str, tasks: dict[str, list[str]], strict: bool) -> str:
     width = max(map(len, tasks))
-    rows = [f"{place}. {name:{width}}  {', '.join(tasks[name]) or '-'}" for place, name in enumerate(tasks, 1)]
+    rows = [
+        f"{f'{place}. ' if strict else ''}{name:{width}}  {', '.join(tasks[name]) or '-'}"
+        for place, name in enumerate(tasks, 1)
+    ]
     queues = "\n           ".join(rows)
     return f"""\
 penstock {version()}, worker {os.getpid()}

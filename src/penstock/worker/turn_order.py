@@ -1,4 +1,7 @@
-"""The queues of a worker and the order of its turns: queue after queue, and the shards of each queue in rotation."""
+"""The queues of a worker and the order of its turns: queue after queue, and the shards of each queue in rotation.
+
+Queues that the settings name keep their order. Otherwise the queue that has given jobs is asked last from then on.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,20 @@ _LOOK_EVERY: Final = 10.0
 class TurnOrder:
     """The feeds of a worker, grouped by queue. A queue with shards has a feed for each of them."""
 
-    def __init__(self, queues: Sequence[Queue], sleep: float, make: Callable[[Shard, int], Feed]) -> None:
+    def __init__(
+        self, queues: Sequence[Queue], sleep: float, make: Callable[[Shard, int], Feed], *, strict: bool
+    ) -> None:
         """
         queues  those that the worker serves, in order
         sleep   seconds after which an idle worker with one queue registers again
         make    makes the feed of a shard, with its position in `shards_of(queues)`
+        strict  whether a queue is asked only when those before it have no job; otherwise queues take turns
         """
         self._queues = queues
         self._slots = {shard.name: slot for slot, shard in enumerate(shards_of(queues))}
         self._sleep = sleep
         self._make = make
+        self._strict = strict
         self.feeds: list[Feed] = []
         """Those that the worker serves now."""
         self._groups: dict[Queue, list[Feed]] = {}
@@ -80,6 +87,12 @@ class TurnOrder:
                 log.info("serving a new shard, %s", feed.shard.name)
                 opened(feed)
         await asyncio.get_running_loop().create_future()
+
+    def has_given_jobs(self, feed: Feed) -> None:
+        """The worker has claimed jobs from this feed. If queues take turns, its queue is the last of the next round."""
+        if not self._strict:
+            queue = next(queue for queue, feeds in self._groups.items() if feed in feeds)
+            self._groups[queue] = self._groups.pop(queue)
 
     def next_round(self) -> list[tuple[Feed, bool]]:
         """All feeds, and whether each is the first of its queue.

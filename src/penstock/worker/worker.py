@@ -108,7 +108,7 @@ class Worker:
         self._shared_status: SharedStatus | None = None
         self._trial_host_deaths: int | None = None
         self._round_due = asyncio.Event()
-        self._turn_order = TurnOrder(queues, app.settings.sleep, self._make_feed)
+        self._turn_order = TurnOrder(queues, app.settings.sleep, self._make_feed, strict=bool(self.settings.queues))
         self._feeds = self._turn_order.feeds
         self._turn_order.begin()
         names = {queue.name for queue in queues}
@@ -413,6 +413,8 @@ class Worker:
         if self._must_be_sole(feed, turn.claims):
             self.stop()
         self._ticks.serve(feed.shard, turn)
+        if turn.claims:
+            self._turn_order.has_given_jobs(feed)
         self._runs.add(feed, turn.claims)
         self._places.fill()
         if feed.to_settle:
