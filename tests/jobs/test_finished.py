@@ -10,10 +10,12 @@ import pytest
 from penstock import BadCall, Drop, Penstock, Retry, Status
 from penstock.core.ids import mint_id, packed_id, text_of_id
 from penstock.errors import ConfigurationError
-from penstock.jobs.claims import Settlement
-from penstock.jobs.finished import BlockSlice
+from penstock.jobs.claims import Claim, Settlement
+from penstock.jobs.constants import CALL
+from penstock.jobs.finished import BlockSlice, CompletedRows, read_block
 from penstock.jobs.finished_list import EndedJobs, FinishedFilter, finished_page
 from penstock.jobs.job_list import JobSummary
+from penstock.jobs.record import Record, draft
 from penstock.ops.inspect import Inspector
 from tests.conftest import Do, Time
 from tests.worker.in_process import run_burst
@@ -403,3 +405,28 @@ def test_a_filter_reads_the_lists_that_it_needs():
     assert FinishedFilter("failed").lists == ("failed",)
     assert FinishedFilter("expired").lists == ("finished",)
     assert finished_page.__doc__
+
+
+@pytest.mark.parametrize("more", [0, 600])
+def test_rows_that_a_later_turn_carries_keep_their_names(more: int):
+    """Also when the names that were sent are forgotten because there are many of them."""
+    rows = CompletedRows("host:1", "r1")
+    claims = [_claim_of(n, f"task-{n}", f"tenant-{n}") for n in range(2 + more)]
+    for claim in claims:
+        rows.add(claim)
+    sent = [rows.take([Settlement(claim.token) for claim in part]) for part in (claims[1:], claims[:1])]
+    packed = b"".join(
+        b"t" + (4 + len(one)).to_bytes(3) + bytes(6) + n.to_bytes(2) + bytes(2) + one
+        for n, one in zip((1 + more, 1), sent, strict=True)
+    )
+    found = [row and (row.id, row.task, row.tenant, row.worker) for row in read_block("q", packed)]
+    wanted = [("q:" + claim.id, claim.record.task, claim.record.tenant, "host:1") for claim in claims]
+    assert found == [*wanted[1:], wanted[0]]
+    assert len(sent[1]) < 150
+
+
+def _claim_of(number: int, task: str, tenant: str) -> Claim:
+    body = draft(
+        flags=CALL, how=0, priority=5, tenant=tenant.encode(), task=task.encode(), delay_ms=0, expires_ms=0, ttl_ms=0
+    )
+    return Claim(number.to_bytes(6) + mint_id().encode(), Record(body))

@@ -8,7 +8,7 @@ import pytest
 from valkey.exceptions import ResponseError
 
 from penstock.driver.retrying import error_code
-from penstock.jobs.finished import read_block, rows_of
+from penstock.jobs.finished import CompletedRows, read_block
 from penstock.jobs.retention import Retention
 from tests.jobs.stand import FakeWorker, Stand, every_script, ids, record, settlement
 from tests.servers import Server
@@ -79,8 +79,9 @@ def test_running_work_is_claimed_renewed_and_finished(full: Stand):
 def test_jobs_end_on_a_full_server_and_leave_their_rows(full: Stand):
     worker = FakeWorker(full, "w")
     claims = {claim.id: claim for claim in worker.claim(9)}
-    by_token = {claim.token: claim for claim in claims.values()}
-    worker.turn(0, settlement(claims["a"]), rows=lambda done: rows_of(done, by_token, {}))
+    rows = CompletedRows()
+    rows.add(claims["a"])
+    worker.turn(0, settlement(claims["a"]), rows=rows.take)
     assert worker.settle_alone(claims["b"], "bury", text="x" * 5000)
     assert worker.settle_alone(claims["j"], "drop", text="not needed")
     assert full.run(full.bindings.cancel(["s"])) == ["cancelled"]

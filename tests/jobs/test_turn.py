@@ -8,7 +8,7 @@ import pytest
 
 from penstock.jobs import constants
 from penstock.jobs.claims import Ending
-from penstock.jobs.finished import rows_of
+from penstock.jobs.finished import CompletedRows
 from tests.jobs.stand import (
     RUNNING,
     START,
@@ -35,12 +35,10 @@ def test_a_turn_of_many_jobs_costs_few_commands(stand: Stand, jobs: int):
     worker, costs = FakeWorker(stand, "w"), []
     claims = worker.claim(jobs)
     for _ in range(3):
-        turn = partial(
-            worker.turn,
-            jobs,
-            *(settlement(claim) for claim in claims),
-            rows=partial(rows_of, held={claim.token: claim for claim in claims}, runs={}, worker="w"),
-        )
+        rows = CompletedRows("w")
+        for claim in claims:
+            rows.add(claim)
+        turn = partial(worker.turn, jobs, *(settlement(claim) for claim in claims), rows=rows.take)
         costs.append(commands(stand, turn))
         claims = worker.repeat_turn().claims
         assert len(claims) == jobs

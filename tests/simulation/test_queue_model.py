@@ -19,7 +19,7 @@ from penstock.core.operations import RoundTrip
 from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
 from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
 from penstock.jobs.editing import requeue_with
-from penstock.jobs.finished import rows_of
+from penstock.jobs.finished import CompletedRows
 from penstock.jobs.record import Record, draft, pack_sections
 from penstock.jobs.retention import Retention
 from penstock.jobs.running_again import draft_again
@@ -173,7 +173,7 @@ class Histories(RuleBasedStateMachine):
             sleep=sleep,
             once=once,
             registration=registration,
-            rows=lambda done: rows_of(done, self.claims, {}),
+            rows=self.rows_of,
         )
         reply: TurnReply = self.send(call)
         self.claims |= {claim.token: claim for claim in reply.claims}
@@ -470,6 +470,12 @@ class Histories(RuleBasedStateMachine):
         self.singles += [(incarnation, claim) for claim in reply.claims]
         return reply.more
 
+    def rows_of(self, done: Sequence[Settlement]) -> bytes:
+        rows = CompletedRows()
+        for claim in [self.claims[end.token] for end in done if end.token in self.claims]:
+            rows.add(claim)
+        return rows.take(done)
+
     @precondition(lambda self: self.singles)
     @rule(single=some, ending=st.sampled_from(ENDINGS), delay=delays, keep=st.booleans())
     def settle_once(self, single: int, ending: Ending | None, delay: float, keep: bool) -> None:
@@ -477,7 +483,7 @@ class Histories(RuleBasedStateMachine):
         place = single % len(self.singles)
         incarnation, claim = self.singles[place] if keep else self.singles.pop(place)
         end = settlement(claim, ending, delay)
-        row = b"" if end.ending else rows_of([end], self.claims, {})
+        row = b"" if end.ending else self.rows_of([end])
         self.check(self.bindings.settle(incarnation, end, row), self.model.settle(incarnation, end))
 
     # --- time and operators ---
@@ -667,7 +673,7 @@ class Histories(RuleBasedStateMachine):
             pass
         ((incarnation, claim),) = self.singles
         end = settlement(claim, None, 0)
-        row = rows_of([end], self.claims, {})
+        row = self.rows_of([end])
         self.check(self.bindings.settle(incarnation, end, row), self.model.settle(incarnation, end))
 
     def remove_all_dead(self) -> None:

@@ -7,7 +7,7 @@ whole blocks, the latest first, and chooses from them here.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -18,8 +18,10 @@ from penstock.core.operations import RoundTrip
 from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Claim, Settlement
-from penstock.jobs.constants import BLOCKS, FAILED_ATTEMPTS, LINK, NUMBER_BYTES, PURGE, ROW, SEGMENT, TURN
+from penstock.jobs.constants import BLOCKS, FAILED_ATTEMPTS, LINK, NUMBER_BYTES, PURGE, ROW, SEGMENT, TAGS, TURN
 from penstock.jobs.failures import Attempt, Failures, beginning_of
+from penstock.jobs.header import struct_of
+from penstock.jobs.record import HEADER_SIZE, Record
 from penstock.jobs.status import Status
 from penstock.jobs.tags import read_tags
 from penstock.sealing import open_text
@@ -49,11 +51,15 @@ BLOCK_HEAD: Final = _BLOCK.size
 """The bytes before the segments of a closed block."""
 
 _JOB: Final = struct.Struct(">cBHH6s6s6s")
+_of_row = struct_of("enqueued", "since", "priority", "attempts", "deliveries", "powers").unpack_from
 _RUNNING_NOT: Final = -1
 _TAGS_AT: Final = 10
 
 _FEW: Final = 8
 """Rows of a turn whose ids are packed. In larger turns the rows are short, because they share the names."""
+
+_MANY: Final = 500
+"""Names of tasks and tenants that are sent although rows that a later turn carries need only some of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,50 +107,71 @@ class FinishedJob:
 # --- what a worker sends ---
 
 
-def rows_of(
-    settlements: Sequence[Settlement],
-    held: Mapping[bytes, Claim],
-    runs: Mapping[bytes, tuple[float, float]],
-    worker: str = "",
-    release: str = "",
-) -> bytes:
-    """The rows of completed jobs, in the order of their settlements.
+class CompletedRows:
+    """The rows of jobs that a worker has completed, until it sends them.
 
-    runs  token -> `time.monotonic()` when the run started and ended. Without it the run began with the claim. Times are
-          counted from the server's time of the claim, so this process's clock does not matter
+    Each is made when its job has ended, because the server then works on the latest turn. If all were made together
+    with the next turn, the server would wait for them.
     """
-    names: dict[str, int] = {}
-    known: dict[bytes, tuple[int, int]] = {}
-    """The positions of task and tenant in `names`, by the bytes of both in the record."""
-    rows: list[Any] = []
-    is_short = len(settlements) <= _FEW
-    for settlement in settlements:
-        token = settlement.token
-        claim = held.get(token)
-        if claim is None:
-            rows.append(None)
-            continue
-        of_both, enqueued, since, priority, attempts, deliveries, has_tags = claim.record.of_row()
-        both = known.get(of_both)
-        if both is None:
-            record = claim.record
-            both = known[of_both] = (
-                names.setdefault(record.task, len(names)),
-                names.setdefault(record.tenant, len(names)),
-            )
+
+    def __init__(self, worker: str = "", release: str = "") -> None:
+        self._worker, self._release = worker, release
+        self._rows: dict[bytes, tuple[Any, ...]] = {}
+        """By the tokens of the claims."""
+        self._names: dict[str, int] = {}
+        self._known: dict[bytes, tuple[int, int]] = {}
+        """The positions of task and tenant in `_names`, by the bytes of both in the record."""
+
+    def add(self, claim: Claim, began: float = 0.0, ended: float | None = None) -> None:
+        """Make the row of a completed job. Its times are counted from the server's time of the claim.
+
+        began, ended  `time.monotonic()` of the run; None: it began with the claim
+        """
+        # No method of Record does this, because it is done for every job.
+        record, token, body = claim.record, claim.token, claim.record.body
+        high, enqueued, since_high, since, priority, attempts, deliveries, powers = _of_row(body)
+        enqueued, since = high << 32 | enqueued, since_high << 32 | since
+        at = HEADER_SIZE + body[HEADER_SIZE - 1]
+        both = body[HEADER_SIZE - 1 : at + 1 + body[at] if at < len(body) else at]
+        task, tenant = self._known.get(both) or self._learn(record, both)
         waited, took = claim.claimed - enqueued, _RUNNING_NOT
-        run = runs.get(token)
-        if run is not None:
-            began, ended = run
+        if ended is not None:
             waited += int(1000 * (began - claim.received) + 0.5) if began > claim.received else 0
             took = int(1000 * (ended - began) + 0.5) if ended > began else 0
-        key = token[NUMBER_BYTES:].decode(errors="replace")
         row = (
-            packed_id(key) if is_short else key, *both, priority, enqueued, since - enqueued, waited, took, attempts,
-            deliveries + 1,
+            token[NUMBER_BYTES:].decode("utf-8", "replace"), task, tenant, priority, enqueued, since - enqueued, waited,
+            took, attempts, deliveries + 1,
         )  # fmt: skip
-        rows.append((*row, *claim.record.tags) if has_tags else row)
-    return msgspec.msgpack.encode((worker, release, [*names], rows))
+        self._rows[token] = (*row, *record.tags) if powers & TAGS else row
+
+    def _learn(self, record: Record, both: bytes) -> tuple[int, int]:
+        names = self._names
+        task = names.setdefault(record.task, len(names))
+        known = self._known[both] = (task, names.setdefault(record.tenant, len(names)))
+        return known
+
+    def take(self, settlements: Sequence[Settlement]) -> bytes:
+        """The rows of these jobs, in the order of their settlements, to be sent. A job that was not added has none."""
+        rows = [self._rows.pop(settlement.token, None) for settlement in settlements]
+        if len(rows) <= _FEW:
+            rows = [row and (packed_id(row[0]), *row[1:]) for row in rows]
+        packed = msgspec.msgpack.encode((self._worker, self._release, [*self._names], rows))
+        if len(self._names) > _MANY or not self._rows:
+            self._forget_names()
+        return packed
+
+    def _forget_names(self) -> None:
+        """Keep only the names of rows that are left."""
+        names, self._names = [*self._names], dict[str, int]()
+        self._known.clear()
+        for token, (key, task, tenant, *rest) in self._rows.items():
+            positions = [self._names.setdefault(names[at], len(self._names)) for at in (task, tenant)]
+            self._rows[token] = (key, *positions, *rest)
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._rows.clear()
+        self._forget_names()
 
 
 # --- what is read ---

@@ -9,7 +9,7 @@ from penstock.core.arguments import check_number, check_wait, check_whole
 from penstock.core.operations import RoundTrip, verb
 from penstock.errors import LeaseLost
 from penstock.jobs.claims import Claim, Ending, Failure, Settlement
-from penstock.jobs.finished import rows_of
+from penstock.jobs.finished import CompletedRows
 from penstock.jobs.job import ShardHandle
 from penstock.jobs.record import Record, RecordView
 from penstock.jobs.retry import LONGEST_DELAY
@@ -118,7 +118,10 @@ class Item(ShardHandle, RecordView):
 
     def _settle(self, data: bytes, ending: Ending | None = None, delay: float = 0.0) -> RoundTrip[None]:
         settlement = Settlement(self._claim.token, data, ending, delay)
-        row = b"" if ending else rows_of([settlement], {settlement.token: self._claim}, {})
+        rows = CompletedRows()
+        if ending is None:
+            rows.add(self._claim)
+        row = b"" if ending else rows.take([settlement])
         return self.shard.bindings.settle(self._incarnation, settlement, row).then(self._check_lease)
 
     def _check_lease(self, is_ours: bool) -> None:

@@ -34,7 +34,7 @@ from penstock.jobs.constants import (
     TAGS,
     UNIQUE_KEY,
 )
-from penstock.jobs.header import Number, set_fields, struct_of
+from penstock.jobs.header import Number, set_fields
 from penstock.jobs.tags import read_tags
 
 HEADER_SIZE: Final = RECORD["tenant"][0] + 1
@@ -52,9 +52,6 @@ _GENERATION: Final = slice(RECORD["generation"][0], RECORD["generation"][0] + RE
 _ENTRY_ID: Final = ENTRY["id"][0]
 _ENTRY_CLASS: Final = ENTRY["class"][0]
 _MORE: Final = 128
-
-
-_OF_ROW: Final = struct_of("enqueued", "since", "priority", "attempts", "deliveries", "powers")
 
 
 def draft(
@@ -253,19 +250,6 @@ class Record(msgspec.Struct, eq=False, gc=False):
         if self.body[POWERS_AT]:
             end = read_sections(self.body[POWERS_AT], self.body, end)[1]
         return self.body[end:]
-
-    def of_row(self) -> tuple[bytes, int, int, int, int, int, bool]:
-        """What a row has of each record (`finished.py`), read in one go, because a worker does it for every job.
-
-        The names of tenant and task, each behind its length; then enqueued, since, priority, attempts, deliveries, and
-        whether the job has tags.
-        """
-        body = self.body
-        high, enqueued, since_high, since, priority, attempts, deliveries, powers = _OF_ROW.unpack_from(body)
-        task = HEADER_SIZE + body[HEADER_SIZE - 1]
-        size = body[task] if task < len(body) else 0
-        names, times = body[HEADER_SIZE - 1 : task + 1 + size], (high << 32 | enqueued, since_high << 32 | since)
-        return names, *times, priority, attempts, deliveries, bool(powers & TAGS)
 
     @property
     def sections(self) -> dict[int, bytes]:

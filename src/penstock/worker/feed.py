@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from msgspec import structs
 
@@ -17,7 +17,7 @@ from penstock.jobs import effort
 from penstock.jobs.batching import Batch
 from penstock.jobs.claims import Claim, Registration, Settlement, TurnReply
 from penstock.jobs.constants import LIMITED
-from penstock.jobs.finished import rows_of
+from penstock.jobs.finished import CompletedRows
 from penstock.jobs.record import FLAGS_AT
 from penstock.jobs.shard import Shard
 from penstock.settings import SLEEPER_TTL_FACTOR, MiB
@@ -90,8 +90,8 @@ class Feed:
         """Where wake-ups are sent to; set before the first turn."""
         self.held: dict[bytes, Claim] = {}
         """The held claims by their tokens."""
-        self.runs: dict[bytes, tuple[float, float]] = {}
-        """The runs that were completed and not reported yet: token -> `time.monotonic()` of start and end."""
+        self.rows = CompletedRows(registration.name, registration.release.name)
+        """The rows of completed jobs that no turn has carried yet."""
         self.trial = False
         """Whether the turns claim suspects only."""
         self.untried_since: float | None = None
@@ -123,7 +123,7 @@ class Feed:
         self._wanted = 0
         self._sent: list[Settlement] = []
         self.held.clear()
-        self.runs.clear()
+        self.rows.clear()
         self.to_settle.clear()
         self.notes.clear()
         self.output.clear()
@@ -235,7 +235,7 @@ class Feed:
                 registration=structs.replace(self._registration, address=self.address) if self.turns == 1 else None,
                 notes=self.notes.take(s.token for s in self._sent) if self.notes else (),
                 emitted=emitted,
-                rows=self._rows,
+                rows=self.rows.take,
             )
         return self._unanswered
 
@@ -253,10 +253,6 @@ class Feed:
         if later:
             self._sent = [one for one in self._sent if not self.output.has(one.token)]
             self.to_settle = [*later, *self.to_settle]
-
-    def _rows(self, settlements: Sequence[Settlement]) -> bytes:
-        """The rows of completed jobs (`finished.py`)."""
-        return rows_of(settlements, self.held, self.runs, self._worker.name, self._worker.release.name)
 
     def _count_to_send(self) -> int:
         """How many settlements the next turn carries.
@@ -295,7 +291,6 @@ class Feed:
             return []
         for settlement in self._sent:
             self.held.pop(settlement.token, None)
-            self.runs.pop(settlement.token, None)
         self.output.forget(self._sent)
         for settlement in turn.stale:
             log.warning("settlement of job %s:%s refused: the job was taken back", self.shard.name, settlement.id)

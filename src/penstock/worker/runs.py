@@ -229,12 +229,15 @@ class Runs:
             settlement = self._execution.cancelled(run)  # whatever its code did when it was cancelled
         if isinstance(run, BatchRun):
             settlements = run.settlements(settlement)
-            feed.runs.update(dict.fromkeys([one.claim.token for one in run.members], (run.started_at, ended)))
+            for one, its in zip(run.members, settlements, strict=True):
+                if its.ending is None:
+                    feed.rows.add(one.claim, run.started_at, ended)
             feed.settle(*settlements)
             self._reports.add_all(run.members, settlements, run.started_at)
         else:
             feed.to_settle.append(settlement)
-            feed.runs[settlement.token] = (run.started_at, ended)
+            if settlement.ending is None:
+                feed.rows.add(run.claim, run.started_at, ended)
             if settlement.ending is not None or self._reports_all:
                 self._reports.add(run.context, settlement, run.started_at)
 
