@@ -9,7 +9,7 @@
 
 _replay = { KEPT = 60000 } -- ms
 
--- The answer of this call in what is kept of its caller, or nil. `kept`: false if that is nothing.
+-- Returns the answer of this call from what is kept for its caller, or nil. `kept`: false if nothing is kept.
 --- (kept: str | false, number: int) -> any
 function idempotency.answer(kept, number)
   if kept then

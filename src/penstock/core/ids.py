@@ -56,7 +56,7 @@ class _Minter:
 mint_id = _Minter()
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUV"
-"""Of `int(…, 32)`."""
+"""The digits that `int(text, 32)` reads."""
 
 _TO_DIGITS: Final = str.maketrans(_ALPHABET, _DIGITS)
 _CHARACTERS: Final = 26

@@ -1,6 +1,6 @@
 -- Admission: parked jobs get the places that a script has freed. limits.lua explains places.
 
--- A script looks at one job less for each 6000 bytes of a record. PARKED: the effort of parking a job.
+-- For each 6000 bytes of a record, a script looks at one job fewer. PARKED: the effort of parking a job.
 _look = { BYTES = 6000, PARKED = 2 }
 
 -- Admits parked jobs of the keys in which a place may be free: as many as there are places, the most urgent ones first,
@@ -19,7 +19,7 @@ function admission.admit(s)
   end
 end
 
--- How many looks a job uses up whose record has this many bytes.
+-- How many looks a job uses up if its record has this many bytes.
 --- (bytes: int) -> int
 function admission.looks(bytes)
   return 1 + math.floor(bytes / _look.BYTES)

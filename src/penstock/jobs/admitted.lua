@@ -74,7 +74,7 @@ function admitted.least_urgent(s, place)
   return admitted.members(place, 1, "REV")[1]
 end
 
--- Those of the most urgent admitted jobs of a key, at most `n`.
+-- The members of the most urgent admitted jobs of a key, at most `n`.
 --- (s: table, place: table, n: int) -> table
 --- uses: base
 --- seldom
@@ -83,7 +83,7 @@ function admitted.first_ones(s, place, n)
   return admitted.members(place, n, "")
 end
 
--- Those of the least urgent ones, the least urgent first.
+-- The members of its least urgent ones, the least urgent first.
 --- (s: table, place: table, n: int) -> table
 --- uses: base
 --- seldom

@@ -1,5 +1,5 @@
--- Cancelling jobs, and asking a worker to end running ones, which it settles with the verb `cancel`; to claim no more
--- jobs; or to stop.
+-- Cancels jobs: waiting ones here, and running ones by asking their worker, which ends them and settles them with the
+-- verb `cancel`. Asks workers to claim no more jobs, or to stop.
 --
 --   cancels:<inc>  SET  tokens of running jobs that the incarnation is to cancel, and the words `quiet` and `stop`,
 --                       which are shorter than a token; deleted with the incarnation

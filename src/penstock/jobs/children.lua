@@ -7,9 +7,9 @@
 --   dependents               child -> an edge (flow.lua) with the number 0, and step and id of the parent
 --
 -- The id of a child follows from its parent and the step, so a step runs one child, however often it is repeated. The
--- end of a child is recorded with the steps of its parent, in whatever state that is. If the parent sleeps until all of
--- its children have ended, the end of the last one makes it ready. A child that becomes a dead letter has failed: what
--- an operator does with it later does not change what was recorded.
+-- end of a child is recorded with the steps of its parent, whatever state the parent is in. If the parent sleeps until
+-- all of its children have ended, the end of the last one makes it ready. A child that becomes a dead letter has
+-- failed: what an operator does with it later does not change what was recorded.
 --
 -- A child may be of another queue. Then the outbox brings the child there, and its end back.
 

@@ -7,10 +7,9 @@
 -- Changes a waiting job. `due`: ms from now, or a date if `due_is_date` is 1; -1 leaves the due time. `priority`: -1
 -- leaves it. If `replace` is 1, `task` and `payload` replace the arguments; the job must belong to that task (empty:
 -- to no task). `tags` is the section that replaces its tags; empty: it keeps them. `key`: the id of the key with which
--- `payload` is sealed; empty: it is not. Returns `edited`, or why nothing
--- changed: `fixed` (the arguments of this job cannot change), `waits` (a job that waits for others has no due time),
--- `task` (it belongs to another task), `sealed` (its arguments are sealed, and the new ones are not), `running`,
--- `dead`, `done` or `none`.
+-- `payload` is sealed; empty: it is not. Returns `edited`, or why nothing changed: `fixed` (the arguments of this job
+-- cannot change), `waits` (a job that waits for others has no due time), `task` (it belongs to another task), `sealed`
+-- (its arguments are sealed, and the new ones are not), `running`, `dead`, `done` or `none`.
 --- keys: base meta
 --- args: caller: str, number: int, given: int, id: str, due: int, due_is_date: int, priority: int, replace: int
 --- args: task: str, tags: str, key: str, payload: str

@@ -52,7 +52,7 @@ function expiry.write(s)
   s.expiring = nil
 end
 
--- Whether a job may be over that the queue still has.
+-- Whether the queue may still have a job that is over.
 --- (s: table) -> bool
 --- inline
 function expiry.is_due(s)

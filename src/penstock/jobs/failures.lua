@@ -2,8 +2,8 @@
 --
 --   failures   HASH   id -> since when no worker can read it, a release that may, and attempts, the latest first
 --
--- An attempt is the worker's own words (JSON) behind a few numbers that scripts know better. A dead letter keeps them
--- when it is requeued, so the next one shows what happened before.
+-- An attempt is what the worker has reported (JSON), behind a few numbers that scripts know better. A dead letter keeps
+-- them when it is requeued, so the next one shows what happened before.
 
 _failures = layout {
   since = "I6", -- server ms since which workers hand the job back because they cannot read it; 0: they do not
@@ -83,11 +83,11 @@ function failures.reset(id)
 end
 
 -- Decides what follows if a worker cannot read a job. `unknown`: it does not know the task. `unread`: the arguments do
--- not fit its task; then the job is handed back only while a worker of another release is alive. `changed`: its task
--- cannot carry it on; then that needs the release that has begun it, and may last. Returns the verb to
--- settle with, the delay in ms, since when the job cannot be read, and a release that may read it. The verb is `bury`
--- once that has lasted for `limit` ms, else `later`. The delay is the time since then plus `ms`, at most twelve times
--- `ms`, so it about doubles each time.
+-- not fit its task. `changed`: its task cannot continue it. After `unread` the job is handed back only while a worker
+-- of another release is alive; after `changed`, only while one of the release that has begun the job is, and then
+-- without a limit. Returns the verb to settle with, the delay in ms, since when the job cannot be read, and a release
+-- that may read it. The verb is `bury` once that has lasted for `limit` ms, else `later`. The delay is the time since
+-- then plus `ms`, at most twelve times `ms`, so it about doubles each time.
 --- (id: str, verb: str, ms: int, limit: int, incarnation: str, now: int) -> str, int, int, str
 --- uses: base
 --- seldom

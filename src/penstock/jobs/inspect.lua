@@ -54,8 +54,8 @@ end
 
 -- { 1 if the queue was ever used, tenants with jobs, ms until the next delayed job is due or -1, how many delayed jobs
 -- were searched, { queue, entries, ms for which the oldest one waits, … } of the outbox, id, failures, … }. The ids are
--- those of jobs that a worker handed back because it cannot read them. Such jobs are due within a minute, so
--- that they are among the first delayed jobs.
+-- those of jobs that a worker handed back because it cannot read them. Such jobs are due within a minute, so they are
+-- among the first delayed jobs.
 --- keys: base meta
 --- args: given: int, scan: int
 --- flags: allow-oom

@@ -89,6 +89,18 @@ function listeners.report(r, id, text, budget)
   end
 end
 
+-- Registers a listener of a job that `lives`, or deregisters it. Does neither for the address "".
+--- (s: table, id: str, address: str, is_to_register: bool, lives: bool)
+--- uses: base
+function listeners.set(s, id, address, is_to_register, lives)
+  if address ~= "" and not is_to_register then
+    listeners.remove(id, address)
+  elseif address ~= "" and lives then
+    listeners.add(s.row, id, address)
+  end
+  listeners.notify_rest(s.row, s.budget)
+end
+
 -- Notifies listeners that earlier scripts have left. Returns whether some are still left.
 --- (r: table, budget: table) -> bool
 --- uses: base

@@ -18,11 +18,11 @@
 _page = { LOOK = 1000, CHUNK = 100, FIRST = 4, CHUNK_BYTES = 131072, CHANGED = 100 }
 
 -- A page of the jobs that match. A filter is empty, or "=" and the value; `state_` is a letter, or empty. `older`: only
--- jobs that have been in their state for that many ms (a delayed one since its enqueue). `text`: bytes in the
--- payload. With a `limit` of 0 matching jobs are only counted. Returns { next cursor (empty: the source is done),
--- examined, about how many jobs the source has, matching, now, { incarnation, registration of the worker or false, … },
--- id, owner (empty: it does not run), record without payload, … }. It may have some more rows than `limit`, because an
--- HSCAN cannot continue in the middle of a reply.
+-- jobs that have been in their state for that many ms (a delayed one since its enqueue). `text`: bytes in the payload.
+-- With a `limit` of 0 matching jobs are only counted. Returns { next cursor (empty: the source is done), examined,
+-- about how many jobs the source has, matching, now, { incarnation, registration of the worker or false, … }, id, owner
+-- (empty: it does not run), record without payload, … }. It may have some more rows than `limit`, because an HSCAN
+-- cannot continue in the middle of a reply.
 --- keys: base meta
 --- args: given: int, source: str, cursor: str, limit: int, state_: str, tenant: str, task: str, prefix: str, older: int
 --- args: tag: str, text: str

@@ -67,12 +67,7 @@ function script.read_log(base, meta, given, id, address, register)
   local found = inspect.job(id, s.now)
   local body, done, kept = found[_of_job.RECORD], found[_of_job.ENDED], found[_of_job.NOTES]
   local lives = body and record.state(body) ~= state.DEAD
-  if address ~= "" and register == 0 then
-    listeners.remove(id, address)
-  elseif address ~= "" and lives then
-    listeners.add(s.row, id, address)
-  end
-  listeners.notify_rest(s.row, s.budget)
+  listeners.set(s, id, address, register == 1, lives)
   if done and _noted.letter(done) == ending.NOTED then kept = _noted.notes(done) end
   return { lives and 1 or 0, (body or done) and 1 or 0, found[_of_job.EXPIRES] or -1, kept or false }
 end

@@ -5,10 +5,10 @@
 --   meta            HASH  outbox: the number of the last entry
 --   inbox           HASH  queue -> number of the last entry that was received from it
 --
--- The script that causes an entry writes it. A turn offers the oldest entries for a queue to one
--- worker, and to another one after five seconds. That worker calls `deliver` in the other queue, and then `delivered`
--- in this one, which removes them. The numbers rise, so an entry that arrives again is recognised, however late. They
--- begin at the microseconds of the server's clock: a queue that was deleted and created again does not repeat them.
+-- The script that causes an entry writes it. A turn offers the oldest entries for a queue to one worker, and to another
+-- one after five seconds. That worker calls `deliver` in the other queue, and then `delivered` in this one, which
+-- removes them. The numbers rise, so an entry that arrives again is recognised, however late. They begin at the
+-- microseconds of the server's clock: a queue that was deleted and created again does not repeat them.
 --
 -- A verb is what the other queue does:
 --

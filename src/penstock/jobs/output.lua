@@ -145,12 +145,7 @@ function script.read_output(base, meta, given, id, number, began, address, regis
     lives = body and record.state(body) ~= state.DEAD and not (expires > 0 and job.is_over(id, body, s.now))
     is_known = is_known or body or results.get(id, s.now)
   end
-  if address ~= "" and register == 0 then
-    listeners.remove(id, address)
-  elseif address ~= "" and lives then
-    listeners.add(s.row, id, address)
-  end
-  listeners.notify_rest(s.row, s.budget)
+  listeners.set(s, id, address, register == 1, lives)
   if number < 0 then
     number = math.max(0, log.number + number)
   elseif began ~= log.began or number > log.number then

@@ -56,7 +56,7 @@ function recovery.verbs(its)
   return its.host_deaths and "host" or "crash", its.supervised and "unseen" or "loss", its.host_deaths or 0
 end
 
--- What a worker would say of the loss of a job if it were alive. `its`: its registration.
+-- The loss of a job as its worker would report it if it were alive. `its`: the registration of the worker.
 --- (why: str, its: table | nil) -> str
 --- seldom
 function recovery.failure(why, its)

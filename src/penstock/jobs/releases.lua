@@ -61,7 +61,7 @@ function releases.join(incarnation, sent, now)
   return its
 end
 
--- Removes a worker whose registration this was. The last one of a code takes its tasks along.
+-- Removes a worker whose registration this was. With the last worker of a code, the tasks of that code are removed too.
 --- (incarnation: str, packed: str)
 --- uses: base
 --- seldom

@@ -21,7 +21,7 @@ _noted = layout { letter = "c1", notes = "Hc0", ending = "*" }
 _end = layout { at = "I6", id = "*" } -- in a list
 
 -- LEAST: how many results one script removes at least; IDLE: how many if the worker is idle. A script reads at most
--- PIECE of them at once, and no further ones behind BYTES: to read a megabyte takes 2 ms. Milliseconds between two
+-- PIECE of them at once, and stops after BYTES, because reading a megabyte takes 2 ms. Milliseconds between two
 -- removals: PAUSE while no job runs, BUSY_PAUSE while many are overdue.
 _trim = { LEAST = 100, IDLE = 1000, PIECE = 25, BYTES = 262144, PAUSE = 60000, BUSY_PAUSE = 100 }
 

@@ -1,7 +1,7 @@
 -- Retention: how many dead letters and results a queue keeps, and for how long it keeps dead letters.
 --
 --   meta   HASH   retention: most dead letters, their age in ms, most results, most rows of ended jobs, their age in
---                 ms, 1 if arguments are kept as well (finished.lua); -1: no limit, or as usual for rows. MessagePack
+--                 ms, 1 if arguments are kept as well (finished.lua); -1: no limit; for rows, the default
 --   row    (row.lua)  RESULT_CLASSES has the bit SET while any of them is set
 --
 -- The scripts that settle jobs remove dead letters and results beyond these limits, the oldest first, at most some

@@ -67,8 +67,8 @@ function row.wrong_format(format)
     string.format("PENSTOCKFORMAT %s, this Penstock reads %d: %s", tostring(format), record.FORMAT, advice))
 end
 
--- Reads what a few commands know of a queue whose row was deleted: so delayed jobs become due, ticks are offered,
--- and jobs of dead workers are taken back. `penstock doctor` finds the rest.
+-- Restores what a few commands can tell of a row that was deleted: so delayed jobs become due, ticks are offered, and
+-- jobs of dead workers are taken back. `penstock doctor` finds the rest.
 --- (r: table)
 --- uses: base
 --- seldom
@@ -117,7 +117,7 @@ function row.store(s)
   end
 end
 
--- Gives the fields before `field` a value that have none: an array without gaps is packed as one.
+-- Gives a value to each field before `field` that has none, because only an array without gaps is packed as an array.
 --- (r: table, field: int)
 --- seldom
 function row.widen(r, field)

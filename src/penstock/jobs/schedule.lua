@@ -75,7 +75,8 @@ function schedule.write(name, one)
     }))
 end
 
--- Whether a job may be one of a schedule, by the first byte of its id. So the end of another job costs no more.
+-- Whether a job may be one of a schedule, judged by the first byte of its id. So the end of any other job costs no more
+-- than this.
 --- (id: str) -> bool
 --- inline
 function schedule.may_have(id)
@@ -128,7 +129,7 @@ function schedule.is_orphaned(one, now)
 end
 
 -- Whether a live worker knows the task of a schedule. A worker that has just declared it takes its first turn soon.
--- Workers that do not say what they know may know it, and a bare value needs nobody who does.
+-- Workers that do not say what they know may know it, and a bare value has no task.
 --- (one: table, now: int) -> bool
 --- uses: base
 --- seldom

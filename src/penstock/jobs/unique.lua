@@ -13,7 +13,7 @@
 --                                                        when it has ended (`unique.succeed`)
 --   REPLACE         until it is claimed                  gives it the new arguments; it keeps id, position, due time
 --   DEBOUNCE        until it is claimed                  does that, and delays a job that is not due by the time again
---   THROTTLE        for a time, also after the run     changes nothing
+--   THROTTLE        for a time, also after the run       changes nothing
 --
 -- Tasks may share a key. A double changes the first job only if both have one of the modes LATEST, REPLACE and
 -- DEBOUNCE, and cancels it only if both have the mode LATEST.
@@ -89,7 +89,7 @@ function unique.hold(s, one, id, body)
   end
 end
 
--- Whether a double of this mode may give its arguments to a job, and whether a job of this mode may get those of one.
+-- Whether a double of this mode may give its arguments to a job, and a job of this mode may get those of a double.
 --- (mode: str) -> bool
 function unique.replaces(mode)
   return mode == keeping.REPLACE or mode == keeping.DEBOUNCE or mode == keeping.LATEST

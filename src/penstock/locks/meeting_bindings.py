@@ -106,7 +106,6 @@ class BarrierBindings:
     def __init__(self, keys: BarrierKeys, parties: int, lease: float, ttl: float) -> None:
         self.declared = keys.declared
         self._name = keys.name
-        self._parties = parties
         self._terms = (parties, _ms(lease), _ms(ttl))
 
     @staticmethod

@@ -148,9 +148,8 @@ class Execution:
         return self._hand_back(claim, f"{error}{release}", "unknown" if isinstance(error, UnknownName) else "unread")
 
     def _changed(self, run: JobRun, steps: Steps, error: ProgramChanged) -> Settlement:
-        """Hand back a job that the task cannot carry on, for a worker of the release that has begun it."""
-        first, reason = steps.first_release, describe(error)
-        if first and first != self._release:
+        """Hand back a job that this task cannot continue, for a worker of the release that has begun it.""" first,
+        reason = steps.first_release, describe(error) if first and first != self._release:
             reason = f"{reason} (release {first} has begun the job, and this is release {self._release})"
         return self._hand_back(run.claim, reason, "changed")
 
