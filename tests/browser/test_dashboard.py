@@ -162,7 +162,7 @@ def test_every_page_fits_in_chinese(page: Any, width: int):
 PIECES = {
     *("7 s ago", "in 7 s", "7 of queue 7", "sleeping, waits for 7 7", "7 was paused 7 s ago", "7 is paused7"),
     *("no live worker of queue 7 knows its task 7", "when those start", "when one of those ends", "in about 7 s"),
-    *("in about 7 s, by recent runs", "does not know its task 7", "cannot read its call", "cannot carry it on"),
+    *("in about 7 s, by recent runs", "does not know its task 7", "cannot read its call", "cannot continue it"),
     *("is sealed with key", "for 7 s", "has waited for 7 s", "7: the oldest of its 7 parked jobs 7"),
     *("jobs are ready", "7 keys of prefix 7", "7, all in order", "7 7 s", "appendonly yes, appendfsync 7: 7"),
     *("7 writes in a row were reported safe after 7 s", "7: its oldest ready job has waited 7"),

@@ -1,4 +1,4 @@
-"""The two releases of the storm of schedules. Each job counts itself in a ledger, in the step that completes it."""
+"""The two releases of the storm of schedules. Each job counts itself in a ledger, in the script that completes it."""
 
 from __future__ import annotations
 

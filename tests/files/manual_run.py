@@ -175,7 +175,7 @@ class NoRenewer:
 
 
 class CountingReceiver:
-    """A receiver that lets the server count its items in the step that settles them. So every item must be counted
+    """A receiver that lets the server count its items in the script that settles them. So every item must be counted
     once, whatever happens. `make` makes a stream; `name` returns what to count of an item."""
 
     def __init__(self, channel: Channel, make: Any, name: Any) -> None:

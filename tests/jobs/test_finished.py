@@ -1,4 +1,4 @@
-"""Rows of jobs that have ended: written by the step that ends them, bounded, read newest first."""
+"""Rows of jobs that have ended: written by the script that ends them, bounded, read newest first."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""`current().stage`: effects of a job that are applied in the step that completes it, or not at all."""
+"""`current().stage`: effects of a job that are applied by the script that completes it, or not at all."""
 
 import asyncio
 from typing import Any

@@ -43,7 +43,7 @@ later    it runs again; the attempt is not counted
 until    as `later`, and the delay is a date
 unknown  the worker does not know the task: as `later`; after `Settlement.limit`, as `bury`
 unread   the arguments do not fit the task: as `unknown` while a worker of another release is alive, else as `bury`
-changed  its task has changed, and cannot carry on what the job has recorded: as `later` while a worker of the release
+changed  its task has changed, and cannot continue what the job has recorded: as `later` while a worker of the release
          that has begun it is alive, else as `bury`
 release  it was not started or was interrupted; it returns to the front of its lane as if it had not been claimed
 bury     it becomes a dead letter

@@ -1,4 +1,4 @@
-"""The effort of a script for each job, in ordinary jobs, so that a round trip brings as many as take it a few ms.
+"""The effort that a job causes a script, counted in ordinary jobs. A round trip brings jobs for a few ms of effort.
 
 The scripts themselves count in the same unit where they choose the jobs (`slice.lua`).
 """
@@ -21,10 +21,10 @@ _OF_MODE: Final = {REPLACE: 3, DEBOUNCE: 3, LATEST: 6}
 """The effort of looking for the holder of a unique key, and perhaps changing it; 1 for the other modes."""
 
 _OF_FREED_PLACE: Final = 4
-"""The effort of an end of a run for each limit: another job may get the place."""
+"""The effort of ending a run, for each limit: another job may get the place."""
 
 _OF_OTHER_END: Final = 5
-"""The effort of an end of a run that does not complete the job."""
+"""The effort of ending a run that does not complete the job."""
 
 
 def of_call(limits: int, mode: bytes | None) -> int:
@@ -42,7 +42,7 @@ def of_draft(draft: bytes) -> int:
 
 
 def of_end(record: Record, *, is_completed: bool) -> int:
-    """The effort of the end of this run."""
+    """The effort of ending this run."""
     return (1 if is_completed else _OF_OTHER_END) + _OF_FREED_PLACE * _limits(record)
 
 
@@ -53,7 +53,7 @@ def _limits(record: Record) -> int:
 def slices(
     some: Iterable[T], effort: Callable[[T], int], most: int, size: Callable[[T], int] = lambda _: 0
 ) -> Iterator[list[T]]:
-    """Divide them, in order, into lists of at most this effort and 1 MiB, or of one that alone has more."""
+    """Divide items, in order, into lists of at most this effort and 1 MiB, or of one item that alone has more."""
     taken, spent, total = list[T](), 0, 0
     for one in some:
         cost, bytes_ = effort(one), size(one)

@@ -95,7 +95,7 @@ class FinishedJob:
 
     @property
     def status(self) -> Status:
-        """The status of a job that has ended so."""
+        """The status of a job with this outcome."""
         return Status.DEAD if self.outcome == OUTCOMES[constants.DEAD] else Status(self.outcome)
 
     @property

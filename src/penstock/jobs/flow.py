@@ -37,23 +37,23 @@ class Flow(Generic[J]):
     Each use of a call, here or in another flow, is a job of its own.
     """
 
-    __slots__ = ("_driver", "_is_group", "_steps")
+    __slots__ = ("_driver", "_is_group", "_calls")
 
-    def __init__(self, steps: Sequence[Step], *, is_group: bool, driver: Driver) -> None:
-        self._steps = tuple(steps)
+    def __init__(self, calls: Sequence[CallOrFlow], *, is_group: bool, driver: Driver) -> None:
+        self._calls = tuple(calls)
         self._is_group = is_group
         self._driver = driver
 
     def __repr__(self) -> str:
-        return f"<{'group' if self._is_group else 'chain'} of {len(self._steps)}>"
+        return f"<{'group' if self._is_group else 'chain'} of {len(self._calls)}>"
 
     @overload
-    def then(self, step: FlowCall[R], /) -> Flow[Job[R]]: ...
+    def then(self, following: FlowCall[R], /) -> Flow[Job[R]]: ...
     @overload
-    def then(self, step: Flow[K], /) -> Flow[K]: ...
-    def then(self, step: Any, /) -> Flow[Any]:
+    def then(self, following: Flow[K], /) -> Flow[K]: ...
+    def then(self, following: Any, /) -> Flow[Any]:
         """This flow, and then a call or another flow, which waits for all last jobs of this one. No round trip."""
-        return chain(self, step)
+        return chain(self, following)
 
     @verb
     def enqueue(self) -> Operation[J]:
@@ -78,7 +78,7 @@ class Flow(Generic[J]):
         return jobs if ends.is_list else jobs[0]  # type: ignore[return-value]
 
 
-Step: TypeAlias = FlowCall[Any] | Flow[Any]
+CallOrFlow: TypeAlias = FlowCall[Any] | Flow[Any]
 
 
 def result_of(job: Job[R]) -> R:
@@ -89,55 +89,55 @@ def result_of(job: Job[R]) -> R:
 
 
 @overload
-def chain(*steps: FlowCall[R]) -> Flow[Job[R]]: ...
+def chain(*calls: FlowCall[R]) -> Flow[Job[R]]: ...
 @overload
-def chain(first: Step, last: FlowCall[R], /) -> Flow[Job[R]]: ...
+def chain(first: CallOrFlow, last: FlowCall[R], /) -> Flow[Job[R]]: ...
 @overload
-def chain(first: Step, last: Flow[J], /) -> Flow[J]: ...
+def chain(first: CallOrFlow, last: Flow[J], /) -> Flow[J]: ...
 @overload
-def chain(first: Step, second: Step, last: FlowCall[R], /) -> Flow[Job[R]]: ...
+def chain(first: CallOrFlow, second: CallOrFlow, last: FlowCall[R], /) -> Flow[Job[R]]: ...
 @overload
-def chain(first: Step, second: Step, last: Flow[J], /) -> Flow[J]: ...
+def chain(first: CallOrFlow, second: CallOrFlow, last: Flow[J], /) -> Flow[J]: ...
 @overload
-def chain(*steps: Step) -> Flow[Any]: ...
-def chain(*steps: Any) -> Flow[Any]:
-    """A flow whose steps run one after another: `chain(fetch.call(url), parse.call(RESULT)).enqueue()`.
+def chain(*calls: CallOrFlow) -> Flow[Any]: ...
+def chain(*calls: Any) -> Flow[Any]:
+    """A flow that runs calls one after another: `chain(fetch.call(url), parse.call(RESULT)).enqueue()`.
 
-    A step is a call or another flow. `RESULT` as an argument stands for the result of the step before, or for the
-    list of results if that is a group. No round trip.
+    Another flow may take the place of a call. `RESULT` as an argument stands for the result of the call before, or for
+    the list of results if that is a group. No round trip.
     """
-    return _checked("chain", steps, is_group=False)
+    return _checked("chain", calls, is_group=False)
 
 
-def group(*steps: FlowCall[R] | Flow[Any] | Iterable[FlowCall[R] | Flow[Any]]) -> Flow[list[Job[R]]]:
-    """A flow whose steps run side by side: `group(resize.call(p) for p in paths).then(publish.call(RESULT)).enqueue()`.
+def group(*calls: FlowCall[R] | Flow[Any] | Iterable[FlowCall[R] | Flow[Any]]) -> Flow[list[Job[R]]]:
+    """A flow that runs calls side by side: `group(resize.call(p) for p in paths).then(publish.call(RESULT)).enqueue()`.
 
-    A step is a call or another flow; an iterable stands for all its steps. No round trip.
+    Another flow may take the place of a call, and an iterable stands for all its calls. No round trip.
     """
     flat: list[Any] = []
-    for step in steps:
-        if isinstance(step, Flow) or is_call(step) or not isinstance(step, Iterable):
-            flat.append(step)
+    for one in calls:
+        if isinstance(one, Flow) or is_call(one) or not isinstance(one, Iterable):
+            flat.append(one)
         else:
-            flat.extend(step)
+            flat.extend(one)
     return _checked("group", flat, is_group=True)
 
 
-def _checked(name: str, steps: Sequence[Any], *, is_group: bool) -> Flow[Any]:
-    if not steps:
+def _checked(name: str, calls: Sequence[Any], *, is_group: bool) -> Flow[Any]:
+    if not calls:
         raise BadCall(f"{name}() is empty: give it calls, as in task.call(…)")
-    for step in steps:
-        if not (isinstance(step, Flow) or is_call(step)):
-            raise BadCall(f"{name}() takes calls, as in task.call(…), and other flows, not {type(step).__name__}")
-    first = steps[0]
+    for one in calls:
+        if not (isinstance(one, Flow) or is_call(one)):
+            raise BadCall(f"{name}() takes calls, as in task.call(…), and other flows, not {type(one).__name__}")
+    first = calls[0]
     driver: Driver = first._driver if isinstance(first, Flow) else first.task.queue._driver
-    return Flow(steps, is_group=is_group, driver=driver)
+    return Flow(calls, is_group=is_group, driver=driver)
 
 
 class _Ends(NamedTuple):
-    """The last jobs of a step, whose results the next step may get, and the jobs that the next step waits for.
+    """The last jobs of a call or a flow, whose results what follows may get, and the jobs for which that waits.
 
-    A group without jobs has no last jobs, and the step after it waits for the jobs before it.
+    A group without jobs has no last jobs, and what follows it waits for the jobs before it.
     """
 
     jobs: Sequence[FlowJob]
@@ -145,16 +145,16 @@ class _Ends(NamedTuple):
     is_list: bool = False
 
 
-def _add(plan: Plan, step: Step, start: _Ends) -> _Ends:
-    """Add a step of a flow, which begins when `start` has ended."""
-    if not isinstance(step, Flow):
-        call = step if start.jobs or not start.is_list else with_empty_result(step)
+def _add(plan: Plan, added: CallOrFlow, start: _Ends) -> _Ends:
+    """Add a call, or a flow, which begins when `start` has ended."""
+    if not isinstance(added, Flow):
+        call = added if start.jobs or not start.is_list else with_empty_result(added)
         return _Ends([node := plan.add(call, start.to_wait_for, is_list=start.is_list)], [node])
-    if not step._is_group:
-        for one in step._steps:
+    if not added._is_group:
+        for one in added._calls:
             start = _add(plan, one, start)
         return start
-    ends = [_add(plan, one, start) for one in step._steps]
+    ends = [_add(plan, one, start) for one in added._calls]
     jobs = [job for one in ends for job in one.jobs]
     return _Ends(jobs, jobs or [job for one in ends for job in one.to_wait_for] or start.to_wait_for, is_list=True)
 

@@ -55,12 +55,12 @@ class Followed(Generic[T]):
     """
 
     _what: ClassVar[str]
-    """Of the job, in the error about one that is unknown."""
+    """What is followed, in the words of an error."""
     _part: ClassVar[type[Any]]
     _form: ClassVar[re.Pattern[str]]
-    """Of the position of a part."""
+    """The form of a position."""
     _give: ClassVar[str]
-    """What a caller can give for a part, in the error about anything else."""
+    """What a caller can give as `after`, in the error about anything else."""
     _others: ClassVar[tuple[str, ...]]
     """The beginnings of messages about something else that the job reports."""
 

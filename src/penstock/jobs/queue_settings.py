@@ -46,7 +46,7 @@ class QueueSettings:
         finished_age: float | None = None,
         arguments: bool = False,
     ) -> Operation[None]:
-        """Limit what the queue keeps of jobs that have ended; see `Retention`. None: no limit, or as usual.
+        """Limit what the queue keeps of jobs that have ended; see `Retention`. None: no limit; for rows, the default.
 
         The server keeps these settings. The next turns of workers, and other scripts that settle jobs, remove what is
         beyond the limits, some hundred at a time. Without `arguments`, those that were kept are deleted at once. Raises

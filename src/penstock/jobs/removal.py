@@ -24,7 +24,7 @@ _NAMES: Final = (
     *(f"{name}{number}" for name, numbers in _NUMBERED.items() for number in numbers),
     *("history:10", "history:60"),
 )
-"""The keys that the script deletes in the step in which it sees that the queue is empty."""
+"""The keys that are deleted by the same script that finds the queue empty."""
 
 _TRIES: Final = 100
 """How often the leftovers of cancelled jobs are removed before the removal gives up."""

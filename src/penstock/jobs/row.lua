@@ -67,7 +67,7 @@ function row.wrong_format(format)
     string.format("PENSTOCKFORMAT %s, this Penstock reads %d: %s", tostring(format), record.FORMAT, advice))
 end
 
--- Restores what a few commands can tell of a row that was deleted: so delayed jobs become due, ticks are offered, and
+-- Restores what a few commands show of a row that was deleted: so delayed jobs become due, ticks are offered, and
 -- jobs of dead workers are taken back. `penstock doctor` finds the rest.
 --- (r: table)
 --- uses: base

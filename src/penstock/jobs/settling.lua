@@ -82,7 +82,7 @@ end
 --   later    runs again after `ms`; not counted as an attempt    bury     becomes a dead letter
 --   until    like later, but `ms` is a date in server ms         drop     leaves the queue
 --   unknown:ms, unread:ms, changed:ms  the worker cannot read it,  cancel   was cancelled while it ran
---            or carry it on (see failures.hand_back): like later, or like bury
+--            or continue it (see failures.hand_back): like later, or like bury
 --   suspend  sleeps, or waits for a signal or for its children (durable.lua): like later, gives up its places, and is
 --            not counted as a retry
 --

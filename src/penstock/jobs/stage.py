@@ -95,8 +95,8 @@ class Stage(Writes):
         key, keys = check_text("key", clause.key), self._shard.bindings.keys
         if slot(key) != slot(keys.base):
             raise ValueError(
-                f"{clause}: this key is not in the slot of queue {self._shard.name}, so it cannot be written in the "
-                f"step that completes the job; use {keys.user('…')!r}, which app.queue({keys.queue!r}).key('…') is"
+                f"{clause}: this key is not in the slot of queue {self._shard.name}, so the script that completes "
+                f"the job cannot write it; use {keys.user('…')!r}, which app.queue({keys.queue!r}).key('…') is"
             )
         if key.startswith(keys.base) and not key.startswith(keys.user("")):
             raise ValueError(

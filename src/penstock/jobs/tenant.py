@@ -51,11 +51,11 @@ class Tenant:
     @verb
     def spread(self, shards: int) -> Operation[None]:
         """Spread the tenant's jobs over this many shards of its queue, because it has more of them than one shard can
-        do.
+        handle.
 
         From then on its jobs have no order among each other, and it is served in each of these shards. Jobs that have a
         key of their own stay in one shard: unique jobs, jobs with limits, in flows or in batches. Jobs that are
-        enqueued already stay where they are. With 1, new jobs are not spread any longer. `tenant("")` is that of jobs
+        enqueued already stay where they are. With 1, new jobs are not spread any longer. `tenant("")` stands for jobs
         without a tenant.
 
         Raises ConfigurationError for a queue without shards, for a number beyond them, while shards are being added,

@@ -314,7 +314,7 @@ class _Explainer:
             reason = failures.reason
             met = f"does not know its task {record.task!r}" if reason.startswith("no task") else "cannot read its call"
             if reason.startswith("ProgramChanged"):
-                met = "cannot carry it on"
+                met = "cannot continue it"
             now = "a live one does now" if facts.knows else "does each import the module that defines it?"
             if "is sealed with key" in reason:
                 now = "do all of them have that key?"

@@ -148,8 +148,9 @@ class Execution:
         return self._hand_back(claim, f"{error}{release}", "unknown" if isinstance(error, UnknownName) else "unread")
 
     def _changed(self, run: JobRun, steps: Steps, error: ProgramChanged) -> Settlement:
-        """Hand back a job that this task cannot continue, for a worker of the release that has begun it.""" first,
-        reason = steps.first_release, describe(error) if first and first != self._release:
+        """Hand back a job that this task cannot continue, for a worker of the release that has begun it."""
+        first, reason = steps.first_release, describe(error)
+        if first and first != self._release:
             reason = f"{reason} (release {first} has begun the job, and this is release {self._release})"
         return self._hand_back(run.claim, reason, "changed")
 
@@ -176,10 +177,10 @@ class Execution:
         if run.feed is None:
             run.asyncio_task = asyncio.current_task()
         try:
-            steps = self.start(run)
+            started = self.start(run)
         except BaseException as error:
             return self.failed(run, error)
-        return await self.finish(run, steps, run.definition.timeout if enforce_timeout else None)
+        return await self.finish(run, started, run.definition.timeout if enforce_timeout else None)
 
     async def finish(self, run: JobRun, rest: Awaitable[Any], timeout: float | None) -> Settlement:
         """Wait for the rest of an `async def` task, for at most `timeout` seconds.

@@ -116,8 +116,8 @@ class Places:
             running.set(run)  # this context is a copy of the worker's, apart from this variable
             context = contextvars.copy_context()
             try:
-                steps = self._execution.start(run)
-                awaited = context.run(steps.send, None)
+                started = self._execution.start(run)
+                awaited = context.run(started.send, None)
             except StopIteration as done:
                 settlement = self._execution.completed(run, done.value)
             except BaseException as error:
@@ -126,7 +126,7 @@ class Places:
                 run.asyncio_task = task
                 self._habits.suspended(run.definition.name)
                 self._end_streak(ended, now - began)
-                await self._continue(run, rest_of(steps, awaited, context))
+                await self._continue(run, rest_of(started, awaited, context))
                 return
             now = time.monotonic()
             self._runs.end_in_streak(run, settlement, now)

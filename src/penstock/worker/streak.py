@@ -66,11 +66,11 @@ class StreakHabits:
 
 @coroutine
 def rest_of(
-    steps: Coroutine[Any, Any, Any], awaited: object, context: contextvars.Context | None = None
+    started: Coroutine[Any, Any, Any], awaited: object, context: contextvars.Context | None = None
 ) -> Generator[Any, Any, Any]:
     """The rest of a coroutine that has yielded `awaited`. `await` could only run a coroutine that has not started."""
-    send: Callable[[Any], Any] = steps.send
-    throw: Callable[[BaseException], Any] = steps.throw
+    send: Callable[[Any], Any] = started.send
+    throw: Callable[[BaseException], Any] = started.throw
     if context is not None:
         run: Any = context.run
         send, throw = partial(run, send), partial(run, throw)

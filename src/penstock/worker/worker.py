@@ -480,11 +480,11 @@ class Worker:
         self._places.cancel_all("the worker stops")
 
 
-async def _despite_cancellation(step: Callable[[], Awaitable[T]]) -> T | None:
+async def _despite_cancellation(action: Callable[[], Awaitable[T]]) -> T | None:
     """Run an action, and again if it is cancelled: a program that is ending may cancel all asyncio tasks twice."""
     for _ in range(_MOST_CANCELLATIONS):
         with contextlib.suppress(asyncio.CancelledError):
-            return await step()
+            return await action()
     return None
 
 
