@@ -193,9 +193,10 @@ class Penstock(LockFactory):
         Raises ConfigurationError for a function or an option that cannot work, and for a name that another task has.
         """
         if unknown:
+            from penstock.jobs.decorator import TaskOptions as Known
             from penstock.jobs.other_words import unknown_option
 
-            raise unknown_option("@app.task", unknown)
+            raise unknown_option("@app.task", unknown, (*Known.__annotations__, "batch"))
         policy = retry if isinstance(retry, Retry) else Retry(0 if retry is None else retry)
         timing = timing_of(schedule, timezone, every, missed)
         never_retries = retry is not None and policy.times == 0

@@ -162,8 +162,8 @@ def test_signs_that_turn_a_letter_into_another_one_are_kept(one: str, other: str
         ("\ud800", "control character"),
         ("x" * 10_240, "10,240 bytes, the limit is 1,024"),
         ("名" * 400, "1,200 bytes"),
-        (b"Ann", "a str is needed, not a bytes"),
-        (None, "a str is needed, not a NoneType"),
+        (b"Ann", "a str is needed, and this is of type bytes"),
+        (None, "a str is needed, and this is of type NoneType"),
     ],
 )
 def test_a_bad_name_is_refused_with_a_reason(name, why: str):

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from penstock import BadCall, Call, ConfigurationError, Options, Penstock, Retry, Unique
+from penstock import BadCall, Call, Concurrency, ConfigurationError, Options, Penstock, Retry, Unique
 from penstock.errors import UnknownTask
 from penstock.jobs.options import EnqueueManyOptions, EnqueueOptions
 from tests.conftest import Do, Time, commands
@@ -330,7 +330,11 @@ async def test_a_round_trip_of_a_bulk_enqueue_has_few_tenants(
         (lambda app, task: task.using(prio=1), r"no option 'prio': write using\(priority=…\)"),
         (lambda app, task: task.using(priorty=1), "did you mean 'priority'"),
         (lambda app, task: app.task(max_retries=3)(print), r"no option 'max_retries': write @app\.task\(retry=…\)"),
-        (lambda app, task: app.task(nothing_like_it=3)(print), "no option 'nothing_like_it': see its documentation"),
+        (
+            lambda app, task: app.task(nothing_like_it=3)(print),
+            "no option 'nothing_like_it': the options are queue, name,",
+        ),
+        (lambda app, task: app.task(limits=Concurrency(1))(print), "no option 'limits': did you mean 'limit'"),
         (lambda app, task: app.queue("q").put(1, prio=1), r"put\(\) to queue q has no option 'prio'"),
         (lambda app, task: app.job(None), "it must have the form queue:key"),
     ],

@@ -146,7 +146,7 @@ async def test_a_parameter_that_a_worker_fills_is_no_argument_of_a_call(app: Pen
     task = task_of(app, "async def")
     with pytest.raises(BadCall, match="no parameter db"):
         task.call(1, db=Pool())
-    with pytest.raises(BadCall, match="takes 1 positional arguments, 2 were given"):
+    with pytest.raises(BadCall, match="takes 1 positional argument, 2 were given"):
         task.call(1, "session")
     assert await task(1, "mine", db=Pool("own"), again="x") == [1, "mine", "own", "x"]
     with pytest.raises(AttributeError, match=r"per_process\(pool\) is filled in by a worker"):

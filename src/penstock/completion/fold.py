@@ -170,7 +170,7 @@ def is_attached(char: str) -> bool:
 def check_storable(text: str, what: str) -> str:
     """Return the text, or raise BadName with the fix. `what` names it in the error."""
     if not isinstance(text, str):
-        raise BadName(f"{what} {text!r}: a str is needed, not a {type(text).__name__}")
+        raise BadName(f"{what} {text!r}: a str is needed, and this is of type {type(text).__name__}")
     if found := _REFUSED.search(text):
         raise BadName(f"{what} {_short(text)} has a control character at {found.start()}: {found[0]!r}; take it out")
     if len(text) > MAX_BYTES // 4 and (size := len(text.encode())) > MAX_BYTES:

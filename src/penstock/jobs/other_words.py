@@ -52,7 +52,7 @@ _METHODS: Final[Mapping[str, str]] = {
 }
 
 
-def unknown_option(where: str, unknown: Iterable[str], known: Iterable[str] = ()) -> ConfigurationError:
+def unknown_option(where: str, unknown: Iterable[str], known: Iterable[str]) -> ConfigurationError:
     """The error for options that do not exist."""
     name = next(iter(unknown))
     if name in _OPTIONS:
@@ -60,7 +60,7 @@ def unknown_option(where: str, unknown: Iterable[str], known: Iterable[str] = ()
     import difflib  # imported here, because most programs never need it
 
     near = difflib.get_close_matches(name, known, n=1)
-    what = f"did you mean {near[0]!r}?" if near else "see its documentation"
+    what = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(known)}"
     return ConfigurationError(f"{where} has no option {name!r}: {what}")
 
 

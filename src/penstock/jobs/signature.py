@@ -206,6 +206,8 @@ class Signature:
         arguments = dict(zip(self._positional, args, strict=False))
         if len(args) > len(self._positional):
             if self._var_positional is None:
+                if len(self._positional) == 1:
+                    raise BadCall(f"{what} takes 1 positional argument, {len(args)} were given")
                 raise BadCall(f"{what} takes {len(self._positional)} positional arguments, {len(args)} were given")
             arguments["*args"] = args[len(self._positional) :]
         if kwargs:
