@@ -148,8 +148,8 @@ async def test_a_graceful_stop_waits_no_longer_than_its_stop_timeout(app: Pensto
     await started.wait_stopped()
     assert 0.2 <= time.monotonic() - began < scaled(5)
     assert await states(jobs) == [Status.READY] * 2
-    assert "2 jobs still run, for at most 0 s; stop again to hand them back now" in caplog.text
-    assert "handing back 2 jobs that still run" in caplog.text
+    assert "running jobs: 2, for at most 0 s; stop again to hand them back now" in caplog.text
+    assert "handing back jobs that still run: 2" in caplog.text
 
 
 async def test_a_second_stop_does_not_wait_for_a_thread_that_still_runs(app: Penstock, started: StoppableWorker):

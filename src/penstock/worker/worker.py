@@ -294,7 +294,7 @@ class Worker:
             self._stop_deadline = time.monotonic() + self.settings.stop_timeout
             if self._runs.running:
                 log.info(
-                    "stopping: %d jobs still run, for at most %.0f s; stop again to hand them back now",
+                    "stopping; running jobs: %d, for at most %.0f s; stop again to hand them back now",
                     len(self._runs.running),
                     self.settings.stop_timeout,
                 )
@@ -314,7 +314,7 @@ class Worker:
                 self._shared_status.report(ASKED_TO_STOP)
             self.stop()
             return
-        log.info("asked to be quiet: %d jobs run, and no more are claimed", len(self._runs.running))
+        log.info("asked to be quiet: claiming no more; running jobs: %d", len(self._runs.running))
         self._quiet = True
         self._runs.close()
         self._suspects.stop()
@@ -475,7 +475,7 @@ class Worker:
         self._handed_back = True
         handed_back = self._runs.hand_back_running()
         if handed_back:
-            log.warning("handing back %d jobs that still run", handed_back)
+            log.warning("handing back jobs that still run: %d", handed_back)
             self._round_due.set()
         self._places.cancel_all("the worker stops")
 
