@@ -23,7 +23,10 @@ def _encode_other(value: Any) -> Any:
     if models.is_model(type(value)):
         return models.dump(value)
     if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
+        try:
+            return value.model_dump(mode="json")
+        except (TypeError, ValueError) as error:  # of the program's own class: its traceback helps
+            raise ValueError(str(error)) from error
     raise NotImplementedError(f"a {type(value).__qualname__} cannot be written as JSON")
 
 
@@ -140,7 +143,7 @@ def canonical(value: Any, *, what: str) -> bytes:
         try:
             value = in_one_form(_plain(value))
         except (TypeError, ValueError, NotImplementedError, OverflowError, RecursionError) as error:
-            raise BadCall(f"{what}: {error}") from error
+            raise BadCall(f"{what}: {error}") from error.__cause__
     return _encoded(_canonical_encoder, value, what)
 
 
@@ -182,9 +185,9 @@ def _encoded(encoder: msgspec.json.Encoder, value: Any, what: str) -> bytes:
         if b"null" in data:
             _refuse_non_finite(msgspec.to_builtins(value, enc_hook=_encode_other))
     except UnicodeEncodeError as error:
-        raise BadCall(f"{what}: half a character (a lone surrogate) cannot be sent: {error.object[:40]!r}") from error
+        raise BadCall(f"{what}: half a character (a lone surrogate) cannot be sent: {error.object[:40]!r}") from None
     except (TypeError, ValueError, NotImplementedError, OverflowError, RecursionError) as error:
-        raise BadCall(f"{what}: {error}") from error
+        raise BadCall(f"{what}: {error}") from error.__cause__
     return data
 
 
@@ -196,7 +199,7 @@ def decode(data: bytes, *, what: str, seal: Seal | None = None) -> Any:
     try:
         return _decoder.decode(sealing.open_body(data, seal, what))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadCall(f"{what} is damaged: {error}") from error
+        raise BadCall(f"{what} is damaged: {error}") from None
 
 
 def readable(data: bytes, seal: Seal | None = None) -> Any:

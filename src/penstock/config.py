@@ -88,7 +88,7 @@ class Configuration:
         try:
             found = _toml(file.read_text("utf-8")).get("tool", {}).get("penstock", {})
         except (OSError, ValueError) as error:
-            raise ConfigurationError(f"{file} cannot be read: {error}") from error
+            raise ConfigurationError(f"{file} cannot be read: {error}") from None
         table = {name.replace("-", "_"): value for name, value in found.items()}
         if unknown := sorted(set(table) - set(KNOWN)):
             raise ConfigurationError(f"[tool.penstock] in {file}: {unknown[0]!r} is not one of {', '.join(KNOWN)}")

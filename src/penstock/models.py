@@ -37,11 +37,11 @@ def dump(model: Any) -> Any:
     try:
         written = model.model_dump_json(round_trip=True, by_alias=False)
     except ValueError as error:
-        raise ValueError(f"{kind.__qualname__}{_unwritten(model)}: {error}") from error
+        raise ValueError(f"{kind.__qualname__}{_unwritten(model)}: {error}") from error.__cause__
     try:
         read = load(kind, written)
     except ValueError as error:
-        raise ValueError(f"{kind.__qualname__} cannot be read from its own JSON: {error}") from error
+        raise ValueError(f"{kind.__qualname__} cannot be read from its own JSON: {error}") from error.__cause__
     lost = _first_difference(model, read)
     if lost is not None:
         raise ValueError(
@@ -130,7 +130,7 @@ def load(kind: Any, data: str | bytes) -> Any:
     except RuntimeError as error:  # pydantic cannot make objects of a class in it: the class is abstract or unfinished
         if isinstance(error, RecursionError):
             raise
-        raise ValueError(f"pydantic cannot read {kind.__qualname__}: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"pydantic cannot read {kind.__qualname__}: {str(error).splitlines()[0]}") from None
 
 
 @lru_cache(1)

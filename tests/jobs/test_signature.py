@@ -1,6 +1,7 @@
 """A call is checked where it is written: its arguments arrive with the annotated types, or it is never sent."""
 
 import json
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -272,3 +273,44 @@ def test_a_return_annotation_without_a_json_form_is_refused():
 
     with pytest.raises(ConfigurationError, match="the return annotation cannot be read from JSON"):
         _ = Penstock(NOWHERE).task(task).definition.signature.returns
+
+
+@dataclass
+class Positive:
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError("n must be positive")
+
+
+def test_a_refused_call_shows_no_other_traceback_than_that_of_a_class_of_the_program() -> None:
+    def send(to: str, amount: Positive | None = None) -> None: ...
+
+    task, queue = Penstock(NOWHERE).task(send), Penstock(NOWHERE).queue("raw")
+
+    refused: list[Callable[[], Any]] = [
+        lambda: task.call(1),  # type: ignore[arg-type]
+        lambda: task.call("a", subject="b"),  # type: ignore[call-arg]
+        lambda: task.call("\ud800"),
+        lambda: queue.put(object()),
+        lambda: Penstock(NOWHERE).task(schedule="0 77 * * *")(send),
+        lambda: Penstock(NOWHERE).task(schedule="0 7 * * *", timezone="Europa/Berlin")(send),
+    ]
+    for call in refused:
+        with pytest.raises(PenstockError) as caught:
+            call()
+        assert "another exception occurred" not in (shown := "".join(traceback.format_exception(caught.value))), shown
+        assert "direct cause" not in shown, shown
+
+    with pytest.raises(BadCall, match="n must be positive") as caught:
+        task.call("a", {"n": 0})  # type: ignore[arg-type]
+    assert "in __post_init__" in "".join(traceback.format_exception(caught.value))
+    with pytest.raises(BadCall, match="no JSON for it") as caught:
+        task.call(Unwritable(1))  # type: ignore[arg-type]
+    assert "in model_dump" in "".join(traceback.format_exception(caught.value))
+
+
+class Unwritable(Model):
+    def model_dump(self, mode: str) -> dict[str, int]:
+        raise ValueError("no JSON for it")

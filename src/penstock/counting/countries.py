@@ -53,7 +53,7 @@ def mmdb(path: str | PathLike[str]) -> Callable[[str], str]:
     try:
         database = open_database(path)
     except (OSError, InvalidDatabaseError) as error:
-        raise ConfigurationError(f"{path} cannot be read as a database of countries: {error}") from error
+        raise ConfigurationError(f"{path} cannot be read as a database of countries: {error}") from None
 
     def code_of(address: str) -> str | None:
         try:

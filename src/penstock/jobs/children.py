@@ -100,7 +100,7 @@ class Child:
                     open_body(child.answer, seal, f"the result of {what}")
                 )
             except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
-                raise ProgramChanged(f"the result of {what}, does not fit its annotation: {error}") from error
+                raise ProgramChanged(f"the result of {what}, does not fit its annotation: {error}") from error.__cause__
         letter, text = child.answer[:1], open_text(child.answer[1:].decode(errors="replace"), seal)
         if letter == DEAD:
             text = Failure.read(child.answer[1:], seal).reason

@@ -152,7 +152,7 @@ class Lifecycle:
         try:
             inspect.signature(hook).bind()
         except TypeError as error:
-            raise ConfigurationError(f"{name}({_name(hook)}): it is called without arguments: {error}") from error
+            raise ConfigurationError(f"{name}({_name(hook)}): it is called without arguments: {error}") from None
 
 
 class ProcessScope:

@@ -101,7 +101,9 @@ class _Results:
         try:
             return self._decoder.decode(value)
         except ValueError as error:
-            raise ProgramChanged(f"{self._what} is not what {self.name} is annotated to return: {error}") from error
+            raise ProgramChanged(
+                f"{self._what} is not what {self.name} is annotated to return: {error}"
+            ) from error.__cause__
 
 
 class Step:

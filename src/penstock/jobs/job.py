@@ -212,7 +212,9 @@ class Job(ShardHandle, Generic[R_co]):
                         self._returns.decode(text) if self._returns else codec.decode(text, what="the result")
                     )
                 except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
-                    raise PenstockError(f"the result of job {self.id} does not fit its annotation: {error}") from error
+                    raise PenstockError(
+                        f"the result of job {self.id} does not fit its annotation: {error}"
+                    ) from error.__cause__
                 return answer
             case Status.DEAD:
                 why = Failures.read(stored.failures, seal)

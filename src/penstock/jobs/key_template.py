@@ -108,7 +108,7 @@ class KeyTemplate:
         try:
             return str(codec.in_one_form(value))
         except OverflowError as error:  # a moment of the first or last day that there is, which UTC does not have
-            raise BadCall(f"{self._what}: {field}={shown(value)}: {error}") from error
+            raise BadCall(f"{self._what}: {field}={shown(value)}: {error}") from None
 
     def _value(self, field: str, value_of: Callable[[str], Any], tenant: str) -> Any:
         return tenant if field == TENANT and self.uses_tenant else value_of(field)

@@ -149,7 +149,7 @@ class Signature:
         try:
             hints = typing.get_type_hints(self._function, include_extras=True)
         except Exception as error:
-            raise ConfigurationError(f"task {self._name}: an annotation cannot be resolved: {error}") from error
+            raise ConfigurationError(f"task {self._name}: an annotation cannot be resolved: {error}") from None
         for name, hint in hints.items():
             check_annotation(f"task {self._name}", name, hint)
         check_classes(self._name, hints, self.dependencies)
@@ -198,7 +198,7 @@ class Signature:
         try:
             return codec.decoder(annotation)
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"task {self._name}: {what} cannot be read from JSON: {error}") from error
+            raise ConfigurationError(f"task {self._name}: {what} cannot be read from JSON: {error}") from None
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bytes:
         """The payload of a call. Raises BadCall if the arguments do not fit, PayloadTooLarge above `limit` bytes."""
@@ -263,21 +263,20 @@ class Signature:
                     "the parameter with the class that you pass, or pass an object of the annotated class"
                 )
 
-    def encode_without_outputs(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int
-    ) -> tuple[bytes, tuple[tuple[str, Any], ...]]:
-        """As `encode`, if some arguments stand for results of other jobs. Returns those arguments separately.
-
-        If no argument stands for a result, raises what `encode` raises.
-        """
+    def awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+        """The arguments that stand for results of other jobs, with their names."""
         from penstock.jobs.awaited import stands_for_results
 
         given = {**dict(zip(self._positional, args, strict=False)), **kwargs}
-        wanted = tuple(
+        return tuple(
             (name, value) for name, value in given.items() if stands_for_results(value) and name in self._named
         )
-        if not wanted:
-            return self.encode(args, kwargs, limit), ()
+
+    def encode_without(
+        self, wanted: tuple[tuple[str, Any], ...], args: tuple[Any, ...], kwargs: dict[str, Any], limit: int
+    ) -> bytes:
+        """As `encode`, without the arguments in `wanted`, which stand for results of other jobs."""
+        given = {**dict(zip(self._positional, args, strict=False)), **kwargs}
         if len(args) > len(self._positional) or len(given) < len(args) + len(kwargs):
             raise BadCall(f"{self._name}(): pass arguments by name if some are results of other jobs")
         if unknown := given.keys() - self._named:
@@ -291,7 +290,7 @@ class Signature:
         fixed = {name: value for name, value in given.items() if name not in names}
         payload = codec.encode(fixed, limit=limit, what=f"{self._name}()")
         self.values(payload, names)
-        return payload, wanted
+        return payload
 
     def values(self, payload: bytes, without: Collection[str] = ()) -> Callable[[str], Any]:
         """A function that returns the decoded argument of a name. `without`: those that `payload` lacks on purpose."""
@@ -376,9 +375,9 @@ class Signature:
         except msgspec.ValidationError as error:
             text = _WHERE.sub(lambda m: f" for {m[1] or 'the call'}", str(error))
             kind = UnknownName if text.startswith(_UNKNOWN_FIELD) else BadCall
-            raise kind(f"{self._name}(): {text}") from error
+            raise kind(f"{self._name}(): {text}") from error.__cause__
         except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
-            raise BadCall(f"{self._name}(): {error}") from error
+            raise BadCall(f"{self._name}(): {error}") from error.__cause__
         return decoded
 
     @cached_property

@@ -223,13 +223,16 @@ class Task(Generic[P, R]):
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Check and encode the arguments, for `app.enqueue_many`. Raises BadCall if they do not fit. No round trip."""
         signature = self.definition.signature
-        wanted: tuple[tuple[str, Any], ...] = ()
         limit = encode_limit(self.queue.settings)
         try:
             payload = signature.encode(args, kwargs, limit)
         except BadCall:
-            payload, wanted = signature.encode_without_outputs(args, kwargs, limit)
-        return self._call_of(payload, wanted)
+            wanted = signature.awaited(args, kwargs)
+            if not wanted:
+                raise
+        else:
+            return self._call_of(payload, ())
+        return self._call_of(signature.encode_without(wanted, args, kwargs, limit), wanted)
 
     def _call_of(self, payload: bytes, wanted: tuple[tuple[str, Any], ...]) -> Call[R]:
         """The call with these arguments, and with the keys and tags that follow from them."""

@@ -78,11 +78,11 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
 
         try:
             return ZoneInfo(self.timezone)
-        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        except (ZoneInfoNotFoundError, ValueError, OSError):
             raise ConfigurationError(
                 f"timezone {self.timezone!r} is unknown: use a name such as Europe/Berlin. If that fails too, this "
                 "machine has no time zones: install the package tzdata"
-            ) from error
+            ) from None
 
     def _cron_from(self, start: datetime.datetime, *, reverse: bool) -> islice[datetime.datetime]:
         from cronsim import CronSim, CronSimError
@@ -90,7 +90,7 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
         try:
             return islice(CronSim(self.cron, start, reverse=reverse), None)
         except CronSimError as error:
-            raise self._unreadable(f"{str(error)[:1].lower()}{str(error)[1:]}") from error
+            raise self._unreadable(f"{str(error)[:1].lower()}{str(error)[1:]}") from None
 
     def _unreadable(self, reason: str) -> ConfigurationError:
         return ConfigurationError(
