@@ -339,6 +339,21 @@ async def test_retry_later_counts_an_attempt_if_it_says_so(app: Penstock, clock:
         RetryLater(1, attempt=1)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("is_attempt", [False, True])
+async def test_the_reason_of_retry_later_names_the_error_that_led_to_it(app: Penstock, is_attempt: bool):
+    def body() -> None:
+        try:
+            raise ConnectionError("the shop does not answer")
+        except ConnectionError as error:
+            raise RetryLater(30, "later", attempt=is_attempt) from error
+
+    job = await task_of(app, "def", body, retry=1).enqueue.aio()
+    await run_burst(app)
+    info = await job.info.aio()
+    assert info.status is Status.DELAYED
+    assert info.reason.endswith("later (ConnectionError: the shop does not answer)")
+
+
 @BOTH_KINDS
 async def test_a_job_postponed_to_a_date_runs_at_that_date_of_the_server(app: Penstock, clock: Time, kind: str):
     date = datetime.fromtimestamp(clock.now + 3600, UTC)

@@ -29,6 +29,17 @@ def describe(error: BaseException) -> str:
     return f"{name}: {encodable(text)}" if text else name
 
 
+def cause_of(error: BaseException) -> BaseException | None:
+    """The error that led to this one, as a traceback shows it: that of `raise … from`, or the one that was handled."""
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def with_cause(text: str, error: BaseException) -> str:
+    """The text, followed by the error that led to this one."""
+    cause = cause_of(error)
+    return text if cause is None else f"{text} ({describe(cause)})"
+
+
 def class_name(error: BaseException) -> str:
     """The name of the error's class. A metaclass may hide it from `__name__`."""
     return str(type.__dict__["__name__"].__get__(type(error)))

@@ -28,7 +28,7 @@ from penstock.jobs.stage import Stage
 from penstock.jobs.steps import Steps
 from penstock.settings import Seal, WorkerSettings
 from penstock.worker.batches import BatchRun
-from penstock.worker.error_text import class_name, describe, encodable, traceback_of
+from penstock.worker.error_text import cause_of, class_name, describe, encodable, traceback_of, with_cause
 from penstock.worker.job_task import cancelled_by_others
 from penstock.worker.run import JobRun
 from penstock.worker.thread_timeout import ThreadTimeout, TimeIsUp, run_cancellable
@@ -429,11 +429,13 @@ class Execution:
                 policy = error
             elif not policy.times and not run.definition.never_retries:
                 policy = Retry()
-            cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__) or error
+            cause = cause_of(error) or error
             retry = True
         else:
             retry = isinstance(error, RetryLater) or policy.applies(error)
         reason, text = describe(cause), "" if isinstance(cause, Retry) else traceback_of(cause)
+        if isinstance(error, RetryLater):
+            reason = with_cause(reason, error)
         if retry and policy.left(attempt):
             delay = policy.delay(attempt) if not isinstance(error, RetryLater) else error.seconds or 0.0
             return Settlement(claim.token, self._reason(reason, text), "retry", delay)
@@ -442,9 +444,10 @@ class Execution:
         return self._dead_letter(claim, reason, text)
 
     def _postponed(self, claim: Claim, error: RetryLater) -> Settlement:
+        reason = self._reason(with_cause(str(error), error))
         if error.date is not None:
-            return Settlement(claim.token, self._reason(str(error)), "until", error.date)
-        return Settlement(claim.token, self._reason(str(error)), "later", error.seconds or 0.0)
+            return Settlement(claim.token, reason, "until", error.date)
+        return Settlement(claim.token, reason, "later", error.seconds or 0.0)
 
     def _dead_letter(self, claim: Claim, reason: str, text: str = "") -> Settlement:
         return Settlement(claim.token, self._reason(reason, text), "bury")
