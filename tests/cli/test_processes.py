@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -189,6 +190,19 @@ def test_a_check_says_whether_a_worker_of_this_machine_is_alive(start, run, shop
     worker.kill()
     worker.wait()
     assert run("worker", "tasks:app", "--check", **shop.where).returncode == Exit.FAILED
+
+
+@pytest.mark.parametrize("address", ["unix:///nowhere", "silent"])
+def test_a_check_asks_for_no_restart_while_the_server_is_away(run, shop, address: str):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = shop.where | {
+            "PENSTOCK_URL": address.replace("silent", f"valkey://127.0.0.1:{silent.getsockname()[1]}")
+        }
+        begin = time.monotonic()
+        unknown = run("worker", "tasks:app", "--check", **where)
+    assert (unknown.returncode, "no server answers" in unknown.stderr) == (Exit.OK, True)
+    assert "A restart would not help" in unknown.stderr
+    assert time.monotonic() - begin < scaled(9), "the timeout of the probe in the documents is 10 s"
 
 
 def test_a_check_sees_no_life_in_a_process_that_is_stopped_or_a_zombie(start, shop, capsys):

@@ -22,7 +22,7 @@ class Matching:
     queue
         The queue.
     state
-        delayed, sleeping, ready, parked, running or dead.
+        delayed, sleeping, ready, parked, running, waiting or dead.
     task
         The name of their task; "" for bare values.
     tenant
@@ -98,8 +98,8 @@ class Listed(Matching):
     queue
         The queue.
     state
-        delayed, sleeping, ready, parked, running or dead. Of jobs that have ended: completed, cancelled, expired,
-        dropped, failed (became a dead letter), or ended for all of them.
+        delayed, sleeping, ready, parked, running, waiting or dead. Of jobs that have ended: completed, cancelled,
+        expired, dropped, failed (became a dead letter), or ended for all of them.
     task
         The name of their task; "" for bare values.
     tenant

@@ -19,8 +19,9 @@ from penstock.cli.app_outline import AppOutline, supervised_app
 from penstock.cli.exits import Exit, exit_for
 from penstock.cli.loading import load_app
 from penstock.cli.parameter import Parameter
+from penstock.cli.where import REPLY_TIMEOUT
 from penstock.config import Configuration
-from penstock.errors import ConfigurationError, PenstockError
+from penstock.errors import ConfigurationError, PenstockError, ServerUnavailable
 from penstock.settings import LogLevel, MiB, WorkerSettings
 from penstock.terminal.signals import not_ignored
 from penstock.worker.app import NAME_THE_TASKS, named_queues
@@ -82,7 +83,8 @@ def worker(
     reload_
         For development: restart when a Python file below the working directory changes.
     check
-        Run nothing: exit code 0 if a worker of this machine is alive on each queue, else 1. For containers.
+        Run nothing: exit code 0 if a worker of this machine is alive on each queue, else 1. For containers. Also 0 if
+        the server does not answer, because a restart of the worker would not help.
     url
         The server, for example valkey://host:6379/0, for an app that does not name one.
     log_format
@@ -180,12 +182,21 @@ def _run(
 
 
 def check_health(app: Penstock, queues: Iterable[str]) -> bool:
-    """Print the workers of this machine that serve each queue. Returns whether every queue has one."""
+    """Print the workers of this machine that serve each queue. Returns whether every queue has one.
+
+    Also True if the server does not answer: all workers would be restarted for that, and none would be better.
+    """
     from penstock.ops.inspect import Inspector  # imported here because a worker that runs jobs does not need it
 
+    connector, seconds = app._driver.connector, REPLY_TIMEOUT  # soon, because a probe has a timeout of its own
+    connector.settings = replace(connector.settings, reply_timeout=seconds, give_up_after=seconds)
     inspector = Inspector(app)
-    with app:
-        workers = {queue: inspector.workers.here(queue) for queue in queues}
+    try:
+        with app:
+            workers = {queue: inspector.workers.here(queue) for queue in queues}
+    except ServerUnavailable as error:
+        print(f"{error}\nSo it is not known whether a worker is alive. A restart would not help.", file=sys.stderr)
+        return True
     for queue, names in workers.items():
         print(f"queue {queue}: {', '.join(names) or 'no worker of this machine is alive'}", file=sys.stderr)
     return all(workers.values())

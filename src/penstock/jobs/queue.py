@@ -93,8 +93,8 @@ class Queue(QueueSettings, QueueLimits):
             for job in queue.jobs(state="ready", tenant="acme").page(20).jobs: ...
             queue.jobs(state="dead", task="send_email").requeue()
 
-        state       delayed, sleeping, ready, parked, running or dead; or, of the last jobs that have ended, completed,
-                    cancelled, expired, dropped, failed (became a dead letter), or ended for all of them
+        state       delayed, sleeping, ready, parked, running, waiting or dead; or, of the last jobs that have ended,
+                    completed, cancelled, expired, dropped, failed (became a dead letter), or ended for all of them
         task        the name of a task; "" for bare values
         worker      `host:pid`: only the jobs that it runs
         id_prefix   how the id begins, with or without the name of the queue
