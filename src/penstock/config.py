@@ -105,51 +105,51 @@ class Configuration:
 
     def text(self, name: str, given: str | None = None, among: Sequence[str] = ()) -> str | None:
         """A string; one of `among`, if that is given."""
-        place, value = self._find(name, given)
+        source, value = self._find(name, given)
         if value is not None and (not isinstance(value, str) or (among and value not in among)):
-            raise ConfigurationError(f"{place}: {value!r} is not {' or '.join(among) or 'a string'}")
+            raise ConfigurationError(f"{source}: {value!r} is not {' or '.join(among) or 'a string'}")
         return value
 
     def number(self, name: str, given: int | None = None) -> int | None:
         """A whole number."""
-        place, value = self._find(name, given)
+        source, value = self._find(name, given)
         try:
             return None if value is None else int(str(value))
         except ValueError:
-            raise ConfigurationError(f"{place}: {value!r} is not a whole number") from None
+            raise ConfigurationError(f"{source}: {value!r} is not a whole number") from None
 
     def names(self, name: str, given: str | None = None) -> tuple[str, ...]:
         """A list of names, from a string such as `a,b` or from a list."""
-        place, value = self._find(name, given)
+        source, value = self._find(name, given)
         parts = value.split(",") if isinstance(value, str) else value or []
         if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
-            raise ConfigurationError(f"{place}: {value!r} is not a list of names, as in a,b")
+            raise ConfigurationError(f"{source}: {value!r} is not a list of names, as in a,b")
         return tuple(part.strip() for part in parts if part.strip())
 
     def numbers(self, name: str) -> dict[str, int]:
         """Whole numbers by name, from a string such as `a=1,b=2` or from a table."""
-        place, value = self._find(name, None)
+        source, value = self._find(name, None)
         if isinstance(value, str):
             pairs = (part.partition("=") for part in value.split(",") if part.strip())
             value = {key: number for key, _, number in pairs}
         try:
             return {key.strip(): int(str(number)) for key, number in (value or {}).items()}
         except (AttributeError, ValueError):
-            raise ConfigurationError(f"{place}: {value!r} does not give numbers by name, as in mail=8,raw=2") from None
+            raise ConfigurationError(f"{source}: {value!r} does not give numbers by name, as in mail=8,raw=2") from None
 
     def loaded(self, name: str) -> Any:
         """The object that a string such as `module:name` names."""
-        place, value = self._find(name, None)
+        source, value = self._find(name, None)
         if value is None:
             return None
         module, colon, target = value.partition(":") if isinstance(value, str) else ("", "", "")
         if not (colon and module and target):
-            raise ConfigurationError(f"{place}: {value!r} does not name an object, as module:name does")
+            raise ConfigurationError(f"{source}: {value!r} does not name an object, as module:name does")
         try:
             return reduce(getattr, target.split("."), import_module(module))
         except Exception as error:
             raise ConfigurationError(
-                f"{place}: {value!r} cannot be imported: {type(error).__name__}: {error}"
+                f"{source}: {value!r} cannot be imported: {type(error).__name__}: {error}"
             ) from error
 
     def export(self, name: str, given: str | None = None) -> None:

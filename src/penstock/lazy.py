@@ -31,36 +31,36 @@ class LazyNames:
 
     def __init__(self, module: str, names: list[str], *, others: tuple[str, ...] = ()) -> None:
         self.module, self._names, self._others = module, names, others
-        self._homes: dict[str, str] = {}
+        self._modules: dict[str, str] = {}
         _facades.append(self)
 
-    def are_in(self, home: str) -> None:
-        """Declare that the module `home` defines the names that were appended since the last call."""
-        for name in self._names[len(self._homes) :]:
-            self._homes[name] = home
+    def are_in(self, module: str) -> None:
+        """Declare that `module` defines the names that were appended since the last call."""
+        for name in self._names[len(self._modules) :]:
+            self._modules[name] = module
 
     def load(self, name: str) -> object:
         """The module's `__getattr__`. The next use of the name finds it in the module."""
-        if name not in self._homes:
-            if (place := self._place_of(name)) is not None:
+        if name not in self._modules:
+            if (other := self._module_of(name)) is not None:
                 # Python replaces the text of an AttributeError if the name stands in a `from … import …`.
-                raise ImportError(f"{name} is in {place}: from {place} import {name}", name=self.module)
+                raise ImportError(f"{name} is in {other}: from {other} import {name}", name=self.module)
             raise AttributeError(f"module {self.module!r} has no attribute {name!r}")
-        value: object = getattr(import_module(self._homes[name]), name)
+        value: object = getattr(import_module(self._modules[name]), name)
         setattr(sys.modules[self.module], name, value)
         return value
 
-    def _place_of(self, name: str) -> str | None:
+    def _module_of(self, name: str) -> str | None:
         """The other module that has this class. One without `__all__` has errors only.
 
         Python asks here for each of the package's own modules, which begin with a small letter.
         """
-        for place in self._others if name[0].isupper() else ():
-            module = import_module(place)
+        for other in self._others if name[0].isupper() else ():
+            module = import_module(other)
             found = vars(module).get(name)
             is_error = isinstance(found, type) and issubclass(found, Exception)
             if name in getattr(module, "__all__", ()) or (is_error and not hasattr(module, "__all__")):
-                return place
+                return other
         return None
 
     def listed(self) -> list[str]:
@@ -68,8 +68,8 @@ class LazyNames:
         return [*self._names, *(name for name in vars(sys.modules[self.module]) if name.startswith("__"))]
 
     def load_all(self) -> None:
-        for home in dict.fromkeys(self._homes.values()):
-            import_module(home)
+        for module in dict.fromkeys(self._modules.values()):
+            import_module(module)
 
 
 # The folders of the components, which import some of their modules only when a verb is first called.

@@ -107,7 +107,7 @@ class WorkerSettings:
 
     queues: tuple[str, ...] = ()
     """The queues to serve, in strict order: the second is asked only when the first has nothing. Empty: every queue
-    that has a task, and they take turns."""
+    that has a task, in rotation."""
 
     burst: bool = False
     """Stop when no job is ready any more."""

@@ -197,7 +197,7 @@ async def test_a_job_that_is_cancelled_in_a_batch_ends_so_and_the_others_complet
     worker, run = await running(app)
     await started.wait()
     assert not await jobs[1].cancel.aio()
-    await until(lambda: any(one.cancelled for batch in worker._runs.running for one in batch.members))
+    await until(lambda: any(one.cancelled for run in worker._runs.running for one in run.batch))
     go.set()
     await jobs[0].result.aio(30)
     worker.stop()

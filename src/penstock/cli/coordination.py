@@ -62,8 +62,8 @@ def commands(noun: Noun) -> tuple[Callable[..., None], Callable[..., None]]:
             found = noun.ask(inspector, name)
         if as_json:
             return show_json(found)
-        for place, one in enumerate(found if isinstance(found, list) else [found]):
-            show(*[""] * (place > 0))
+        for index, one in enumerate(found if isinstance(found, list) else [found]):
+            show(*[""] * (index > 0))
             show_facts(noun.facts(one))
             if noun.more_columns is not None and (rows := noun.more_rows(one)):
                 show("")

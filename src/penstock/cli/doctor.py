@@ -46,9 +46,9 @@ def doctor(
         show_json({"ok": not failed, "results": results})
         return Exit.FAILED if failed else Exit.OK
     for result in results:
-        place = f"{result.server}: " if result.server else ""
+        server = f"{result.server}: " if result.server else ""
         level = (f"{result.level:5}", _STYLES[result.level])
-        show_beside(Text.assemble(level, (f"{result.topic:13}", "dim")), place + result.message)
+        show_beside(Text.assemble(level, (f"{result.topic:13}", "dim")), server + result.message)
         if result.advice:
             show_beside(Text.assemble(" " * 18, ("-> ", "dim")), result.advice)
     warned = sum(result.level == "warn" for result in results)

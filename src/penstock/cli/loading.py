@@ -81,10 +81,10 @@ def search_first(folder: Path) -> None:
 
 
 def _import_failed(target: str, error: BaseException) -> ConfigurationError:
-    """Names the place in the user's code: the last line outside the import machinery."""
+    """Names the line in the user's code: the last line outside the import machinery."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
     if isinstance(error, SyntaxError):
-        place = f"{error.filename}:{error.lineno}"
+        location = f"{error.filename}:{error.lineno}"
     else:
-        place = f"{frames[-1].filename}:{frames[-1].lineno}" if len(frames) > 1 else target
-    return ConfigurationError(f"{target} cannot be imported: {type(error).__name__}: {error} ({place})")
+        location = f"{frames[-1].filename}:{frames[-1].lineno}" if len(frames) > 1 else target
+    return ConfigurationError(f"{target} cannot be imported: {type(error).__name__}: {error} ({location})")

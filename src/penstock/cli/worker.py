@@ -332,8 +332,8 @@ def describe_server(app: Penstock) -> str:
 def _banner(server: str, concurrency: str, tasks: dict[str, list[str]], strict: bool) -> str:
     width = max(map(len, tasks))
     rows = [
-        f"{f'{place}. ' if strict else ''}{name:{width}}  {', '.join(tasks[name]) or '-'}"
-        for place, name in enumerate(tasks, 1)
+        f"{f'{position}. ' if strict else ''}{name:{width}}  {', '.join(tasks[name]) or '-'}"
+        for position, name in enumerate(tasks, 1)
     ]
     queues = "\n           ".join(rows)
     return f"""\

@@ -258,7 +258,7 @@ class DirectoryBindings(RuledBindings):
         return self._numbered("remove_elements", *pairs, read=_pair)
 
     def change_elements(self, changes: Iterable[tuple[bytes, str, bytes]]) -> Checked[list[float | None]]:
-        """Change weights and payloads, given as an element and both changes, in turn. Returns as `change_ids` does."""
+        """Change weights and payloads, each as an element and both changes. Returns as `change_ids` does."""
         threes = (arg for element, weight, payload in changes for arg in (element, weight, payload))
         return self._numbered("change_elements", *threes, read=_weights)
 

@@ -75,7 +75,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class LineEnd:
     """The last parts of a line. `skip`: a pattern that matches the same lines where none of its fields is wanted."""
 
     parts: tuple[bytes | Field, ...]
@@ -99,15 +99,15 @@ class PatternFormat:
 
     name: str
     parts: tuple[bytes | Field, ...]
-    tail: Tail = Tail((), b"")
+    end: LineEnd = LineEnd((), b"")
     usual: tuple[bytes | Field, ...] = ()
 
     def readers(self, wanted: frozenset[Column], precision: Precision, *, utc: bool) -> Sequence[LineReader]:
         precision = "second" if utc else precision
         wanted = frozenset[Column]({*wanted, "client"})
-        tail = self.tail.needed(wanted)
-        quick = [_reader((*self.usual, *tail), wanted, precision, utc=utc)._replace(quick=True)] if self.usual else []
-        return [*quick, _reader((*self.parts, *tail), wanted, precision, utc=utc)]
+        end = self.end.needed(wanted)
+        quick = [_reader((*self.usual, *end), wanted, precision, utc=utc)._replace(quick=True)] if self.usual else []
+        return [*quick, _reader((*self.parts, *end), wanted, precision, utc=utc)]
 
 
 def _reader(
@@ -198,16 +198,16 @@ _VHOST = (
 _REFERER_AND_AGENT = (b' "', Field("referer", QUOTED_TEXT), b'(?:" "', Field("agent", QUOTED_TEXT), rb")?+[^\n]*+")
 _NO_REFERER = rb'(?: (?!")[^\n]*+)?+'
 
-_COMBINED_TAIL = Tail(_REFERER_AND_AGENT, rb' "[^\n]*+')
+_COMBINED_END = LineEnd(_REFERER_AND_AGENT, rb' "[^\n]*+')
 
-COMMON = PatternFormat("common", _START, Tail((), _NO_REFERER), _USUAL_START)
-COMBINED = PatternFormat("combined", _START, _COMBINED_TAIL, _USUAL_START)
-VHOST_COMMON = PatternFormat("vhost_common", (*_VHOST, *_START), Tail((), _NO_REFERER))
-VHOST_COMBINED = PatternFormat("vhost_combined", (*_VHOST, *_START), _COMBINED_TAIL)
+COMMON = PatternFormat("common", _START, LineEnd((), _NO_REFERER), _USUAL_START)
+COMBINED = PatternFormat("combined", _START, _COMBINED_END, _USUAL_START)
+VHOST_COMMON = PatternFormat("vhost_common", (*_VHOST, *_START), LineEnd((), _NO_REFERER))
+VHOST_COMBINED = PatternFormat("vhost_combined", (*_VHOST, *_START), _COMBINED_END)
 COMMON_OR_COMBINED = PatternFormat(
     "common, combined or vhost_combined",
     (b"(?:", *_VHOST, b")?", *_START),
-    Tail((b"(?:", *_REFERER_AND_AGENT, b"|", _NO_REFERER, b")"), rb"(?: [^\n]*+)?+"),
+    LineEnd((b"(?:", *_REFERER_AND_AGENT, b"|", _NO_REFERER, b")"), rb"(?: [^\n]*+)?+"),
     _USUAL_START,
 )
 

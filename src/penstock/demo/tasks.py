@@ -80,9 +80,9 @@ class DemoTasks(NamedTuple):
 def make_tasks(app: Penstock, queue: str) -> DemoTasks:
     """Register the demo's tasks, in the worker to run them and in its parent to enqueue them."""
     retry = Retry(RETRIES, base=0.2)
-    home = app.queue(queue)
-    journal = Journal(app, home.key("journal"))
-    failed, begun = home.key("failed"), home.key("begun")
+    work = app.queue(queue)
+    journal = Journal(app, work.key("journal"))
+    failed, begun = work.key("failed"), work.key("begun")
 
     @app.task(queue=queue)
     async def greet() -> int:
@@ -109,4 +109,4 @@ def make_tasks(app: Penstock, queue: str) -> DemoTasks:
         """The job that ends as a dead letter."""
         raise PlannedFailure("this one always fails")
 
-    return DemoTasks(home, journal.key, greet, count_request, never_works)
+    return DemoTasks(work, journal.key, greet, count_request, never_works)

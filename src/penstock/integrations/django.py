@@ -150,8 +150,8 @@ class _Backend:
         self._check_call(task, args, kwargs)
         result = self._result(task, "", list(args), dict(kwargs), self._django.TaskResultStatus.READY)
         options = Options(priority=_priority(task.priority), at=_aware(task.run_after))
-        home = self.app.queue(task.queue_name)
-        call: Call[Any] = Task(_unused, self._definition(task), home, options).call(*result.args, **result.kwargs)
+        queue = self.app.queue(task.queue_name)
+        call: Call[Any] = Task(_unused, self._definition(task), queue, options).call(*result.args, **result.kwargs)
         database = self.options.get("DATABASE", "default")
 
         def report() -> None:

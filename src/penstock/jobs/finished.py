@@ -238,8 +238,8 @@ def _turn(queue: str, body: bytes, at: int, tag: str | None) -> Iterator[Finishe
     refused_number = int.from_bytes(body[2:4])
     refused = {int.from_bytes(body[n : n + 2]) for n in range(4, 4 + 2 * refused_number, 2)}
     turn = _DECODE.decode(body[4 + 2 * refused_number :])
-    for place, row in enumerate(turn.rows):
-        if row is None or place in refused:
+    for position, row in enumerate(turn.rows):
+        if row is None or position in refused:
             continue
         if tag is not None and tag not in row[_TAGS_AT:]:
             yield None

@@ -159,12 +159,12 @@ class _Queues:
         total, page = yield FlowBindings(self.named(queue)).related(side, key, offset, limit)
         page = [one._replace(queue=one.queue or queue) for one in page]
         for name in dict.fromkeys(one.queue for one in page if one.queue != queue):
-            places = [place for place, one in enumerate(page) if one.queue == name]
-            while places:
-                found = yield FlowBindings(self.named(name)).jobs([page[place].key for place in places])
-                for place, one in zip(places, found, strict=False):
-                    page[place] = one._replace(queue=name)
-                places = places[len(found) :]
+            positions = [at for at, one in enumerate(page) if one.queue == name]
+            while positions:
+                found = yield FlowBindings(self.named(name)).jobs([page[at].key for at in positions])
+                for at, one in zip(positions, found, strict=False):
+                    page[at] = one._replace(queue=name)
+                positions = positions[len(found) :]
         return total, page
 
 

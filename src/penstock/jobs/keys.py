@@ -151,10 +151,10 @@ def shard_tag(prefix: str, name: str) -> str:
 def _position(number: int) -> float:
     """The position of a shard on the circle of slots, from 0 to 1: thirds first, then their halves, and so on."""
     block, third = divmod(number, 3)
-    place, part = 0.0, 0.5
+    position, part = 0.0, 0.5
     while block:
-        place, part, block = place + part * (block % 2), part / 2, block // 2
-    return (third + place) / 3
+        position, part, block = position + part * (block % 2), part / 2, block // 2
+    return (third + position) / 3
 
 
 @dataclass(frozen=True)

@@ -44,13 +44,13 @@ end
 --- seldom
 function linger.push(s)
   local r, pushed, n, came_back = s.row, {}, 0, false
-  for place, list in pairs(s.lists) do
+  for number, list in pairs(s.lists) do
     for i = 1, #list.tenants do
       local entries = #list.entries[list.tenants[i]]
-      pushed[#pushed + 1] = { place, list.tenants[i], entries }
+      pushed[#pushed + 1] = { number, list.tenants[i], entries }
       n = n + entries
     end
-    came_back = came_back or place >= 10
+    came_back = came_back or number >= 10
   end
   if n == 0 then return end
   lane.push(r, s.lists)
@@ -71,15 +71,15 @@ function linger.push(s)
   if due > s.now then s.alarm = math.min(s.alarm or due, due) end
 end
 
--- Has the lane of a tenant linger until `due` if it was empty before, or offers it if it has a whole batch now. `n`:
--- how many entries were added.
---- (r: table, place: int, tenant: str, n: int, due: int)
+-- Has the lane of a tenant linger until `due` if it was empty before, or offers it if it has a whole batch now. `n`
+-- entries were added to the list with this `number` (see `lane.collect`).
+--- (r: table, number: int, tenant: str, n: int, due: int)
 --- uses: base
 --- seldom
-function linger.pushed(r, place, tenant, n, due)
-  local b, level = r[_row.BATCH], place % 10
+function linger.pushed(r, number, tenant, n, due)
+  local b, level = r[_row.BATCH], number % 10
   local count = linger.count(r, level, tenant)
-  if place >= 10 or count >= b[_batch.SIZE] then
+  if number >= 10 or count >= b[_batch.SIZE] then
     linger.offer_lane(r, level, tenant)
   elseif count == n then
     linger.wait(r, level, tenant, due)

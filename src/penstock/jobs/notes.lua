@@ -11,7 +11,7 @@ _notes = layout { progress = "Hc0", lines = "*" }
 
 _line = layout { at = "I6", text = "Hc0" } -- a worker sends it without `at`
 
-_of_job = { RECORD = 1, ENDED = 3, NOTES = 5, EXPIRES = 7 } -- places in what `inspect.job` returns
+_of_job = { RECORD = 1, ENDED = 3, NOTES = 5, EXPIRES = 7 } -- positions in what `inspect.job` returns
 
 notes = { LOG_BYTES = 16384 } -- of the lines of one job; the oldest lines are dropped
 

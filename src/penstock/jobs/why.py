@@ -84,7 +84,7 @@ class Explanation:
     reason     why it failed last, if the sentence says that: a text that the job has written
     further    what else would hold the job up, in words: no worker, a pause
     workers    live workers of the queue that claim jobs, at most a hundred are counted
-    position   about how many jobs are served before it. It counts the present jobs by priority and by the turns of
+    position   about how many jobs are served before it. It counts the present jobs by priority and rotation of
                tenants, so jobs that are enqueued later can go first
     eta        about how long that takes, by the rate of the last five minutes; None: no rate is known
     next_in    about how long until its limit has a place: of a rate by its numbers, else by the mean duration of the

@@ -411,10 +411,10 @@ class TransactionBindings:
         return 2 + len(self._locks) + number
 
     def commit(
-        self, home: str, keys: Sequence[str], key: IdempotencyKey, conditions: bytes, writes: bytes
+        self, slot_key: str, keys: Sequence[str], key: IdempotencyKey, conditions: bytes, writes: bytes
     ) -> RoundTrip[CommitReply]:
-        """Check everything, then write everything. `home`: a key in the slot of all `keys`."""
-        declared = (TransactionKeys(home).base, *self._locks, *keys)
+        """Check everything, then write everything. `slot_key`: a key in the slot of all `keys`."""
+        declared = (TransactionKeys(slot_key).base, *self._locks, *keys)
         args = (key.caller, key.number, self._token, len(self._locks), conditions, writes)
         return RoundTrip(transaction_scripts()["commit"], declared, args, _commit_reply)
 

@@ -196,7 +196,7 @@ class LockFactory:
         """
         from penstock.locks.transaction import Transaction
 
-        return Transaction(self._driver, home=None if tag is None else key_with_tag(tag))
+        return Transaction(self._driver, slot_key=None if tag is None else key_with_tag(tag))
 
     def election(
         self,

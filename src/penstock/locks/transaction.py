@@ -45,13 +45,13 @@ class Transaction(Writes):
     condition without a value or a bound checks only for existence. Values are bytes, texts (UTF-8) or numbers.
     """
 
-    def __init__(self, driver: Driver, *, home: str | None = None, guard: Guard | None = None) -> None:
-        """`home`: a key in the slot of the transaction; None: the first key that it uses."""
+    def __init__(self, driver: Driver, *, slot_key: str | None = None, guard: Guard | None = None) -> None:
+        """`slot_key`: a key in the slot of the transaction; None: the first key that it uses."""
         self._driver = driver
         self._guard = guard
         self._locks = guard.locks if guard else ()
         self._bindings = TransactionBindings(self._locks, guard.token if guard else "")
-        self._home = guard.locks[0] if guard else home
+        self._slot_key = guard.locks[0] if guard else slot_key
         self._slot = -1
         self._positions: dict[str, int] = {}
         self._conditions: list[Condition] = []
@@ -184,13 +184,13 @@ class Transaction(Writes):
         position = self._positions.get(key)
         if position is None:
             check_text("key", key)
-            if self._home is None:
-                self._home = key
+            if self._slot_key is None:
+                self._slot_key = key
             if self._slot < 0:
-                self._slot = slot(self._home)
+                self._slot = slot(self._slot_key)
             if slot(key) != self._slot:
                 raise ValueError(
-                    f"{clause}: its slot is not that of {self._home!r}; give all keys one hash tag, such as "
+                    f"{clause}: its slot is not that of {self._slot_key!r}; give all keys one hash tag, such as "
                     "{tag}:a and {tag}:b"
                 )
             position = self._positions[key] = self._bindings.position(len(self._positions))
@@ -212,12 +212,12 @@ class Transaction(Writes):
             raise ValueError("commit(): there is nothing in this transaction; add conditions or writes")
         if self._is_done:
             raise ValueError("commit(): this transaction was committed; make another one")
-        assert self._home is not None
+        assert self._slot_key is not None
         conditions, writes = pack_rows(self._conditions), pack_rows(self._writes)
         if len(conditions) + len(writes) > MAX_BYTES:
             raise ValueError(f"commit(): {len(conditions) + len(writes):,} bytes, at most {MAX_BYTES:,}; make several")
         key = self._idempotency_key = self._idempotency_key or take_key()
-        sent = self._bindings.commit(self._home, tuple(self._positions), key, conditions, writes)
+        sent = self._bindings.commit(self._slot_key, tuple(self._positions), key, conditions, writes)
         return sent.then(self._results)
 
     def _results(self, reply: CommitReply) -> tuple[int | float, ...]:

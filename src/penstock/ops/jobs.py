@@ -174,7 +174,7 @@ class JobQuestioner(Questioner):
             names = [shard.name for shard in (yield from self._open(queue)).shards.current.known]
         found: list[JobSummary] = []
         chosen = job_filter(**wanted)
-        left = sorted(one for one in map(_place, names) if one >= _place(begun.queue))
+        left = sorted(one for one in map(_sort_key, names) if one >= _sort_key(begun.queue))
         parts = _parts([name for _, name in left], 1 if chosen.ended is None else MERGED)
         at, examined, of = begun.cursor, begun.examined, begun.of
         for position, part in enumerate(parts):
@@ -372,7 +372,7 @@ class JobQuestioner(Questioner):
         return outcomes
 
 
-def _place(name: str) -> tuple[str, str]:
+def _sort_key(name: str) -> tuple[str, str]:
     """What shards are sorted by: those of a queue are side by side."""
     return whole_name(name), name
 

@@ -208,9 +208,9 @@ def _fitting(needed: Sequence[int], kinds: Sequence[Kind], console: Console) -> 
     """The widths of columns on a terminal. Columns of text shrink first, from right to left; then the first column."""
     widths = list(needed)
     if console.is_terminal:
-        for place in (*(n for n, kind in reversed([*enumerate(kinds)]) if kind == "text"), 0):
+        for column in (*(n for n, kind in reversed([*enumerate(kinds)]) if kind == "text"), 0):
             excess = max(0, sum(widths) + GAP * (len(widths) - 1) - console.width)
-            widths[place] = max(min(widths[place], NARROWEST), widths[place] - excess)
+            widths[column] = max(min(widths[column], NARROWEST), widths[column] - excess)
     return widths
 
 

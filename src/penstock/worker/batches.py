@@ -16,10 +16,10 @@ from penstock.worker.run import JobRun
 
 
 class BatchRun(JobRun):
-    """One call of a task with the arguments of several jobs. `members` has the run of each.
+    """One call of a task with the arguments of several jobs. `batch` has the run of each.
 
-    outcomes  the settlement of each member, in the order of `members`. Empty until the call has ended, and also if all
-              members end alike
+    outcomes  the settlement of each job, in the order of `batch`. Empty until the call has ended, and also if all jobs
+              end alike
     """
 
     outcomes: Sequence[Settlement] = ()
@@ -27,13 +27,13 @@ class BatchRun(JobRun):
     def note(self, progress: bytes = b"", line: bytes | None = None) -> None:
         """Add a report of the call to every job of the batch."""
         assert self.feed is not None
-        for one in self.members:
+        for one in self.batch:
             self.feed.notes.add(one.claim.token, progress, line)
 
     def emit(self, chunk: bytes) -> None:
         """Add a chunk to the output of every job of the batch."""
         assert self.feed is not None
-        for one in self.members:
+        for one in self.batch:
             self.feed.output.emit(one.claim.token, chunk)
 
     @property
@@ -44,12 +44,12 @@ class BatchRun(JobRun):
         )
 
     def label(self) -> str:
-        return f"a batch of {len(self.members)} jobs ({self.definition.name}), first {self.context.id}"
+        return f"a batch of {len(self.batch)} jobs ({self.definition.name}), first {self.context.id}"
 
     def settlements(self, settlement: Settlement) -> list[Settlement]:
-        """The settlement of each member, after the call has ended with `settlement`."""
-        all_alike = len(self.outcomes) != len(self.members)
-        if not all_alike and not any(one.cancelled for one in self.members):
+        """The settlement of each job, after the call has ended with `settlement`."""
+        all_alike = len(self.outcomes) != len(self.batch)
+        if not all_alike and not any(one.cancelled for one in self.batch):
             return [*self.outcomes]
         return [
             Settlement(one.claim.token, b"", "cancel")
@@ -57,15 +57,15 @@ class BatchRun(JobRun):
             else structs.replace(settlement, token=one.claim.token)
             if all_alike
             else self.outcomes[at]
-            for at, one in enumerate(self.members)
+            for at, one in enumerate(self.batch)
         ]
 
 
-def batch_run(members: Sequence[JobRun]) -> BatchRun:
+def batch_run(runs: Sequence[JobRun]) -> BatchRun:
     """Make one run for these jobs: a call of their task with the arguments of all of them."""
-    first = members[0]
-    arguments: Any = [one.arguments for one in members]
-    return BatchRun(first.claim, first.definition, arguments, first.queue, members=tuple(members))
+    first = runs[0]
+    arguments: Any = [one.arguments for one in runs]
+    return BatchRun(first.claim, first.definition, arguments, first.queue, batch=tuple(runs))
 
 
 def batch_of(registry: Registry, queue: str) -> Batch | None:

@@ -61,6 +61,6 @@ class Cancelling:
             if not one.cancelled:
                 log.info("job %s (%s) is cancelled", one.context.id, one.definition.name)
                 one.cancelled = True
-                if all(member.cancelled for member in run.members):
+                if all(one.cancelled for one in run.batch):
                     self._places.cancel(run)
         self._runs.cancel_waiting(feed, wanted)

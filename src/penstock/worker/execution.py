@@ -280,7 +280,7 @@ class Execution:
     async def _call_and_await(self, run: JobRun) -> Any:
         """Call an `async def` task, inside the hooks if there are any. What the job has recorded is read before."""
         definition = run.definition
-        if run.claim.record.has_notes and not run.members:
+        if run.claim.record.has_notes and not run.batch:
             run.steps = Steps(run)
             await run.steps.load_early()
         if not definition.middleware.execute_hooks:
@@ -333,13 +333,13 @@ class Execution:
     def _batch_completed(self, run: BatchRun, outcomes: Any) -> Settlement:
         """Settle each job of a batch by its own outcome. Wrong outcomes make all of them dead letters."""
         if outcomes is None:
-            run.outcomes = [Settlement(one.claim.token) for one in run.members]
+            run.outcomes = [Settlement(one.claim.token) for one in run.batch]
             return run.outcomes[0]
-        if why := wrong_outcomes(run.definition.name, outcomes, len(run.members)):
+        if why := wrong_outcomes(run.definition.name, outcomes, len(run.batch)):
             return self._dead_letter(run.claim, why)
         run.outcomes = [
             self.failed(one, outcome) if isinstance(outcome, BaseException) else self.completed(one, outcome)
-            for one, outcome in zip(run.members, outcomes, strict=True)
+            for one, outcome in zip(run.batch, outcomes, strict=True)
         ]
         return run.outcomes[0]
 
@@ -396,7 +396,7 @@ class Execution:
         letter.
         """
         if isinstance(run, BatchRun):
-            run.outcomes = [self.failed(one, error) for one in run.members]
+            run.outcomes = [self.failed(one, error) for one in run.batch]
             return run.outcomes[0]
         try:
             if run.steps is not None and run.steps.error is not None:

@@ -117,12 +117,12 @@ class Watchdog(PeriodicThread):
             task = asyncio.current_task(self._loop)
             frame = sys._current_frames().get(self._loop_thread)
             where = traceback.extract_stack(frame)[-1] if frame else None
-            place = f" at {where.filename}:{where.lineno}" if where else ""
+            location = f" at {where.filename}:{where.lineno}" if where else ""
             log.warning(
                 "%s has blocked the event loop for %.1f s%s; nothing else can run meanwhile: make it a `def` task",
                 self._places.name_of(task) if task else "a callback",
                 now - self._asked_at,
-                place,
+                location,
             )
 
     def _respond(self) -> None:

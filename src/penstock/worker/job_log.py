@@ -112,7 +112,7 @@ class RunReports:
     def start(self, run: JobRun) -> None:
         """Log that the job, or each job of the batch, starts."""
         if self._job_log.wants_all:
-            for one in run.members or (run,):
+            for one in run.batch or (run,):
                 self._job_log.started(one.context)
 
     def add(self, context: JobContext, settlement: Settlement, started_at: float | None = None) -> None:

@@ -67,7 +67,7 @@ class Places:
                 self._start_alone(run, self._isolation.run)
             elif not definition.is_async:
                 self._threads.start(run)
-            elif run.members or not self._habits.admit(definition.name):
+            elif run.batch or not self._habits.admit(definition.name):
                 self._start_alone(run, self._execution.run_async)
             else:
                 return run

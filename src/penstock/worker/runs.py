@@ -180,12 +180,12 @@ class Runs:
         run.feed = feed
         self._last_start = run.started_at = time.monotonic()
         self.running[run] = None
-        self.started += len(run.members) or 1
+        self.started += len(run.batch) or 1
         if self._reports_all:
             self._reports.start(run)
         if self.status is not None and not run.definition.isolate:
             # Only a job that runs in this process can be the reason for its death.
-            for one in run.members or (run,):
+            for one in run.batch or (run,):
                 self.status.job_started(feed.slot, one.claim.token)
         if self._runners < self._concurrency:
             self._double_later()
@@ -216,7 +216,7 @@ class Runs:
         ended  `time.monotonic()` when the run ended
         """
         if self.status is not None:
-            for one in run.members or (run,):
+            for one in run.batch or (run,):
                 self.status.job_ended(one.claim.token)
             self.status.note_job_has_ended()
         if run not in self.running:  # it was handed back, or its lease was lost
@@ -229,11 +229,11 @@ class Runs:
             settlement = self._execution.cancelled(run)  # whatever its code did when it was cancelled
         if isinstance(run, BatchRun):
             settlements = run.settlements(settlement)
-            for one, its in zip(run.members, settlements, strict=True):
+            for one, its in zip(run.batch, settlements, strict=True):
                 if its.ending is None:
                     feed.rows.add(one.claim, run.started_at, ended)
             feed.settle(*settlements)
-            self._reports.add_all(run.members, settlements, run.started_at)
+            self._reports.add_all(run.batch, settlements, run.started_at)
         else:
             feed.to_settle.append(settlement)
             if settlement.ending is None:
@@ -291,7 +291,7 @@ class Runs:
         for run in running:
             assert run.feed is not None
             run.feed.settle(
-                *(self._execution.interrupted(one, cause, in_trial=run.feed.trial) for one in run.members or (run,))
+                *(self._execution.interrupted(one, cause, in_trial=run.feed.trial) for one in run.batch or (run,))
             )
 
     def hand_back_running(self) -> int:
@@ -299,8 +299,8 @@ class Runs:
         running, self.running = self.running, {}
         for run in running:
             assert run.feed is not None
-            run.feed.hand_back([one.claim for one in run.members or (run,)])
-        return sum(len(run.members) or 1 for run in running)
+            run.feed.hand_back([one.claim for one in run.batch or (run,)])
+        return sum(len(run.batch) or 1 for run in running)
 
     def drop(self, feed: Feed) -> None:
         """Forget all claims of a feed whose incarnation has ended, and cancel the running ones.
@@ -322,7 +322,7 @@ class Runs:
         The two differ only for a batch.
         """
         for run in list(self.running):
-            for one in run.members or (run,):
+            for one in run.batch or (run,):
                 if one.claim.token in tokens:
                     yield run, one
 

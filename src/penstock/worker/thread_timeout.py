@@ -156,14 +156,14 @@ class ThreadTimeout:
         if self._left or self._thread is None:
             return
         frame = sys._current_frames().get(self._thread)
-        place = f" at {frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+        location = f" at {frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
         why = "was cancelled" if self.is_cancelled else f"is over its timeout of {self._timeout:g} s"
         log.warning(
             "%s %s, and its thread still runs%s: only Python code can be interrupted; with isolate=True a process is "
             "ended, whatever it does",
             self._label(),
             why,
-            place,
+            location,
         )
 
     def close(self) -> None:

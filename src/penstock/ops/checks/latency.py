@@ -30,9 +30,9 @@ def check_latency(found: Measurements) -> Iterator[Verdict]:
         if middle <= usual and late <= slowest:
             yield "ok", message, ""
         else:
-            place = "this machine" if found.is_near else "the network"
+            other = "this machine" if found.is_near else "the network"
             message += f"; {milliseconds(usual)} and {milliseconds(slowest)} are usual"
-            yield "warn", message, f"find out what keeps the server or {place} busy"
+            yield "warn", message, f"find out what keeps the server or {other} busy"
     yield from _recorded_delays(found.facts, QueueKeys(found.prefix, "").base.removesuffix("}:"))
 
 

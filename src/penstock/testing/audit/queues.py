@@ -123,8 +123,8 @@ class QueueAudit:
         packed = {tenant: _packed(n) for tenant, n in counted.items()}
         if packed != self.keys.get("tenants", {}):
             yield f"tenants: {self.keys.get('tenants')}, counted {counted}"
-        for place, name in enumerate(("ready", "delayed", "running", "dead", "parked", "dependent", "sleeping")):
-            total = sum(numbers[place] for numbers in counted.values())
+        for index, name in enumerate(("ready", "delayed", "running", "dead", "parked", "dependent", "sleeping")):
+            total = sum(numbers[index] for numbers in counted.values())
             if getattr(self.row, name) != total:
                 yield f"row {name}: {getattr(self.row, name)}, counted {total}"
         ages = Counter(self.jobs[id].since // 1000 for id in self._in_state(READY))
@@ -256,5 +256,5 @@ class QueueAudit:
 
 def _packed(numbers: list[int]) -> bytes:
     """The counts of a tenant as stored. Trailing zeros among the last three counts are left out."""
-    n = max([4, *(place for place in (5, 6, 7) if numbers[place - 1])])
+    n = max([4, *(index for index in (5, 6, 7) if numbers[index - 1])])
     return struct.pack(f">{n}I", *numbers[:n])
