@@ -248,10 +248,7 @@ def test_a_worker_shows_each_queue_that_it_serves_and_what_to_do_without_a_task(
         check=False,
     )
     assert done.returncode == 0
-    assert [line.split()[-3:] for line in done.stderr.splitlines() if re.search(r"\d\. ", line)] == [
-        ["1.", "default", "-"],
-        ["2.", "mail", "-"],
-    ]
+    assert re.findall(r"^(?:  queues)? +(\w+) +-$", done.stderr, re.MULTILINE) == ["default", "mail"]
     assert "INSTALLED_APPS" in done.stderr
 
 
