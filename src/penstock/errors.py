@@ -145,7 +145,7 @@ class ServerFull(ServerError):
 class FormatTooNew(ServerError):
     """Another Penstock wrote the stored data in a format that this one does not read. Nothing was read or changed.
 
-    Mostly that is a newer one: update this process. For data of an older one, the text says what to do.
+    Usually that is a newer one: update this process. For data of an older one, the text says what to do.
     """
 
 

@@ -236,7 +236,7 @@ def test_a_latch_is_opened_by_hand(app: Penstock, penstock: Command):
     waits.start()
     eventually(lambda: latch.info().waiting)
     code, _, err = penstock("latch", "open", ODD)
-    assert (code, "2 of 3 left and 1 face of processes waiting" in err, latch.info().left) == (Exit.USAGE, True, 2)
+    assert (code, "2 of 3 left and 1 event loop or process waiting" in err, latch.info().left) == (Exit.USAGE, True, 2)
     assert penstock("latch", "open", ODD, "--yes")[0] == Exit.OK
     waits.join()
     code, out, _ = penstock("latch", "open", ODD, "--yes")

@@ -166,7 +166,7 @@ def test_a_second_signal_hands_running_jobs_back(start, shop, where, begun):
     counts = shop.queue("raw").count()
     assert worker.returncode == Exit.OK
     assert (counts.ready, counts.running, counts.retried) == (1, 0, 0)
-    assert "handing back 1 job" in errors
+    assert "handing back jobs that still run: 1" in errors
 
 
 def test_a_stop_has_the_patience_it_was_given(start, shop, where, begun):

@@ -72,7 +72,7 @@ def command(noun: Breaking) -> Callable[..., Exit]:
 
     break_.__doc__ = f"""{noun.summary}
 
-{noun.fence} One that hangs and resumes later gets LeaseLost with the reason.
+{noun.fence} A process that hangs and resumes later gets LeaseLost with the reason.
 
 Parameters
 ----------

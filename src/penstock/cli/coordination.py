@@ -254,7 +254,7 @@ def _latch_facts(one: LatchInfo) -> dict[str, object]:
 
 list_latches, show_latch = commands(
     Noun(
-        "List the latches: how much is left to be counted down, and how many faces of processes wait.",
+        "List the latches: how much is left to be counted down, and how many event loops and processes wait.",
         "Show one latch.",
         "The latch.",
         "There are no latches.",
@@ -284,8 +284,11 @@ def open_latch(name: str, /, *, yes: Yes = False, where: Where = HERE) -> Exit:
         if not found.left:
             show(f"{name} was open already.")
             return Exit.FAILED
-        left, faces = f"{found.left:,} of {found.count:,} left", many(found.waiting, "face")
-        confirm(f"This opens {name}, with {left} and {faces} of processes waiting, at {inspector.location}.", yes=yes)
+        left, waiting = (
+            f"{found.left:,} of {found.count:,} left",
+            many(found.waiting, "event loop or process", "event loops and processes"),
+        )
+        confirm(f"This opens {name}, with {left} and {waiting} waiting, at {inspector.location}.", yes=yes)
         inspector.coordination.open_latch(name)
     show(f"{name} is open.")
     return Exit.OK

@@ -87,8 +87,8 @@ def send(
     limit_mb
         MiB that the channel may hold, 2 or more. By default a new channel gets 64, and an existing one keeps its limit.
     patience
-        Seconds after which the channel no longer waits for a silent receiver that holds up the others, which then
-        misses records. 0: it waits for ever.
+        Seconds after which the channel no longer waits for a silent receiver that holds up the others. That receiver
+        then misses records. 0: it waits for ever.
     again
         Also send files that were sent before.
     source

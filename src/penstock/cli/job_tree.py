@@ -13,7 +13,7 @@ from penstock.terminal.tables import show, show_json, show_sentence
 
 
 def tree(id: str, /, *, limit: int = 100, where: Where = HERE, as_json: AsJson = False) -> None:
-    """Show a job, the jobs that it waits or waited for, and those that wait for it, with theirs and their states.
+    """Show a job and the tree around it: the jobs that it waits or waited for, and those that wait for it.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def _lines(root: FlowNode, side: Side, remedy: str) -> Iterator[str]:
 
 
 def cancel_tree(id: str, /, *, yes: Yes = False, where: Where = HERE) -> None:
-    """Cancel a job, the jobs that it waits for, and those that they do. Running ones are asked to end.
+    """Cancel a job, the jobs that it waits for, those that these wait for, and so on. Running ones are asked to end.
 
     Parameters
     ----------

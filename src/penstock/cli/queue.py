@@ -384,7 +384,7 @@ def weigh(name: str, /, *, tenant: str, weight: float, where: Where = HERE) -> N
 
 
 def spread(name: str, /, *, tenant: str, shards: Shards, where: Where = HERE) -> None:
-    """Spread the new jobs of one tenant over several shards, because it has more jobs than one shard can do.
+    """Spread the new jobs of one tenant over several shards, because one shard cannot handle its jobs.
 
     From then on they are served in no particular order. Unique jobs, and jobs with limits, in flows or in batches, stay
     in one shard.

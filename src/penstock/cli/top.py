@@ -46,7 +46,7 @@ def top(
     Parameters
     ----------
     interval
-        Seconds between two looks at the server, from 0.5 to 60.
+        Seconds between two updates, from 0.5 to 60.
     once
         Print the queues once. The rates are those of the last ten seconds that the server has recorded.
     as_json

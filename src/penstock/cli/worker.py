@@ -77,7 +77,7 @@ def worker(
         returns its jobs at once. With 0 the command itself is the worker, and no process sees it die.
     queues
         Queues, for example `mail,raw`, in strict order: the second is served when the first has no ready jobs. Without
-        it, every queue that has a task, and they take turns.
+        it, every queue that has a task, in rotation.
     burst
         Stop when no job is ready any more.
     reload_
