@@ -3,6 +3,9 @@
 import asyncio
 import contextlib
 import os
+import platform
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,8 +24,10 @@ from penstock.files.source_reader import BLOCK_SIZE
 from penstock.files.stream import ReceiverStream
 from penstock.files.upload import BLOCKS_PER_PUT, Progress
 from penstock.messages.bindings import PULL_BYTES
+from tests.chaos.forker import ROOT
 from tests.conftest import Do, Time, until
 from tests.files.manual_run import ManualRun, sending
+from tests.servers import Server
 
 
 @pytest.fixture
@@ -224,3 +229,38 @@ async def test_a_reply_that_another_process_has_taken_over_waits_until_the_block
     assert taken
     assert not stream._ready
     assert stream._reached.number == 0
+
+
+TRANSFER = """
+import os, resource, sys
+from penstock import Penstock
+address, path = sys.argv[1:]
+with open(path, "wb") as file:
+    for _ in range(384):
+        file.write(os.urandom(64 * 1024))
+
+def faults_of(work):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    work()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 24
+
+with Penstock(address, prefix="faults") as app:
+    for n in range(2):  # the first time also imports modules
+        channel = app.files(f"again-{n}")
+        sent = faults_of(lambda: channel.send(path, receivers=["r"], close=True))
+        received = faults_of(lambda: sum(map(len, channel.receiver("r").blocks())))
+        channel.delete()
+    print(sent, received)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators keep memory by other rules")
+def test_the_memory_of_sent_and_received_blocks_is_used_again(server: Server, tmp_path: Path):
+    words = [sys.executable, "-c", TRANSFER, server.address, str(tmp_path / "file")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+
+    sent, received = map(int, done.stdout.split())
+    assert sent < 60  # page faults per MiB; 256 if each page of each block was new
+    assert received < 60

@@ -13,8 +13,9 @@ from penstock.driver.interruption import raise_if_interrupted
 from penstock.driver.library import open_socket, reply_parser
 from penstock.driver.retrying import is_error_reply, is_timeout
 
-# The bytes that are read from a socket in one go.
+# The bytes that are read from a socket in one go, at first; and once a reply has filled that, as blocks of files do.
 _READ_AT_ONCE = 65_536
+_READ_OF_LARGE = 262_144
 
 # The pieces that a system writes in one go; POSIX promises 16, and Linux and macOS have 1024.
 _MOST_PIECES = 16
@@ -137,6 +138,8 @@ class BlockingConnection:
                 if not (size := opened.recv_into(self._buffer)):
                     raise ConnectionError("Connection closed by server.")
                 self._parser.feed(self._buffer, 0, size)
+                if size == _READ_AT_ONCE == len(self._buffer):
+                    self._buffer = bytearray(_READ_OF_LARGE)
         except Exception as error:
             if is_error_reply(error):
                 return error

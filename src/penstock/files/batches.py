@@ -84,15 +84,15 @@ class BatchStream(ExclusiveStream[LineBatch]):
     def _on_settled(self, number: int) -> None:
         self._spool.settled(number)
 
-    def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[LineBatch]:
+    def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes | memoryview) -> Iterable[LineBatch]:
         download = self._downloads[record.upload_id]
-        if not download.lines and header.offset == 0 and unpacker_for(data[:HEAD], Path(download.name)):
+        if not download.lines and header.offset == 0 and unpacker_for(bytes(data[:HEAD]), Path(download.name)):
             download = self._downloads[record.upload_id] = replace(download, spooled=True)
         if download.spooled:
             self._spool.write(record.upload_id, header, data)
             return
         cutter = self._cutter(record.upload_id, download)
-        lines = cutter.feed(data)
+        lines = cutter.feed(bytes(data))
         self._downloads[record.upload_id] = replace(
             download,
             lines_given=download.lines_given + len(lines),
@@ -135,7 +135,7 @@ def _batch(file: Download | BlockHeader, lines_before: int, lines: list[bytes]) 
         yield LineBatch(lines, file.name, lines_before + 1, file.source)
 
 
-def batches_of_block(longest: int, header: BlockHeader, data: bytes) -> Iterator[LineBatch]:
+def batches_of_block(longest: int, header: BlockHeader, data: bytes | memoryview) -> Iterator[LineBatch]:
     """The lines that end in this block. A line that is longer than a block is cut: only its last piece is given, as
     a CutLine."""
     if header.lines_before < 0:
@@ -144,7 +144,7 @@ def batches_of_block(longest: int, header: BlockHeader, data: bytes) -> Iterator
             "with send_lines()"
         )
     cutter = LineCutter(longest)
-    lines = cutter.feed(data)
+    lines = cutter.feed(bytes(data))
     if not header.last_line_continues:
         lines += cutter.finish()
     if header.begins_in_line and lines:

@@ -63,7 +63,7 @@ class PartialFiles:
     def path_of(self, upload_id: str) -> Path:
         return self.folder / f"{upload_id}.{boot_id()}.part"
 
-    def write(self, upload_id: str, header: BlockHeader, data: bytes) -> None:
+    def write(self, upload_id: str, header: BlockHeader, data: bytes | memoryview) -> None:
         out = self._open.get(upload_id)
         if out is None:
             if len(self._open) >= _MAX_OPEN:

@@ -44,7 +44,7 @@ class Block(bytes):
     source: str
 
 
-def as_block(header: BlockHeader, data: bytes) -> tuple[Block]:
+def as_block(header: BlockHeader, data: bytes | memoryview) -> tuple[Block]:
     block = Block(data)
     block.file, block.offset, block.first_line = header.name, header.offset, header.lines_before + 1
     block.source = header.source
@@ -54,7 +54,7 @@ def as_block(header: BlockHeader, data: bytes) -> tuple[Block]:
 class BlockStream(ExclusiveStream[Block]):
     """The blocks as they were sent."""
 
-    def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[Block]:
+    def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes | memoryview) -> Iterable[Block]:
         return as_block(header, data)
 
 
@@ -99,7 +99,10 @@ class Receiver:
         return BlockStream(self._channel, self._driver, self._renewer, self.name, wait)
 
     def _shared(
-        self, wait: float | None, lease: float | None, make_items: Callable[[BlockHeader, bytes], Iterable[T]]
+        self,
+        wait: float | None,
+        lease: float | None,
+        make_items: Callable[[BlockHeader, bytes | memoryview], Iterable[T]],
     ) -> SharedStream[T]:
         chosen = self._channel.settings.lease if lease is None else lease
         check_number("receiver", "lease", chosen, 0.05, 7 * 86400, "seconds from 0.05 to a week")

@@ -38,7 +38,7 @@ class RecordHooks(ReceiverStream[T]):
     def _on_begin(self, record: ChannelRecord, begin: FileBegin) -> None:
         """A file begins; `self._downloads` has it already."""
 
-    def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[T]:
+    def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes | memoryview) -> Iterable[T]:
         """A block that was checked; `self._downloads` counts it already."""
         return ()
 

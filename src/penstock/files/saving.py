@@ -192,7 +192,7 @@ class SavingStream(ExclusiveStream[Saved]):
         path = self._path(download)
         return [path, *([self._path_beside_plain(download)] if download.unpacked else []), *names_of_kept(path)]
 
-    def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes) -> Iterable[Saved]:
+    def _on_block(self, record: ChannelRecord, header: BlockHeader, data: bytes | memoryview) -> Iterable[Saved]:
         try:
             self._partial_files.write(record.upload_id, header, data)
         except OSError as error:

@@ -27,6 +27,7 @@ from penstock.files.recognition import (
     find_renamed,
     pending_file,
 )
+from penstock.files.records import keep_freed_memory
 from penstock.files.regular_file import inode_at, printable
 from penstock.files.replies import PutReply
 from penstock.files.rotation import log_path
@@ -106,6 +107,7 @@ class Sender:
     def __init__(
         self, channel: ChannelBindings, rules: SendRules, report: Callable[[Progress], object] | None = None
     ) -> None:
+        keep_freed_memory()
         self._channel = channel
         self._rules = rules
         self._recogniser = Recogniser(rules)

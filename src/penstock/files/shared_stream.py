@@ -51,7 +51,7 @@ class SharedStream(ReceiverStream[T]):
         receiver: str,
         wait: float | None,
         lease: float,
-        make_items: Callable[[BlockHeader, bytes], Iterable[T]],
+        make_items: Callable[[BlockHeader, bytes | memoryview], Iterable[T]],
     ) -> None:
         check_wait("receive", wait)
         super().__init__()

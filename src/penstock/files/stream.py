@@ -11,6 +11,7 @@ from penstock.core.operations import Driver, Operation, refuse_for_in_loop, verb
 from penstock.errors import BlocksMissed, ChannelRestarted, FileDamaged, FileNotSaved, FilesError
 from penstock.files.bindings import ChannelBindings
 from penstock.files.dead_files import FileFailure
+from penstock.files.records import keep_freed_memory
 from penstock.files.settlement import CountPiece
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ class ReceiverStream(Generic[T]):
     """Another process may have received the ready items in the meantime: ask the server before they are given."""
 
     def __init__(self) -> None:
+        keep_freed_memory()
         self._ready: deque[tuple[T, Any]] = deque()
         self._error: FilesError | None = None
         """Raised after the ready items."""
