@@ -29,6 +29,7 @@ SITE = ROOT / "build" / "site"
 CONFIGURATION = ROOT / "zensical.toml"
 
 FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
+SECTION = re.compile(r"^## (`[^`\n]+`)", re.MULTILINE)
 LINK = re.compile(r"(?P<before>\]\(\s*<?)(?P<target>[^)\s>]+)")
 IMAGE = re.compile(
     r"<picture>.*?(?P<tag><img [^>]*?(?P<file>[\w./-]+)-light\.png\"[^>]*>).*?</picture>"
@@ -154,6 +155,13 @@ def prose(text: str, change: Any) -> str:
 # --- what machines read ---
 
 
+def lead(body: str) -> str:
+    """The first sentence of a page: of its first paragraph that is no code, table, heading or picture."""
+    paragraphs = (part.strip("\n") for part in FENCE.sub("", body).split("\n\n"))
+    found = next((part for part in paragraphs if re.match(r"[\w`*\[]", part)), "")
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", first_sentence(found)).partition("。")[0]
+
+
 def write_index_for_machines() -> None:
     """Write `llms.txt`: each page with its first sentence, and where it is as Markdown."""
     project = configuration()
@@ -166,10 +174,8 @@ def write_index_for_machines() -> None:
             for name, path in in_navigation(entries):
                 text = (PAGES / path).read_text("utf-8")
                 heading, _, body = text.partition("\n")
-                lead = next(
-                    (part for part in FENCE.sub("", body).split("\n\n") if re.match(r"[A-Za-z`*\[]", part.strip())), ""
-                )
-                about = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", first_sentence(lead))
+                listed = path.startswith("reference/api/") and not path.endswith("/index.md")
+                about = ", ".join(SECTION.findall(body)) if listed else lead(body)
                 lines.append(f"- [{name or heading.lstrip('# ')}]({project['site_url']}{path}): {about}".rstrip(": "))
             lines.append("")
     (SITE / "llms.txt").write_text("\n".join(lines), "utf-8")

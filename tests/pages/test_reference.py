@@ -250,3 +250,10 @@ def test_columns_of_a_docstring_become_a_list_and_examples_code():
         "- `wait`: seconds to wait\n- `n`, `m`: numbers\n\nRaises BadCall."
     )
     assert docstrings.first_sentence("It is `a`. And more.") == "It is `a`."
+
+
+def test_the_lead_of_a_page_is_its_first_sentence_in_words():
+    page = "\n\n    pip install it\n\n| a |\n|---|\n\n```python\nx = 1\n```\n\nIt [shows](b.md) all.\nMore.\n"
+    assert build.lead(page) == "It shows all."
+    assert build.lead("\n从零开始。需要 Python。\n") == "从零开始"
+    assert not build.lead("\n| only | a table |\n")
