@@ -6,7 +6,6 @@ ended when the next leader begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from penstock.core.arguments import check_number, shown
@@ -18,7 +17,7 @@ from penstock.locks.breaking import Breakable
 from penstock.locks.election_bindings import ElectionBindings, Sighting
 from penstock.locks.keys import ElectionKeys
 from penstock.locks.lease import Grant, Lease
-from penstock.locks.leased import LeasedResource
+from penstock.locks.leased import HoldOptions, LeasedResource
 from penstock.locks.watching import check_timeout, look_until
 
 MAX_VALUE_BYTES = 1024
@@ -70,25 +69,14 @@ class Election(LeasedResource[Leadership, ElectionBindings], Breakable):
         prefix: str,
         driver: Driver,
         renewer: Renewer,
+        options: HoldOptions,
         *,
-        lease: float,
         notice: float | None,
         value: str,
-        wait: float | None,
-        on_loss: Callable[[Leadership], object] | None = None,
-        cancel_on_loss: bool = False,
     ) -> None:
         keys = ElectionKeys(prefix, name)
-        super().__init__(
-            "election",
-            f"election {name!r}",
-            driver,
-            renewer,
-            lease=lease,
-            wait=wait,
-            on_loss=on_loss,
-            cancel_on_loss=cancel_on_loss,
-        )
+        super().__init__("election", f"election {name!r}", driver, renewer, options)
+        lease = self.lease
         if notice is not None:
             most = MOST_NOTICE * lease
             check_number(

@@ -69,20 +69,12 @@ class LockFactory:
         LockTimeout after `wait` seconds, and SelfDeadlock if the calling thread or task holds the lock already. This
         method sends nothing; it raises ConfigurationError or ValueError for bad arguments.
         """
+        from penstock.locks.leased import HoldOptions
         from penstock.locks.lock import Lock
 
-        return Lock(
-            name,
-            self._driver,
-            self._renewer,
-            lease=self.settings.lease if lease is ... else lease,
-            wait=wait,
-            max_hold=max_hold,
-            renew=renew,
-            on_loss=on_loss,
-            cancel_on_loss=cancel_on_loss,
-            reentrant=self._reentrant if reentrant else None,
-        )
+        seconds = self.settings.lease if lease is ... else lease
+        options = HoldOptions(seconds, wait, max_hold, renew, on_loss, cancel_on_loss)
+        return Lock(name, self._driver, self._renewer, options, self._reentrant if reentrant else None)
 
     def read_write_lock(
         self,
@@ -100,20 +92,11 @@ class LockFactory:
         Readers and writers are served in order of arrival, so neither side starves. Its keys have the app's prefix, so
         locks of other libraries do not exclude it. The arguments, round trips and errors are those of `lock`.
         """
+        from penstock.locks.leased import HoldOptions
         from penstock.locks.rwlock import ReadWriteLock
 
-        return ReadWriteLock(
-            name,
-            self.settings.prefix,
-            self._driver,
-            self._renewer,
-            lease=lease,
-            wait=wait,
-            max_hold=max_hold,
-            renew=renew,
-            on_loss=on_loss,
-            cancel_on_loss=cancel_on_loss,
-        )
+        options = HoldOptions(lease, wait, max_hold, renew, on_loss, cancel_on_loss)
+        return ReadWriteLock(name, self.settings.prefix, self._driver, self._renewer, options)
 
     def semaphore(
         self,
@@ -139,22 +122,13 @@ class LockFactory:
         PermitTimeout after `wait` seconds. This method sends nothing; it raises ConfigurationError or ValueError for
         bad arguments.
         """
+        from penstock.locks.leased import HoldOptions
         from penstock.locks.semaphore import Semaphore
 
-        return Semaphore(
-            name,
-            self.settings.prefix,
-            self._driver,
-            self._renewer,
-            limit=limit,
-            permits=permits,
-            lease=self.settings.lease if lease is None else lease,
-            wait=wait,
-            max_hold=max_hold,
-            renew=renew,
-            on_loss=on_loss,
-            cancel_on_loss=cancel_on_loss,
-        )
+        seconds = self.settings.lease if lease is None else lease
+        options = HoldOptions(seconds, wait, max_hold, renew, on_loss, cancel_on_loss)
+        prefix = self.settings.prefix
+        return Semaphore(name, prefix, self._driver, self._renewer, options, limit=limit, permits=permits)
 
     def rate_limit(
         self,
@@ -223,19 +197,12 @@ class LockFactory:
         bad arguments.
         """
         from penstock.locks.election import Election
+        from penstock.locks.leased import HoldOptions
 
-        return Election(
-            name,
-            self.settings.prefix,
-            self._driver,
-            self._renewer,
-            lease=self.settings.lease if lease is None else lease,
-            notice=notice,
-            value=value,
-            wait=wait,
-            on_loss=on_loss,
-            cancel_on_loss=cancel_on_loss,
-        )
+        seconds = self.settings.lease if lease is None else lease
+        options = HoldOptions(seconds, wait, on_loss=on_loss, cancel_on_loss=cancel_on_loss)
+        prefix = self.settings.prefix
+        return Election(name, prefix, self._driver, self._renewer, options, notice=notice, value=value)
 
     def latch(self, name: str, *, count: int, ttl: float = 86400) -> Latch:
         """A latch, which opens when it was counted down `count` times: `app.latch("import:7", count=3).wait()`.

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from penstock.core.arguments import LONGEST_WAIT, check_callback, check_number, check_wait, shown
 from penstock.core.ids import mint_token
 from penstock.core.operations import Driver, Listen, Operation, verb
@@ -44,16 +46,31 @@ B = TypeVar("B", bound=LeaseBindings)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def check_times(what: str, lease: Any, wait: Any, max_hold: Any = None, renew: Any = True) -> None:
-    """Raise ValueError, with the fix, for a time that cannot work. `what`: the function that was called."""
-    rule = LEASE_RULE if renew is False else f"{LEASE_RULE}; it is renewed while it is held"
-    check_number(what, "lease", lease, SHORTEST_LEASE, LONGEST_LEASE, rule)
-    check_wait(what, wait)
-    if max_hold is not None:
-        rule = "seconds from 0.05 to a year, or None for no limit"
-        check_number(what, "max_hold", max_hold, SHORTEST_LEASE, LONGEST_WAIT, rule)
-    if not isinstance(renew, bool):
-        raise ValueError(f"{what}(renew={shown(renew)}): True, or False to hold it for exactly one lease")
+class HoldOptions(msgspec.Struct, frozen=True):
+    """How a lock, permits or a leadership are waited for and held. `Penstock.lock` describes the fields."""
+
+    lease: float
+    wait: float | None
+    max_hold: float | None = None
+    renew: bool = True
+    on_loss: Callable[[Any], object] | None = None
+    cancel_on_loss: bool = False
+
+    def check(self, what: str) -> None:
+        """Raise ValueError, with the fix, for an option that cannot work. `what`: the function that was called."""
+        rule = LEASE_RULE if self.renew is False else f"{LEASE_RULE}; it is renewed while it is held"
+        check_number(what, "lease", self.lease, SHORTEST_LEASE, LONGEST_LEASE, rule)
+        check_wait(what, self.wait)
+        if self.max_hold is not None:
+            rule = "seconds from 0.05 to a year, or None for no limit"
+            check_number(what, "max_hold", self.max_hold, SHORTEST_LEASE, LONGEST_WAIT, rule)
+        if not isinstance(self.renew, bool):
+            raise ValueError(f"{what}(renew={shown(self.renew)}): True, or False to hold it for exactly one lease")
+        check_callback(what, "on_loss", self.on_loss)
+
+    @property
+    def first_lease(self) -> float:
+        return self.lease if self.max_hold is None else min(self.lease, self.max_hold)
 
 
 class LeasedResource(Generic[L, B]):
@@ -64,31 +81,17 @@ class LeasedResource(Generic[L, B]):
 
     bindings: B
 
-    def __init__(
-        self,
-        kind: str,
-        what: str,
-        driver: Driver,
-        renewer: Renewer,
-        *,
-        lease: float,
-        wait: float | None,
-        max_hold: float | None = None,
-        renew: bool = True,
-        on_loss: Callable[[Any], object] | None,
-        cancel_on_loss: bool,
-    ) -> None:
+    def __init__(self, kind: str, what: str, driver: Driver, renewer: Renewer, options: HoldOptions) -> None:
         """`kind`: the function that made it, for errors."""
-        check_times(kind, lease, wait, max_hold, renew)
-        check_callback(kind, "on_loss", on_loss)
+        options.check(kind)
         self.what = what
         self._kind_of_request = kind
-        self.lease = lease if max_hold is None else min(lease, max_hold)
-        self.wait = wait
-        self.max_hold = max_hold
-        self.renew = renew
-        self.on_loss = on_loss
-        self.cancel_on_loss = cancel_on_loss
+        self.lease = options.first_lease
+        self.wait = options.wait
+        self.max_hold = options.max_hold
+        self.renew = options.renew
+        self.on_loss = options.on_loss
+        self.cancel_on_loss = options.cancel_on_loss
         self._driver = driver
         self._renewer = renewer
         self._entered: dict[object, list[L]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 from penstock.core.keys import check_is_text
@@ -14,7 +14,7 @@ from penstock.locks.answers import LockInfo
 from penstock.locks.bindings import LockBindings, lock_bindings
 from penstock.locks.breaking import Breakable
 from penstock.locks.lease import Grant, Lease, current_context
-from penstock.locks.leased import LeasedResource
+from penstock.locks.leased import HoldOptions, LeasedResource
 from penstock.locks.transaction import Guard, Transaction
 
 MAX_NAMES = 100
@@ -87,30 +87,13 @@ class Lock(LeasedResource[Held, LockBindings], Breakable):
         names: str | Sequence[str],
         driver: Driver,
         renewer: Renewer,
-        *,
-        lease: float,
-        wait: float | None,
-        max_hold: float | None = None,
-        renew: bool = True,
-        on_loss: Callable[[Held], object] | None = None,
-        cancel_on_loss: bool = False,
+        options: HoldOptions,
         reentrant: MutableMapping[object, Held] | None = None,
     ) -> None:
         """`reentrant`: all reentrant locks that the app holds, by names and thread or task; None if this is not one."""
         self.names = _checked_names(names)
         what = f"lock {self.names[0]!r}" if len(self.names) == 1 else f"locks {', '.join(map(repr, self.names))}"
-        super().__init__(
-            "lock",
-            what,
-            driver,
-            renewer,
-            lease=lease,
-            wait=wait,
-            max_hold=max_hold,
-            renew=renew,
-            on_loss=on_loss,
-            cancel_on_loss=cancel_on_loss,
-        )
+        super().__init__("lock", what, driver, renewer, options)
         self.bindings = lock_bindings(self.names, self.lease)
         self._reentrant = reentrant
 

@@ -6,8 +6,7 @@ readers that arrive after a writer wait for it, so no writer starves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from penstock.core.operations import Driver, RoundTrip, verb
 from penstock.core.renewal import Renewer
@@ -18,7 +17,7 @@ from penstock.locks.breaking import Breakable
 from penstock.locks.constants import ALL
 from penstock.locks.keys import SemaphoreKeys
 from penstock.locks.lease import Grant, Lease
-from penstock.locks.leased import LeasedResource, check_times
+from penstock.locks.leased import HoldOptions, LeasedResource
 
 L = TypeVar("L", bound=Lease)
 
@@ -49,25 +48,9 @@ class ReadWriteSide(LeasedResource[L, ReadWriteBindings]):
         bindings: ReadWriteBindings,
         driver: Driver,
         renewer: Renewer,
-        *,
-        wait: float | None,
-        max_hold: float | None,
-        renew: bool,
-        on_loss: Callable[[Any], object] | None,
-        cancel_on_loss: bool,
+        options: HoldOptions,
     ) -> None:
-        super().__init__(
-            "read_write_lock",
-            what,
-            driver,
-            renewer,
-            lease=bindings.request.lease,
-            wait=wait,
-            max_hold=max_hold,
-            renew=renew,
-            on_loss=on_loss,
-            cancel_on_loss=cancel_on_loss,
-        )
+        super().__init__("read_write_lock", what, driver, renewer, options)
         self.bindings = bindings
         self._kind = kind
 
@@ -81,31 +64,13 @@ class ReadWriteSide(LeasedResource[L, ReadWriteBindings]):
 class ReadWriteLock(Breakable):
     """Many readers or one writer: `with lock.read():`, `with lock.write() as held:`. See `Penstock.read_write_lock`."""
 
-    def __init__(
-        self,
-        name: str,
-        prefix: str,
-        driver: Driver,
-        renewer: Renewer,
-        *,
-        lease: float,
-        wait: float | None,
-        max_hold: float | None = None,
-        renew: bool = True,
-        on_loss: Callable[[Any], object] | None = None,
-        cancel_on_loss: bool = False,
-    ) -> None:
-        check_times("read_write_lock", lease, wait, max_hold, renew)
+    def __init__(self, name: str, prefix: str, driver: Driver, renewer: Renewer, options: HoldOptions) -> None:
+        options.check("read_write_lock")
         self.name = name
         self._keys = SemaphoreKeys(prefix, name, "rwlock")
         self._driver = driver
         self._renewer = renewer
-        self._lease = lease if max_hold is None else min(lease, max_hold)
-        self._wait = wait
-        self._max_hold = max_hold
-        self._renew = renew
-        self._on_loss = on_loss
-        self._cancel_on_loss = cancel_on_loss
+        self._options = options
 
     def __repr__(self) -> str:
         return f"<read-write lock {self.name!r}>"
@@ -125,21 +90,20 @@ class ReadWriteLock(Breakable):
 
     def current_info(self) -> RoundTrip[ReadWriteLockInfo]:
         """`info` for another operation to yield."""
-        return ReadWriteBindings(self._keys, self._lease, ALL).info()
+        return self._bindings(ALL).info()
 
     def breakable_parts(self) -> list[ReadWriteBindings]:
-        return [ReadWriteBindings(self._keys, self._lease, ALL)]
+        return [self._bindings(ALL)]
 
     def _side(self, kind: type[L], side: str, permits: int) -> ReadWriteSide[L]:
         return ReadWriteSide(
             kind,
             f"{side} lock {self.name!r}",
-            ReadWriteBindings(self._keys, self._lease, permits),
+            self._bindings(permits),
             self._driver,
             self._renewer,
-            wait=self._wait,
-            max_hold=self._max_hold,
-            renew=self._renew,
-            on_loss=self._on_loss,
-            cancel_on_loss=self._cancel_on_loss,
+            self._options,
         )
+
+    def _bindings(self, permits: int) -> ReadWriteBindings:
+        return ReadWriteBindings(self._keys, self._options.first_lease, permits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from penstock.core.arguments import check_whole, is_whole, shown
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
@@ -14,7 +14,7 @@ from penstock.locks.breaking import Breakable
 from penstock.locks.constants import MOST_PERMITS
 from penstock.locks.keys import SemaphoreKeys
 from penstock.locks.lease import Grant, Lease
-from penstock.locks.leased import LeasedResource
+from penstock.locks.leased import HoldOptions, LeasedResource
 
 
 class Permit(Lease):
@@ -37,15 +37,10 @@ class Semaphore(LeasedResource[Permit, SemaphoreBindings], Breakable):
         prefix: str,
         driver: Driver,
         renewer: Renewer,
+        options: HoldOptions,
         *,
         limit: int,
         permits: int,
-        lease: float,
-        wait: float | None,
-        max_hold: float | None = None,
-        renew: bool = True,
-        on_loss: Callable[[Permit], object] | None = None,
-        cancel_on_loss: bool = False,
     ) -> None:
         keys = SemaphoreKeys(prefix, name)
         _check_limit("semaphore", limit)
@@ -53,18 +48,7 @@ class Semaphore(LeasedResource[Permit, SemaphoreBindings], Breakable):
             raise ValueError(
                 f"semaphore(permits={shown(permits)}, limit={limit}): from 1 to the limit, {MOST_PERMITS} at most"
             )
-        super().__init__(
-            "semaphore",
-            f"semaphore {name!r}",
-            driver,
-            renewer,
-            lease=lease,
-            wait=wait,
-            max_hold=max_hold,
-            renew=renew,
-            on_loss=on_loss,
-            cancel_on_loss=cancel_on_loss,
-        )
+        super().__init__("semaphore", f"semaphore {name!r}", driver, renewer, options)
         self.bindings = SemaphoreBindings(keys, self.lease, permits, limit)
         self.name = name
 
