@@ -184,6 +184,9 @@ def main() -> None:
         @app.task(queue="flow")
         async def merge(parts: list[int]) -> None: ...
 
+        @app.task(queue="wide")
+        async def bake() -> None: ...
+
         async def at_work() -> None:
             await asyncio.gather(
                 Worker(
@@ -201,6 +204,10 @@ def main() -> None:
         parts = [part.enqueue(n) for n in range(3)]
         merged = merge.using(after=parts, id="merge").enqueue([result_of(one) for one in parts])
         part.using(after=merged, id="report").enqueue(9)
+        wide = [bake.using(delay=3600).enqueue() for _ in range(9)]
+        early = bake.using(id="early", delay=3600).enqueue()
+        both = bake.using(id="both", after=[early, *wide]).enqueue()
+        bake.using(id="end", after=[both, early]).enqueue()  # the way over `both` is the longer one
         write_a_log(app)
         talk_without_end(app)
         approve.using(id="approve").enqueue(17)

@@ -678,6 +678,24 @@ def test_the_job_of_a_flow_leads_to_those_it_waits_for(page: Any):
     sync_api.expect(page.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "40")
 
 
+def test_a_flow_is_drawn_with_each_job_once_and_many_alike_together(page: Any):
+    go(page, "job/flow:merge")
+    picture = page.locator(".graph")
+    sync_api.expect(picture.locator(".box")).to_have_count(5)
+    sync_api.expect(picture.locator("path")).to_have_count(4)
+    sync_api.expect(picture.locator(".own")).to_contain_text("merge")
+    places = [picture.locator(".box", has_text=name).first.bounding_box()["x"] for name in ("part", "merge")]
+    assert places == sorted(places)
+
+    go(page, "job/wide:end")
+    sync_api.expect(picture.locator(".box")).to_have_count(3)
+    sync_api.expect(picture.locator(".box", has_text="× 10")).to_contain_text("delayed")
+    sync_api.expect(picture.locator("path")).to_have_count(3)
+    picture.locator("[title='wide:both']").get_by_role("link", name="bake").click()
+    page.get_by_role("heading", name="Awaited by 1").wait_for()
+    sync_api.expect(picture.locator(".own")).to_have_attribute("title", "wide:both")
+
+
 def test_the_log_of_a_job_is_followed_with_the_newest_line_first(page: Any):
     go(page, "job/talk:scribe")
     log = page.locator(".card:has(h2:text-is('Log'))")

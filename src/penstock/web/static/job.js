@@ -2,7 +2,8 @@
 
 import { html, useEffect } from "./ui.js";
 import { NEVER, STATES } from "./jobs.js";
-import { Ask, Careful, Loading, Problem, Table, Tag, act, jobsLink, later, link, queueOf, releaseLink, seen, shortId, useAnswer, workerLink } from "./components.js";
+import { Ask, Careful, Loading, Problem, Table, Tag, act, jobsLink, later, link, queueOf, releaseLink, seen, useAnswer, workerLink } from "./components.js";
+import { Flow } from "./flow.js";
 import { Log, Output } from "./output.js";
 import { age, duration, number, say, t, time } from "./text.js";
 
@@ -66,28 +67,6 @@ function Timeline({ job }) {
   return events.length > 0 && html`<div class="card"><h2>${t("timeline")}</h2><${Table} label=${t("timeline")} rows=${events} by=${(row) => events.indexOf(row)} columns=${[
     [t("time"), ([at]) => html`<span title=${t("seen-ago", { age: age(Math.max(0, job.now - at)) })}>${time(at)}</span>`, "tight"],
     [t("event"), ([, what]) => what]]} /></div>`;
-}
-
-/** A job of a flow, and below it those of one side: the jobs that it waits or waited for, or those that wait for it. */
-function Branch({ node, side }) {
-  const near = node[side], hidden = (side === "dependents" ? node.awaited_by : node.total) - near.length;
-  return html`<li><${Tag} state=${STATES[node.status]}>${t(`status.${node.status}`)}<//>
-    ${" "}<span class="mono">${link("job", node.id, shortId(node.id))}</span> ${jobsLink(queueOf(node.id), { task: node.task })}
-    ${node.total > 0 && html` <span class="quiet">${t("flow.ended", { ended: number(node.total - node.left), total: number(node.total) })}${node.dead > 0 && html` · ${t("flow.dead", { n: number(node.dead) })}`}</span>`}
-    ${near.length > 0 && html`<${Branches} node=${node} side=${side} hidden=${hidden} />`}</li>`;
-}
-
-const Branches = ({ node, side, hidden }) => html`<ul class="flow">${node[side].map((one) => html`<${Branch} key=${one.id} node=${one} side=${side} />`)}
-  ${hidden > 0 && html`<li class="quiet">${t("and-more", { n: number(hidden) })}</li>`}</ul>`;
-
-/** Both directions of a flow: what has to end before the job, and what begins after it. */
-function Flow({ flow }) {
-  const ended = number(flow.total - flow.left), total = number(flow.total);
-  return html`<div class="card"><h2>${t("flow")}</h2>
-    ${flow.total > 0 && html`<h3>${t(flow.left ? "flow.waits-for" : "flow.waited-for")} <span class="quiet">${t("flow.ended", { ended, total })}${flow.dead > 0 && html` · ${t("flow.dead", { n: number(flow.dead) })}`}</span></h3>
-      <${Branches} node=${flow} side="predecessors" hidden=${flow.total - flow.predecessors.length} />`}
-    ${flow.awaited_by > 0 && html`<h3>${t("flow.awaited-by")} <span class="quiet">${number(flow.awaited_by)}</span></h3>
-      <${Branches} node=${flow} side="dependents" hidden=${flow.awaited_by - flow.dependents.length} />`}</div>`;
 }
 
 /** The arguments of a dead letter, or of a job that has ended, to be changed before it runs again. */
