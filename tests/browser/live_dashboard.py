@@ -142,6 +142,16 @@ def close_a_key(app: Penstock) -> None:
     app.queue("tasks").hold_limit("crm", NASTY[:40], 3600)
 
 
+def wait_for_many(app: Penstock) -> None:
+    @app.task(queue="wide")
+    async def bake() -> None: ...
+
+    many = [bake.using(delay=3600).enqueue() for _ in range(9)]
+    early = bake.using(id="early", delay=3600).enqueue()
+    both = bake.using(id="both", after=[early, *many]).enqueue()
+    bake.using(id="end", after=[both, early]).enqueue()  # the way over `both` is the longer one
+
+
 def main() -> None:
     with TemporaryServer() as server, Penstock(server.address) as app:
         prepare(app)
@@ -184,9 +194,6 @@ def main() -> None:
         @app.task(queue="flow")
         async def merge(parts: list[int]) -> None: ...
 
-        @app.task(queue="wide")
-        async def bake() -> None: ...
-
         async def at_work() -> None:
             await asyncio.gather(
                 Worker(
@@ -204,10 +211,7 @@ def main() -> None:
         parts = [part.enqueue(n) for n in range(3)]
         merged = merge.using(after=parts, id="merge").enqueue([result_of(one) for one in parts])
         part.using(after=merged, id="report").enqueue(9)
-        wide = [bake.using(delay=3600).enqueue() for _ in range(9)]
-        early = bake.using(id="early", delay=3600).enqueue()
-        both = bake.using(id="both", after=[early, *wide]).enqueue()
-        bake.using(id="end", after=[both, early]).enqueue()  # the way over `both` is the longer one
+        wait_for_many(app)
         write_a_log(app)
         talk_without_end(app)
         approve.using(id="approve").enqueue(17)
