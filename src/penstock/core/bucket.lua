@@ -7,13 +7,30 @@
 -- server's clock is set back, the bucket fills later by the difference. The terms say for readers what the numbers of
 -- the limit are; no decision depends on them. They are empty, or begin with a space.
 
-_bucket = { LONGEST = 316224000000000 } -- ten years: a bucket that units were taken from is full again within that time
+-- LONGEST: ten years. A bucket that units were taken from is full again within that time. KEYS: of one command.
+_bucket = { LONGEST = 316224000000000, KEYS = 4000 }
 
 -- Returns when the bucket is full again, 0 for one that is full, and the terms of the last taker.
 --- (key: str) -> int, str
 function bucket.read(key)
   local full, terms = string.match(redis.call("GET", key) or "0", "^(%d+)(.*)$")
   return tonumber(full), terms
+end
+
+-- When each of these buckets is full again: one command for all of them.
+--- (keys: table) -> table
+--- seldom
+function bucket.read_many(keys)
+  local found, all = {}, {}
+  for i = 1, #keys, _bucket.KEYS do
+    local some = redis.call("MGET", unpack(keys, i, math.min(#keys, i + _bucket.KEYS - 1)))
+    for j = 1, #some do found[i + j - 1] = some[j] end
+  end
+  for i = 1, #keys do
+    local one = found[i]
+    all[i] = one and (tonumber(one) or tonumber(string.match(one, "^%d+"))) or 0 -- with terms it is no number
+  end
+  return all
 end
 
 --- (key: str, full: int, now: int, interval: int, terms: str)
@@ -34,16 +51,20 @@ end
 -- waiters behind it; 0 for other callers. Returns when the bucket is full again.
 --- (key: str, n: int, now: int, interval: int, late: int, terms: str) -> int
 function bucket.take(key, n, now, interval, late, terms)
-  local full = math.max(bucket.read(key), now - late) + n * interval
-  full = math.min(full, now + _bucket.LONGEST)
+  return bucket.take_from(key, bucket.read(key), n, now, interval, late, terms)
+end
+
+-- The same, if it is known when the bucket is full.
+--- (key: str, full: int, n: int, now: int, interval: int, late: int, terms: str) -> int
+function bucket.take_from(key, full, n, now, interval, late, terms)
+  full = math.min(math.max(full, now - late) + n * interval, now + _bucket.LONGEST)
   bucket.write(key, full, now, interval, terms)
   return full
 end
 
--- Returns how many units are allowed now.
---- (key: str, now: int, interval: int, burst: int) -> int
-function bucket.left(key, now, interval, burst)
-  local full = bucket.read(key)
+-- Returns how many units are allowed now in a bucket that is full at `full`.
+--- (full: int, now: int, interval: int, burst: int) -> int
+function bucket.left(full, now, interval, burst)
   return math.max(0, math.floor((now + burst * interval - math.max(full, now)) / interval))
 end
 

@@ -3,6 +3,38 @@
 -- For each 6000 bytes of a record, a script looks at one job fewer. PARKED: the effort of parking a job.
 _look = { BYTES = 6000, PARKED = 2 }
 
+-- Reads with one command the places of the jobs in these drafts, and with another one the buckets of their rates.
+--- (s: table, drafts: table)
+--- uses: base
+--- seldom
+function admission.read_drafts(s, drafts)
+  local keys, lists = {}, {}
+  for i = 1, #drafts do
+    local list = lists[drafts[i]]
+    if not list then
+      list = record.limits(drafts[i])
+      lists[drafts[i]] = list
+      for j = 1, #list do keys[#keys + 1] = list[j][_limit.KEY] end
+    end
+  end
+  s.drafted_limits = lists
+  local before = s.place_list and #s.place_list or 0
+  limits.read_places(s, keys)
+  local rates, buckets = {}, {}
+  for i = before + 1, #s.place_list do
+    local place = s.place_list[i]
+    if place.is_rate then rates[#rates + 1], buckets[#buckets + 1] = place, base .. "rate:" .. place.key end
+  end
+  local full = bucket.read_many(buckets)
+  for i = 1, #rates do rates[i].full = full[i] end
+end
+
+-- The limits of a job, or of a draft.
+--- (s: table, body: str) -> table
+function admission.limits_of(s, body)
+  return s.drafted_limits and s.drafted_limits[body] or record.limits(body)
+end
+
 -- Admits parked jobs of the keys in which a place may be free: as many as there are places, the most urgent ones first,
 -- at most some hundred in one script, and fewer if their records are large. Call it when all other transitions of the
 -- script are done.

@@ -4,7 +4,9 @@
 --   admitted    ZSET  length and text of name=key, level, generation, id. All scores are 0, so the last member of a key
 --                     is its least urgent job
 --
--- `s.admitted` and `s.started` collect members that `admitted.write` adds and removes.
+-- `s.admitted` collects scores and members that `admitted.write` adds, `s.started` members that it removes.
+
+_admitted = { LEVEL = 48 } -- the digit 0
 
 _admitted = layout { key = "Hc0", of_job = "*" }
 
@@ -14,28 +16,26 @@ _of_job = layout { level = "c1", generation = "I6", id = "*" } -- the level as a
 --- (level: int, generation: str, id: str) -> str
 --- inline
 function admitted.of_job(level, generation, id)
-  return level .. generation .. id
-end
-
--- Appends the members of a job, one for each of its limits.
---- (members: table, list: table, of_job: str)
-function admitted.collect(members, list, of_job)
-  for i = 1, #list do
-    members[#members + 1] = list[i][_limit.NAMED] .. of_job
-  end
+  return string.char(_admitted.LEVEL + level) .. generation .. id
 end
 
 -- Notes that a job was admitted, and may give its place to a more urgent job until it is claimed.
 --- (s: table, list: table, level: int, ready: str)
 function admitted.note(s, list, level, ready)
-  admitted.collect(s.admitted, list, admitted.of_job(level, entry.generation_bytes(ready), entry.id(ready)))
+  local of_job = admitted.of_job(level, entry.generation_bytes(ready), entry.id(ready))
+  local scored, n = s.admitted, #s.admitted
+  for i = 1, #list do
+    scored[n + 1], scored[n + 2] = 0, list[i][_limit.NAMED] .. of_job
+    n = n + 2
+  end
 end
 
 -- Notes that an admitted job was removed or parked, so that it no longer has a place to give.
 --- (s: table, list: table, level: int, body: str, id: str)
 function admitted.forget(s, list, level, body, id)
   limits.open(s)
-  admitted.collect(s.started, list, admitted.of_job(level, record.generation_bytes(body), id))
+  local of_job = admitted.of_job(level, record.generation_bytes(body), id)
+  for i = 1, #list do s.started[#s.started + 1] = list[i][_limit.NAMED] .. of_job end
 end
 
 -- Writes what was noted.
@@ -43,12 +43,8 @@ end
 --- uses: base
 function admitted.write(s)
   if #s.admitted > 0 then
-    local scored = {}
-    for i = 1, #s.admitted do
-      scored[2 * i - 1], scored[2 * i] = 0, s.admitted[i]
-    end
-    batch.leave_listpack(base .. "admitted", #s.admitted)
-    batch.write("ZADD", base .. "admitted", scored)
+    batch.leave_listpack(base .. "admitted", #s.admitted / 2)
+    batch.write("ZADD", base .. "admitted", s.admitted)
     s.admitted = {}
   end
   batch.write("ZREM", base .. "admitted", s.started)

@@ -70,7 +70,7 @@ function script.requeue_edited(base, meta, caller, number, given, id, drafted)
   local old, attempts, changed = record.payload(body), record.attempts(body), record.edited(body, drafted)
   if record.has(record.flags(changed), flag.LIMITED) then
     limits.open(s)
-    limits.read_drafts(s, { changed })
+    admission.read_drafts(s, { changed })
   end
   local holder = dead_letters.requeue(s, id, changed)
   if holder then return { holder } end

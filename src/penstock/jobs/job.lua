@@ -349,11 +349,11 @@ end
 function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from, body)
   local scope = s.row[_row.PAUSES] and pauses.scope(s, tenant, body, not is_front and from ~= _count.PARKED)
   if not scope and holds.any(s) and record.has(flags, flag.LIMITED) then
-    scope = holds.scope(s, limits.of(s, body))
+    scope = holds.scope(s, admission.limits_of(s, body))
   end
   if scope then return pauses.park(s, scope, is_front, entry, flags, priority, tenant, since, from, body) end
   if record.has(flags, flag.LIMITED) then
-    local list = limits.of(s, body)
+    local list = admission.limits_of(s, body)
     local kept = limits.passed(flags)
     slice.spend(s, 2 * (#list - kept))
     local passed, place = limits.pass(s, list, kept)
@@ -453,7 +453,7 @@ function job.claim(s, incarnation, want, trial)
   row.mint(r, room.claimed)
   if #room.met > 0 then pauses.park_met(s, room.met) end
   if room.claimed == 0 then return room end
-  if r[_row.LIMITED] then limited_runs.start(s, room) end
+  if room.limited then limited_runs.start(s, room) end
   counters.begin_runs(s, room.tenants, room.sinces)
   if room.unique then unique.start(s, room) end
   if room.timed then redis.call("ZREM", base .. "expiring", unpack(room.timed)) end

@@ -72,8 +72,15 @@ function lease.collect(room, id, body, tenant, expires, since, flags, ttl)
   room.owners[at - 1], room.owners[at] = id, room.owner
   room.tenants[n], room.sinces[n] = tenant, since
   if flags > flag.CALL then
-    if flags >= flag.UNIQUE then room.unique = true end
-    if record.has(flags, flag.LIMITED) then slice.spend(room.s, 2 * limits.passed(flags)) end
+    if flags >= flag.UNIQUE then
+      room.unique = room.unique or {}
+      room.unique[#room.unique + 1] = n
+    end
+    if record.has(flags, flag.LIMITED) then
+      room.limited = room.limited or {}
+      room.limited[#room.limited + 1] = n
+      slice.spend(room.s, 2 * limits.passed(flags))
+    end
   end
   if expires > 0 then
     room.timed = room.timed or {}

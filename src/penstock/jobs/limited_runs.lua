@@ -13,56 +13,114 @@ _taken = layout { units = "I4", key = "Hc0" }
 --- seldom
 function limited_runs.start(s, room)
   local starts, rates, spread = {}, {}, {}
-  for i = 1, room.claimed do
-    local id, body = room.reply[2 * i - 1], room.reply[2 * i]
-    if record.has(record.flags(body), flag.LIMITED) then
-      limits.open(s)
-      local at, last = record.section(body, power.LIMITS)
-      local keys, packed = 0, ""
-      local in_shards = record.powers(body) >= power.IN_SHARDS
-      local of_job = admitted.of_job(record.priority(body), record.generation_bytes(body), id)
-      while at < last do
-        local next_, named, cost = record.limit_at(body, at)
-        at, s.started[#s.started + 1] = next_, named .. of_job
-        if string.byte(named, 3) ~= _park.RATE then
-          keys, packed = keys + 1, packed .. _park.ONE .. named
-        else
-          local key = string.sub(named, 3)
-          if not starts[key] then rates[#rates + 1] = key end
-          starts[key] = (starts[key] or 0) + cost
-          if in_shards then spread[#spread + 1], spread[#spread + 2] = key, record.tenant(body) end
+  limits.open(s)
+  local started, n = s.started, #s.started
+  for _, i in ipairs(room.limited) do
+    local body = room.reply[2 * i]
+    local at, last = record.section(body, power.LIMITS)
+    local keys, packed = 0, ""
+    local of_job = admitted.of_job(record.priority(body), record.generation_bytes(body), room.reply[2 * i - 1])
+    while at < last do
+      local next_, named, cost = record.limit_at(body, at)
+      at, n = next_, n + 1
+      started[n] = named .. of_job
+      if string.byte(named, 3) ~= _park.RATE then
+        keys, packed = keys + 1, packed .. _park.ONE .. named
+      else
+        local key = string.sub(named, 3)
+        if not starts[key] then rates[#rates + 1] = key end
+        starts[key] = (starts[key] or 0) + cost
+        if record.powers(body) >= power.IN_SHARDS then
+          spread[#spread + 1], spread[#spread + 2] = key, record.tenant(body)
         end
       end
-      room.held[2 * i] = room.held[2 * i] .. string.char(keys) .. packed
     end
+    room.held[2 * i] = room.held[2 * i] .. string.char(keys) .. packed
   end
   if #rates == 0 then return end
-  limits.read_places(s, rates)
-  local full = {}
-  for i = 1, #rates do full[rates[i]] = limited_runs.take(s, s.places[rates[i]], starts[rates[i]]) end
+  limited_runs.end_use(s, rates, starts)
+  local full = limited_runs.take(s, rates, starts)
   for i = 1, #spread, 2 do shards.keep(spread[i + 1], s.now, full[spread[i]]) end
 end
 
--- Counts that admitted jobs of a rate start, which cost `n` units. Returns when all of its units are free again, ms.
---- (s: table, place: table, n: int) -> int
+-- Takes places in use from keys, as many of each as `counts` says: with one command to read and one to write, and
+-- without a table for each key, unless it has parked jobs. Those of a rate become units of its bucket.
+--- (s: table, keys: table, counts: table)
 --- uses: base
-function limited_runs.take(s, place, n)
-  place.used, place.left = math.max(0, place.used - n), nil
-  if place.parked > 0 then limits.mark(s, place) end
-  local interval = limits.definition(s, limits.name(place)).interval
-  return math.ceil(bucket.take(base .. "rate:" .. place.key, n, s.now * _park.MICROS, interval, 0, "") / _park.MICROS)
+--- seldom
+function limited_runs.end_use(s, keys, counts)
+  local missing, known = keys, s.places
+  if known then
+    missing = {}
+    for i = 1, #keys do
+      if not known[keys[i]] then missing[#missing + 1] = keys[i] end
+    end
+  end
+  local found, set, gone, n = #missing > 0 and batch.read(base .. "places", missing) or {}, {}, {}, 0
+  for i = 1, #missing do
+    local key, packed = missing[i], found[i]
+    local used = packed and limits.plain_used(s, packed)
+    if used and used > counts[key] then
+      n = n + 2
+      set[n - 1], set[n] = key, limits.plain(s, used - counts[key])
+    elseif used then
+      gone[#gone + 1] = key
+    elseif packed then
+      limits.open(s)
+      limits.add(s, key, packed)
+    end
+  end
+  batch.write("HSET", base .. "places", set)
+  batch.write("HDEL", base .. "places", gone)
+  if not s.places then return end
+  for i = 1, #keys do
+    local place = s.places[keys[i]]
+    if place then
+      place.used, place.left = math.max(0, place.used - counts[keys[i]]), nil
+      if place.lists or #place.r[_row.LEVELS] > 0 then limits.mark(s, place) end
+    end
+  end
 end
 
--- The keys of concurrency in the keys of a claim, and the position of the first byte behind them.
---- (packed: str) -> table, int
-function limited_runs.keys(packed)
-  local keys, at = {}, 2
-  for _ = 1, string.byte(packed) do
-    local _, key, next_ = struct.unpack(">I4Hc0", packed, at)
-    if not limits.is_rate(key) then keys[#keys + 1] = key end
-    at = next_
+-- Takes units from the buckets of these rates. Returns when all units of each are free again, ms.
+--- (s: table, rates: table, units: table) -> table
+--- uses: base
+function limited_runs.take(s, rates, units)
+  local full, buckets, now = {}, {}, s.now * _park.MICROS
+  for i = 1, #rates do buckets[i] = base .. "rate:" .. rates[i] end
+  local found = bucket.read_many(buckets)
+  for i = 1, #rates do
+    local key = rates[i]
+    local interval = limits.definition(s, string.match(key, "^[^=]*")).interval
+    local at = bucket.take_from(buckets[i], found[i], units[key], now, interval, 0, "")
+    full[key] = math.ceil(at / _park.MICROS)
   end
-  return keys, at
+  return full
+end
+
+-- The position of the first byte behind the keys of limits in the keys of a claim.
+--- (packed: str) -> int
+function limited_runs.behind_keys(packed)
+  local at = 2
+  for _ = 1, string.byte(packed) do at = at + 6 + struct.unpack(">H", packed, at + 4) end
+  return at
+end
+
+-- Notes in `freed` the places of a claim that ended: keys, and how many of each. `tenant`: that of the claim, behind
+-- which it has its keys.
+--- (freed: table, held: str, tenant: str)
+--- seldom
+function limited_runs.note_end(freed, held, tenant)
+  local at, keys, counts = claim.AT_TENANT + 2 + #tenant, freed.keys, freed.counts
+  for _ = 1, string.byte(held, at - 1) do
+    local _, key, next_ = struct.unpack(">I4Hc0", held, at)
+    at = next_
+    if counts[key] then
+      counts[key] = counts[key] + 1
+    elseif not limits.is_rate(key) then
+      keys[#keys + 1], counts[key] = key, 1
+    end
+  end
 end
 
 -- Frees the places of a claim that ended.
@@ -70,33 +128,7 @@ end
 --- uses: base
 --- seldom
 function limited_runs.finish(s, held)
-  local keys = s.freed and s.freed[held]
-  if not keys then
-    local packed = claim.keys(held)
-    keys = limited_runs.keys(packed)
-  end
-  for i = 1, #keys do
-    local place = limits.place(s, keys[i])
-    place.used = math.max(0, place.used - 1)
-    if place.lists or #place.r[_row.LEVELS] > 0 then limits.mark(s, place) end
-  end
-end
-
--- Reads with one command the places of the claims that a turn completes. `s.freed` has their keys, by the claim.
---- (s: table, ids: table, held: table)
---- uses: base
---- seldom
-function limited_runs.read(s, ids, held)
-  local all = {}
-  s.freed = {}
-  for i = 1, #ids do
-    local was = held[i]
-    if was and record.has(claim.flags(was), flag.LIMITED) then
-      local packed = claim.keys(was)
-      local keys = limited_runs.keys(packed)
-      s.freed[was] = keys
-      for j = 1, #keys do all[#all + 1] = keys[j] end
-    end
-  end
-  limits.read_places(s, all)
+  local freed = { keys = {}, counts = {} }
+  limited_runs.note_end(freed, held, claim.tenant(held))
+  limited_runs.end_use(s, freed.keys, freed.counts)
 end

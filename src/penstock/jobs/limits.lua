@@ -68,12 +68,42 @@ function limits.is_rate(key)
   return string.byte(key) == _park.RATE
 end
 
+-- The places in use that a value of `places` says, if the key has no parked jobs; else false. Many keys have the same
+-- value, so each is unpacked once.
+--- (s: table, packed: str) -> int | false
+function limits.plain_used(s, packed)
+  s.plain_used = s.plain_used or {}
+  local known = s.plain_used[packed]
+  if known == nil then
+    local used, parked, front, levels = cmsgpack.unpack(packed)
+    known = parked == 0 and front == 0 and #levels == 0 and used
+    s.plain_used[packed] = known
+  end
+  return known
+end
+
+-- The value in `places` of a key without parked jobs.
+--- (s: table, used: int) -> str
+function limits.plain(s, used)
+  s.plain = s.plain or {}
+  local known = s.plain[used]
+  if not known then
+    known = cmsgpack.pack(used, 0, 0, {})
+    s.plain[used] = known
+  end
+  return known
+end
+
 -- The places of one key. `packed`: its value in `places`. A ninth field would double the size of the table, so it
 -- has no field for a value that is false.
 --- (s: table, key: str, packed: str | false) -> table
 function limits.add(s, key, packed)
-  local used, parked, front, levels = 0, 0, 0, {}
-  if packed then used, parked, front, levels = cmsgpack.unpack(packed) end
+  local used, parked, front, levels = 0, 0, 0, nil
+  if packed then
+    used = limits.plain_used(s, packed)
+    if not used then used, parked, front, levels = cmsgpack.unpack(packed) end
+  end
+  levels = levels or {}
   local place = {
     key = key, used = used, parked = parked, is_stored = packed, stored_used = used, stored_parked = parked,
     r = { [_row.FRONT] = front, [_row.WEIGHTED] = s.row[_row.WEIGHTED] % 2, [_row.LEVELS] = levels },
@@ -125,30 +155,6 @@ function limits.read_places(s, keys)
   for i = 1, #missing do limits.add(s, missing[i], found[i]) end
 end
 
--- Reads with one command the places of the jobs in these drafts.
---- (s: table, drafts: table)
---- uses: base
---- seldom
-function limits.read_drafts(s, drafts)
-  local keys, lists = {}, {}
-  for i = 1, #drafts do
-    local list = lists[drafts[i]]
-    if not list then
-      list = record.limits(drafts[i])
-      lists[drafts[i]] = list
-      for j = 1, #list do keys[#keys + 1] = list[j][_limit.KEY] end
-    end
-  end
-  s.drafted_limits = lists
-  limits.read_places(s, keys)
-end
-
--- The limits of a job, or of a draft.
---- (s: table, body: str) -> table
-function limits.of(s, body)
-  return s.drafted_limits and s.drafted_limits[body] or record.limits(body)
-end
-
 -- Has `admission.admit` look for a free place.
 --- (s: table, place: table)
 function limits.mark(s, place)
@@ -187,17 +193,19 @@ function limits.look_at_all(s, name)
   limits.look_again(s, "=" .. name, s.now)
 end
 
--- Stores the numbers of a limit that a job brings, if they are from a newer release than the stored ones.
---- (s: table, name: str, one: table)
+-- Stores the numbers of a limit that a job brings, if they are from a newer release than the stored ones. Returns the
+-- numbers that count now.
+--- (s: table, name: str, one: table) -> table
 --- uses: base
 function limits.learn(s, name, one)
   local known, release = limits.definition(s, name), one[_limit.RELEASE]
-  if known and known.release >= release then return end
+  if known and known.release >= release then return known end
   limits.define(s, name, {
     most = one[_limit.MOST], interval = one[_limit.INTERVAL], burst = one[_limit.BURST], release = release, cursor = "",
   })
   if known then limits.look_at_all(s, name) end
   for _, place in ipairs(s.place_list or {}) do if limits.name(place) == name then place.left = nil end end
+  return s.definitions[name]
 end
 
 -- Has a turn look for a free place once `at` has passed. `key`: a name=key; or =name, for all keys of that limit.
@@ -217,8 +225,8 @@ function limits.room(s, place)
   if not place.is_rate then return definition.most - place.used end
   if holds.any(s) and holds.until_(s, place.key) > 0 then return -1 end
   if not place.left then
-    place.left =
-      bucket.left(base .. "rate:" .. place.key, s.now * _park.MICROS, definition.interval, definition.burst)
+    local full = place.full or bucket.read(base .. "rate:" .. place.key)
+    place.left, place.full = bucket.left(full, s.now * _park.MICROS, definition.interval, definition.burst), nil
   end
   return place.left - place.used
 end
@@ -253,10 +261,13 @@ end
 function limits.pass(s, list, passed)
   limits.open(s) -- a job that has kept all of its places reads none
   for i = passed + 1, #list do
-    local place = limits.place(s, list[i][_limit.KEY])
-    limits.learn(s, limits.name(place), list[i])
-    local cost = list[i][_limit.COST]
-    if place.parked > 0 or limits.room(s, place) < limits.needed(s, place, cost) then return i - 1, place end
+    local one = list[i]
+    local place = s.places[one[_limit.KEY]] or limits.place(s, one[_limit.KEY])
+    local name, cost = place.name or limits.name(place), one[_limit.COST]
+    local definition = s.definitions[name]
+    if not definition or definition.release < one[_limit.RELEASE] then definition = limits.learn(s, name, one) end
+    local room = place.parked > 0 and 0 or place.is_rate and limits.room(s, place) or definition.most - place.used
+    if room < 1 or room < cost and room < limits.needed(s, place, cost) then return i - 1, place end
     place.used = place.used + cost
   end
   return #list, nil
@@ -447,7 +458,7 @@ end
 function limits.write(s)
   if not s.places then return end
   admitted.write(s)
-  local set, gone, lanes, no_lanes, plain = {}, {}, {}, {}, nil
+  local set, gone, lanes, no_lanes = {}, {}, {}, {}
   for i = 1, #s.place_list do
     local place = s.place_list[i]
     limits.push(place)
@@ -455,11 +466,9 @@ function limits.write(s)
       local levels = place.r[_row.LEVELS]
       if place.used > 0 or #levels > 0 then
         local used, parked, front = place.used, place.parked, place.r[_row.FRONT]
-        -- Each value that is packed is a string by itself, so those of a key without parked jobs are packed once.
-        plain = plain or cmsgpack.pack(0, 0, {})
         local is_plain = parked == 0 and front == 0 and #levels == 0
         set[#set + 1], set[#set + 2] = place.key,
-          is_plain and cmsgpack.pack(used) .. plain or cmsgpack.pack(used, parked, front, levels)
+          is_plain and limits.plain(s, used) or cmsgpack.pack(used, parked, front, levels)
       elseif place.is_stored then
         gone[#gone + 1] = place.key
       end

@@ -103,7 +103,7 @@ function queue.add_jobs(s, caller, number, jobs, first, begun)
     end
   end
   if unique_ones then unique.read(s, unique_ones) end
-  if limited_ones then limits.read_drafts(s, limited_ones) end
+  if limited_ones then admission.read_drafts(s, limited_ones) end
   local old = redis.call("HMGET", base .. "jobs", unpack(ids))
   local generation = row.mint(r, #ids)
   for i = 1, #ids do

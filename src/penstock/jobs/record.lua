@@ -105,12 +105,13 @@ end
 -- Where the section of a power begins behind its length, and where it ends. Only for a job that has this power.
 --- (body: str, of: int) -> int, int
 function record.section(body, of)
-  local at, powers, one = record.behind_names(body), record.powers(body), 1
-  while one < of do
-    if bit.band(powers, one) > 0 then at = at + 2 + struct.unpack(">H", body, at) end
-    one = one * 2
+  local _, _, _, size, at = struct.unpack(">Bc0Bc0Bc0H", body, record.AT_TENANT)
+  local others = bit.band(record.powers(body), of - 1)
+  while others > 0 do
+    size, at = struct.unpack(">H", body, at + size)
+    others = bit.band(others, others - 1) -- without its lowest bit
   end
-  return at + 2, at + 1 + struct.unpack(">H", body, at)
+  return at, at + size - 1
 end
 
 -- Whether the job has no power that a script reads.
@@ -143,18 +144,16 @@ end
 -- Key, mode and milliseconds of a unique job.
 --- (body: str) -> table
 function record.unique(body)
-  local at = record.behind_names(body)
-  local size, mode, ms = struct.unpack(">Hc1I5", body, at)
-  return { string.sub(body, at + 8, at + 1 + size), mode, ms }
+  local _, _, _, size, mode, ms, at = struct.unpack(">Bc0Bc0Bc0Hc1I5", body, record.AT_TENANT)
+  return { string.sub(body, at, at - 7 + size), mode, ms }
 end
 
 -- Key and mode of a unique job.
 --- (body: str) -> str, str
 --- seldom
 function record.unique_key(body)
-  local at = record.behind_names(body)
-  local size, mode = struct.unpack(">Hc1", body, at)
-  return string.sub(body, at + 8, at + 1 + size), mode
+  local _, _, _, size, mode, at = struct.unpack(">Bc0Bc0Bc0Hc1", body, record.AT_TENANT)
+  return string.sub(body, at + 5, at - 2 + size), mode
 end
 
 -- The limits of a job, each as a `_limit`: for a rate, INTERVAL is the number of microseconds in which it gains a unit.

@@ -11,9 +11,8 @@
 function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
   -- One call for all numbers, because each call reads its format anew.
   local sent = #ids > 0 and { struct.unpack(">" .. string.rep("I6", #ids), numbers) }
-  local done, seen, n, of_tenant, before = {}, {}, 0, 0, nil
+  local done, seen, n, of_tenant, before, freed = {}, {}, 0, 0, nil, nil
   s.not_completed = {}
-  if s.row[_row.LIMITED] then limited_runs.read(s, ids, held) end
   for i = 1, #ids do
     local id, of_job, is_held = ids[i], held[i], false
     if of_job and not seen[id] then
@@ -42,7 +41,8 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
           if was.flags >= flag.UNIQUE then unique.finish(s, id, of_job) end
           if record.has(was.flags, flag.LIMITED) then
             slice.spend(s, limits.passed(was.flags))
-            limited_runs.finish(s, of_job)
+            freed = freed or { keys = {}, counts = {} }
+            limited_runs.note_end(freed, of_job, was.tenant)
           end
         end
         if schedule.may_have(id) then
@@ -57,6 +57,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
     end
   end
   if n == 0 then return end
+  if freed then limited_runs.end_use(s, freed.keys, freed.counts) end
   slice.spend(s, n)
   counters.move(s, before, _count.RUNNING, _count.NONE, of_tenant)
   if s.row[_row.WEIGHTED] >= _charge.BY_TIME then charging.charge(s, done, ids, held) end

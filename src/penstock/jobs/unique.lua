@@ -24,8 +24,8 @@
 --   START and so on  given up              given up   not taken again      -                     taken, or refused
 --   THROTTLE         given up              kept       kept                 kept                  -
 --
--- `s.holders` has the holders that `unique.read` has read; `s.taken` and `s.given_up` collect key, id, key, id, …
--- `unique.write` stores the taken keys, and removes those that were given up if the ids still hold them.
+-- `s.holders` has the holders that `unique.read` has read; `s.taken` collects key, id, key, id, …, and `s.given_up`
+-- keys and ids. `unique.write` stores the taken keys, and removes those that were given up if the ids still hold them.
 
 _window = layout { ends = "I6", id = "*" } -- of a throttle
 
@@ -70,6 +70,7 @@ end
 --- (s: table, one: table) -> str | nil
 --- uses: base
 function unique.live_holder(s, one)
+  if s.holders and s.holders[one[1]] == false and one[2] ~= keeping.THROTTLE then return nil end
   local holder = unique.holder(s, one)
   if holder and job.expire(s, holder) then return unique.holder(s, one) end
   return holder
@@ -160,8 +161,9 @@ end
 -- Has `write` remove a key, if the job holds it still.
 --- (s: table, key: str, id: str)
 function unique.give_up(s, key, id)
-  s.given_up = s.given_up or {}
-  s.given_up[#s.given_up + 1], s.given_up[#s.given_up + 2] = key, id
+  local given_up = s.given_up or { keys = {}, ids = {} }
+  local n = #given_up.keys + 1
+  s.given_up, given_up.keys[n], given_up.ids[n] = given_up, key, id
 end
 
 -- Gives up the key of a job that is not running and leaves the queue.
@@ -183,15 +185,12 @@ end
 --- (s: table, room: table)
 --- seldom
 function unique.start(s, room)
-  for i = 1, room.claimed do
-    local id, body = room.reply[2 * i - 1], room.reply[2 * i]
-    if record.flags(body) >= flag.UNIQUE then
-      local key, mode = record.unique_key(body)
-      if mode == keeping.DONE or mode == keeping.LATEST then
-        room.held[2 * i] = room.held[2 * i] .. key
-      elseif mode ~= keeping.THROTTLE then
-        unique.give_up(s, key, id)
-      end
+  for _, i in ipairs(room.unique) do
+    local key, mode = record.unique_key(room.reply[2 * i])
+    if mode == keeping.DONE or mode == keeping.LATEST then
+      room.held[2 * i] = room.held[2 * i] .. key
+    elseif mode ~= keeping.THROTTLE then
+      unique.give_up(s, key, room.reply[2 * i - 1])
     end
   end
 end
@@ -200,10 +199,7 @@ end
 --- (s: table, id: str, held: str)
 function unique.finish(s, id, held)
   local key = claim.keys(held)
-  if record.has(claim.flags(held), flag.LIMITED) then
-    local _, at = limited_runs.keys(key)
-    key = string.sub(key, at)
-  end
+  if record.has(claim.flags(held), flag.LIMITED) then key = string.sub(key, limited_runs.behind_keys(key)) end
   if key ~= "" then unique.give_up(s, key, id) end
 end
 
@@ -218,11 +214,10 @@ function unique.write(s)
     s.taken = nil
   end
   if not s.given_up then return end
-  local keys, gone = {}, {}
-  for i = 1, #s.given_up, 2 do keys[#keys + 1] = s.given_up[i] end
+  local keys, ids, gone = s.given_up.keys, s.given_up.ids, {}
   local holders = batch.read(base .. "unique", keys)
   for i = 1, #keys do
-    if holders[i] == s.given_up[2 * i] then
+    if holders[i] == ids[i] then
       gone[#gone + 1] = keys[i]
       if s.holders then s.holders[keys[i]] = nil end
     end

@@ -82,7 +82,7 @@ end
 function rate.left(r, us)
   if redis.call("EXISTS", base .. "waiters") == 1 then return 0 end
   if r[_request.KIND] == "window" then return window.left(us, r[_request.PER], r[_request.LIMIT]) end
-  return bucket.left(stored, us, r[_request.INTERVAL], r[_request.LIMIT])
+  return bucket.left(bucket.read(stored), us, r[_request.INTERVAL], r[_request.LIMIT])
 end
 
 -- Whether the units of a request are allowed now, after those of all waiters before it. Drops waiters before it whose
