@@ -296,6 +296,12 @@ class BlockSlice:
     blocks: list[tuple[int, bytes]]
     is_last: bool
 
+    @property
+    def before(self) -> int:
+        """The number before which the next slice begins; 0 if no block is left. Block 1 is the first of all."""
+        earliest = self.blocks[-1][0] if self.blocks else 0
+        return 0 if self.is_last or earliest <= 1 else earliest
+
 
 def read_blocks(bindings: QueueBindings, rows: RowList, before: int, limit: int = BLOCKS) -> RoundTrip[BlockSlice]:
     """The blocks whose numbers are below `before`; 0: all, from the open one on. At most `limit`, up to 64."""

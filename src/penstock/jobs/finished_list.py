@@ -104,7 +104,7 @@ class _Source:
         found: BlockSlice = yield read_blocks(self.shard.bindings, self.list, before, self.blocks)
         self.blocks = min(_BLOCKS, 2 * self.blocks)
         earliest = None if since is None else found.now - since
-        self.is_done = found.is_last
+        self.is_done = not found.before
         for number, segments in found.blocks:
             rows = read_block(self.shard.name, segments, tag, self.shard.settings.seal)
             if self.left is not None and number == self.block:
@@ -115,9 +115,7 @@ class _Source:
             if earliest is not None and kept and max(row.ended for _, _, row in kept) < earliest:
                 self.is_done = True  # and so are all blocks before it
                 break
-        self.block, self.left = (found.blocks[-1][0] if found.blocks else 0), None
-        if self.block <= 1:
-            self.is_done = True
+        self.block, self.left = found.before, None
         return found.now
 
     def rest(self) -> tuple[str, RowList, int, int] | None:
@@ -213,7 +211,6 @@ class EndedJobs:
                     self._rows.setdefault(_key(row.id), row)
             for key, dependent in read_links(segments):
                 self.links.setdefault(key, []).append(dependent)
-        if found.is_last or not found.blocks or found.blocks[-1][0] <= 1:
+        self._before[name] = found.before
+        if not found.before:
             del self._before[name]
-        else:
-            self._before[name] = found.blocks[-1][0]
