@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from multiprocessing.connection import Connection
+from typing import Any
 
 from penstock.app import Penstock
+from penstock.bench.competitors import TIMEOUT, run_together
 from penstock.bench.figures import Figure, Ratio, at_least, at_most, figure, percentile
 from penstock.bench.rig import Rig, timed
 from penstock.bench.topic import Figures, Topic
@@ -163,7 +165,7 @@ def throughput(rig: Rig) -> Figures:
     seconds = rig.at_pace(0.5, 3.0, 10.0)
     with raw_client(rig.app) as client:
         before = client.info("persistence")["rdb_changes_since_last_save"]
-        for processes, least in ((1, None), (CLIENTS, 15_000)):
+        for processes, least in ((1, None), (CLIENTS, 10_000)):
             yield figure(
                 f"{processes} clients" if processes > 1 else "1 client",
                 _rate(rig, processes, seconds),
@@ -176,26 +178,26 @@ def throughput(rig: Rig) -> Figures:
 
 
 def _rate(rig: Rig, processes: int, seconds: float) -> float:
-    spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(processes) as pool:
-        order = (rig.address, rig.app.settings.prefix, seconds)
-        return sum(pool.starmap(ask, [(*order, number) for number in range(processes)], chunksize=1))
+    order = (rig.address, rig.app.settings.prefix, seconds)
+    rates: list[float] = run_together(ask, [(*order, number) for number in range(processes)])
+    return sum(rates)
 
 
-def ask(address: str, prefix: str, seconds: float, number: int) -> float:
-    """Queries per second of one process."""
+def ask(start: Any, out: Connection, address: str, prefix: str, seconds: float, number: int) -> None:
+    """Send the queries per second of one process."""
     texts = typed_prefixes(LENGTHS, 2000)[number::2]
     with Penstock(address, prefix=prefix) as app:
         directory = app.directory("bench")
         for text in texts[:100]:
             directory.complete(text)
+        start.wait(TIMEOUT)  # else the start of some processes would slow the queries of others
         done, began = 0, time.perf_counter()
         while (passed := time.perf_counter() - began) < seconds:
             for text in texts[:50]:
                 directory.complete(text)
             done += 50
             texts = texts[50:] + texts[:50]
-        return done / passed
+        out.send(done / passed)
 
 
 @TOPIC.scenario
