@@ -34,6 +34,7 @@ def test_a_unit_of_systemd_starts_a_command_that_exists(page: str):
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read_string(text)
     assert unit["Install"]["WantedBy"] == "multi-user.target"  # else `systemctl enable` does nothing
+    assert "KillMode" not in unit["Service"], "the default is right, and systemd warns of none"
     words = shlex.split(unit["Service"]["ExecStart"])
     assert words[0].endswith("/bin/penstock")
     assert words[1] in {"worker", "server"}
