@@ -57,6 +57,7 @@ class Live:
         url = os.environ.get("PENSTOCK_URL", "")
         self._client = Valkey.from_url(url) if "://" in url else None
         self._reading: asyncio.Task[None] | None = None
+        self._subscribed = asyncio.Event()
         self._here: Counter[tuple[str, str]] = Counter()
         """Chat and user -> connections of this process."""
         self._few = asyncio.Semaphore(4)
@@ -103,6 +104,10 @@ class Live:
     async def running(self) -> AsyncIterator[None]:
         if self._client is not None:
             self._reading = asyncio.create_task(self._read(self._client))
+            with contextlib.suppress(
+                TimeoutError
+            ):  # without the server, the gateway serves messages later, and no events
+                await asyncio.wait_for(self._subscribed.wait(), 10)
         try:
             yield
         finally:
@@ -118,6 +123,7 @@ class Live:
                 async with client.pubsub() as channel:
                     await channel.psubscribe(f"{PREFIX}:live:*")
                     async for message in channel.listen():
+                        self._subscribed.set()  # the first message confirms the subscription
                         if message["type"] == "pmessage":
                             chat = message["channel"].decode().removeprefix(f"{PREFIX}:live:")
                             event = json.loads(message["data"])

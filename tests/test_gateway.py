@@ -78,7 +78,8 @@ async def chat(server: Server) -> AsyncIterator[Chat]:
 
 
 def socket_of(port: int, chat: Chat, user: str, last: str = "") -> Any:
-    return connect(f"ws://127.0.0.1:{port}/chats/{chat.id}/socket?user={user}" + (f"&last={last}" if last else ""))
+    address = f"ws://127.0.0.1:{port}/chats/{chat.id}/socket?user={user}" + (f"&last={last}" if last else "")
+    return connect(address, open_timeout=scaled(20), ping_interval=None)
 
 
 async def receive(client: Any, kind: str = "message") -> dict[str, Any]:
@@ -153,6 +154,16 @@ async def test_presence_and_typing_reach_the_clients_of_every_gateway(gateways: 
     assert (await chat.info.aio()).last == 0
 
 
+async def test_a_gateway_serves_only_when_it_hears_the_events_of_the_others(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    """Otherwise its first client could miss presence, also its own."""
+    monkeypatch.setenv("PENSTOCK_URL", server.address)
+    before = server.client.pubsub_numpat()
+    async with example().Live().running():
+        assert server.client.pubsub_numpat() == before + 1
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_a_user_with_two_tabs_is_present_until_both_are_closed(gateways: Gateways, chat: Chat, processes: int):
     ports = [await gateways.start() for _ in range(processes)]
@@ -194,7 +205,7 @@ async def test_an_id_of_a_chat_that_began_again_skips_nothing(gateways: Gateways
 
 async def test_users_that_are_no_members_and_bad_input_are_refused(gateways: Gateways, chat: Chat):
     port = await gateways.start()
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/chats/{chat.id}") as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/chats/{chat.id}", timeout=scaled(20)) as client:
         assert (await client.get("/events?user=eve")).status_code == 403
         assert (await client.get("/events?user=ada", headers={"Last-Event-ID": "7"})).status_code == 403
         assert (await client.post("/messages?user=eve", json={"body": 1})).status_code == 403

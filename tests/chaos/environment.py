@@ -130,6 +130,9 @@ class Environment:
         """How many jobs each worker holds, by its process id."""
         return {int(one.name.partition(":")[2]): one.held for one in self.app.queue(QUEUE).workers() if one.name}
 
+    def is_unfinished(self, job: str) -> bool:
+        return bool(self.server.client.hexists(f"{self.app.queue(QUEUE).first.bindings.keys.base}jobs", job))
+
     def drain(self, within: float) -> Counts:
         """Wait until no job waits or runs."""
         self.until(lambda: not (now := self.counts()).waiting and not now.running, within)

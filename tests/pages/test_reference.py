@@ -3,6 +3,7 @@
 import inspect
 import re
 from enum import Enum
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,24 +15,34 @@ from tests.pages.public import INTERNAL, MODULES, everything, is_field, members_
 from tests.test_docs import PUBLIC_MODULES
 
 ROOT = Path(__file__).parents[2]
-GENERATED = {f"reference/{name}" for name in (*api.pages(), *tables.pages())} | {"index.md", "changelog.md"}
-API = "\n".join(api.pages().values())
 PUBLIC = [one for one in everything() if one.module != "penstock.errors"]
 
 # Words of a page. The tour is a walk that takes an hour; `test_quickstart.py` holds the README, which is the home page.
 WORDS, WORDS_OF_THE_TOUR = 1800, 2500
 
 
+@cache
+def reference() -> str:
+    """It takes a second: too long for a collection."""
+    return "\n".join(api.pages().values())
+
+
+@cache
+def headings() -> set[str]:
+    """Its headings and the names of its lists, which are properties and fields."""
+    return set(re.findall(r"^(##+ `[\w.]+` \{ #|- `\w+)", reference(), re.MULTILINE))
+
+
 @pytest.mark.parametrize("one", PUBLIC, ids=lambda one: f"{one.module}.{one.name}")
 def test_every_public_name_and_each_of_its_members_is_described(one):
-    assert f"## `{one.name}` {{ #" in API
-    assert f"from {one.module} import {one.name}\n" in API
+    assert f"## `{one.name}` {{ #" in headings()
+    assert f"from {one.module} import {one.name}\n" in reference()
     if not inspect.isclass(one.thing) or issubclass(one.thing, Enum):
         return
     for name, member in members_of(one.thing):
         assert api.doc_of(one.thing, name), f"{name} has no docstring"
-        is_listed = re.search(rf"^- `{name}\b", API, re.MULTILINE) if isinstance(member, property) else None
-        assert is_listed or f"### `{one.name}.{name}` {{ #" in API
+        shown = f"- `{name}" if isinstance(member, property) else f"### `{one.name}.{name}` {{ #"
+        assert shown in headings()
     lacking = {
         name
         for name in dir(one.thing)
@@ -45,8 +56,8 @@ def test_every_public_name_and_each_of_its_members_is_described(one):
 
 
 def test_signatures_are_those_of_a_caller():
-    code = "\n".join(re.findall(r"^```python\n(.*?)^```", API, re.MULTILINE | re.DOTALL))
-    assert "BoundVerb" not in API
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", reference(), re.MULTILINE | re.DOTALL))
+    assert "BoundVerb" not in reference()
     assert not re.search(r"\bself\b|\bOperation\[|\bRoundTrip\[|<object|\bBoundVerb\b", code)
     assert (
         "claim(n: int = 1, *, wait: float | None = 0.0, lease: float | None = None) -> list[Item]  # or await claim"
@@ -69,9 +80,12 @@ def test_every_setting_and_every_variable_is_described():
     assert all(meaning.endswith(".") for meaning in (*config.KNOWN.values(), *config.ENVIRONMENT.values()))
 
 
+errors = cache(tables.errors_page)
+
+
 @pytest.mark.parametrize("error", tables.error_classes(), ids=lambda error: error.__name__)
 def test_every_error_has_a_cause_and_a_remedy(error):
-    assert f"## `{error.__name__}` {{ #{error.__name__.lower()} }}" in tables.errors_page()
+    assert f"## `{error.__name__}` {{ #{error.__name__.lower()} }}" in errors()
     text = " ".join((inspect.getdoc(error) or "").split())
     assert len(re.findall(r"[.:](?= |$)", text)) > 1, "a sentence says what happened, and another what to do"
 
@@ -148,7 +162,8 @@ def test_the_words_of_other_libraries_lead_to_every_guide():
 def test_the_navigation_has_every_page_once():
     listed = [path for _, path in build.in_navigation(build.configuration()["nav"])]
     written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    pages = {path for path in written if not path.startswith("decisions/0")} | GENERATED
+    generated = {f"reference/{name}" for name in (*api.pages(), *tables.pages())} | {"index.md", "changelog.md"}
+    pages = {path for path in written if not path.startswith("decisions/0")} | generated
     assert sorted(listed) == sorted(pages)
 
 
