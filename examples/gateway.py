@@ -104,9 +104,7 @@ class Live:
     async def running(self) -> AsyncIterator[None]:
         if self._client is not None:
             self._reading = asyncio.create_task(self._read(self._client))
-            with contextlib.suppress(
-                TimeoutError
-            ):  # without the server, the gateway serves messages later, and no events
+            with contextlib.suppress(TimeoutError):  # it serves without events while the server is away
                 await asyncio.wait_for(self._subscribed.wait(), 10)
         try:
             yield

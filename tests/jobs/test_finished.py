@@ -275,6 +275,26 @@ def test_a_search_for_a_job_of_a_flow_ends_in_a_queue_full_of_links():
     assert found == {}
 
 
+async def test_a_dead_letter_that_completes_while_its_row_is_searched_has_completed(app: Penstock, do: Do):
+    """`finished` has no row of it yet when it is read, and `failed` has one for ever."""
+    queue = app.queue("q")
+    job = await do(queue.put, 1)
+    (item,) = await do(queue.claim)
+    await do(item.fail, "broken")
+    search, bindings = EndedJobs(queue.first.bindings, queue.first.name).rows([job.key]), queue.first._driver.aio
+    found = await bindings.run(next(search))
+    await do(queue.dead.requeue, job.id)
+    (item,) = await do(queue.claim)
+    await do(item.complete)
+    rows: Any = None
+    while rows is None:
+        try:
+            found = await bindings.run(search.send(found))
+        except StopIteration as ended:
+            rows = ended.value
+    assert rows[job.key].outcome == "completed"
+
+
 async def test_filters_choose_by_tag_time_and_duration(app: Penstock, do: Do, clock: Time):
     queue = app.queue("q")
     for n in range(3):

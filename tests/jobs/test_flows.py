@@ -329,6 +329,23 @@ async def test_a_tree_shows_what_waits_for_a_job(app: Penstock, do: Do):
     assert [[below.id for below in one.dependents] for one in tree.dependents] == [[last.id]] * 2
 
 
+async def test_the_tree_of_a_dead_letter_shows_the_jobs_that_did_not_wait_longer(app: Penstock, do: Do):
+    shop = Shop(app)
+    shop.fails = {"a"}
+    first = await do(shop.part.enqueue, "a")
+    goes_on = await do(shop.after.using(after=first, on_failure="continue").enqueue, "x")
+    last = await do(shop.after.using(after=goes_on).enqueue, "y")
+    waits = await do(shop.after.using(after=first, on_failure="stop").enqueue, "z")
+    await run_burst(app)
+    tree = await do(first.tree)
+    assert (tree.status, tree.awaited_by) == (Status.DEAD, 2)
+    assert {one.id: one.status for one in tree.dependents} == {
+        goes_on.id: Status.COMPLETED,
+        waits.id: Status.BLOCKED,
+    }
+    assert [[below.id for below in one.dependents] for one in tree.dependents if one.id == goes_on.id] == [[last.id]]
+
+
 async def test_a_tree_is_cut_in_each_direction_and_counts_the_rest(app: Penstock, do: Do):
     shop = Shop(app)
     before = await do(shop.part.enqueue, "a")

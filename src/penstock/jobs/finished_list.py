@@ -191,26 +191,35 @@ class EndedJobs:
         self._rows: dict[str, FinishedJob] = {}
         self._before: dict[RowList, int] = {"finished": 0, "failed": 0}
         self._examined = 0
-        self.links: dict[str, list[tuple[str, str]]] = {}
+        self.links: dict[str, dict[tuple[str, str], None]] = {}
 
     def rows(self, keys: Iterable[str]) -> Operation[dict[str, FinishedJob]]:
-        """The rows of these jobs, among the latest 20,000. One round trip for each 2000 rows that were not read yet."""
-        wanted = set(keys)
+        """The rows of these jobs, among the latest 20,000. One round trip for each 2000 rows that were not read yet.
+
+        One more if a row is found among the failures only: the job may have run again, and ended, since `finished` was
+        read.
+        """
+        wanted, was_read = set(keys), False
         for name in list(self._before):
             while name in self._before and self._examined < MOST_OF_FLOW and not wanted <= self._rows.keys():
-                yield from self._read(name)
+                self._before[name] = yield from self._read(name, self._before[name])
+                if not self._before[name]:
+                    del self._before[name]
+                was_read = True
+        if was_read and any(self._rows[key].outcome == _FAILED for key in wanted & self._rows.keys()):
+            yield from self._read("finished", 0)
         return {key: self._rows[key] for key in wanted if key in self._rows}
 
-    def _read(self, name: RowList) -> Operation[None]:
-        found: BlockSlice = yield read_blocks(self._bindings, name, self._before[name], _BLOCKS)
+    def _read(self, name: RowList, before: int) -> Operation[int]:
+        """Returns the block before which the next read continues; 0 if there is none."""
+        found: BlockSlice = yield read_blocks(self._bindings, name, before, _BLOCKS)
         for _, segments in found.blocks:
             rows = read_block(self._name, segments)
             self._examined += max(len(rows), len(segments) // _LONG_ROW)
             for row in reversed(rows):
                 if row is not None:
-                    self._rows.setdefault(_key(row.id), row)
+                    key = _key(row.id)
+                    self._rows[key] = max(self._rows.get(key, row), row, key=lambda one: one.ended)
             for key, dependent in read_links(segments):
-                self.links.setdefault(key, []).append(dependent)
-        self._before[name] = found.before
-        if not found.before:
-            del self._before[name]
+                self.links.setdefault(key, {})[dependent] = None
+        return found.before

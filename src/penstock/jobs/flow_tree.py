@@ -66,6 +66,10 @@ _Found: TypeAlias = tuple[FlowNode, str, str]
 """A job with the name of its queue, and its key."""
 
 
+_LINKED = OVER | {Status.DEAD}
+"""The states of jobs whose rows may have links: of those that waited for it, and do so no longer."""
+
+
 def _grow(queues: _Queues, root: FlowNode, queue: str, key: str, side: Side, left: int) -> Operation[list[_Found]]:
     """Add at most `left` jobs to this side of the root, the nearest first. Returns them."""
     rest, added = deque([(root, queue, key)]), list[_Found]()
@@ -75,7 +79,7 @@ def _grow(queues: _Queues, root: FlowNode, queue: str, key: str, side: Side, lef
         node.total, node.awaited_by = one.total, one.awaited_by
         near.append(node)
         added.append((node, one.queue, one.key))
-        if one.total if side == "predecessors" else one.awaited_by or node.status in OVER:
+        if one.total if side == "predecessors" else one.awaited_by or node.status in _LINKED:
             rest.append(added[-1])
 
     while rest:
@@ -95,7 +99,7 @@ def _grow(queues: _Queues, root: FlowNode, queue: str, key: str, side: Side, lef
             node.total = total
         else:
             node.awaited_by = total - gone
-            if node.status in OVER:
+            if node.status in _LINKED:
                 links = yield from queues.links(queue, key)
                 node.awaited_by += len(links)
                 for one in (yield from queues.described(links[: left - len(added)])):
