@@ -77,6 +77,18 @@ async def test_the_method_of_a_queue_leaves_only_what_has_a_time_to_live(app: Pe
     await job.cancel.aio()
 
 
+async def test_the_arguments_of_ended_jobs_go_with_their_queue(app: Penstock, do: Do, nodes: list[Any]):
+    queue = app.queue("q")
+    await do(queue.keep, arguments=True)
+    for n in range(200):  # their rows are in several blocks
+        await queue.put.aio(n, tags=["x" * 60])
+        for item in await queue.claim.aio():
+            await item.complete.aio()
+    assert len([key for key in keys_of(app, nodes) if "arguments:" in key]) > 1
+    await do(queue.remove)
+    assert [key for key in keys_of(app, nodes) if "arguments:" in key] == []
+
+
 @pytest.mark.parametrize("state", ["ready", "delayed", "running", "dead", "parked", "schedules"])
 async def test_a_queue_that_is_not_empty_stays_as_it_is(app: Penstock, do: Do, nodes: list[Any], state: str):
     queue = app.queue("q")

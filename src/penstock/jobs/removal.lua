@@ -58,6 +58,7 @@ function script.remove_queue(base, meta, given, names, ...)
   add("leftovers", #r[_row.LEVELS] / 3 + redis.call("ZCARD", base .. "parking") + r[_row.UNNOTIFIED]
     + redis.call("LLEN", base .. "events") + (more and 1 or 0))
   if #found > 0 then return found end
+  if names <= #ARGV then finished.delete_records() end
   removal.unlink(names)
   return {}
 end
