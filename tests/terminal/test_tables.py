@@ -114,6 +114,12 @@ def test_facts_are_wrapped_between_words_and_what_is_copied_is_not(monkeypatch: 
     ]
 
 
+def test_the_line_end_in_a_name_begins_no_line(monkeypatch: pytest.MonkeyPatch):
+    out = on_a_terminal(monkeypatch, 40)
+    tables.show_facts({"status": "dead", "tenant": "acme\nstatus  completed"})
+    assert lines_of(out)[1].startswith("tenant  acme\\nstatus")
+
+
 def test_chinese_texts_are_wrapped_by_the_cells_that_they_take(monkeypatch: pytest.MonkeyPatch):
     refused = "订单被拒绝" * 12
     out = on_a_terminal(monkeypatch, 40)

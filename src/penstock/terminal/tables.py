@@ -31,6 +31,9 @@ READABLE = 40
 NARROWEST = 12
 """Columns are not shrunk below this width."""
 
+ERRORS = ("reason", "error")
+"""Facts that may have several lines."""
+
 _WORD = re.compile("( *)([^ ]+)")
 
 
@@ -117,12 +120,14 @@ def _wrapped(text: str, room: int, indent: str = "", *, breaks_words: bool = Fal
 def show_facts(facts: Mapping[str, object]) -> None:
     """Print names and values, one pair per line. On a terminal, a long text is wrapped between words.
 
-    A value that is a `Text` already is to be copied whole: it is not wrapped.
+    A value that is a `Text` already is to be copied whole: it is not wrapped. Only an error has lines of its own; the
+    line ends of a name are escaped.
     """
     width = max(map(len, facts)) + GAP
     for name, value in facts.items():
         head = Text(f"{name:{width}}", "dim")
-        show(head + value) if isinstance(value, Text) else show_beside(head, str(value))
+        text = str(value) if name in ERRORS else terminal_safe(str(value))
+        show(head + value) if isinstance(value, Text) else show_beside(head, text)
 
 
 def show_list(
