@@ -21,7 +21,7 @@ from penstock.cli.logs.child import Work
 from penstock.cli.logs.processes import DEATHS, counting_processes
 from penstock.errors import PenstockError
 from penstock.terminal.made_up_log import generate
-from tests.command_line import Run, Start
+from tests.command_line import Command, Run, Start
 from tests.servers import Server, eventually
 from tests.speed import scaled
 
@@ -152,14 +152,15 @@ def test_a_damaged_log_is_reported_and_its_readable_lines_are_counted(run: Run, 
     ],
 )
 def test_impossible_options_are_reported_in_one_line(
-    run: Run, tmp_path: Path, words: list[str], code: Exit, expected: str
+    penstock: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: Exit, expected: str
 ):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("no log\n")
-    done = run("logs", "count", *words)
-    assert done.returncode == code
-    assert done.stderr.splitlines()[-1].startswith("penstock: ")
-    assert expected in done.stderr
-    assert done.stderr.count("\n") == 1 or code == Exit.SERVER
+    found, _, said = penstock("logs", "count", *words)
+    assert found == code
+    assert said.splitlines()[-1].startswith("penstock: ")
+    assert expected in said
+    assert said.count("\n") == 1 or code == Exit.SERVER
 
 
 def test_totals_are_exact_though_processes_are_killed_and_frozen(start: Start, tmp_path: Path):

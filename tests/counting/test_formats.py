@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.counting import Request, Tally, parse, requests_per
@@ -379,6 +379,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("name", WRITERS)
+@settings(max_examples=50)
 @given(
     generated=st.lists(_generated, min_size=1, max_size=5),
     prefix=st.sampled_from(sorted(WRAPPERS)),
@@ -425,6 +426,7 @@ def test_generated_lines_are_read_as_they_were_meant(
 
 
 @pytest.mark.parametrize("name", WRITERS)
+@settings(max_examples=50)
 @given(one=_generated, cut=st.integers(0, 400), junk=st.binary(max_size=5))
 def test_a_damaged_line_has_the_same_client_or_none(name: str, one: Generated, cut: int, junk: bytes):
     """A line may end anywhere, or have other bytes inserted. The client is never another field."""

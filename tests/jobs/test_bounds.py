@@ -72,8 +72,8 @@ def test_hashes_that_turns_write_by_the_hundred_are_not_encoded_as_lists(stand: 
     assert len(stand.dump()["rotation:5"]) == len(stand.dump()["tenants"]) == 100
 
 
-@pytest.mark.parametrize(("many", "tenants"), [(500_000, 1), (200_000, 1000)])
-def test_turns_past_half_a_million_cancelled_jobs_stay_short(stand: Stand, many: int, tenants: int):
+@pytest.mark.parametrize(("many", "tenants"), [(100_000, 1), (100_000, 1000)])
+def test_turns_past_a_hundred_thousand_cancelled_jobs_stay_short(stand: Stand, many: int, tenants: int):
     """A turn looks at an exact number of entries. All turns of one size do the same work here, so the lower quartile of
     many is the cost of one, even on a noisy machine."""
     ids = fill(stand, many, tenants)
@@ -83,10 +83,10 @@ def test_turns_past_half_a_million_cancelled_jobs_stay_short(stand: Stand, many:
     assert stand.entries() == left
     for want in (1, 64, 256):
         took = []
-        for _ in range(100):
+        for _ in range(60):
             took.append(server_us(stand, partial(worker.turn, want, address="p/1", sleep=50)))
             assert worker.repeat_turn().more
-        assert stand.entries() == left - 100 * max(4 * want, 64)
+        assert stand.entries() == left - 60 * max(4 * want, 64)
         left = stand.entries()
         assert quartile(took) <= MOST_US * slowdown(), f"want {want}: {took}"
 

@@ -118,8 +118,9 @@ def test_after_missed_ticks_one_job_runs_for_the_latest(timing: Timing, hours: i
 def test_the_latest_missed_tick_is_the_last_of_those_that_would_have_come(zone: str, change: int, line: str):
     timing = Timing(line.format(TIMES[zone][change]), zone)
     start, end = around(zone, CHANGES[zone][change])
-    found = [ticks(timing, start, end)[0]]
-    for now in range(found[0], end, 1_740_000):
+    found, night = [ticks(timing, start, end)[0]], (start + end) // 2 - 16 * HOUR
+    near = range(night, night + 10 * HOUR, 1_740_000)  # from the evening before the change to the morning after it
+    for now in sorted([*range(found[0], end, 4_980_000), *(at for at in near if at >= found[0])]):
         while (following := timing.following(found[-1])) is not None and following <= now:
             found.append(following)
         assert timing._latest(found[0], now) == found[-1], f"at {local(now, zone)}"

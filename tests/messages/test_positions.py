@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -100,14 +101,15 @@ async def test_events_push_no_messages_out(app: Penstock, do: Do, limits: str):
     assert [m.body for m in await do(chat.reader("cy").pull) if m.event is None] == [19, "new", "newer"]
 
 
-@pytest.mark.parametrize(("face", "place"), [("blocking", "valkey")])
+@pytest.mark.parametrize(("face", "place"), [("aio", "valkey")])
 @pytest.mark.parametrize("keep", [Keep(), Keep(messages=5), Keep(messages=5, full="refuse")])
 async def test_events_have_a_bound_of_their_own(app: Penstock, do: Do, keep: Keep):
     chat: Chat = await chat_of(app, do, keep=keep)
     (id,) = await do(chat.send_many, "ada", ["a"])
     drops = keep.messages is not None and keep.full == "drop"
-    for n in range(MOST_EVENTS + 1):
-        await do(chat.edit, "ada", id, n)
+    await do(chat.edit, "ada", id, "first")
+    for n in range(0, MOST_EVENTS, 100):
+        await asyncio.gather(*(chat.edit.aio("ada", id, n + m) for m in range(100)))
     if drops:
         await do(chat.send, "ada", "b")
         assert (await do(chat.info)).first > 1

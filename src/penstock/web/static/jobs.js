@@ -252,6 +252,9 @@ function LimitActions({ row, queue, again }) {
       <label>${t("limit.seconds")}<input name="seconds" type="number" min="1" max="31622400" step="any" required defaultValue="60" /></label><//></div>`;
 }
 
+/** Of a rate, `used` has only what jobs have that did not start yet; what is not left was used. */
+const usedOf = (row) => (row.used === undefined || row.held_for ? "" : number(row.per === null ? row.used : Math.max(0, row.burst - row.left)));
+
 export function Limits({ queue, mayAct }) {
   const [answer, , again] = useAnswer(`limits/${encodeURIComponent(queue)}`);
   if (!answer?.limits.length) return null;
@@ -260,6 +263,6 @@ export function Limits({ queue, mayAct }) {
     [t("limit"), (row) => html`<span class="mono">${row.limit}</span>`],
     [t("at-most"), (row) => (row.per === null ? t("at-a-time", { n: number(row.most) }) : t("per-time", { n: number(row.most), age: exactly(row.per) }))],
     [t("key"), (row) => html`<span class="mono">${row.key ?? ""}</span>${row.held_for ? ` ${t("closed-for", { age: age(row.held_for) })}` : ""}`],
-    [t("used"), (row) => (row.used === undefined ? "" : number(row.used)), "n"], [t("parked"), (row) => (row.parked === undefined ? "0" : number(row.parked)), "n"],
+    [t("used"), usedOf, "n"], [t("parked"), (row) => (row.parked === undefined ? "0" : number(row.parked)), "n"],
     ...(mayAct && rows.some((row) => row.per !== null) ? [[t("actions"), (row) => row.per !== null && html`<${LimitActions} row=${row} queue=${queue} again=${again} />`, "n"]] : [])]} /></div>`;
 }
