@@ -30,8 +30,8 @@ def run(*lines: str) -> subprocess.CompletedProcess[str]:
 def test_a_patched_process_is_refused_with_words(library: str, order: str):
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    app = "app = Penstock('valkey://127.0.0.1:1/0')"
-    lines = ["from penstock import Penstock", *([] if order == "patch first" else [app]), PATCHES[library]]
+    imported, app, patch = "from penstock import Penstock", "app = Penstock('valkey://127.0.0.1:1/0')", PATCHES[library]
+    lines = [patch, imported] if order == "patch first" else [imported, app, patch]
     tried = [app] if order == "patch first" else USES
     for one in tried:
         lines += ["try:", f"    {one}", "except Exception as error:", "    print(type(error).__name__, error)"]

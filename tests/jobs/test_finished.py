@@ -281,15 +281,16 @@ async def test_a_dead_letter_that_completes_while_its_row_is_searched_has_comple
     job = await do(queue.put, 1)
     (item,) = await do(queue.claim)
     await do(item.fail, "broken")
-    search, bindings = EndedJobs(queue.first.bindings, queue.first.name).rows([job.key]), queue.first._driver.aio
-    found = await bindings.run(next(search))
+    face: Any = queue.first._driver.aio
+    search = EndedJobs(queue.first.bindings, queue.first.name).rows([job.key])
+    found = await face.run(next(search))
     await do(queue.dead.requeue, job.id)
     (item,) = await do(queue.claim)
     await do(item.complete)
     rows: Any = None
     while rows is None:
         try:
-            found = await bindings.run(search.send(found))
+            found = await face.run(search.send(found))
         except StopIteration as ended:
             rows = ended.value
     assert rows[job.key].outcome == "completed"
