@@ -11,7 +11,8 @@ STORMS := tests/chaos tests/cli/test_recovery.py
 PROCESSES := $(STORMS) tests/cli/test_supervision.py tests/cli/test_processes.py tests/cli/test_worker_command.py \
 	tests/cli/test_process_managers.py tests/cli/test_refused_connections.py tests/cli/test_reload.py tests/cli/test_clones.py \
 	tests/cli/test_directory_command.py tests/worker/test_many_idle_workers.py tests/demo tests/test_examples.py \
-	tests/pages/test_blocks.py tests/pages/test_quickstart.py tests/release/test_two_releases.py
+	tests/pages/test_blocks.py tests/pages/test_quickstart.py tests/release/test_two_releases.py \
+	tests/bench tests/cli/test_files_command.py tests/locks/test_absent_waiters.py tests/locks/test_rate_waiters.py
 # What each further server must pass: the components, and the driver under them.
 COMPONENTS := tests/core tests/jobs tests/locks tests/messages tests/completion tests/files tests/driver
 # The tests that test-pythons, test-servers and test-clients run: TESTS='tests/core' runs a part, ARGS='--only 3.13' on some.

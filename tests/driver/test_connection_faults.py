@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import ssl
@@ -143,8 +144,8 @@ async def test_a_name_is_tried_again_once_a_server_was_reached(
 
 
 async def test_a_closed_port(face: str, tmp_path: Path):
-    for address in (f"valkey://:{SECRET}@127.0.0.1:{free_port()}", f"unix://:{SECRET}@{tmp_path}/none"):
-        error, seconds = await error_at(face, address, Settings(give_up_after=60))
+    addresses = (f"valkey://:{SECRET}@127.0.0.1:{free_port()}", f"unix://:{SECRET}@{tmp_path}/none")
+    for error, seconds in await asyncio.gather(*(error_at(face, one, Settings(give_up_after=60)) for one in addresses)):
         assert isinstance(error, ServerUnavailable)
         assert "Nothing listens there" in str(error)
         assert seconds < scaled(6)
