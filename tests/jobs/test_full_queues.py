@@ -296,6 +296,13 @@ async def test_a_bound_that_cannot_be_is_refused(queue: Queue, do: Do, numbers: 
     assert (await do(queue.count)).bound == 7
 
 
+async def test_a_bound_of_tenants_above_that_of_the_queue_is_refused(queue: Queue, do: Do):
+    await do(queue.bound, jobs=7, per_tenant=7)
+    with pytest.raises(ValueError, match=r"bound\(per_tenant=8\): more than jobs=7 of the whole queue"):
+        await do(queue.bound, jobs=7, per_tenant=8)
+    assert (await do(queue.count)).tenant_bound == 7
+
+
 async def test_a_full_queue_takes_plain_jobs_again_when_some_have_ended(queue: Queue, do: Do):
     await do(queue.bound, jobs=150)
     for _ in range(2):

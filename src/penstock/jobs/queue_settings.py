@@ -27,9 +27,9 @@ class QueueSettings:
         not count. `enqueue`, `put` and their bulks raise QueueFull. Staged calls, flows, schedules, retries and
         requeued dead letters pass. The server keeps the bounds, and `count()` has them.
 
-        Raises ValueError for numbers out of range. One round trip. With shards, one for each: each takes its part of
-        `jobs`, so a shard may refuse a job while others have room. Then `jobs` is at least their number, and
-        `per_tenant` needs tenants that are not spread; else it raises ConfigurationError.
+        Raises ValueError for numbers out of range, and for a `per_tenant` above `jobs`. One round trip. With shards,
+        one for each: each takes its part of `jobs`, so a shard may refuse a job while others have room. Then `jobs` is
+        at least their number, and `per_tenant` needs tenants that are not spread; else it raises ConfigurationError.
         """
         from penstock.jobs.bounds import set_bound
 
