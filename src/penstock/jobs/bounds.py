@@ -54,8 +54,8 @@ def set_bound(shards: ShardMap, jobs: int | None, per_tenant: int | None) -> Ope
             check_whole("bound", name, number, 1, MOST, f"from 1 to {MOST:,}, or None for no bound")
     if jobs is not None and per_tenant is not None and per_tenant > jobs:
         raise ValueError(
-            f"bound(per_tenant={per_tenant}): more than jobs={jobs} of the whole queue, so it would refuse nothing: give "
-            "a smaller number, or leave it out"
+            f"bound(per_tenant={per_tenant}): more than jobs={jobs} of the whole queue, so it would refuse nothing: "
+            "give a smaller number, or leave it out"
         )
     done = 0
     while done != (number := len((yield from shards.refresh()).known)):
