@@ -109,3 +109,19 @@ async def test_an_id_that_the_queue_has_already_refuses_the_flow_wherever_it_is(
     with pytest.raises(BadCall, match="job q:own is in the queue already"):
         await do(group(calls).enqueue)
     assert (await do(app.queue("q").count)).waiting == 1
+
+
+async def test_two_calls_of_one_flow_cannot_have_the_same_id(app: Penstock, do: Do):
+    """The second would replace the first, and the queue would count both for ever."""
+
+    @app.task(queue="q")
+    async def part(n: int) -> int:
+        return n
+
+    def named(n: int) -> Any:
+        return part.using(id="own").call(n)
+
+    for flow in (group(named(1), named(2)), chain(named(1), named(2)), chain(named(1), part.call(0), named(2))):
+        with pytest.raises(BadCall, match="two calls of this flow have the id q:own: give each its own"):
+            await do(flow.enqueue)
+    assert (await do(app.queue("q").count)).entered == 0

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock import EnqueueContext, Job, Middleware, Penstock, Status, chain, group
-from penstock.errors import JobCancelled
+from penstock.errors import BadCall, JobCancelled
 from penstock.jobs.flow_bindings import FlowBindings, FlowRow, far_edge
 from tests.conftest import Do
 from tests.jobs.stand import FakeWorker, Stand, record
@@ -108,6 +108,13 @@ def test_a_flow_that_is_closed_is_not_cancelled(stand: Stand):
     stand.advance(1000)
     assert stand.run(FlowBindings(stand.bindings).give_up_open()) == 0
     assert stand.states("a", "b", "d") == "rra"
+
+
+def test_a_piece_with_one_id_twice_is_refused_whole(stand: Stand):
+    before = stand.dump()
+    with pytest.raises(BadCall, match="is in the queue already"):
+        send(stand, open_row("d"), FlowRow("job", "a", record(), "d"), FlowRow("job", "a", record(), "d"))
+    assert stand.dump() == before
 
 
 def test_a_flow_in_one_part_is_noted_nowhere(stand: Stand):

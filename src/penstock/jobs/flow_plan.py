@@ -193,8 +193,12 @@ class Plan:
         )
 
     def _check(self) -> None:
+        ids = set[tuple[str, str]]()
         for node in self.nodes:
             task = node.call.task
+            if (task.queue.name, node.key) in ids:
+                raise BadCall(f"two calls of this flow have the id {task.queue.name}:{node.key}: give each its own")
+            ids.add((task.queue.name, node.key))
             if task.unique is not None:
                 raise ConfigurationError(
                     f"task {task.name} is unique: a double would have nothing to wait for. Enqueue it first, and "

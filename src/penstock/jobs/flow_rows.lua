@@ -33,14 +33,15 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
     if #gone > 0 then return { "MOVED", unpack(gone) } end
     rows = rows + moving
   end
-  local r, ids, letters, ended, opened, closed, shared = s.row, {}, {}, {}, {}, {}, {}
+  local r, ids, letters, ended, opened, closed, shared, new = s.row, {}, {}, {}, {}, {}, {}, {}
   for i = rows, #ARGV, 4 do ids[#ids + 1] = ARGV[i + 1] end
   local old, bytes = redis.call("HMGET", base .. "jobs", unpack(ids)), 0
   for i = 1, #ids do
     local letter = string.sub(ARGV[rows + 4 * i - 4], 1, 1)
     letters[i] = letter
-    if old[i] and (letter == "o" or letter == "j") and not flow.is_free(s, ids[i], old[i]) then
-      return { "known", i - 1 }
+    if letter == "o" or letter == "j" then
+      if new[ids[i]] or old[i] and not flow.is_free(s, ids[i], old[i]) then return { "known", i - 1 } end
+      new[ids[i]] = true
     end
     if letter == "a" and not old[i] and not opened[ids[i]] then
       ended[i] = results.get(ids[i], s.now)
