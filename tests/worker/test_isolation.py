@@ -21,7 +21,7 @@ import pytest
 from penstock import ConfigurationError, Penstock, Task, Worker, WorkerSettings
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.constants import CALL
-from penstock.jobs.dependencies import Lifecycle, ProcessScope
+from penstock.jobs.dependencies import Lifecycle, ProcessLifetime
 from penstock.jobs.record import Record, draft
 from penstock.worker.execution import Execution
 from penstock.worker.isolation import Isolation
@@ -47,7 +47,7 @@ def run_of(task: Task[..., Any], *args: Any, ttl: int = 60_000, by: Execution | 
     return run
 
 
-execution = Execution(isolated_tasks.app.registry, WorkerSettings(), 4000, "worker", ProcessScope(Lifecycle(), ()))
+execution = Execution(isolated_tasks.app.registry, WorkerSettings(), 4000, "worker", ProcessLifetime(Lifecycle(), ()))
 
 
 @contextlib.asynccontextmanager
@@ -376,7 +376,7 @@ async def test_a_module_that_cannot_be_imported_again_fails_only_its_own_jobs(
 
     try:
         registry = troubled.app.registry
-        mine = Execution(registry, WorkerSettings(), 4000, "worker", ProcessScope(Lifecycle(), ()))
+        mine = Execution(registry, WorkerSettings(), 4000, "worker", ProcessLifetime(Lifecycle(), ()))
         isolation = Isolation(1, mine, [*registry, isolated_tasks.add.definition], max_payload=4000, worker="worker")
         claim = run_of(isolated_tasks.add, 1).claim
         settlement = await isolation.run(JobRun(claim, troubled.one.definition, None, "q"))  # type: ignore[arg-type]
@@ -418,7 +418,7 @@ async def fussy_isolation(
     monkeypatch.syspath_prepend(folder)
     import fussy  # type: ignore[import-not-found]
 
-    mine = Execution(fussy.app.registry, WorkerSettings(), 4000, "worker", ProcessScope(Lifecycle(), ()))
+    mine = Execution(fussy.app.registry, WorkerSettings(), 4000, "worker", ProcessLifetime(Lifecycle(), ()))
     isolation = Isolation(2, mine, fussy.app.registry, max_payload=4000, worker="worker")
     try:
         yield isolation, fussy

@@ -53,8 +53,8 @@ Fault = Callable[[str], ValueError]
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A field.
+class LayoutField:
+    """A field of a layout.
 
     at    its first byte, from 1; None behind the first text
     size  its number of bytes; 0 for a text, and for the rest of the value
@@ -87,7 +87,7 @@ class Layout:
 
     def __init__(self, noun: str, forms: Iterable[tuple[str, str]], fault: Fault) -> None:
         self.noun = noun
-        self.fields: dict[str, Piece] = {}
+        self.fields: dict[str, LayoutField] = {}
         at: int | None = 1
         for name, form in forms:
             found = _FORM.match(form)
@@ -97,7 +97,7 @@ class Layout:
             size = 1 if byte else 2 if short else int(number or length or 0)
             if size and at is None:
                 raise fault(f"{noun}.{name} is behind a text, where only other texts may be")
-            self.fields[name] = Piece(name, form, at, size)
+            self.fields[name] = LayoutField(name, form, at, size)
             at = at + size if size and at else None
         self.texts = [field for field in self.fields.values() if field.is_text]
         self.size = f"{self.texts[0].name}_size" if self.texts else ""
@@ -108,7 +108,7 @@ class Layout:
     def constants(self) -> dict[str, str]:
         return {f"{self.noun}.AT_{field.name.upper()}": str(field.at) for field in self.fields.values() if field.at}
 
-    def field(self, name: str, fault: Fault) -> Piece:
+    def field(self, name: str, fault: Fault) -> LayoutField:
         if name not in self.fields:
             raise fault(f"names the field {self.noun}.{name}, which does not exist")
         return self.fields[name]
@@ -174,7 +174,7 @@ class Layout:
         if fixed := [name for name in values if not self.field(name, fault).size]:
             raise fault(f"sets {self.noun}.{fixed[0]}, which has no fixed size")
         pieces: list[str] = []
-        run: list[Piece] = []
+        run: list[LayoutField] = []
         end = 1  # the bytes before it are in `pieces` or `run` already
         for field in self.fields.values():
             if field.name in values:
@@ -254,7 +254,7 @@ def _from(at: int | None) -> str:
     return "" if at == 1 else f", {at}"
 
 
-def _packed(fields: Iterable[Piece], values: Mapping[str, str]) -> str:
+def _packed(fields: Iterable[LayoutField], values: Mapping[str, str]) -> str:
     fields = [*fields]
     if len(fields) == 1 and fields[0].form == "B":
         return f"string.char({values[fields[0].name]})"

@@ -155,7 +155,7 @@ class Lifecycle:
             raise ConfigurationError(f"{name}({_name(hook)}): it is called without arguments: {error}") from None
 
 
-class ProcessScope:
+class ProcessLifetime:
     """The hooks and dependencies of a worker process: enter it before the first job, leave it after the last one."""
 
     def __init__(self, lifecycle: Lifecycle, needed: Iterable[Dependency]) -> None:
@@ -169,7 +169,7 @@ class ProcessScope:
         """Whether there is nothing to open and nothing to call."""
         return not (self._lifecycle.start_hooks or self._lifecycle.stop_hooks or self._needed)
 
-    async def __aenter__(self) -> ProcessScope:
+    async def __aenter__(self) -> ProcessLifetime:
         """Call the start hooks, then open the dependencies. If one fails, all is closed, and its error raised."""
         try:
             self._stack.push_async_callback(self._call_stop_hooks)

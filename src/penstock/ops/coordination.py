@@ -223,7 +223,7 @@ class CoordinationQuestioner(Questioner):
         return found
 
     def _rate_limit(self, name: str, kind: LimitKind) -> RateLimit:
-        """A limit of any numbers: the server has those that were used last."""
+        """The limit of this name. Its numbers here do not matter: the server has those that were used last."""
         return self._app.rate_limit(name, limit=1, per=1, kind=kind)
 
     def _ask_semaphore(self, name: str) -> RoundTrip[SemaphoreInfo | None]:

@@ -18,7 +18,7 @@ from penstock.errors import BadCall, ProgramChanged, SealError, StepError
 from penstock.jobs.batching import wrong_outcomes
 from penstock.jobs.claims import Claim, Failure, Settlement
 from penstock.jobs.current import running
-from penstock.jobs.dependencies import ProcessScope
+from penstock.jobs.dependencies import ProcessLifetime
 from penstock.jobs.durable_bindings import suspension
 from penstock.jobs.registry import Registry
 from penstock.jobs.retry import Drop, HeldSuspension, Retry, RetryLater
@@ -53,20 +53,20 @@ class Execution:
         settings: WorkerSettings,
         max_payload: int,
         worker: str,
-        scope: ProcessScope,
+        lifetime: ProcessLifetime,
         release: str = "",
         seal: Seal | None = None,
     ) -> None:
         """
         seal             opens calls, and seals results; None: the app has no codec
         worker, release  the worker's name and its release, which are stored with each failure
-        scope            the hooks and dependencies that live as long as the process
+        lifetime         the hooks and dependencies that live as long as the process
         """
         self._registry = registry
         self._settings = settings
         self._max_payload = max_payload
         self._worker, self._release = worker, release
-        self._scope = scope
+        self._lifetime = lifetime
         self._seal = seal
 
     def prepare(self, claim: Claim, queue: str) -> JobRun | Settlement:
@@ -271,7 +271,7 @@ class Execution:
             return signature.call(run.arguments)
         held = HeldSuspension()
         with ExitStack() as stack:
-            values = self._scope.enter(stack, signature.dependencies)
+            values = self._lifetime.enter(stack, signature.dependencies)
             with held:
                 result = signature.call(run.arguments, values)
         held.release()
@@ -296,7 +296,7 @@ class Execution:
             return await signature.call(run.arguments)
         held = HeldSuspension()
         async with AsyncExitStack() as stack:
-            values = await self._scope.enter_async(stack, signature.dependencies)
+            values = await self._lifetime.enter_async(stack, signature.dependencies)
             with held:
                 result = await signature.call(run.arguments, values)
         held.release()

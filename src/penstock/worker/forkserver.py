@@ -45,7 +45,7 @@ import msgspec
 
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.definition import Definition
-from penstock.jobs.dependencies import ProcessScope
+from penstock.jobs.dependencies import ProcessLifetime
 from penstock.jobs.record import Record
 from penstock.jobs.registry import Registry
 from penstock.settings import WorkerSettings
@@ -331,10 +331,10 @@ def _run(request: RunRequest, loaded: LoadedModules, notes: ChannelNotes) -> Set
         )
     registry = Registry()
     registry.add(definition)
-    scope = ProcessScope(definition.middleware.lifecycle, definition.signature.dependencies.values())
+    lifetime = ProcessLifetime(definition.middleware.lifecycle, definition.signature.dependencies.values())
     task = reduce(getattr, request.name.split("."), loaded.modules[request.module])
     seal = task.queue.settings.seal
-    execution = Execution(registry, WorkerSettings(), request.max_payload, request.worker, scope, seal=seal)
+    execution = Execution(registry, WorkerSettings(), request.max_payload, request.worker, lifetime, seal=seal)
     run = execution.prepare(Claim(request.token, Record(request.body)), request.queue)
     if isinstance(run, Settlement):
         return run
@@ -342,11 +342,11 @@ def _run(request: RunRequest, loaded: LoadedModules, notes: ChannelNotes) -> Set
     run.started_at = time.monotonic()
     run.own_incarnation, run.is_sole = request.incarnation, request.is_sole
     run.own_shard = task.queue.first.beside(request.queue)  # not the task's queue if the job was moved
-    if scope.is_empty and not definition.is_async:
+    if lifetime.is_empty and not definition.is_async:
         return _run_blocking(execution, run)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         try:
-            runner.run(scope.__aenter__())
+            runner.run(lifetime.__aenter__())
         except BaseException as error:
             return execution.failed(run, error)
         try:
@@ -354,7 +354,7 @@ def _run(request: RunRequest, loaded: LoadedModules, notes: ChannelNotes) -> Set
                 return _run_async(runner, execution, run)
             return _run_blocking(execution, run)
         finally:
-            runner.run(scope.__aexit__())
+            runner.run(lifetime.__aexit__())
 
 
 def _run_async(runner: asyncio.Runner, execution: Execution, run: JobRun) -> Settlement:

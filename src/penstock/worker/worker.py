@@ -23,7 +23,7 @@ from functools import partial
 from typing import TypeVar
 
 from penstock.jobs.claims import Claim, Registration
-from penstock.jobs.dependencies import ProcessScope
+from penstock.jobs.dependencies import ProcessLifetime
 from penstock.jobs.release import Release
 from penstock.jobs.shard import Shard
 from penstock.settings import WorkerSettings
@@ -118,9 +118,9 @@ class Worker:
             for one in definition.signature.dependencies.values()
             if definition.queue in names and not definition.isolate
         )
-        self._scope = ProcessScope(app.middleware.lifecycle, needed)
+        self._lifetime = ProcessLifetime(app.middleware.lifecycle, needed)
         self._execution = Execution(
-            app.registry, self.settings, app.settings.max_payload, self.name, self._scope, self.release.name,
+            app.registry, self.settings, app.settings.max_payload, self.name, self._lifetime, self.release.name,
             app.settings.seal,
         )  # fmt: skip
         self._isolation = Isolation(
@@ -200,7 +200,7 @@ class Worker:
 
         Cancelling this call cancels the running jobs and hands them back.
         """
-        async with self._scope:
+        async with self._lifetime:
             await self._work()
 
     async def _work(self) -> None:
