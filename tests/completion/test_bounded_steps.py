@@ -197,3 +197,25 @@ async def test_long_contacts_are_used_and_found_in_short_steps(app: Penstock, do
         await held(app.contacts(by, limit=3).touch, "Bo")
         assert len(await do(contacts.list)) == 3
         assert fold("ﷺ") == "صلى الله عليه وسلم"
+
+
+async def test_an_import_reads_or_writes_the_index_once_for_each_id(app: Penstock, do: Do, nodes: list[Any]):
+    guild = app.directory("g")
+    await do(guild.add, "Zoe", "known")
+    crowd = [(f"Ann {n:04d}", f"u{n}") for n in range(1000)]
+
+    def calls() -> int:
+        stats = [node.info("commandstats") for node in nodes]
+        return sum(
+            one.get(f"cmdstat_{name}", {"calls": 0})["calls"] for one in stats for name in ("hget", "hset", "hsetnx")
+        )
+
+    for times in ("new", "known"):
+        before = calls()
+        await do(guild.add_many, crowd)
+        # Some more for chunks, and for buckets that are split.
+        assert calls() - before <= 1100, times
+    await do(guild.add_many, [("Zoey", "known"), ("Ann", "u0"), ("Bob", "new"), ("Cy", "newer")])
+    assert names(await do(guild.complete, "")) == ["Ann", *(f"Ann {n:04d}" for n in range(1, 10))]
+    assert names(await do(guild.complete, "z")) == ["Zoey"]
+    assert await do(guild.count) == 1003

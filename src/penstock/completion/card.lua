@@ -79,6 +79,15 @@ function index.set(state, bucket, id, card)
   state.ids = state.ids + redis.call("HSET", bucket, id, card)
 end
 
+-- Stores the card of an id that is likely to be new, in one call. Returns whether it is; if not, nothing was changed.
+--- (state: table, id: str, card: str) -> bool
+--- uses: base
+function index.add(state, id, card)
+  if redis.call("HSETNX", base .. "ids:" .. index.bucket(state, id), id, card) == 0 then return false end
+  state.ids = state.ids + 1
+  return true
+end
+
 -- Removes an id. Returns the card that it had.
 --- (state: table, id: str) -> str | nil
 --- uses: base

@@ -89,6 +89,7 @@ function script.save(base, meta, rules, existing_only, names, ...)
   local state = entry.begin()
   local some_own = state.names > state.ids -- some names are their own ids
   local whole, later, written, done = {}, {}, 0, 0
+  local may_be_new = existing_only == 0 -- whether the next id is probably new, as the one before was
   for i = names, #ARGV, 5 do
     local new, id, weight, payload = ARGV[i], ARGV[i + 1], ARGV[i + 3], ARGV[i + 4]
     local elements, rest = card.elements(new, id)
@@ -99,7 +100,12 @@ function script.save(base, meta, rules, existing_only, names, ...)
       if old then is_known, old_weight, old_payload = entry.remove_name(state, old, name) end
       is_known = is_known or existing_only == 1 and redis.call("ZSCORE", base .. "names", elements[1])
     else
-      local old, bucket = index.get(state, id)
+      local is_added = may_be_new and index.add(state, id, new)
+      local old, bucket
+      if not is_added then
+        old, bucket = index.get(state, id)
+        may_be_new = not old and existing_only == 0
+      end
       if old == new then
         is_known, is_new = true, false
       elseif old then
@@ -107,7 +113,7 @@ function script.save(base, meta, rules, existing_only, names, ...)
       elseif some_own then
         is_known, old_weight, old_payload = entry.remove_name(state, ARGV[i + 2], "")
       end
-      if is_new and (is_known or existing_only == 0) then index.set(state, bucket, id, new) end
+      if is_new and not is_added and (is_known or existing_only == 0) then index.set(state, bucket, id, new) end
     end
     if is_known or existing_only == 0 then
       written = written + 1
