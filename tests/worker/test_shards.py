@@ -50,6 +50,34 @@ async def test_no_shard_waits_for_the_backlog_of_another(make_app: MakeApp):
     assert max(map(ran.index, others)) <= 4
 
 
+@pytest.mark.parametrize("shards", [2, 4])
+@pytest.mark.parametrize("is_named", [False, True])
+async def test_no_shard_waits_for_another_while_other_queues_have_jobs(make_app: MakeApp, shards: int, is_named: bool):
+    app = make_app()
+    queue = app.queue("mail", shards=shards)
+    ran = list[str]()
+
+    @app.task(queue="mail")
+    async def note(tenant: str) -> None:
+        ran.append(tenant)
+        await asyncio.sleep(0.02)  # longer than a round, so that each round has room for one job
+
+    @app.task(queue="news")
+    async def other() -> None:
+        ran.append("news")
+        await asyncio.sleep(0.02)
+
+    tenants = {queue.shard_for(tenant): tenant for tenant in [f"tenant-{n}" for n in range(100)]}
+    names = [tenants[shard] for shard in queue.shards.current.known]
+    # if each round began with another shard, the rounds of this queue would always begin with the same ones
+    await app.enqueue_many.aio(note.using(tenant=name).call(name) for name in names for _ in range(10))
+    await app.enqueue_many.aio(other.call() for _ in range(10 * shards))
+    await run_burst(app, queues=("mail", "news") if is_named else (), concurrency=1, max_batch=1, prefetch=0)
+    of_mail = [name for name in ran if name != "news"]
+    assert len(ran) == 20 * shards
+    assert {*of_mail[: shards + 1]} == {*names}
+
+
 async def test_a_worker_that_names_no_shards_does_not_start(make_app: MakeApp):
     await make_app("shards").queue("mail", shards=3).put.aio(1)
     app = make_app("shards")

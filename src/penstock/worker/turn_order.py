@@ -1,6 +1,7 @@
 """The queues of a worker and the order of its turns: queue after queue, and the shards of each queue in rotation.
 
-Queues that the settings name keep their order. Otherwise the queue that has given jobs is asked last from then on.
+A shard that has given jobs is asked last of its queue from then on. So is a queue, unless the settings name queues;
+then they keep their order.
 """
 
 from __future__ import annotations
@@ -89,20 +90,21 @@ class TurnOrder:
         await asyncio.get_running_loop().create_future()
 
     def has_given_jobs(self, feed: Feed) -> None:
-        """The worker has claimed jobs from this feed. If queues take turns, its queue is the last of the next round."""
+        """The worker has claimed jobs from this feed, so it is the last of its queue from now on.
+
+        If queues take turns, its queue is the last of all as well.
+        """
+        queue = next(queue for queue, feeds in self._groups.items() if feed in feeds)
+        feeds = self._groups[queue]
+        feeds.append(feeds.pop(feeds.index(feed)))
         if not self._strict:
-            queue = next(queue for queue, feeds in self._groups.items() if feed in feeds)
             self._groups[queue] = self._groups.pop(queue)
 
     def next_round(self) -> list[tuple[Feed, bool]]:
         """All feeds, and whether each is the first of its queue.
 
-        Each round begins with another shard of a queue. So an urgent job starts after at most one turn of each other
-        shard, however much is ready there.
+        A shard that has given jobs comes after the others of its queue. So an urgent job starts after at most one turn
+        of each other shard, however much is ready there. Each round must not begin with the next shard instead: if two
+        queues take turns, every second round is of the other one, so only every second shard would ever be first.
         """
-        ordered = []
-        for feeds in self._groups.values():
-            ordered += [(feed, position == 0) for position, feed in enumerate(feeds)]
-            if len(feeds) > 1:
-                feeds.append(feeds.pop(0))
-        return ordered
+        return [(feed, position == 0) for feeds in self._groups.values() for position, feed in enumerate(feeds)]
