@@ -29,6 +29,9 @@ from penstock.testing import AppUnderTest, TemporaryServer
 from tests.integrations.django_site import tasks
 from tests.speed import scaled
 
+# Django does not close a connection to a database in memory, and Python 3.13 reports it when a thread of a worker ends.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
+
 names = PenstockBackend._django
 Status = names.TaskResultStatus
 # What it returns is a context manager or a decorator, and Django has no types that say which.
