@@ -24,10 +24,11 @@ from penstock.errors import FileDamaged, FilesError
 from penstock.files import source_reader
 from penstock.files.shared_stream import SharedStream
 from penstock.files.stream import ReceiverStream
+from penstock.files.upload import Progress, Upload
 from penstock.info import CutLine
 from penstock.settings import MiB
 from tests.chaos.forker import ROOT
-from tests.conftest import Do, Time, commands
+from tests.conftest import Do, Time, commands, until
 from tests.files.manual_run import sending
 from tests.files.streams import Entered, gather, hidden, next_item
 from tests.servers import Server, eventually
@@ -348,6 +349,36 @@ async def test_a_cancelled_send_resumes_when_it_is_called_again(channel: Channel
     again = asyncio.create_task(channel.send.aio(path, close=True))
     assert b"".join([block async for block in channel.receiver("r").blocks()]) == path.read_bytes()
     assert (await again).files[0].resumed
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+async def test_a_send_that_is_cancelled_while_it_opens_a_file_closes_it(
+    channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_resumed: bool
+):
+    """The thread that opens the file ends first, and nobody gets what it returns."""
+    path, opened = tmp_path / "log", list[Upload]()
+    reports = list[Progress]()
+    path.write_bytes(os.urandom(3 * MiB))
+    goes_on, begin = threading.Event(), Upload.__init__
+
+    def slowly(upload: Upload, *args: Any, **options: Any) -> None:
+        begin(upload, *args, **options)
+        opened.append(upload)
+        goes_on.wait(30)
+
+    if is_resumed:
+        busy = asyncio.create_task(channel.send.aio(path, receivers=["r"], limit=2 * MiB, progress=reports.append))
+        await until(lambda: reports and reports[-1].waiting)
+        busy.cancel()
+        await asyncio.wait([busy])
+    monkeypatch.setattr(Upload, "__init__", slowly)
+    busy = asyncio.create_task(channel.send.aio(path, receivers=["r"], limit=2 * MiB))
+    await until(lambda: opened)
+    busy.cancel()
+    goes_on.set()
+    await asyncio.wait([busy])
+    assert busy.cancelled()
+    assert [one.reader._file.closed for one in opened] == [True]
 
 
 # --- dying processes ---

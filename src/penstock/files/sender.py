@@ -360,8 +360,9 @@ class Sender:
             if left[0].is_resumed:
                 yield from self._resume(left.popleft())
                 continue
-            begun: list[Upload] = yield RunInThread(partial(self._begin_some, left))
+            begun: list[Upload] = []  # filled by the thread: a cancellation drops what that returns
             try:
+                yield RunInThread(partial(self._begin_some, left, begun))
                 whole = [upload for upload in begun if upload.is_small_and_whole]
                 if whole:
                     yield from self._put_when_space([upload.take_piece() for upload in whole], whole[-1])
@@ -378,17 +379,21 @@ class Sender:
         assert file.entry is not None
         file.entry = yield from self._take_over(file, file.entry)
         file.state = decode_state(file.entry.state)
+        begun: list[Upload] = []  # as in `_send_each`
         try:
-            upload: Upload = yield RunInThread(partial(Upload, self._rules, self._recogniser, file))
+            yield RunInThread(lambda: begun.append(Upload(self._rules, self._recogniser, file)))
+            yield from self._transfer(begun[0])
         except FilesError as error:
+            if begun:
+                raise
             yield from self._put_when_space([abort_piece(self._rules, file.entry, str(error))])
             self._failed.append(error)
-            return
-        yield from self._transfer(upload)
+        finally:
+            for upload in begun:
+                upload.reader.close()
 
-    def _begin_some(self, left: deque[PendingFile]) -> list[Upload]:
+    def _begin_some(self, left: deque[PendingFile], begun: list[Upload]) -> None:
         """Begin the next uploads: of as many small files as fit into one round trip, or of one file."""
-        begun: list[Upload] = []
         size = 0
         while left and len(begun) < BATCH_FILES and size < BATCH_BYTES:
             if left[0].is_resumed or (begun and left[0].size > SMALL_FILE):
@@ -405,7 +410,6 @@ class Sender:
             if not upload.is_small_and_whole:
                 break
             upload.reader.close()
-        return begun
 
     def _note_unreadable(self, file: PendingFile, error: FilesError) -> None:
         self._bytes_read += file.size
