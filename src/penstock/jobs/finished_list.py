@@ -211,7 +211,7 @@ class EndedJobs:
         return {key: self._rows[key] for key in wanted if key in self._rows}
 
     def _read(self, name: RowList, before: int) -> Operation[int]:
-        """Returns the block before which the next read continues; 0 if there is none."""
+        """Returns the block before which the next read continues; 0 if no block is left."""
         found: BlockSlice = yield read_blocks(self._bindings, name, before, _BLOCKS)
         for _, segments in found.blocks:
             rows = read_block(self._name, segments)
