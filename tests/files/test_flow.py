@@ -264,3 +264,23 @@ def test_the_memory_of_sent_and_received_blocks_is_used_again(server: Server, tm
     sent, received = map(int, done.stdout.split())
     assert sent < 60  # page faults per MiB; 256 if each page of each block was new
     assert received < 60
+
+
+KEPT = """
+import resource
+from penstock.files.records import keep_freed_memory
+
+keep_freed_memory()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    keep_freed_memory()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_many_transfers_of_a_process_write_to_no_memory_that_they_only_reserve():
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+    done = subprocess.run([sys.executable, "-c", KEPT], env=env, capture_output=True, text=True, check=True)
+
+    assert int(done.stdout) < 100  # page faults; 1,024 if 4 MiB were written to

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from functools import cache
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -37,11 +38,13 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 
 
+@cache
 def keep_freed_memory() -> None:
     """Have the process keep the memory of blocks that it has freed, up to 8 MiB, for the blocks that follow.
 
     The allocator of glibc returns what is freed to the system if it is more than twice the largest piece that it has
-    returned before; then each new page costs a page fault. This piece is never written to, so it takes microseconds.
+    returned before; then each new page costs a page fault. This piece is never written to, so it takes microseconds; a
+    second one would come from the memory that is kept, and would be filled with zeros.
     """
     bytes(4 * MiB)
 
