@@ -446,6 +446,16 @@ def test_rows_that_a_later_turn_carries_keep_their_names(more: int):
     assert len(sent[1]) < 150
 
 
+def test_a_turn_carries_only_the_names_of_its_own_rows():
+    rows = CompletedRows("host:1", "r1")
+    claims = [_claim_of(n, "task", f"tenant-{n:04}") for n in range(500)]
+    for claim in claims:
+        rows.add(claim)
+    parts = [claims[at : at + 50] for at in range(0, 500, 50)]
+    sizes = [len(rows.take([Settlement(claim.token) for claim in part])) for part in parts]
+    assert max(sizes) == min(sizes) < 50 * 60
+
+
 def _claim_of(number: int, task: str, tenant: str) -> Claim:
     body = draft(
         flags=CALL, how=0, priority=5, tenant=tenant.encode(), task=task.encode(), delay_ms=0, expires_ms=0, ttl_ms=0

@@ -7,7 +7,7 @@ whole blocks, the latest first, and chooses from them here.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -59,7 +59,7 @@ _FEW: Final = 8
 """Rows of a turn whose ids are packed. In larger turns the rows are short, because they share the names."""
 
 _MANY: Final = 500
-"""Names of tasks and tenants that are sent although rows that a later turn carries need only some of them."""
+"""Names of tasks and tenants that are kept although the rows that are left need only some of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,25 +153,40 @@ class CompletedRows:
     def take(self, settlements: Sequence[Settlement]) -> bytes:
         """The rows of these jobs, in the order of their settlements, to be sent. A job that was not added has none."""
         rows = [self._rows.pop(settlement.token, None) for settlement in settlements]
+        names = [*self._names]
+        if len(names) > 2 * len(rows):  # the others are of rows that an earlier turn carried, or that a later one does
+            names, rows = _with_own_names(names, rows)
         if len(rows) <= _FEW:
             rows = [row and (packed_id(row[0]), *row[1:]) for row in rows]
-        packed = msgspec.msgpack.encode((self._worker, self._release, [*self._names], rows))
-        if len(self._names) > _MANY or not self._rows:
+        packed = msgspec.msgpack.encode((self._worker, self._release, names, rows))
+        if not self._rows or len(self._names) > _MANY + 2 * len(self._rows):
             self._forget_names()
         return packed
 
     def _forget_names(self) -> None:
         """Keep only the names of rows that are left."""
-        names, self._names = [*self._names], dict[str, int]()
+        names, rows = _with_own_names([*self._names], self._rows.values())
+        self._names = {name: position for position, name in enumerate(names)}
+        self._rows = {token: row for token, row in zip(self._rows, rows, strict=True) if row is not None}
         self._known.clear()
-        for token, (key, task, tenant, *rest) in self._rows.items():
-            positions = [self._names.setdefault(names[at], len(self._names)) for at in (task, tenant)]
-            self._rows[token] = (key, *positions, *rest)
 
     def clear(self) -> None:
         """Forget all rows."""
         self._rows.clear()
         self._forget_names()
+
+
+def _with_own_names(
+    names: Sequence[str], rows: Iterable[tuple[Any, ...] | None]
+) -> tuple[list[str], list[tuple[Any, ...] | None]]:
+    """The names that these rows need, and the rows with the positions of their names among those."""
+    own: dict[str, int] = {}
+
+    def moved(position: int) -> int:
+        return own.setdefault(names[position], len(own))
+
+    changed = [row and (row[0], moved(row[1]), moved(row[2]), *row[3:]) for row in rows]
+    return [*own], changed
 
 
 # --- what is read ---
