@@ -148,13 +148,15 @@ function finished.close(s, list, text, most, age)
   kept = length == 1 and rows or kept + rows -- the closed blocks may have expired
   redis.call("PEXPIRE", blocks, age)
   for _ = 1, _finished.DROPPED do
-    local oldest = redis.call("LRANGE", blocks, 0, 0)[1]
+    local oldest = redis.call("LINDEX", blocks, 0)
     if not oldest then break end
     local its = _block.fields(oldest)
-    if kept - its.rows < most and its.last > s.now - age then break end
-    redis.call("LPOP", blocks)
+    local is_young = its.last > s.now - age
+    if is_young and kept - its.rows < most then break end
+    redis.call("LTRIM", blocks, 1, -1) -- the reply to LPOP would be the block
     if s.keeps_arguments and list == _finished.ENDED then redis.call("UNLINK", base .. "arguments:" .. its.number) end
     kept = kept - its.rows
+    if is_young and kept <= most then break end -- those behind it are younger, and one more would be too many
   end
   redis.call("HSET", meta, list, _closed.pack({ rows = math.max(0, kept), number = number }))
 end

@@ -120,7 +120,10 @@ class Execution:
         calls = [claim.record.call for claim in claims]
         names = {name for name, _ in calls}
         definition = self._registry.get_encoded(calls[0][0]) if len(names) == 1 else None
-        if definition is None or any(c.record.needs_opening or not c.record.is_call for c in claims):
+        if definition is None:
+            return None
+        others = [claim.record for claim in claims if not claim.record.is_plain_call]
+        if any(record.needs_opening or not record.is_call for record in others):
             return None
         arguments = definition.signature.decode_all([payload for _, payload in calls])
         if arguments is None:

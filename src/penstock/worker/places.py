@@ -54,9 +54,14 @@ class Places:
 
     # --- starting ---
 
-    def fill(self) -> None:
-        """Start waiting jobs while there are free runners. A streak that runs already takes them itself."""
-        if self._streak is None and (run := self._next_in_streak()) is not None:
+    def fill(self, *, later: bool = False) -> None:
+        """Start waiting jobs while there are free runners. A streak that runs already takes them itself.
+
+        `later`: when the caller has suspended.
+        """
+        if later:
+            self._loop.call_soon(self.fill)
+        elif self._streak is None and (run := self._next_in_streak()) is not None:
             self._begin_streak(run)
 
     def _next_in_streak(self) -> JobRun | None:

@@ -416,7 +416,7 @@ class Worker:
         if turn.claims:
             self._turn_order.has_given_jobs(feed)
         self._runs.add(feed, turn.claims)
-        self._places.fill()
+        self._places.fill(later=self._can_claim())  # the next turn is sent first, so that the server need not wait
         if feed.to_settle:
             self._settle_soon()
 
