@@ -9,7 +9,7 @@ from penstock import BadCall, Job, Penstock, current
 from penstock.errors import JobNotFound
 from penstock.info import JobLines, LogLine
 from penstock.jobs.bindings import QueueBindings
-from tests.conftest import Do, until
+from tests.conftest import Do, Time, until
 from tests.speed import scaled
 from tests.worker.in_process import run_burst, running_worker
 
@@ -146,3 +146,24 @@ async def test_what_is_no_line_or_no_job_is_refused(app: Penstock, face: str, do
     assert await take(face, job.log(wait=0.05)) == []
     assert await do(job.cancel)
     assert await take(face, job.log()) == []
+
+
+async def test_a_reader_misses_no_line_when_the_clock_of_the_server_goes_back(
+    app: Penstock, face: str, do: Do, clock: Time
+):
+    gate = asyncio.Event()
+
+    @app.task(queue="q")
+    async def gated() -> None:
+        current().log("before")
+        await asyncio.wait_for(gate.wait(), scaled(20))
+        current().log("after")
+        current().log("last")
+
+    async with running_worker(app):
+        job = await do(gated.enqueue)
+        lines = job.log()
+        assert texts(await take(face, lines, 1)) == ["before"]
+        app.clock.now_ms -= 60_000
+        gate.set()
+        assert texts(await take(face, lines)) == ["after", "last"]

@@ -40,6 +40,11 @@ def read_log(
 
 
 def _behind(lines: Sequence[LogLine], after: str) -> list[LogLine]:
+    """The lines behind this position. The order of the lines counts, because the server's clock may have gone back; the
+    times count only if the line at the position is not kept any longer."""
+    ids = [line.id for line in lines]
+    if after in ids:
+        return [*lines[ids.index(after) + 1 :]]
     return [line for line in lines if not after or _numbers(line.id) > _numbers(after)]
 
 
