@@ -15,9 +15,8 @@ from pydantic import BaseModel
 from penstock import BadCall, ConfigurationError, Job, Middleware, Penstock, Status, Unique, current
 from penstock.errors import UniqueKeyHeld
 from penstock.jobs.middleware import EnqueueContext
-from tests.conftest import Do
+from tests.conftest import Do, Time
 from tests.everywhere import face, place  # noqa: F401 - fixtures
-from tests.speed import scaled
 from tests.worker.in_process import run_burst, running_worker
 
 
@@ -282,16 +281,14 @@ async def test_a_job_that_reports_progress_gives_its_key_up_at_the_end(app: Pens
     await do(app.queue("q").purge)
 
 
-async def test_a_throttled_task_is_enqueued_once_in_its_time(app: Penstock, do: Do):
-    seconds = scaled(0.5)
-
-    @app.task(queue="q", unique=Unique("{user}", throttle=seconds))
+async def test_a_throttled_task_is_enqueued_once_in_its_time(app: Penstock, do: Do, clock: Time):
+    @app.task(queue="q", unique=Unique("{user}", throttle=60))
     async def greet(user: str) -> None: ...
 
     first = await do(greet.enqueue, "ada")
     await run_burst(app)
     assert await do(greet.enqueue, "ada") == first
-    await asyncio.sleep(seconds + 0.05)
+    clock.advance(61)
     assert await do(greet.enqueue, "ada") != first
     await do(app.queue("q").purge)
 
