@@ -17,8 +17,8 @@ from penstock.errors import FormatTooNew
 from penstock.jobs.constants import LIMITED, LIMITS, UNIQUE, UNIQUE_KEY
 from penstock.jobs.record import FLAGS_AT, HEADER_SIZE, POWERS_AT
 from penstock.sql import Outbox, delivery, relay, rows, schema
+from penstock.sql.background import ThreadBell, run_in_thread
 from penstock.sql.relay import Relay
-from penstock.sql.steps import ThreadBell, run_in_thread
 from penstock.testing import MovableClock
 from tests.conftest import commands, until
 from tests.servers import Server, eventually
@@ -35,7 +35,7 @@ def leave(shop: Shop, *orders: int, tenant: str = "") -> None:
 def turn(shop: Shop, one: Relay | None = None) -> Relay:
     """One turn of a relay."""
     one = one or Relay(shop.app)
-    run_in_thread(one._turn(), shop.engine, ThreadBell())
+    run_in_thread(one._round(), shop.engine, ThreadBell())
     return one
 
 

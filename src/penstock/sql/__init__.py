@@ -24,7 +24,7 @@ In reading order:
     restores.py       detects that the database was restored to an earlier state
     connecting.py, operating.py
                       the engine for an operator's address; what an operator asks and does
-    steps.py          work in the background of a program, in a thread or on an event loop
+    background.py     work in the background of a program, in a thread or on an event loop
 """
 
 from penstock.lazy import LazyNames

@@ -15,7 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from penstock.errors import ConfigurationError, ServerUnavailable
 from penstock.sql import schema
-from penstock.sql.steps import transact
+from penstock.sql.background import transact
 
 T = TypeVar("T")
 

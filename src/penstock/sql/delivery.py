@@ -22,8 +22,8 @@ from penstock.jobs.constants import FORMAT
 from penstock.jobs.receipts import ACCEPT_CHUNK, TOO_OLD, Receipts
 from penstock.jobs.record import HEADER_SIZE
 from penstock.sql import rows as table
+from penstock.sql.background import Ask, Transact, Work
 from penstock.sql.rows import OutboxRow
-from penstock.sql.steps import Ask, Steps, Transact
 
 SAFE_AFTER: Final = 5.0
 """A server that still runs this many seconds after an answer will remember it. It writes its file once a second."""
@@ -77,7 +77,7 @@ class Delivery:
         """`time.monotonic()` at which `confirm` has something to do."""
         return min((one.due for one in self._answered), default=None)
 
-    def send(self, rows: Iterable[OutboxRow]) -> Steps[Outcome]:
+    def send(self, rows: Iterable[OutboxRow]) -> Work[Outcome]:
         """Send rows, those of each queue in their order. One round trip for each 250 of a queue."""
         outcome, queues = Outcome(), dict[str, list[OutboxRow]]()
         for row in rows:
@@ -89,7 +89,7 @@ class Delivery:
             yield from self._send_to(queue, some, outcome)
         return outcome
 
-    def _send_to(self, queue: str, rows: list[OutboxRow], outcome: Outcome) -> Steps[None]:
+    def _send_to(self, queue: str, rows: list[OutboxRow], outcome: Outcome) -> Work[None]:
         left = rows
         try:
             receipts = Receipts(self._app.queue(queue))
@@ -111,7 +111,7 @@ class Delivery:
         except PenstockError as error:  # the queue will refuse them again
             outcome.refused.append((left, str(error)))
 
-    def confirm(self) -> Steps[None]:
+    def confirm(self) -> Work[None]:
         """Delete the rows whose time has come, and leave those of a server that has restarted to the relays.
 
         Raises ServerError. One round trip for each queue that has such rows, two if they are deleted.

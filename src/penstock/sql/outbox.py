@@ -19,13 +19,13 @@ from penstock.jobs.job import Job
 from penstock.jobs.task import Call
 from penstock.sql import rows, schema
 from penstock.sql.after_commit import send_after_commit
+from penstock.sql.background import LoopBell, Transact, Work, run_on_loop
 from penstock.sql.connecting import in_database
 from penstock.sql.inbox import EffectMark, Once
 from penstock.sql.relay import Relay
 from penstock.sql.rows import Backlog
 from penstock.sql.sender import CommitSenders
 from penstock.sql.session_verb import AnySession, session_verb
-from penstock.sql.steps import LoopBell, Steps, Transact, run_on_loop
 from penstock.sql.writing import write_calls
 
 R = TypeVar("R")
@@ -160,7 +160,7 @@ class Outbox:
         """
         relay = Relay(self.app)
         try:
-            await run_on_loop(relay.steps(), self.engine, LoopBell())
+            await run_on_loop(relay.work(), self.engine, LoopBell())
         finally:
             with contextlib.suppress(Exception):
                 await asyncio.shield(asyncio.wait_for(self._give_back(relay.token), 2.0))
@@ -168,10 +168,10 @@ class Outbox:
     async def _give_back(self, token: str) -> None:
         """End the leases of a relay, so that others need not wait until they run out."""
 
-        def steps() -> Steps[None]:
+        def end_leases() -> Work[None]:
             yield Transact(lambda connection: rows.give_back(connection, token))
 
-        await run_on_loop(steps(), self.engine, LoopBell())
+        await run_on_loop(end_leases(), self.engine, LoopBell())
 
     async def aclose(self) -> None:
         """Do the same as `close`, and for the running event loop."""

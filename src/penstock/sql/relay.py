@@ -18,10 +18,10 @@ from penstock.core.ids import mint_token
 from penstock.errors import ServerError
 from penstock.sql import inbox, schema
 from penstock.sql import rows as table
+from penstock.sql.background import Pause, Transact, Work
 from penstock.sql.delivery import Delivery
 from penstock.sql.restores import RESTORED, Restores
 from penstock.sql.rows import OutboxRow
-from penstock.sql.steps import Pause, Steps, Transact
 
 log = logging.getLogger("penstock.sql")
 
@@ -42,7 +42,7 @@ _AFTER_ERROR: Final = 0.5
 
 
 class Relay:
-    """The steps of one relay. They end with an error only at the start: without tables, or with newer ones."""
+    """The work of one relay. It ends with an error only at the start: without tables, or with newer ones."""
 
     def __init__(self, app: Penstock) -> None:
         self.token = mint_token()
@@ -52,12 +52,12 @@ class Relay:
         self._failures = 0
         self._tidy_at = 0.0
 
-    def steps(self) -> Steps[None]:
+    def work(self) -> Work[None]:
         yield Transact(schema.check)
         while True:
             delay = LOOK
             try:
-                found = yield from self._turn()
+                found = yield from self._round()
             except (SQLAlchemyError, OSError, ServerError) as error:
                 delay = self._failed(error)
             else:
@@ -70,7 +70,7 @@ class Relay:
                     delay = IDLE_LOOK
             yield Pause(delay)
 
-    def _turn(self) -> Steps[int]:
+    def _round(self) -> Work[int]:
         """Send what waits, and delete what is safe. Returns how many rows were found."""
         if held := (yield from self._restores.check()):
             log.error("the outbox holds %d calls: %s", held, RESTORED)
@@ -87,7 +87,7 @@ class Relay:
                 pass
         return len(found)
 
-    def _send(self, found: list[OutboxRow]) -> Steps[None]:
+    def _send(self, found: list[OutboxRow]) -> Work[None]:
         outcome = yield from self._delivery.send(found)
 
         def note(connection: Connection) -> None:

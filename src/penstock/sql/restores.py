@@ -16,9 +16,9 @@ from sqlalchemy import Connection, select, update
 
 from penstock.app import Penstock
 from penstock.jobs.receipts import StoreBeat
+from penstock.sql.background import Ask, Transact, Work
 from penstock.sql.rows import hold_all
 from penstock.sql.schema import now_ms, schema
-from penstock.sql.steps import Ask, Steps, Transact
 
 BEAT: Final = 10.0
 """Seconds between two beats of a database, however many relays it has. Less than the minute of a returned receipt."""
@@ -36,7 +36,7 @@ class Restores:
         self._beat = StoreBeat(app._driver, app.settings.prefix)
         self._next = 0.0
 
-    def check(self) -> Steps[int]:
+    def check(self) -> Work[int]:
         """If it is time: raise the number and report it. Returns how many calls were held because of a restore."""
         if time.monotonic() < self._next:
             return 0

@@ -25,9 +25,9 @@ from penstock.app import Penstock
 from penstock.core.ids import mint_token
 from penstock.errors import PenstockError
 from penstock.sql import rows as table
+from penstock.sql.background import Look, LoopBell, Pause, ThreadBell, Transact, Work, run_in_thread, run_on_loop
 from penstock.sql.delivery import Delivery
 from penstock.sql.rows import OutboxRow
-from penstock.sql.steps import Look, LoopBell, Pause, Steps, ThreadBell, Transact, run_in_thread, run_on_loop
 
 log = logging.getLogger("penstock.sql")
 
@@ -41,7 +41,7 @@ _MOST: Final = 500
 
 
 class CommitSender:
-    """The steps of a sender, and what it has to do."""
+    """The work of a sender, and the rows that it has to send."""
 
     def __init__(self, app: Penstock) -> None:
         self._token = mint_token()
@@ -56,19 +56,19 @@ class CommitSender:
     def add(self, rows: Sequence[OutboxRow]) -> None:
         self._new.extend(rows)
 
-    def steps(self) -> Steps[None]:
+    def work(self) -> Work[None]:
         while not (self.is_closing and not self._new):
             if not self._new:
                 yield Pause(self._delay())
             try:
-                yield from self._turn()
+                yield from self._round()
             except (SQLAlchemyError, OSError, PenstockError) as error:
                 log.warning("the outbox leaves rows to its relay: %s", error)
         if self._unmarked:
             with contextlib.suppress(SQLAlchemyError, OSError):
                 yield from self._mark()
 
-    def _turn(self) -> Steps[None]:
+    def _round(self) -> Work[None]:
         rows = [self._new.popleft() for _ in range(min(_MOST, len(self._new)))]
         if rows:
             try:
@@ -81,7 +81,7 @@ class CommitSender:
         if (due := self._delivery.next_due) is not None and time.monotonic() >= due:
             yield from self._delivery.confirm()
 
-    def _send(self, rows: list[OutboxRow]) -> Steps[None]:
+    def _send(self, rows: list[OutboxRow]) -> Work[None]:
         committed, behind = yield Look(lambda connection: table.visible(connection, rows))
         now = time.monotonic()
         behind |= {lane for lane, until in self._left.items() if until > now}
@@ -101,7 +101,7 @@ class CommitSender:
         self._left = {lane: at for lane, at in self._left.items() if at > time.monotonic()}
         self._left.update((row.lane, until) for row in rows)
 
-    def _mark(self) -> Steps[None]:
+    def _mark(self) -> Work[None]:
         rows, self._unmarked, self._mark_at = self._unmarked, [], None
         yield Transact(lambda connection: table.mark_sent(connection, rows, self._token))
 
@@ -134,7 +134,7 @@ class CommitSenders:
             if self._thread is None or self._thread[0] != os.getpid():
                 sender, bell = CommitSender(self._app), ThreadBell()
                 run = threading.Thread(
-                    target=run_in_thread, args=(sender.steps(), engine, bell), name="penstock-outbox", daemon=True
+                    target=run_in_thread, args=(sender.work(), engine, bell), name="penstock-outbox", daemon=True
                 )
                 self._thread = os.getpid(), run, sender, bell
                 run.start()
@@ -147,7 +147,7 @@ class CommitSenders:
         if loop not in self._loops:
             self._loops = {one: kept for one, kept in self._loops.items() if not one.is_closed()}
             sender, bell = CommitSender(self._app), LoopBell()
-            task = loop.create_task(run_on_loop(sender.steps(), engine, bell), name="penstock-outbox")
+            task = loop.create_task(run_on_loop(sender.work(), engine, bell), name="penstock-outbox")
             self._loops[loop] = task, sender, bell
         _, sender, bell = self._loops[loop]
         sender.add(rows)

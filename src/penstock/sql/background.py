@@ -1,6 +1,6 @@
 """Work in the background of a program: written once as a generator, and run in a thread or on an event loop.
 
-A generator yields *steps*, and gets the result of each, or its error:
+A generator yields *effects*, and gets the result of each, or its error:
 
     Transact   run a function with a connection, in a transaction of its own      what the function returns
     Look       the same without a transaction, which is quicker; for one query    what the function returns
@@ -46,12 +46,12 @@ class Pause:
     seconds: float
 
 
-Step: TypeAlias = Transact | Look | Ask | Pause
-Steps: TypeAlias = Generator[Step, Any, T]
+Effect: TypeAlias = Transact | Look | Ask | Pause
+Work: TypeAlias = Generator[Effect, Any, T]
 
 
 class ThreadBell:
-    """For steps that run in a thread. Any thread may ring."""
+    """For work that runs in a thread. Any thread may ring."""
 
     def __init__(self) -> None:
         self._rung = threading.Event()
@@ -65,7 +65,7 @@ class ThreadBell:
 
 
 class LoopBell:
-    """For steps that run on an event loop. Only code of that loop may ring."""
+    """For work that runs on an event loop. Only code of that loop may ring."""
 
     def __init__(self) -> None:
         self._rung = asyncio.Event()
@@ -82,12 +82,12 @@ class LoopBell:
         self._rung.clear()
 
 
-def run_in_thread(steps: Steps[T], engine: Engine, bell: ThreadBell) -> T:
-    """Run steps in the calling thread, to their end."""
+def run_in_thread(background: Work[T], engine: Engine, bell: ThreadBell) -> T:
+    """Do work in the calling thread, to its end."""
     looking = engine.execution_options(isolation_level="AUTOCOMMIT")
 
-    async def take(step: Step) -> Any:
-        match step:
+    async def take(effect: Effect) -> Any:
+        match effect:
             case Transact(work):
                 return transact(engine, work)
             case Look(work):
@@ -98,14 +98,14 @@ def run_in_thread(steps: Steps[T], engine: Engine, bell: ThreadBell) -> T:
             case Pause(seconds):
                 return bell.wait(seconds)
 
-    return run_to_completion(_run(steps, take))
+    return run_to_completion(_run(background, take))
 
 
-async def run_on_loop(steps: Steps[T], engine: Engine | AsyncEngine, bell: LoopBell) -> T:
-    """Run steps on the running event loop, to their end. The transactions of a blocking engine run in a thread."""
+async def run_on_loop(background: Work[T], engine: Engine | AsyncEngine, bell: LoopBell) -> T:
+    """Do work on the running event loop, to its end. The transactions of a blocking engine run in a thread."""
 
-    async def take(step: Step) -> Any:
-        match step:
+    async def take(effect: Effect) -> Any:
+        match effect:
             case Transact(work):
                 if isinstance(engine, AsyncEngine):
                     async with engine.begin() as connection:
@@ -122,24 +122,24 @@ async def run_on_loop(steps: Steps[T], engine: Engine | AsyncEngine, bell: LoopB
             case Pause(seconds):
                 return await bell.wait(seconds)
 
-    return await _run(steps, take)
+    return await _run(background, take)
 
 
-async def _run(steps: Steps[T], take: Callable[[Step], Coroutine[Any, Any, Any]]) -> T:
-    """Take each step, and return its result, or raise its error, where the steps have yielded it."""
+async def _run(background: Work[T], take: Callable[[Effect], Coroutine[Any, Any, Any]]) -> T:
+    """Take each effect, and return its result, or raise its error, where the work has yielded it."""
     result, error = None, None
     try:
         while True:
-            step = steps.send(result) if error is None else steps.throw(error)
+            effect = background.send(result) if error is None else background.throw(error)
             try:
-                result, error = await take(step), None
+                result, error = await take(effect), None
             except Exception as failure:
                 error = failure
     except StopIteration as end:
         value: T = end.value
         return value
     finally:
-        steps.close()
+        background.close()
 
 
 def transact(engine: Engine, work: Callable[[Connection], T]) -> T:
