@@ -334,17 +334,20 @@ class PowerHistory:
             self.send(LimitBindings(self.stand.bindings).set_limit(name, *numbers))
             self.judge.judge(self.before)
 
+    def alive(self) -> list[tuple[Worker, Claim]]:
+        """The claims of workers whose leases have not run out. The job of another claim may have ended elsewhere."""
+        leases, now = self.judge.leases, self.judge.now
+        return [(one, claim) for one in self.workers for claim in one.held if leases[one.incarnation] > now]
+
     def hold(self) -> None:
         """An operator closes or opens a key of the rate, or a running job closes it. Sometimes the reply is lost."""
         pick, key, now = self.random, "r:rate=" + self.random.choice("kl"), self.judge.now
         ms, bindings = round(pick.choice([0.5, 1, 3]) * UNIT * 1000), LimitBindings(self.stand.bindings)
-        running = [(one, claim) for one in self.workers for claim in one.held if key in self.judge.jobs[claim.id].keys]
+        running = [(one, claim) for one, claim in self.alive() if key in self.judge.jobs[claim.id].keys]
         until = now + ms
         if running and pick.random() < 0.5:
             one, claim = pick.choice(running)
             call, until = bindings.hold(one.incarnation, claim.token, key, ms), max(until, self.judge.holds.get(key, 0))
-            if self.judge.leases[one.incarnation] <= now:
-                return
         elif "r:rate" not in self.judge.definitions:
             return
         else:
@@ -366,10 +369,9 @@ class PowerHistory:
         pick = self.random
         running = [
             (one, claim, key)
-            for one in self.workers
-            for claim in one.held
+            for one, claim in self.alive()
             for key in self.judge.jobs[claim.id].keys
-            if key.startswith("r:") and self.judge.leases[one.incarnation] > self.judge.now
+            if key.startswith("r:")
         ]
         if not running:
             return

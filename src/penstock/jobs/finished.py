@@ -185,7 +185,9 @@ def _with_own_names(
     def moved(position: int) -> int:
         return own.setdefault(names[position], len(own))
 
-    changed = [row and (row[0], moved(row[1]), moved(row[2]), *row[3:]) for row in rows]
+    changed: list[tuple[Any, ...] | None] = []
+    for row in rows:
+        changed.append(row and (row[0], moved(row[1]), moved(row[2]), *row[3:]))
     return [*own], changed
 
 
