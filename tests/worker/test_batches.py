@@ -34,6 +34,7 @@ from penstock import (
 from penstock.errors import JobCancelled
 from penstock.testing import RunSummary, run_jobs
 from tests.conftest import MakeApp, until
+from tests.worker.in_process import run_burst
 
 
 @dataclass
@@ -327,3 +328,31 @@ async def test_an_item_that_does_not_fit_is_refused_where_it_is_enqueued(app: Pe
 
     with pytest.raises(BadCall, match="Expected `object`, got `int`"):
         await index.enqueue.aio(1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+@pytest.mark.parametrize("first", ["index", "mail"])
+async def test_a_full_batch_and_jobs_of_another_queue_leave_the_loop_free(app: Penstock, first: str, is_named: bool):
+    ran: list[str] = []
+
+    def batches() -> Any:
+        @app.task(queue="index", batch=Batch(3))
+        async def index(docs: list[int]) -> None:
+            await asyncio.sleep(0.001)
+            ran.extend("index" for _ in docs)
+
+        return index
+
+    def singles() -> Any:
+        @app.task(queue="mail")
+        async def mail(n: int) -> None:
+            await asyncio.sleep(0.001)
+            ran.append("mail")
+
+        return mail
+
+    tasks = [make() for make in ((batches, singles) if first == "index" else (singles, batches))]
+    await app.enqueue_many.aio(task.call(n) for task in tasks for n in range(30))
+    queues = tuple(task.queue.name for task in tasks) if is_named else ()
+    await run_burst(app, concurrency=1, queues=queues)
+    assert sorted(ran) == ["index"] * 30 + ["mail"] * 30

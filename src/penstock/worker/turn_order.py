@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Final
 
 from penstock.errors import ServerError
@@ -100,11 +100,29 @@ class TurnOrder:
         if not self._strict:
             self._groups[queue] = self._groups.pop(queue)
 
-    def next_round(self) -> list[tuple[Feed, bool]]:
+    def in_order(self) -> Iterator[tuple[Feed, bool]]:
         """All feeds, and whether each is the first of its queue.
 
         A shard that has given jobs comes after the others of its queue. So an urgent job starts after at most one turn
         of each other shard, however much is ready there. Each round must not begin with the next shard instead: if two
         queues take turns, every second round is of the other one, so only every second shard would ever be first.
         """
-        return [(feed, position == 0) for feeds in self._groups.values() for position, feed in enumerate(feeds)]
+        for feeds in self._groups.values():
+            for position, feed in enumerate(feeds):
+                yield feed, position == 0
+
+    def claims_at_once(self, slow: Container[Feed], room_for: Callable[[Feed], int]) -> bool:
+        """Whether a round that begins now claims jobs. `slow`: the feeds whose turns are not answered yet.
+
+        A queue with more jobs holds up the queues behind it even if it has no room, as a batch that waits for a runner.
+        Without this rule a worker would begin one round after another without a turn, and keep its loop for ever.
+        """
+        earlier_has_more = False
+        for feed, begins_queue in self.in_order():
+            if begins_queue and earlier_has_more:
+                return False
+            if feed.awake and feed not in slow:
+                if room_for(feed) > 0:
+                    return True
+                earlier_has_more = True
+        return False

@@ -375,7 +375,7 @@ class Worker:
         self._round_due.clear()
         self._runs.hand_back_stalled()
         earlier_has_more, may_claim, patience = False, True, _SLOW_TURN
-        for feed, begins_queue in self._turn_order.next_round():
+        for feed, begins_queue in [*self._turn_order.in_order()]:  # a turn may change the order
             if begins_queue:
                 may_claim = not earlier_has_more
             room = self._room_for(feed) if may_claim else 0
@@ -433,9 +433,7 @@ class Worker:
 
     def _can_claim(self) -> bool:
         """Whether the next round can begin at once: runners are free, and a queue may have more jobs."""
-        if not self._runs.should_claim:
-            return False
-        return any(feed.awake and feed not in self._slow_turns and self._room_for(feed) > 0 for feed in self._feeds)
+        return self._runs.should_claim and self._turn_order.claims_at_once(self._slow_turns, self._room_for)
 
     async def _sleep(self) -> None:
         """Sleep until the next round: a wake-up, a settlement, a due time of a queue, a stall, or the stop deadline."""
