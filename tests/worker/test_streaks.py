@@ -16,7 +16,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from penstock import JobContext, Middleware, Penstock, Status
+from penstock import Batch, JobContext, Middleware, Penstock, Status
 from penstock.errors import JobCancelled
 from penstock.worker import streak
 from penstock.worker.threads import ThreadPool
@@ -591,6 +591,24 @@ async def test_a_worker_that_cannot_start_a_thread_ends_with_that_error(app: Pen
     with pytest.raises(RuntimeError, match="can't start new thread"):
         await run_burst(app)
     assert (await app.queue("q").count.aio()).ready >= 2
+
+
+async def test_an_error_of_jobs_that_start_after_the_next_turn_ends_the_worker(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+):
+    """The next turn is sent first if the queue may have another batch."""
+
+    @app.task(queue="q", batch=Batch(2))
+    def in_a_thread(batch: list[int]) -> None: ...
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ThreadPool, "submit", refuse)
+    await app.enqueue_many.aio(in_a_thread.call(n) for n in range(2))
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        await run_burst(app, wait=5)
+    assert (await app.queue("q").count.aio()).ready == 2
 
 
 async def test_a_timeout_does_not_count_the_time_before_the_start(app: Penstock):

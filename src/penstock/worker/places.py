@@ -57,12 +57,17 @@ class Places:
     def fill(self, *, later: bool = False) -> None:
         """Start waiting jobs while there are free runners. A streak that runs already takes them itself.
 
-        `later`: when the caller has suspended.
+        `later`: when the caller has suspended. An error is not raised, but makes the worker `broken`, because asyncio
+        would only log that of a callback.
         """
         if later:
             self._loop.call_soon(self.fill)
-        elif self._streak is None and (run := self._next_in_streak()) is not None:
-            self._begin_streak(run)
+        elif self._streak is None:
+            try:
+                if (run := self._next_in_streak()) is not None:
+                    self._begin_streak(run)
+            except Exception as error:
+                self._break(error)
 
     def _next_in_streak(self) -> JobRun | None:
         """Start waiting jobs until one belongs in a streak, and return that one. None: no other job can start now."""
@@ -93,13 +98,17 @@ class Places:
         task.add_done_callback(partial(self._task_done, run))
         return task
 
+    def _break(self, error: BaseException) -> None:
+        if not self.broken.done():
+            self.broken.set_exception(error)
+
     def _task_done(self, first: JobRun, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             error = task.exception()
             # If something that the job awaits ends with GeneratorExit, asyncio throws that into every coroutine.
-            if error is not None and not isinstance(error, GeneratorExit) and not self.broken.done():
-                self.broken.set_exception(error)
+            if error is not None and not isinstance(error, GeneratorExit):
+                self._break(error)
             return
         # An asyncio task ends as cancelled only if it was cancelled before it had started.
         if self._streak is task:
