@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SLICE: Final = 250
+SLICE: Final = 125
 """The most jobs that one round trip cancels or hands back. It bounds the time that the server spends on one script."""
 
 
