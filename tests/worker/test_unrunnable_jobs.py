@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import JobFailed, Penstock, PenstockError, ResultTimeout, Status, Task
+from penstock import Batch, JobFailed, Penstock, PenstockError, ResultTimeout, Status, Task
 from penstock.errors import FormatTooNew
 from penstock.jobs.constants import FORMAT
 from penstock.jobs.record import HEADER_SIZE, Record, pack_sections, with_power
@@ -113,14 +113,36 @@ async def test_a_job_with_an_option_of_a_newer_release_waits_for_a_worker_that_k
     job, other = await add.enqueue.aio(1), await add.enqueue.aio(2)
     await job.info.aio()  # moves the calls out of the intake
     jobs = f"{app.queue('q').first.bindings.keys.base}jobs"
-    body = raw.hget(jobs, job.key)
-    end = len(body) - len(Record(body).payload)
-    raw.hset(jobs, job.key, with_power(body[:end], 64) + pack_sections({64: b"new"}) + body[end:])
+    raw.hset(jobs, job.key, with_new_power(raw.hget(jobs, job.key)))
     await run_burst(app)
     assert await other.result.aio(0) == 3
     info = await job.info.aio()
     assert info.status is Status.DELAYED
     assert "does not know" in (info.reason or "")
+
+
+async def test_a_batch_leaves_out_a_job_with_an_option_of_a_newer_release(app: Penstock, raw: Any):
+    ran: list[int] = []
+
+    @app.task(queue="q", batch=Batch(3))
+    async def together(numbers: list[int]) -> None:
+        ran.extend(numbers)
+
+    jobs = await app.enqueue_many.aio(together.call(n) for n in range(3))
+    await jobs[1].info.aio()  # moves the calls out of the intake
+    stored = f"{app.queue('q').first.bindings.keys.base}jobs"
+    raw.hset(stored, jobs[1].key, with_new_power(raw.hget(stored, jobs[1].key)))
+    await run_burst(app)
+    assert ran == [0, 2]
+    info = await jobs[1].info.aio()
+    assert info.status is Status.DELAYED
+    assert "does not know" in (info.reason or "")
+
+
+def with_new_power(body: bytes) -> bytes:
+    """The record of a job without powers, with one that this release does not know."""
+    end = len(body) - len(Record(body).payload)
+    return with_power(body[:end], 64) + pack_sections({64: b"new"}) + body[end:]
 
 
 @pytest.mark.damages

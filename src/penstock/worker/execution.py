@@ -123,7 +123,7 @@ class Execution:
         if definition is None:
             return None
         others = [claim.record for claim in claims if not claim.record.is_plain_call]
-        if any(record.needs_opening or not record.is_call for record in others):
+        if any(record.needs_opening or not (record.is_call and record.is_understood) for record in others):
             return None
         arguments = definition.signature.decode_all([payload for _, payload in calls])
         if arguments is None:
