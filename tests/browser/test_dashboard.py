@@ -696,6 +696,22 @@ def test_a_flow_is_drawn_with_each_job_once_and_many_alike_together(page: Any):
     sync_api.expect(picture.locator(".own")).to_have_attribute("title", "wide:both")
 
 
+def test_the_edges_of_a_flow_go_to_the_right_where_its_tree_is_cut(page: Any):
+    def node(name: str, *predecessors: Any) -> dict[str, Any]:
+        known = {"status": "completed", "task": name, "left": 0, "dead": 0, "awaited_by": 0, "dependents": []}
+        return {"id": f"wide:{name}", "total": len(predecessors), "predecessors": predecessors, **known}
+
+    farther = {**node("X"), "total": 1}  # what it waited for is only where it appears first
+    flow = node("end", node("a", node("X", node("first"))), node("b", node("c", node("d", farther))))
+    found = page.request.get(f"{page.url.partition('#')[0]}api/jobs/wide:end").json()
+    page.route("**/api/jobs/wide*", lambda route: route.fulfill(json={**found, "flow": flow}))
+    go(page, "job/wide:end")
+    sync_api.expect(page.locator(".graph .box")).to_have_count(7)
+    paths = [re.findall(r"[\d.]+", one.get_attribute("d")) for one in page.locator(".graph path").all()]
+    assert len(paths) == 7
+    assert all(float(path[0]) < float(path[-2]) for path in paths)
+
+
 def test_the_log_of_a_job_is_followed_with_the_newest_line_first(page: Any):
     go(page, "job/talk:scribe")
     log = page.locator(".card:has(h2:text-is('Log'))")

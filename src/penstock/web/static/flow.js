@@ -21,7 +21,7 @@ function drawn(flow) {
     if (!known || known.column * step < column * step) boxes.set(node.id, { id: node.id, column, nodes: [node] });
     const near = node[side];
     const hidden = (side === "predecessors" ? node.total : node.awaited_by) - near.length;
-    const join = (one) => edges.push(step < 0 ? [one, node.id] : [node.id, one]);
+    const join = (one) => edges.push(step < 0 ? [one, node.id, step] : [node.id, one, step]);
     for (const one of near) { join(one.id); visit(one, side, step, column + step); }
     if (hidden > 0 && (near.length || node === flow)) {
       const id = `${node.id} ${side}`;
@@ -30,6 +30,7 @@ function drawn(flow) {
   };
   visit(flow, "predecessors", -1, 0);
   visit(flow, "dependents", 1, 0);
+  moveApart(flow, boxes, edges);
   const columns = new Map();
   for (const box of boxes.values()) columns.set(box.column, [...(columns.get(box.column) ?? []), box]);
   const shownAs = new Map();
@@ -40,6 +41,22 @@ function drawn(flow) {
     seen.set(ends.join(" > "), ends);
   }
   return [ordered, [...seen.values()]];
+}
+
+/**
+ * Moves the boxes of edges that do not go to the right away from the job of the page. Where a job appears again, the tree
+ * may be cut, so that the way goes on only from where it appeared first. Ids that were used again can make a circle.
+ */
+function moveApart(flow, boxes, edges) {
+  for (let rounds = boxes.size, moved = true; moved && rounds > 0; rounds--) {
+    moved = false;
+    for (const [from, to, step] of edges) {
+      const left = boxes.get(from), right = boxes.get(to), outer = step < 0 ? left : right;
+      if (left.column < right.column || outer.id === flow.id) continue;
+      outer.column = (step < 0 ? right : left).column + step;
+      moved = true;
+    }
+  }
 }
 
 /** One box for all jobs of a task in one state, where a column would be too long otherwise. */
