@@ -95,6 +95,7 @@ def test_a_command_explains_itself_in_a_process_of_its_own(run):
     ("words", "expected"),
     [
         (("wroker",), 'Did you mean "worker"'),
+        (("job", "ls", "--stat", "x"), "Did you mean --state? See penstock job ls --help"),
         (("worker",), "APP"),
         (("worker", "tasks", "--concurency", "3"), "--concurency"),
         (("worker", "tasks", "-c", "many"), "many"),

@@ -52,8 +52,8 @@ def usage_error(error: CycloptsError) -> str:
             text = f"{_name(error)} {token}: give {_RULES[found[1]]} {found[2]}"
         case _:
             text = str(error)
-    text = with_short_names(text)
-    return text if text.endswith(".") else f"{text}."
+    text = with_short_names(text).replace("?.", "?")  # cyclopts ends its question with both
+    return text if text.endswith((".", "?")) else f"{text}."
 
 
 def _missing(error: MissingArgumentError) -> str:

@@ -19,7 +19,6 @@ from penstock.cli.app_outline import AppOutline, supervised_app
 from penstock.cli.exits import Exit, exit_for
 from penstock.cli.loading import load_app
 from penstock.cli.parameter import Parameter
-from penstock.cli.where import REPLY_TIMEOUT
 from penstock.config import Configuration
 from penstock.errors import ConfigurationError, PenstockError, ServerUnavailable
 from penstock.settings import LogLevel, MiB, WorkerSettings
@@ -186,7 +185,9 @@ def check_health(app: Penstock, queues: Iterable[str]) -> bool:
 
     Also True if the server does not answer: all workers would be restarted for that, and none would be better.
     """
-    from penstock.ops.inspect import Inspector  # imported here because a worker that runs jobs does not need it
+    # Imported here, because a worker that runs jobs needs neither, nor cyclopts, which the first one imports.
+    from penstock.cli.where import REPLY_TIMEOUT
+    from penstock.ops.inspect import Inspector
 
     connector, seconds = app._driver.connector, REPLY_TIMEOUT  # soon, because a probe has a timeout of its own
     connector.settings = replace(connector.settings, reply_timeout=seconds, give_up_after=seconds)
