@@ -439,6 +439,13 @@ async def test_bad_flows_are_refused_before_anything_is_enqueued(app: Penstock, 
         (ValueError, "on_failure='no'", lambda: after.using(on_failure="no")),
         (BadCall, "has to wait for other jobs", lambda: do(after.enqueue, RESULT)),
         (BadCall, "has to wait for other jobs", lambda: do(app.enqueue_many, [after.using(after=gone).call("x")])),
+        (BadCall, "waits for none", lambda: do(after.using(on_failure="continue").enqueue, "x")),
+        (BadCall, "waits for none", lambda: do(app.enqueue_many, [after.using(on_failure=after.call("y")).call("x")])),
+        (
+            BadCall,
+            "waits for none",
+            lambda: do(chain(after.using(on_failure="continue").call("x"), after.call("y")).enqueue),
+        ),
         (BadCall, "does not wait for it", lambda: do(after.using(after=gone).enqueue, result_of(silent))),
         (BadCall, "argument text is missing", lambda: after.call(times=RESULT)),
         (BadCall, "no parameter|without \\*args", lambda: after.call("x", nothing=RESULT)),
@@ -460,6 +467,14 @@ async def test_bad_flows_are_refused_before_anything_is_enqueued(app: Penstock, 
     await do(silent.cancel)
     counts = await do(app.queue("q").count)
     assert (counts.waiting, counts.dependent) == (0, 0)
+
+
+async def test_a_policy_for_failures_may_have_a_list_that_is_empty(app: Penstock, do: Do):
+    shop = Shop(app)
+    await do(shop.after.using(after=[], on_failure="continue").enqueue, "x")
+    await do(shop.after.using(on_failure="stop").enqueue, "y")
+    await run_burst(app)
+    assert sorted(shop.log) == ["after x", "after y"]
 
 
 async def test_an_id_of_ones_own_waits_once(app: Penstock, do: Do):

@@ -331,7 +331,7 @@ def _begin(call: Call[Any], steps: Steps, name: str | None, what: str) -> Child:
         )
     if task.options.id:
         raise StepError(f"{what}: the id of a child follows from its parent and the step: leave out id=")
-    if call.wanted or (task.waiting is not None and task.waiting.after):
+    if call.wanted or (task.waiting is not None and (task.waiting.after or task.waiting.on_failure != "stop")):
         raise StepError(f"{what}: a child cannot wait for other jobs: run those first, and pass their answers")
     step = steps.begin_child(None if name is None else check_name("step", name), what)
     return Child.of(call, steps, step)

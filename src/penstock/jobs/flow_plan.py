@@ -72,6 +72,8 @@ class Waiting:
     after: tuple[Job[Any], ...] = ()
     is_list: bool = True
     on_failure: OnFailure = "stop"
+    is_without_after: bool = False
+    """Whether only `on_failure` was given: then the call needs a place behind others in a flow."""
 
     @classmethod
     def of(cls, after: Job[Any] | Iterable[Job[Any]] | None, on_failure: OnFailure) -> Waiting:
@@ -89,7 +91,15 @@ class Waiting:
                     f"after=: job {job.id} was enqueued with result_ttl=0, so that nothing shows later whether it has "
                     "ended: give it a result_ttl, or put both into a chain"
                 )
-        return cls(tuple(dict.fromkeys(jobs)), not isinstance(after, Job), on_failure)
+        return cls(tuple(dict.fromkeys(jobs)), not isinstance(after, Job), on_failure, after is None)
+
+    def check_unused(self, task: str) -> None:
+        """Raise BadCall if a call of the task has a policy for failures, and waits for no job that may fail."""
+        if self.is_without_after and self.on_failure != "stop":
+            raise BadCall(
+                f"{task}(): on_failure says what to do if a job fails that this one waits for, and it waits for none: "
+                "name one with using(after=job, on_failure=…), or put the call behind it in a chain"
+            )
 
 
 # --- the plan ---

@@ -48,14 +48,17 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True):
     def draft(self) -> tuple[str, bytes]:
         """The key and the record of a new job.
 
-        Raises BadCall for a call that has to wait for others; if the app seals, SealError and PayloadTooLarge.
+        Raises BadCall for a call that has to wait for others, or would react to failures and waits for none; if the
+        app seals, SealError and PayloadTooLarge.
         """
-        if self.wanted or (self.task.waiting is not None and self.task.waiting.after):
+        task = self.task
+        if self.wanted or (task.waiting is not None and task.waiting.after):
             raise BadCall(
-                f"{self.task.name}() has to wait for other jobs: enqueue it with using(after=…).enqueue(…), or in a "
+                f"{task.name}() has to wait for other jobs: enqueue it with using(after=…).enqueue(…), or in a "
                 "chain behind them"
             )
-        task = self.task
+        if task.waiting is not None:
+            task.waiting.check_unused(task.name)
         if task.queue.settings.seal is None:
             return task.options.id or mint_id(), task.record_start + self.powers + self.payload
         record = new_record(task.record_start, self.powers, self.payload, task.queue.settings, f"{task.name}()")
