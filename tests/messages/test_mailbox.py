@@ -247,6 +247,15 @@ async def test_each_message_goes_to_one_worker_and_the_cursor_stays_below_claime
     assert (done.unread, done.bytes, done.last) == (0, 0, 6)
 
 
+async def test_the_error_names_a_reader_that_pulls_beside_a_worker(box: Mailbox, do: Do):
+    await do(box.post, "x")
+    (item,) = await do(box.claim)
+    (message,) = await do(box.pull)
+    await do(box.ack, message)
+    with pytest.raises(LeaseLost, match="or a reader that pulls has acknowledged it"):
+        await do(item.ack)
+
+
 async def test_a_message_that_its_worker_did_not_acknowledge_goes_to_another(box: Mailbox, do: Do, clock: Time):
     await do(box.post, "x")
     (late,) = await do(box.claim, lease=10)

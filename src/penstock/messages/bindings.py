@@ -125,7 +125,9 @@ class LogBindings:
             case b"EXISTS":
                 return ChatExists(f"{self.label} exists already: open it with get(), or give another id")
             case b"FULL":
-                return NoSpace(f"{self.label} is at its limit and its reader is behind; nothing was sent: try later")
+                return NoSpace(
+                    f"{self.label} is at its limit and its reader is behind; nothing was sent: try later, or with wait="
+                )
             case b"LARGE":
                 return NoSpace(f"the messages are larger than all that {self.label} may hold: send less at once")
             case b"VANISHED":

@@ -318,7 +318,8 @@ class Mailbox(LogReader):
         yield from trim_rest(self._log, more_to_trim)
         if lost:
             raise LeaseLost(
-                f"the lease on message {messages[lost[0]].number} of {self._log.label} ran out: another may have it"
+                f"message {messages[lost[0]].number} of {self._log.label} is not claimed here any longer: its lease "
+                "ran out, and another may have it, or a reader that pulls has acknowledged it"
             )
 
     @property
