@@ -35,6 +35,7 @@ OWN, THEIRS = sys.executable, str(FOLDER / "venv" / "bin" / "python")
 PATIENCE = 300.0
 DRIFT = 0.2
 BULLMQ = ("node", "work/on_bullmq.mjs")
+YARDSTICK = "evalsha"
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def theirs(module: str, *options: str) -> tuple[str, ...]:
 
 HUEY = ("work.on_huey.huey", "--worker-type", "thread", "--workers", "4", "--quiet")
 PEERS = {
-    "evalsha": Peer("bare EVALSHA", ()),
+    YARDSTICK: Peer("bare EVALSHA", ()),
     "penstock": Peer("penstock", penstock("on_penstock"), bulk=True),
     "penstock_threads": Peer("penstock, threads", penstock("on_penstock_threads"), latency=False),
     "penstock_results": Peer("penstock, results kept", penstock("on_penstock_results"), latency=False),
@@ -365,8 +366,14 @@ def text_of(result: dict[str, Any]) -> str:
     lines = [conditions(result), "", f"| | {' | '.join(COLUMNS.values())} |", "|---" * (len(COLUMNS) + 1) + "|"]
     for name, row in medians(result).items():
         cells = [number(row[key]) if key in row else "" for key in COLUMNS]
-        lines.append(f"| {result['titles'][name]} {result['versions'][name]} | {' | '.join(cells)} |")
+        lines.append(f"| {label(result, name)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def label(result: dict[str, Any], name: str) -> str:
+    """The title of a row, with the version of its library. The yardstick is no library."""
+    library, comma, variant = str(result["titles"][name]).partition(",")
+    return library if name == YARDSTICK else f"{library} {result['versions'][name]}{comma}{variant}"
 
 
 def number(value: float) -> str:

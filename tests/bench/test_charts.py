@@ -57,6 +57,13 @@ def test_the_table_shows_medians_conditions_and_the_calibration(tools: Any):
     assert "7.0 to 7.5 ms" in text
 
 
+def test_a_row_has_the_version_of_its_library_and_the_yardstick_has_none(tools: Any):
+    _, peers = tools
+    titles = {"evalsha": "bare EVALSHA", "penstock_threads": "penstock, threads"}
+    result = {"titles": titles, "versions": dict.fromkeys(titles, "1.0")}
+    assert [peers.label(result, name) for name in titles] == ["bare EVALSHA", "penstock 1.0, threads"]
+
+
 def test_each_figure_that_was_measured_gets_a_chart_in_both_themes(tools: Any, tmp_path: Path):
     charts, _ = tools
     page = tmp_path / "page.md"
