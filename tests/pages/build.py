@@ -74,9 +74,11 @@ def collect() -> None:
     shutil.rmtree(PAGES, ignore_errors=True)
     shutil.copytree(ROOT / "docs", PAGES)
     for path in PAGES.rglob("*.md"):
-        path.write_text(outside_links(path.read_text("utf-8"), ROOT / "docs" / path.relative_to(PAGES)), "utf-8")
+        page = path.relative_to(PAGES)
+        path.write_text(inside_links(outside_links(path.read_text("utf-8"), ROOT / "docs" / page), page), "utf-8")
     readme = (ROOT / "README.md").read_text("utf-8")
-    (PAGES / "index.md").write_text(inside_links(outside_links(readme, ROOT / "README.md")), "utf-8")
+    home = Path("index.md")
+    (PAGES / home).write_text(inside_links(outside_links(readme, ROOT / "README.md"), home), "utf-8")
     changes = outside_links((ROOT / "CHANGELOG.md").read_text("utf-8"), ROOT / "CHANGELOG.md")
     (PAGES / "changelog.md").write_text(changes, "utf-8")
     api.write(PAGES / "reference")
@@ -109,8 +111,10 @@ def outside_links(text: str, path: Path) -> str:
     return prose(text, lambda part: LINK.sub(moved, part))
 
 
-def inside_links(text: str) -> str:
-    """In the README, which is read in other places too, links to this site are absolute. Here they are relative."""
+def inside_links(text: str, page: Path) -> str:
+    """Make absolute links to this site relative. The README, which is read in other places too, has them, and so have
+    links from `page` to pages that are made here, because they do not exist where the repository is read.
+    """
     site = urls()["Documentation"]
     listed = {path for _, path in in_navigation(configuration()["nav"])}
 
@@ -118,11 +122,11 @@ def inside_links(text: str) -> str:
         target = found["target"]
         if not target.startswith(site):
             return found[0]
-        page, _, anchor = target.removeprefix(site).partition("#")
-        path = page if "." in page.rpartition("/")[2] else f"{page.strip('/') or 'index'}.md"
-        if path not in listed and f"{page.strip('/')}/index.md" in listed:
-            path = f"{page.strip('/')}/index.md"
-        return f"{found['before']}{path}{'#' + anchor if anchor else ''}"
+        linked, _, anchor = target.removeprefix(site).partition("#")
+        path = linked if "." in linked.rpartition("/")[2] else f"{linked.strip('/') or 'index'}.md"
+        if path not in listed and f"{linked.strip('/')}/index.md" in listed:
+            path = f"{linked.strip('/')}/index.md"
+        return f"{found['before']}{os.path.relpath(path, page.parent)}{'#' + anchor if anchor else ''}"
 
     return prose(text, lambda part: LINK.sub(shortened, part))
 

@@ -211,8 +211,14 @@ def test_links_of_a_page_lead_to_pages_or_to_the_repository():
     assert moved == text.replace("../../examples/flow.py", f"{source}/blob/main/examples/flow.py")
     assert build.outside_links("[a](docs/guide/queue.md#cancel)", ROOT / "README.md") == "[a](guide/queue.md#cancel)"
     site = build.urls()["Documentation"]
+    text = f"[a]({site}guide/queue/#cancel) [b]({site}) [c]({site}reference/api/)"
     assert (
-        build.inside_links(f"[a]({site}guide/queue/#cancel) [b]({site})") == "[a](guide/queue.md#cancel) [b](index.md)"
+        build.inside_links(text, Path("index.md"))
+        == "[a](guide/queue.md#cancel) [b](index.md) [c](reference/api/index.md)"
+    )
+    assert (
+        build.inside_links(text, Path("guide/jobs.md"))
+        == "[a](queue.md#cancel) [b](../index.md) [c](../reference/api/index.md)"
     )
 
 
