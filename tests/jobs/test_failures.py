@@ -1,6 +1,7 @@
 """The attempts that a queue keeps of a job, and the hand-back of a call that a worker cannot read."""
 
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -105,6 +106,28 @@ def test_a_call_that_a_worker_cannot_read_waits_while_another_release_is_alive(s
     (claim,) = new.claim()
     assert new.settle(claim)
     assert "failures" not in stand.dump()
+
+
+@pytest.mark.parametrize(
+    ("verb", "ms", "expected"),
+    [
+        ("retry", 5.0, 1),
+        ("retry", 0.0, 1),
+        ("unknown", 5.0, 0),
+        ("unread", 5.0, 0),
+        ("unknown", 0.0, 0),
+        ("release", 0.0, 0),
+    ],
+)
+def test_a_job_that_is_handed_back_counts_as_no_run(stand: Stand, verb: Any, ms: float, expected: int):
+    stand.put("j")
+    registered(stand, "b", "v2")
+    worker = registered(stand, "a", "v1")
+    (claim,) = worker.claim()
+    worker.turn(0, Settlement(claim.token, b'{"reason":"no"}', verb, ms, 3600.0))
+    counts = stand.run(stand.bindings.counts())
+    assert (counts.retried, counts.ready + counts.delayed) == (expected, 1)
+    assert counts.completed == counts.failed == counts.dropped == counts.lost == 0
 
 
 @pytest.mark.parametrize("ends", ["it leaves", "its lease runs out", "it never was"])

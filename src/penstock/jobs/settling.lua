@@ -83,7 +83,7 @@ end
 --   later    runs again after `ms`; not counted as an attempt    bury     becomes a dead letter
 --   until    like later, but `ms` is a date in server ms         drop     leaves the queue
 --   unknown:ms, unread:ms, changed:ms  the worker cannot read it,  cancel   was cancelled while it ran
---            or continue it (see failures.hand_back): like later, or like bury
+--            or continue it (see failures.hand_back): like later but no run, or like bury
 --   suspend  sleeps, or waits for a signal or for its children (durable.lua): like later, gives up its places, and is
 --            not counted as a retry
 --
@@ -175,12 +175,12 @@ function job.settle(s, incarnation, verb, token, ms, text)
     flow.report(s, _event.DEAD, id, "")
     new_state = state.DEAD
   elseif ms > 0 then
-    if not suspends then r[_row.RETRIED] = r[_row.RETRIED] + 1 end
+    if not suspends and not cannot then r[_row.RETRIED] = r[_row.RETRIED] + 1 end
     new_state, since = suspends and state.SLEEPING or state.DELAYED, s.now + ms
     counters.move(s, its.tenant, _count.RUNNING, counters.delayed_state(new_state), 1)
     job.delay(s, since, new)
   else
-    if verb == "retry" or verb == "later" then r[_row.RETRIED] = r[_row.RETRIED] + 1 end
+    if verb == "retry" or verb == "later" and not cannot then r[_row.RETRIED] = r[_row.RETRIED] + 1 end
     new_state, flags = job.make_ready(
       s, verb == "release" or died, new, flags, its.priority, its.tenant, s.now, _count.RUNNING, body)
   end
