@@ -97,6 +97,26 @@ def test_a_list_of_queues_shows_what_waits(shop, penstock):
     assert raw.split() == ["raw", "0", "1", "0", "0", "0", "0", "paused"]
 
 
+def test_jobs_that_wait_for_other_jobs_are_shown_where_there_are_some(shop, penstock):
+    @shop.task(queue="mail")
+    def part() -> None: ...
+
+    job = part.enqueue()
+    assert "waiting" not in penstock("queue", "ls")[1] + penstock("queue", "show", "mail")[1]
+    shop.queue("raw").put(1)
+    for _ in range(2):
+        part.using(after=job).enqueue()
+    headings, _, mail, raw = penstock("queue", "ls")[1].splitlines()
+    assert " ".join(headings.split()) == "queue ready oldest delayed sleeping parked waiting running dead"
+    assert (mail.split()[-3:], raw.split()[-3:]) == (["2", "0", "0"], ["0", "0", "0"])
+    shown = penstock("queue", "show", "mail")[1]
+    assert re.search("^waiting +2, for other jobs$", shown, re.MULTILINE)
+    assert re.search("^workers +0$", shown, re.MULTILINE)
+    (item,) = shop.queue("mail").claim()
+    item.fail("it broke")
+    assert "mail has 1 dead letter; 2 jobs wait for other jobs" in penstock("doctor")[1]
+
+
 def test_an_outbox_is_shown_until_it_is_delivered(shop, penstock, monkeypatch):
     async def deliver(*args):
         pass

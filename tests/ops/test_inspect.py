@@ -1,10 +1,12 @@
 """The questions and actions of an operator: on both faces, on a server, on a cluster, and with a user's own client."""
 
 import asyncio
+from typing import Any
 
 import anyio
 import pytest
 
+from penstock import Penstock
 from penstock.errors import JobNotFound, PenstockError
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.status import Status
@@ -101,6 +103,18 @@ async def test_an_unused_queue_is_refused_with_the_names_of_others(do, app, insp
     ):
         with pytest.raises(PenstockError, match=r"no queue 'mial'.*there is mail"):
             await do(verb, "mial")
+
+
+async def test_a_queue_shows_how_many_live_workers_serve_it(do: Any, app: Penstock, inspector: Inspector):
+    seen = list[int]()
+
+    @app.task(queue="mail")
+    async def look() -> None:
+        seen.append((await inspector.queues.show.aio("mail")).workers)
+
+    await do(look.enqueue)
+    await Worker(app, WorkerSettings(queues=("mail",), burst=True)).run()
+    assert (seen, (await do(inspector.queues.show, "mail")).workers) == ([1], 0)
 
 
 async def test_a_queue_is_paused_and_resumed(do, app, inspector):

@@ -38,10 +38,13 @@ def ls(*, where: Where = HERE, as_json: AsJson = False) -> None:
     """
     with where.open() as inspector:
         queues = inspector.queues.all()
-    columns = headings("queue:name", "ready", "oldest", "delayed", "sleeping", "parked", "running", "dead", ":name")
+    seldom = ["waiting"] if any(queue.counts.dependent for queue in queues) else []
+    names = ("queue:name", "ready", "oldest", "delayed", "sleeping", "parked", *seldom, "running", "dead", ":name")
+    columns = headings(*names)
     lines = [
         (
             *(q.name, f"{c.ready:,}", _oldest(c), f"{c.delayed:,}", f"{c.sleeping:,}", _parked(c)),
+            *(f"{c.dependent:,}" for _ in seldom),
             *(f"{c.running:,}", _dead(c), _state(c)),
         )
         for q in queues
@@ -69,7 +72,7 @@ def _state(counts: Counts) -> Text:
 
 
 def show_one(name: str, /, *, tenants: int = 10, where: Where = HERE, as_json: AsJson = False) -> None:
-    """Show one queue: jobs by state, totals, largest tenants, and jobs whose task no worker knows.
+    """Show one queue: jobs by state, workers, totals, largest tenants, and jobs whose task no worker knows.
 
     Parameters
     ----------
@@ -109,8 +112,10 @@ def _describe(queue: QueueDetail, now: float) -> None:
             "delayed": f"{counts.delayed:,}{due}",
             **({"sleeping": f"{counts.sleeping:,}"} if counts.sleeping else {}),
             "parked": f"{counts.parked:,}{parked}",
+            **({"waiting": f"{counts.dependent:,}, for other jobs"} if counts.dependent else {}),
             "running": f"{counts.running:,}",
             "dead": _dead(counts),
+            "workers": f"{queue.workers:,}",
             **({"bound": _bound(counts)} if counts.bound or counts.tenant_bound else {}),
             **_outbox(queue),
             "keeps": _kept(queue.kept),

@@ -89,6 +89,9 @@ class QueueDetail:
     spread: dict[str, int] = field(default_factory=dict)
     """The tenants that are spread over several shards, and over how many."""
 
+    workers: int = 0
+    """How many live workers serve the queue, at most 1000 of each shard."""
+
 
 Kind: TypeAlias = Literal["no_worker", "lost", "full", "late", "paused", "unknown_task", "failing", "parked", "dead"]
 """What was found, the most urgent first."""

@@ -113,6 +113,9 @@ def _of_counts(name: str, counts: Counts, workers: Sequence[WorkerInfo]) -> list
         found.append(Finding("lost", name, held, 0.0, message, advice))
     if counts.dead:
         message = f"{name} has {many(counts.dead, 'dead letter')}"
+        if counts.dependent:
+            wait = many(counts.dependent, "job waits", "jobs wait")
+            message = f"{name} has {many(counts.dead, 'dead letter')}; {wait} for other jobs"
         found.append(Finding("dead", name, counts.dead, 0.0, message, f"penstock dead ls {name}"))
     return found
 

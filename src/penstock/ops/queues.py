@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from penstock.core.operations import FindNodes, Operation, Parallel, RoundTrip, verb
 from penstock.errors import PenstockError
@@ -34,6 +35,7 @@ from penstock.ops.answers import (
 )
 from penstock.ops.probe import queue_names, scan_keys
 from penstock.ops.questioner import Questioner
+from penstock.ops.workers import joined_workers
 
 JOBS_EXAMINED = 200
 """How many delayed jobs, earliest first, `show` searches in each shard for tasks that no worker knows."""
@@ -42,6 +44,9 @@ TENANTS_EXAMINED = 10_000
 """How many tenants `show` searches for those with the most jobs: ten round trips."""
 
 TENANTS_PER_ROUND_TRIP = 1000
+
+MOST_WORKERS = 1000
+"""How many workers of each shard `show` counts at most."""
 
 _CHANGED_TOGETHER = 500
 """Dead letters that one round trip requeues or removes."""
@@ -95,6 +100,7 @@ class QueueQuestioner(Questioner):
         shards, table = opened.shards.current.known, opened.shards.current.table
         overviews = yield Parallel(tuple(one.bindings.overview(JOBS_EXAMINED) for one in shards))
         counts = total_counts((yield Parallel(tuple(one.bindings.counts() for one in shards))))
+        serving = yield Parallel(tuple(one.bindings.workers(MOST_WORKERS) for one in shards))
         examined, largest = yield from self._largest_tenants(shards, tenants)
         unknown = [
             UnknownTaskJob(f"{shard.name}:{key}", Failures.read(why, shard.settings.seal).reason)
@@ -121,6 +127,7 @@ class QueueQuestioner(Questioner):
             (yield Retention.of(shards[0].bindings)),
             total_outbox([one for overview in overviews for one in overview.outbox]),
             {tenant: number for tenant, number in table.spread if number > 1},
+            sum(one.lease > 0 for one in joined_workers(name, chain.from_iterable(serving))),
         )
 
     def _largest_tenants(self, shards: Sequence[Shard], n: int) -> Operation[tuple[int, list[TenantView]]]:
