@@ -105,6 +105,24 @@ async def test_an_unused_queue_is_refused_with_the_names_of_others(do, app, insp
             await do(verb, "mial")
 
 
+@pytest.mark.parametrize("by", ["a worker", "a schedule", "a setting"])
+async def test_a_queue_that_is_listed_can_be_opened_before_its_first_job(do, app, inspector, by):
+    if by == "a worker":
+        await Worker(app, WorkerSettings(queues=("mail",), burst=True)).run()
+    elif by == "a schedule":
+        task = app.task(queue="mail", name="tidy")(len)
+        await do(app.schedules.add, "hourly", task.call([]), every=3600)
+    else:
+        await do(app.queue("mail").bound, jobs=5)
+    assert [view.name for view in await do(inspector.queues.all)] == ["mail"]
+    detail = await do(inspector.queues.show, "mail")
+    assert (detail.name, detail.counts.entered, detail.workers) == ("mail", 0, 0)
+    queue = await do(inspector.queues.open, "mail")
+    assert await do(queue.limits) == []
+    await do(queue.pause)
+    assert (await do(queue.count)).paused
+
+
 async def test_a_queue_shows_how_many_live_workers_serve_it(do: Any, app: Penstock, inspector: Inspector):
     seen = list[int]()
 

@@ -64,7 +64,7 @@ function script.overview(base, meta, given, scan)
   local head = redis.call("ZRANGE", base .. "delayed", 0, scan - 1, "WITHSCORES")
   local first = tonumber(head[2] or _durable.FOREVER)
   local due = first < _durable.FOREVER and math.max(0, first - s.now) or -1
-  local reply = { s.row[_row.SEQUENCE] > 0 and 1 or 0, redis.call("HLEN", base .. "tenants"), due, #head / 2,
+  local reply = { redis.call("EXISTS", meta), redis.call("HLEN", base .. "tenants"), due, #head / 2,
     outbox.lengths(s) }
   local ids = {}
   for i = 1, #head, 2 do ids[#ids + 1] = entry.id(head[i]) end
