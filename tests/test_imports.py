@@ -165,4 +165,5 @@ def test_a_benchmark_imports_names_of_penstock_that_exist(path: Path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "penstock":
             module = importlib.import_module(str(node.module))
             for name in node.names:
-                assert hasattr(module, name.name) or importlib.import_module(f"{node.module}.{name.name}")
+                if not hasattr(module, name.name):
+                    importlib.import_module(f"{node.module}.{name.name}")
