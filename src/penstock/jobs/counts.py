@@ -169,7 +169,7 @@ class Outgoing:
 class QueueOverview:
     """Facts about a queue besides its counts.
 
-    used           whether the queue was ever used
+    used           whether the queue ever had a job, a worker or a setting
     tenants        how many tenants have jobs
     due_in         seconds until the next delayed job is due; None: no job is delayed
     scanned        how many delayed jobs, the earliest first, were searched for jobs of unknown tasks
