@@ -110,7 +110,8 @@ def show_worker(
         return show_json(detail)
     for one in detail.registrations:
         since = "" if one.since is None else f", started {ago(one.since, now)}"
-        state = f"lost for {age(-one.lease)}" if one.lease <= 0 else f"lease {age(one.lease)}"
+        lost = f"lost for {age(-one.lease)}" if one.lease else "its process is gone"
+        state = lost if one.lease <= 0 else f"lease {age(one.lease)}"
         memory = "" if one.memory is None else f", {size(one.memory)} of memory"
         jobs = f"{many(one.held, 'job')} of {one.concurrency} at once"
         show_sentence(f"{one.name} in queue {one.queue}: {jobs}{since}{memory}, {state}")

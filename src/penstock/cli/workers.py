@@ -42,7 +42,7 @@ def _row(one: WorkerInfo, now: float) -> tuple[str, ...]:
 
 def _state(one: WorkerInfo) -> Text:
     if one.lease <= 0:
-        return cell(f"lost for {age(-one.lease)}", "red")
+        return cell(f"lost for {age(-one.lease)}" if one.lease else "its process is gone", "red")
     state = "busy" if one.held else "idle"
     return cell(f"{ASKED.get(one.asked, state)}, lease {age(one.lease)}")
 
