@@ -6,7 +6,7 @@
 --
 -- `s.admitted` collects scores and members that `admitted.write` adds, `s.started` members that it removes.
 
-_admitted = { LEVEL = 48 } -- the digit 0
+_digit = { ZERO = 48 }
 
 _admitted = layout { key = "Hc0", of_job = "*" }
 
@@ -16,7 +16,7 @@ _of_job = layout { level = "c1", generation = "I6", id = "*" } -- the level as a
 --- (level: int, generation: str, id: str) -> str
 --- inline
 function admitted.of_job(level, generation, id)
-  return string.char(_admitted.LEVEL + level) .. generation .. id
+  return string.char(_digit.ZERO + level) .. generation .. id
 end
 
 -- Notes that a job was admitted, and may give its place to a more urgent job until it is claimed.

@@ -169,7 +169,7 @@ end
 --- uses: base
 --- seldom
 function limits.is_known(key)
-  return redis.call("HEXISTS", base .. "limits", string.match(key, "^[^=]*")) == 1
+  return redis.call("HEXISTS", base .. "limits", limits.name_of(key)) == 1
 end
 
 -- Closes a key for all of its jobs, or opens it. `at`: ms from now, or a date if `is_date` is 1; 0 opens it. Returns

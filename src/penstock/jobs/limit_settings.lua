@@ -46,7 +46,7 @@ function script.show_limits(base, meta, given, keys)
     local found = redis.call("ZRANGE", base .. "parking", "[" .. name .. "=", "(" .. name .. ">", "BYLEX",
       "LIMIT", 0, keys)
     for j = 1, #closed do
-      if string.match(closed[j], "^[^=]*") == name and not redis.call("ZSCORE", base .. "parking", closed[j]) then
+      if limits.name_of(closed[j]) == name and not redis.call("ZSCORE", base .. "parking", closed[j]) then
         found[#found + 1] = closed[j]
       end
     end

@@ -91,7 +91,7 @@ function limited_runs.take(s, rates, units)
   local found = bucket.read_many(buckets)
   for i = 1, #rates do
     local key = rates[i]
-    local interval = limits.definition(s, string.match(key, "^[^=]*")).interval
+    local interval = limits.definition(s, limits.name_of(key)).interval
     local at = bucket.take_from(buckets[i], found[i], units[key], now, interval, 0, "")
     full[key] = math.ceil(at / _park.MICROS)
   end

@@ -120,12 +120,19 @@ function limits.add(s, key, packed)
   return place
 end
 
+-- The name of the limit of a key.
+--- (key: str) -> str
+--- inline
+function limits.name_of(key)
+  return string.match(key, "^[^=]*")
+end
+
 -- The name of its limit.
 --- (place: table) -> str
 function limits.name(place)
   local name = place.name
   if not name then
-    name = string.match(place.key, "^[^=]*")
+    name = limits.name_of(place.key)
     place.name = name
   end
   return name
@@ -445,7 +452,7 @@ function limits.kept(s, list, interrupted)
   local keep = 0
   for i = 1, #list do
     if not limits.is_rate(list[i][_limit.KEY]) then
-      local known = limits.definition(s, string.match(list[i][_limit.KEY], "^[^=]*"))
+      local known = limits.definition(s, limits.name_of(list[i][_limit.KEY]))
       if interrupted or (known and known.most or list[i][_limit.MOST]) == 1 then keep = i end
     end
   end
