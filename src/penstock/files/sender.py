@@ -381,13 +381,13 @@ class Sender:
         file.state = decode_state(file.entry.state)
         begun: list[Upload] = []  # as in `_send_each`
         try:
-            yield RunInThread(lambda: begun.append(Upload(self._rules, self._recogniser, file)))
+            try:
+                yield RunInThread(lambda: begun.append(Upload(self._rules, self._recogniser, file)))
+            except FilesError as error:
+                yield from self._put_when_space([abort_piece(self._rules, file.entry, str(error))])
+                self._failed.append(error)
+                return
             yield from self._transfer(begun[0])
-        except FilesError as error:
-            if begun:
-                raise
-            yield from self._put_when_space([abort_piece(self._rules, file.entry, str(error))])
-            self._failed.append(error)
         finally:
             for upload in begun:
                 upload.reader.close()
