@@ -267,16 +267,17 @@ class Signature:
         """The arguments that stand for results of other jobs, with their names."""
         from penstock.jobs.awaited import stands_for_results
 
-        given = {**dict(zip(self._positional, args, strict=False)), **kwargs}
-        return tuple(
-            (name, value) for name, value in given.items() if stands_for_results(value) and name in self._named
-        )
+        given = self._by_name(args, kwargs).items()
+        return tuple((name, value) for name, value in given if stands_for_results(value) and name in self._named)
+
+    def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {**dict(zip(self._positional, args, strict=False)), **kwargs}
 
     def encode_without(
         self, wanted: tuple[tuple[str, Any], ...], args: tuple[Any, ...], kwargs: dict[str, Any], limit: int
     ) -> bytes:
         """As `encode`, without the arguments in `wanted`, which stand for results of other jobs."""
-        given = {**dict(zip(self._positional, args, strict=False)), **kwargs}
+        given = self._by_name(args, kwargs)
         if len(args) > len(self._positional) or len(given) < len(args) + len(kwargs):
             raise BadCall(f"{self._name}(): pass arguments by name if some are results of other jobs")
         if unknown := given.keys() - self._named:
