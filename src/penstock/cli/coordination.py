@@ -284,10 +284,8 @@ def open_latch(name: str, /, *, yes: Yes = False, where: Where = HERE) -> Exit:
         if not found.left:
             show(f"{name} was open already.")
             return Exit.FAILED
-        left, waiting = (
-            f"{found.left:,} of {found.count:,} left",
-            many(found.waiting, "event loop or process", "event loops and processes"),
-        )
+        left = f"{found.left:,} of {found.count:,} left"
+        waiting = many(found.waiting, "event loop or process", "event loops and processes")
         confirm(f"This opens {name}, with {left} and {waiting} waiting, at {inspector.location}.", yes=yes)
         inspector.coordination.open_latch(name)
     show(f"{name} is open.")

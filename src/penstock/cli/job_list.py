@@ -9,7 +9,7 @@ from penstock.cli.where import HERE, AsJson, Limit, Where
 from penstock.jobs.job_list import JobPage, JobSummary
 from penstock.jobs.status import Status
 from penstock.jobs.why import FOREVER
-from penstock.ops.wording import age, ago, many, size
+from penstock.ops.wording import age, ago, lost, many, size
 from penstock.terminal.tables import headings, note, show, show_json, show_sentence, show_table
 
 MOST_REASONS = 100
@@ -110,8 +110,7 @@ def show_worker(
         return show_json(detail)
     for one in detail.registrations:
         since = "" if one.since is None else f", started {ago(one.since, now)}"
-        lost = f"lost for {age(-one.lease)}" if one.lease else "its process is gone"
-        state = lost if one.lease <= 0 else f"lease {age(one.lease)}"
+        state = lost(one.lease) if one.lease <= 0 else f"lease {age(one.lease)}"
         memory = "" if one.memory is None else f", {size(one.memory)} of memory"
         jobs = f"{many(one.held, 'job')} of {one.concurrency} at once"
         show_sentence(f"{one.name} in queue {one.queue}: {jobs}{since}{memory}, {state}")

@@ -10,7 +10,7 @@ from rich.text import Text
 from penstock.cli.where import HERE, AsJson, Where
 from penstock.errors import ConfigurationError
 from penstock.jobs.counts import WorkerInfo
-from penstock.ops.wording import age, ago, size
+from penstock.ops.wording import age, ago, lost, size
 from penstock.terminal.tables import cell, headings, note, show, show_list
 
 ASKED = {"quiet": "quiet", "stop": "stopping"}
@@ -42,7 +42,7 @@ def _row(one: WorkerInfo, now: float) -> tuple[str, ...]:
 
 def _state(one: WorkerInfo) -> Text:
     if one.lease <= 0:
-        return cell(f"lost for {age(-one.lease)}" if one.lease else "its process is gone", "red")
+        return cell(lost(one.lease), "red")
     state = "busy" if one.held else "idle"
     return cell(f"{ASKED.get(one.asked, state)}, lease {age(one.lease)}")
 

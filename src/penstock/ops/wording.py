@@ -14,6 +14,11 @@ def ago(at: float, now: float) -> str:
     return f"{age(max(0.0, now - at))} ago"
 
 
+def lost(lease: float) -> str:
+    """A worker whose lease is not above 0. Exactly 0: its process is gone, which this machine sees before it ends."""
+    return f"lost for {age(-lease)}" if lease else "its process is gone"
+
+
 def milliseconds(seconds: float) -> str:
     """A short duration: `0.05 ms`, `12 ms`, `1.5 s`."""
     if seconds >= 1:

@@ -74,7 +74,7 @@ function together(column, shownAs) {
 }
 
 function Box({ box, root }) {
-  const [node] = box.nodes, place = { left: `${box.x}px`, top: `${box.y}px` };
+  const [node] = box.nodes, place = { left: `${box.x}px`, top: `${box.y}px`, width: `${WIDTH}px`, height: `${HEIGHT}px` };
   if (!node) return html`<div class="box quiet" style=${place}>${t("and-more", { n: number(box.hidden) })}</div>`;
   const name = node.task || shortId(node.id), many = box.nodes.length;
   return html`<div class=${`box ${node.id === root ? "own" : ""}`} style=${place} title=${many > 1 ? "" : node.id}>
