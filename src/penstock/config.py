@@ -20,7 +20,7 @@ KNOWN = {
     "url": "The address of the server, such as `valkey://host:6379/0`. Default: a server of this folder's own.",
     "prefix": "The beginning of every key. Default: `penstock`.",
     "shards": "With how many shards each of these queues begins: `mail=8,raw=2`, or a table. Default: one.",
-    "queues": "What `penstock worker` serves, in strict order: `urgent,mail`, or a list. Default: all, in turns.",
+    "queues": "What `penstock worker` serves, in strict order: `urgent,mail`, or a list. Default: all, in rotation.",
     "concurrency": "How many jobs a process of `penstock worker` runs at a time. Default: 10.",
     "processes": "How many processes `penstock worker` supervises. 0: no supervisor. Default: 1.",
     "max_jobs": "After this many jobs a worker process is replaced. Default: never.",
