@@ -264,7 +264,9 @@ PUT_TOGETHER = {
     "tasks: the oldest of its 2 parked jobs has waited for 14 min": "tasks:其 2 个停放的任务中最久的已等待 14 分钟",
     "mail: its oldest ready job has waited for 3 h": "mail:最久的就绪任务已等待 3 小时",
     "374 keys of prefix 'penstock', all in order": "前缀 'penstock' 的 374 个键均正常",
-    "tenant 'acme' of queue mail was paused 3 min ago by ada": "队列 mail 的租户 'acme' 在 3 分钟前由 ada 暂停",
+    "tenant acme of queue mail was paused 3 min ago by ada: to continue, `penstock queue resume mail --tenant acme`": (
+        "队列 mail 的租户 acme 在 3 分钟前由 ada 暂停:执行 `penstock queue resume mail --tenant acme` 可恢复"
+    ),
     "no live worker of queue q knows its task 'a': does each import the module that defines it?": (
         "队列 q 没有存活的工作进程认识任务函数 'a':它们都导入了定义它的模块吗?"
     ),

@@ -162,6 +162,31 @@ def test_a_tenant_is_paused_shown_and_resumed(shop, penstock):
     assert "one at a time" in err
 
 
+def test_what_stays_paused_is_named_with_the_command_that_resumes_it(shop, penstock):
+    shop.queue("mail").put(1, tenant="ada b")
+    shop.queue("mail").pause(tenant="ada b")
+    shop.queue("mail").pause(task="send")
+    shop.queue("mail").pause()
+    shop.queue("mail").claim(5)
+    assert penstock("queue", "resume", "mail", "--task", "send")[1].splitlines() == [
+        "mail, task send is resumed; 1 job waits.",
+        "mail, tenant ada b stays paused: penstock queue resume mail --tenant 'ada b'",
+        "mail stays paused: penstock queue resume mail",
+    ]
+    shown = penstock("queue", "show", "mail")[1]
+    assert "To continue: penstock queue resume mail, with --task or --tenant and its name." in shown
+    shop.queue("mail").pause(task="send")
+    assert penstock("queue", "resume", "mail")[1].splitlines() == [
+        "mail is resumed; 1 job waits.",
+        "mail, task send stays paused: penstock queue resume mail --task send",
+        "mail, tenant ada b stays paused: penstock queue resume mail --tenant 'ada b'",
+    ]
+    for number in range(12):
+        shop.queue("mail").pause(task=f"t{number:02}")
+    said = penstock("queue", "resume", "mail")[1].splitlines()
+    assert (len(said), said[-1]) == (12, "4 more stay paused: penstock queue show mail")
+
+
 def test_the_order_of_a_queue_is_chosen_and_shown(shop, penstock):
     shop.queue("mail").put(1)
     code, out, _ = penstock("queue", "order", "mail", "--by-time")

@@ -140,7 +140,7 @@ async def test_a_paused_queue_accepts_and_hands_out_nothing(queue: Queue, do: Do
     await do(queue.put, 2)
     assert await do(queue.claim) == []
     assert (await do(queue.count)).paused
-    await do(queue.resume)
+    assert await do(queue.resume) == []
     assert await bodies(do, queue) == [1, 2]
     assert not (await do(queue.count)).paused
 

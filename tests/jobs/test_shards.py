@@ -86,7 +86,9 @@ async def test_operators_act_on_the_whole_queue(queue: Queue, do: Do):
     await do(queue.pause)
     assert (await do(queue.count)).paused
     assert await do(queue.claim, 10) == []
-    await do(queue.resume)
+    await do(queue.pause, tenant="t9")
+    assert [one.name for one in await do(queue.resume)] == ["tenant t9"]
+    assert await do(queue.resume, tenant="t9") == []
     items = await do(queue.claim, 60)
     assert len(items) == 60
     for item in items[:5]:

@@ -113,7 +113,7 @@ async def test_a_pause_of_the_queue_says_its_author(app: Penstock, ask: Ask, wor
     clock.advance(180)
     found = await ask(job)
     assert (found.kind, found.paused, found.by, found.since) == ("paused", "queue", "ada@desk", clock.now - 180)
-    assert found.sentence == "queue q was paused 3 min ago by ada@desk"
+    assert found.sentence == "queue q was paused 3 min ago by ada@desk: to continue, `penstock queue resume q`"
     assert found.further == ("no live worker serves queue q: start one with `penstock worker`",)
 
 
@@ -130,7 +130,9 @@ async def test_a_pause_of_a_tenant_holds_a_ready_and_a_parked_job(
     found = await ask(job)
     assert found.status == (Status.PARKED if before else Status.READY)
     assert (found.kind, found.paused, found.by) == ("paused", "tenant acme", "ada")
-    assert found.sentence == "tenant acme of queue q was paused 0.0 s ago by ada"
+    assert found.sentence == (
+        "tenant acme of queue q was paused 0.0 s ago by ada: to continue, `penstock queue resume q --tenant acme`"
+    )
 
 
 async def test_a_job_is_parked_at_a_limit(app: Penstock, ask: Ask, worker: FakeWorker):

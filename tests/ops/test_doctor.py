@@ -418,8 +418,11 @@ def test_queues_that_need_attention_warn(apps, monkeypatch):
     assert "queue held-up was paused 0." in results["held-up"].message
     assert "no worker serves it; 1 job is ready, the oldest for" in results["old"].message
     assert "no live worker serves queue old" in results["old"].message
+    assert results["old"].advice == "start a worker: penstock worker MODULE:APP --queues old"
     assert "the oldest of its 1 parked job has waited for" in results["parked"].message
+    assert results["parked"].advice == "penstock queue show parked"
     assert "claimed by workers that died" in results["lost"].message
+    assert results["lost"].advice == "start a worker: penstock worker MODULE:APP --queues lost"
 
 
 def test_it_leaves_nothing_behind():

@@ -380,7 +380,9 @@ def test_a_tenant_is_paused_and_weighed(app: Penstock):
     queue.put("a", tenant="acme")
     assert act(acting(app), action="pause", queue="mail", tenant="acme").json()["done"] == "paused"
     assert [one.name for one in queue.pauses()] == ["tenant acme"]
-    assert act(acting(app), action="resume", queue="mail", tenant="acme").status_code == 200
+    queue.pause()
+    assert act(acting(app), action="resume", queue="mail").json()["done"] == "resumed; tenant acme stays paused"
+    assert act(acting(app), action="resume", queue="mail", tenant="acme").json()["done"] == "resumed"
     assert act(acting(app), action="weigh", queue="mail", tenant="acme", weight=2.5).json()["done"] == "weight 2.5"
     assert queue.tenant("acme").count().weight == 2.5
     assert act(acting(app), action="weigh", queue="mail", tenant="acme", weight=0).status_code == 400

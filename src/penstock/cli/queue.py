@@ -16,11 +16,14 @@ from penstock.errors import ConfigurationError
 from penstock.jobs.bounds import MOST
 from penstock.jobs.counts import Counts
 from penstock.jobs.keys import MOST_SHARDS
-from penstock.jobs.pauses import PausedScope
+from penstock.jobs.pauses import PausedScope, resume_command
 from penstock.jobs.retention import Retention
 from penstock.ops.answers import QueueDetail
 from penstock.ops.wording import age, ago, exactly, many
 from penstock.terminal.tables import Kind, cell, headings, show, show_facts, show_json, show_list, show_table
+
+_PAUSES_SHOWN = 10
+"""How many scopes that stay paused `resume` names."""
 
 Bound: TypeAlias = Annotated[int | None, Parameter(validator=Number(gte=1, lte=MOST))]
 Shards: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1, lte=MOST_SHARDS))]
@@ -126,6 +129,7 @@ def _describe(queue: QueueDetail, now: float) -> None:
         rows = [(one.name, f"{one.parked:,}", _pause(one, now)) for one in scopes]
         show("")
         show_table(headings("paused:text", "parked", ":text"), rows)
+        show(f"To continue: penstock queue resume {queue.name}, with --task or --tenant and its name.")
     if queue.largest:
         lines = [
             (
@@ -322,7 +326,7 @@ def pause(name: str, /, *, task: str | None = None, tenant: str | None = None, w
 
 
 def resume(name: str, /, *, task: str | None = None, tenant: str | None = None, where: Where = HERE) -> None:
-    """Hand out jobs of a queue again.
+    """Hand out jobs of a queue again, and name what of it stays paused.
 
     Parameters
     ----------
@@ -335,9 +339,15 @@ def resume(name: str, /, *, task: str | None = None, tenant: str | None = None, 
     """
     with where.open() as inspector:
         queue = inspector.queues.open(name)
-        queue.resume(task=task, tenant=tenant)
+        left = queue.resume(task=task, tenant=tenant)
         counts = queue.count()
-    show(f"{_queue_or_scope(name, task, tenant)} is open; {many(counts.waiting, 'job waits', 'jobs wait')}.")
+    show(f"{_queue_or_scope(name, task, tenant)} is resumed; {many(counts.waiting, 'job waits', 'jobs wait')}.")
+    for one in left[:_PAUSES_SHOWN]:
+        what = name if one.name == "queue" else f"{name}, {one.name}"
+        parked = f", with {many(one.parked, 'parked job')}" if one.parked else ""
+        show(f"{what} stays paused{parked}: {resume_command(name, one)}")
+    if len(left) > _PAUSES_SHOWN:
+        show(f"{len(left) - _PAUSES_SHOWN:,} more stay paused: penstock queue show {name}")
 
 
 def _queue_or_scope(name: str, task: str | None, tenant: str | None) -> str:

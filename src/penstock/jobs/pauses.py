@@ -91,6 +91,16 @@ def named_scope(name: bytes) -> tuple[str | None, str | None]:
     return task, scope.removeprefix(_TENANT) if task is None else None
 
 
+def resume_command(queue: str, scope: PausedScope) -> str:
+    """The command line that resumes a scope."""
+    import shlex
+
+    option = ["--task", scope.task] if scope.task is not None else []
+    if scope.tenant is not None:
+        option = ["--tenant", scope.tenant]
+    return shlex.join(["penstock", "queue", "resume", queue, *option])
+
+
 def pause_author(by: str | None) -> str:
     """Who pauses a scope; None: this process. Raises BadCall for a text that is empty or too long."""
     if by is None:

@@ -405,13 +405,14 @@ class Queue(QueueSettings, QueueLimits):
         return self._pause(True, task, tenant, by)
 
     @verb
-    def resume(self, *, task: Named | str | None = None, tenant: str | None = None) -> Operation[None]:
-        """Let workers claim jobs again: those that were paused with the same argument. One round trip; with shards, for
-        each.
+    def resume(self, *, task: Named | str | None = None, tenant: str | None = None) -> Operation[list[PausedScope]]:
+        """Let workers claim jobs again: those that were paused with the same argument. Returns what stays paused.
 
-        The parked jobs of a task or tenant go first, in their order; each script admits a hundred of them.
+        The parked jobs of a task or tenant go first, in their order; each script admits a hundred of them. Two round
+        trips; with shards, one more for each.
         """
-        return self._pause(False, task, tenant, None)
+        yield from self._pause(False, task, tenant, None)
+        return [one for one in (yield from self.pauses.within()) if one.paused]
 
     def _pause(self, on: bool, task: Named | str | None, tenant: str | None, by: str | None) -> Operation[None]:
         from penstock.jobs.pauses import pause_author, scope_name

@@ -14,7 +14,7 @@ from penstock.jobs.failures import Failures
 from penstock.jobs.finished import FinishedJob
 from penstock.jobs.finished_list import find_row
 from penstock.jobs.history import Moment
-from penstock.jobs.pauses import PausedScope
+from penstock.jobs.pauses import PausedScope, resume_command
 from penstock.jobs.shard import Shard
 from penstock.jobs.status import OVER, Status, status_of
 from penstock.jobs.waits import WaitState
@@ -190,7 +190,9 @@ class _Explainer:
         name = f"queue {self._queue}" if one.name == "queue" else f"{one.name} of queue {self._queue}"
         return self._is(
             "paused",
-            f"{name} was paused {self._ago(one.since)}" + (f" by {one.by}" if one.by else ""),
+            f"{name} was paused {self._ago(one.since)}"
+            + (f" by {one.by}" if one.by else "")
+            + f": to continue, `{resume_command(self._queue, one)}`",
             paused=one.name,
             by=one.by,
             since=one.since,

@@ -93,8 +93,7 @@ def _of_counts(name: str, counts: Counts, workers: Sequence[WorkerInfo]) -> list
         message = f"{name}: no worker serves it; {jobs}, the oldest {waits}"
         if alive:
             message = f"{name}: every live worker was asked to claim no more jobs; {jobs}, the oldest {waits}"
-        advice = f"penstock worker ls --queue {name}"
-        found.append(Finding("no_worker", name, counts.ready, counts.oldest, message, advice))
+        found.append(Finding("no_worker", name, counts.ready, counts.oldest, message, _start_worker(name)))
     elif counts.ready and counts.oldest > LATE_AFTER:
         message, advice = f"{name}: its oldest ready job has waited {waits}", f"penstock queue show {name}"
         found.append(Finding("late", name, counts.ready, counts.oldest, message, advice))
@@ -105,12 +104,11 @@ def _of_counts(name: str, counts: Counts, workers: Sequence[WorkerInfo]) -> list
     if counts.oldest_parked >= PARKED_AFTER:
         waits = f"has waited for {age(counts.oldest_parked)}"
         message = f"{name}: the oldest of its {many(counts.parked, 'parked job')} {waits}"
-        advice = f"penstock queue limits {name}"
+        advice = f"penstock queue {'show' if counts.paused_scopes else 'limits'} {name}"
         found.append(Finding("parked", name, counts.parked, counts.oldest_parked, message, advice))
     if held := sum(worker.held for worker in workers if worker.lease <= 0):
         message = f"{name}: {many(held, 'job')} claimed by workers that died"
-        advice = f"start a worker; penstock worker ls --queue {name}"
-        found.append(Finding("lost", name, held, 0.0, message, advice))
+        found.append(Finding("lost", name, held, 0.0, message, _start_worker(name)))
     if counts.dead:
         message = f"{name} has {many(counts.dead, 'dead letter')}"
         if counts.dependent:
@@ -118,6 +116,10 @@ def _of_counts(name: str, counts: Counts, workers: Sequence[WorkerInfo]) -> list
             message = f"{name} has {many(counts.dead, 'dead letter')}; {wait} for other jobs"
         found.append(Finding("dead", name, counts.dead, 0.0, message, f"penstock dead ls {name}"))
     return found
+
+
+def _start_worker(queue: str) -> str:
+    return f"start a worker: penstock worker MODULE:APP --queues {queue}"
 
 
 def _of_history(name: str, moments: Sequence[Moment], now: float) -> list[Finding]:

@@ -78,10 +78,14 @@ class Order(msgspec.Struct):
         return self.names[0]
 
 
+_PAUSES_NAMED = 10
+"""How many scopes that stay paused an answer names. The page of the queue shows all."""
+
+
 class Done(msgspec.Struct):
     """What an action did: in English words, and as the verb and number from which a page makes a sentence of its own.
 
-    left  jobs that it did not change, each with the reason
+    left  jobs that it did not change, each with the reason; or what stays paused
     """
 
     done: str
@@ -218,8 +222,9 @@ class Actions:
         return Done("paused", "paused")
 
     async def resume(self, order: Order) -> Done:
-        await (await self._ask.queues.open.aio(order.queue)).resume.aio(tenant=order.tenant)
-        return Done("resumed", "resumed")
+        left = await (await self._ask.queues.open.aio(order.queue)).resume.aio(tenant=order.tenant)
+        paused = [f"{one.name} stays paused" for one in left[:_PAUSES_NAMED]]
+        return Done("; ".join(["resumed", *paused]), "resumed", left=paused)
 
     async def weigh(self, order: Order) -> Done:
         if order.tenant is None:
