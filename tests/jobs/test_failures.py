@@ -98,7 +98,7 @@ def test_a_call_that_a_worker_cannot_read_waits_while_another_release_is_alive(s
     old, new = registered(stand, "a", "v1", 600), registered(stand, "b", "v2", 600)
     for waited, delay in ((0, 5), (5, 10), (15, 20)):
         (claim,) = old.claim()
-        old.turn(0, unread(claim))
+        assert old.turn(0, unread(claim)).buried == ()
         job = stand.job("j")
         assert (job.state, job.since) == (DELAYED, START + 1000 * (waited + delay))
         assert (failures(stand).unread_since, failures(stand).other) == (START / 1000, "v2")
@@ -142,8 +142,10 @@ def test_it_is_a_dead_letter_once_no_other_release_is_alive(stand: Stand, ends: 
             new.turn(0, once=True)
         stand.advance(11)
     (claim,) = old.claim()
-    old.turn(0, unread(claim))
+    turn = old.turn(0, Settlement(b"\0\0\0\0\0\0none", b"", "release"), unread(claim))
     assert stand.job("j").state == DEAD
+    for reply in (turn, old.repeat_turn()):
+        assert ([one.id for one in reply.stale], [one.id for one in reply.buried]) == (["none"], ["j"])
     suffix = "" if ends == "it never was" else "; it was handed back for a worker of release v2"
     assert failures(stand).reason == f"no{suffix}"
     assert len(failures(stand).attempts) == 1

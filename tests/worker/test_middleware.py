@@ -451,8 +451,12 @@ async def test_jobs_that_the_worker_cannot_run_are_reported(app: Penstock, raw: 
     await run_burst(app)
     assert [(o.ending, o.duration) for o in recorder.outcomes] == [("unknown", 0), ("unknown", 0)]
     assert recorder.jobs == []
-    assert f"job {unknown.id} handed back: a bare value, not a call of a task" in caplog.text
-    assert f"job {damaged.id} handed back: known(): JSON is malformed" in caplog.text
+    assert f"job {unknown.id} cannot run in this worker: a bare value, not a call of a task" in caplog.text
+    assert f"job {damaged.id} cannot run in this worker: known(): JSON is malformed" in caplog.text
+    (dead,) = (record.getMessage() for record in caplog.records if "is a dead letter" in record.getMessage())
+    assert dead.startswith(
+        f"job {damaged.id} is a dead letter: no other worker could run it: known(): JSON is malformed"
+    )
 
 
 async def test_an_exception_in_finished_is_logged_and_changes_nothing(app: Penstock, caplog: pytest.LogCaptureFixture):

@@ -180,7 +180,7 @@ async def test_a_job_of_an_unknown_task_is_handed_back_and_the_others_run(
         assert (info.since or 0) - clock.now == pytest.approx(5 * 2**n, abs=0.01)
         clock.advance(5 * 2**n)
     assert await known.result.aio(0) == 2
-    assert "handed back: no task 'multiply' in this worker; known are: " in caplog.text
+    assert "cannot run in this worker: no task 'multiply' in this worker; known are: " in caplog.text
     with pytest.raises(ResultTimeout, match="waits for a worker that can read it: the last one handed it back"):
         await unknown.result.aio(0)
     newer.clock.now_ms = app.clock.now_ms

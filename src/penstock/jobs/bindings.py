@@ -239,8 +239,8 @@ class QueueBindings:
                 for number, job_id, body in zip(itertools.count(first), reply[8::2], reply[9::2], strict=False)
                 if body
             ]
-            refused = tuple(in_order[position] for position in stale)
-            turn = TurnReply(True, refused, _seconds(due_in), bool(more), claims, _seconds(suspect))
+            refused, buried = TurnReply.about(in_order, stale)
+            turn = TurnReply(True, refused, buried, _seconds(due_in), bool(more), claims, _seconds(suspect))
             return turn.with_offers(offers) if offers else turn
 
         return RoundTrip(self._scripts["turn"], self._declared, tuple(args), read)

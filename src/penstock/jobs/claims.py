@@ -15,7 +15,7 @@ import msgspec
 from msgspec import structs
 
 from penstock import sealing
-from penstock.jobs.constants import LONGEST, NUMBER_BYTES, OFFER, OVERDUE
+from penstock.jobs.constants import BURIED, LONGEST, NUMBER_BYTES, OFFER, OVERDUE
 from penstock.jobs.record import Record
 from penstock.jobs.release import Release
 from penstock.settings import Seal
@@ -214,6 +214,7 @@ class TurnReply:
 
     alive   False: the incarnation has ended, for example because its lease ran out. The turn changed nothing
     stale   the settlements that were refused, because the incarnation no longer holds the job
+    buried  those that handed a job back for which there is no other worker: it is a dead letter
     due_in  seconds after which the worker takes its next turn even without a message; None: it waits for a message
     more    whether another turn would find more jobs now
     suspect for how many seconds a suspect has waited for its trial; None: none waits
@@ -224,6 +225,7 @@ class TurnReply:
 
     alive: bool
     stale: tuple[Settlement, ...] = ()
+    buried: tuple[Settlement, ...] = ()
     due_in: float | None = None
     more: bool = False
     claims: list[Claim] = field(default_factory=list)
@@ -231,6 +233,14 @@ class TurnReply:
     ticks: Sequence[Any] = ()
     outbox: OutboxOffer | None = None
     has_overdue_flows: bool = False
+
+    @staticmethod
+    def about(
+        sent: Sequence[Settlement], positions: Sequence[int]
+    ) -> tuple[tuple[Settlement, ...], tuple[Settlement, ...]]:
+        """The stale settlements, and the buried ones, by the positions that the server returned."""
+        stale = tuple(sent[at] for at in positions if at < BURIED)
+        return stale, tuple(sent[at - BURIED] for at in positions if at >= BURIED)
 
     def with_offers(self, offers: Sequence[Any]) -> TurnReply:
         """The reply with what `schedule.offer` returned."""

@@ -118,6 +118,9 @@ PAUSE: Final = {
     "by": (7, 0),
 }
 
+# position, in queue.lua
+BURIED: Final = 32768
+
 # receipt, in receipts.lua
 ACCEPTED: Final = b"a"
 KNOWN: Final = b"k"

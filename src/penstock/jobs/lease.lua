@@ -38,7 +38,7 @@ _own = layout {
   claimed = "H",
   idle = "B", -- 1: it was registered as idle
   memory = "I4", -- KiB
-  refused = "H", -- how many settlements the turn refused
+  refused = "H", -- how many settlements the turn refused, or made dead letters of (position.BURIED)
   stale = "*", -- their positions, in 2 bytes each; then padding
 }
 

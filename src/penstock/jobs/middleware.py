@@ -151,7 +151,8 @@ class JobOutcome:
                retried    it failed, and runs again
                postponed  it runs again, and the attempt is not counted: it raised RetryLater, sleeps, waits for a
                           signal, or could not be started
-               unknown    this worker does not know the task; the job goes back for another worker
+               unknown    this worker cannot read the job. It goes back for another worker; without one it is a dead
+                          letter, which the worker logs
                dead       it failed for good: the job is a dead letter
                dropped    it raised Drop
                cancelled  the job was cancelled while it ran

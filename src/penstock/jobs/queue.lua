@@ -41,6 +41,8 @@ _jobs_per_call = { PROMOTED = 100, TAKEN_BACK = 100, ABANDONED = 250 }
 
 _late = { TIMEKEEPER = 250 } -- ms: a due job that is later than this shows that the timekeeper has failed
 
+position = { BURIED = 32768 } -- of a settlement that has made a dead letter: added to its position in the turn's answer
+
 _taken = { NO = 0, YES = 1 }
 
 -- Accepts plain calls: they are due now, and the library chose their ids. Returns 1; or 0 if a worker is idle, a bound
@@ -170,11 +172,12 @@ end
 --                 text. The first of these may have the verbs `note` and `emit`, which settle nothing (see notes.lua
 --                 and output.lua)
 --
--- Returns { "OK", positions of stale settlements, ms after which to take a turn even without a message (-1: wait for
--- one), 1 if more jobs can be claimed at once, ms for which a suspect has waited (-1: none waits), due ticks (see
--- `schedule.offer`), number of the first claim, now, id, record, … }. The claims are numbered in their order. A
--- repeated turn has an empty id and record where it no longer holds the job. Returns { "STALE" } if the incarnation has
--- ended; then nothing was written.
+-- Returns { "OK", positions of stale settlements and, plus position.BURIED, of those that have made a dead letter of a
+-- job that the worker cannot read, ms after which to take a turn even without a message (-1: wait for one), 1 if more
+-- jobs can be claimed at once, ms for which a suspect has waited (-1: none waits), due ticks (see `schedule.offer`),
+-- number of the first claim, now, id, record, … }. The claims are numbered in their order. A repeated turn has an empty
+-- id and record where it no longer holds the job. Returns { "STALE" } if the incarnation has ended; then nothing was
+-- written.
 --- keys: base meta
 --- args: given: int, incarnation: str, number: int, lease_ms: int, want: int, trial: str, address: str, idle_ms: int
 --- args: once: int, memory: int, registration: str, numbers: str, rows: str, completed: int, with_result: int
@@ -226,8 +229,9 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   job.complete(s, incarnation, ids, numbers, texts, held, stale, effects_of)
   finished.note_turn(s, rows, #ids, s.not_completed)
   for i = at, #ARGV, 4 do
-    if not job.settle(s, incarnation, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]) then
-      stale[#stale + 1] = completed + with_result + staged + (i - at) / 4
+    local is_held, is_buried = job.settle(s, incarnation, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3])
+    if not is_held or is_buried then
+      stale[#stale + 1] = completed + with_result + staged + (i - at) / 4 + (is_buried and position.BURIED or 0)
     end
   end
   local more_due, late = job.promote(s, _jobs_per_call.PROMOTED)

@@ -77,7 +77,8 @@ function job.outcome(verb)
   return (verb == "retry" or verb == "bury") and outcome.FAILED or outcome.POSTPONED
 end
 
--- Ends a run that does not complete its job. Returns false if the incarnation no longer holds the job. `verb`:
+-- Ends a run that does not complete its job. Returns false if the incarnation no longer holds the job; and whether one
+-- that the worker cannot read has become a dead letter. `verb`:
 --
 --   retry    runs again after `ms`; the attempt is counted      release  goes to the front of its lane, uncounted
 --   later    runs again after `ms`; not counted as an attempt    bury     becomes a dead letter
@@ -92,7 +93,7 @@ end
 --   crash      it ran alone in a supervised process             unseen     its worker's supervisor died as well
 --   loss       others ran in the process as well                host       it was tried, and the whole host died
 --   contained  it had a process of its own (isolate=True)
---- (s: table, incarnation: str, verb: str, token: str, ms: int, text: str) -> bool
+--- (s: table, incarnation: str, verb: str, token: str, ms: int, text: str) -> bool, bool
 --- uses: base
 --- seldom
 function job.settle(s, incarnation, verb, token, ms, text)
@@ -191,5 +192,5 @@ function job.settle(s, incarnation, verb, token, ms, text)
     losses = math.min(its.losses, _most.BYTE), crashes = math.min(its.crashes, _most.BYTE),
     host_deaths = math.min(its.host_deaths, _most.BYTE),
   }))
-  return true
+  return true, cannot and dead
 end

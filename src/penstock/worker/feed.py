@@ -15,7 +15,7 @@ from penstock.core.operations import RoundTrip, recheck_delay
 from penstock.errors import FormatTooNew, ServerError
 from penstock.jobs import effort
 from penstock.jobs.batching import Batch
-from penstock.jobs.claims import Claim, Registration, Settlement, TurnReply
+from penstock.jobs.claims import Claim, Failure, Registration, Settlement, TurnReply
 from penstock.jobs.constants import LIMITED
 from penstock.jobs.finished import CompletedRows
 from penstock.jobs.record import FLAGS_AT
@@ -294,6 +294,13 @@ class Feed:
         self.output.forget(self._sent)
         for settlement in turn.stale:
             log.warning("settlement of job %s:%s refused: the job was taken back", self.shard.name, settlement.id)
+        for settlement in turn.buried:
+            log.error(
+                "job %s:%s is a dead letter: no other worker could run it: %s",
+                self.shard.name,
+                settlement.id,
+                Failure.read(settlement.data).reason,
+            )
         self._sent = []
         for claim in turn.claims:
             self.held[claim.token] = claim

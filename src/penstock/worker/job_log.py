@@ -23,7 +23,8 @@ _MOST_SAID: Final = 1000
 class JobLog(Middleware):
     """Logs that a run starts and that it has completed, both at `level`, and other endings at INFO, WARNING or ERROR.
 
-    Jobs that are handed back for one reason are a WARNING once, and after that at `level`.
+    Jobs that this worker cannot run for one reason are a WARNING once, and after that at `level`. The server decides
+    whether such a job is handed back or becomes a dead letter, so the feed logs the latter.
 
     Each record has the attributes `job` (`queue:key`), `task`, `queue`, `tenant`, `attempt`, `duration` in seconds,
     `worker`, and `ending`. A record of a failure also has its traceback, which every `logging.Formatter` prints.
@@ -33,7 +34,7 @@ class JobLog(Middleware):
         self._worker = worker
         self._level = level
         self._said: set[str] = set()
-        """The reasons for which jobs were handed back."""
+        """The reasons for which jobs could not run here."""
 
     @property
     def wants_all(self) -> bool:
@@ -53,7 +54,7 @@ class JobLog(Middleware):
             case "postponed":
                 level, text = logging.INFO, f"runs again in {outcome.delay:g} s: {outcome.reason}"
             case "unknown":
-                level, text = self._first_or_again(outcome.reason), f"handed back: {outcome.reason}"
+                level, text = self._first_or_again(outcome.reason), f"cannot run in this worker: {outcome.reason}"
             case "retried":
                 again = f"attempt {job.attempt}, again in {outcome.delay:.1f} s"
                 level, text = logging.WARNING, f"failed, {again}: {outcome.reason}"
@@ -72,7 +73,7 @@ class JobLog(Middleware):
             self._log(level, f"job {name} {text}", job, ended, outcome.traceback)
 
     def _first_or_again(self, reason: str) -> int:
-        """WARNING for a reason that no job was handed back for before. It holds for all jobs of a task, or of a key."""
+        """WARNING for a reason for which no job was refused before. It holds for all jobs of a task, or of a key."""
         if reason in self._said:
             return self._level
         if len(self._said) < _MOST_SAID:
