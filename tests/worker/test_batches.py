@@ -33,6 +33,7 @@ from penstock import (
 )
 from penstock.errors import JobCancelled
 from penstock.testing import RunSummary, run_jobs
+from penstock.worker.batches import BatchRun
 from tests.conftest import MakeApp, until
 from tests.worker.in_process import run_burst
 
@@ -198,7 +199,7 @@ async def test_a_job_that_is_cancelled_in_a_batch_ends_so_and_the_others_complet
     worker, run = await running(app)
     await started.wait()
     assert not await jobs[1].cancel.aio()
-    await until(lambda: any(one.cancelled for run in worker._runs.running for one in run.batch))
+    await until(lambda: any(run.cancelled_jobs for run in worker._runs.running if isinstance(run, BatchRun)))
     go.set()
     await jobs[0].result.aio(30)
     worker.stop()

@@ -14,6 +14,8 @@ from penstock.core.arguments import check_flag, check_number, check_whole
 from penstock.core.cached import cached_property
 from penstock.core.clock import milliseconds
 from penstock.errors import ConfigurationError
+from penstock.jobs.constants import CALL
+from penstock.jobs.record import FLAGS_AT, HEADER_SIZE, POWERS_AT, Record
 from penstock.jobs.signature import Signature
 
 MOST: Final = 500
@@ -83,6 +85,27 @@ class BatchSignature(Signature):
         """Call the function with the decoded arguments of all jobs of a batch."""
         (name,) = self._positional
         return self._function([getattr(one, name) for one in arguments], **(filled or {}))
+
+
+def payloads_of_one_task(records: Sequence[Record]) -> tuple[bytes, list[bytes]]:
+    """The encoded name of the task, and the payloads of these records.
+
+    The name is empty if they are not all calls of one task that a worker can read as they are.
+    """
+    names = records[0].names + b"\0"  # and no trace: then the payload follows
+    end = HEADER_SIZE - 1 + len(names)
+    payloads = [
+        body[end:]
+        for body in [record.body for record in records]
+        if body.startswith(names, HEADER_SIZE - 1) and body[FLAGS_AT] & CALL and not body[POWERS_AT]
+    ]
+    if len(payloads) == len(records):
+        return records[0].call[0], payloads
+    others = [record for record in records if not record.is_plain_call]
+    if any(record.needs_opening or not (record.is_call and record.is_understood) for record in others):
+        return b"", []
+    calls = [record.call for record in records]
+    return calls[0][0] if len({name for name, _ in calls}) == 1 else b"", [payload for _, payload in calls]
 
 
 def _item(kind: Any) -> tuple[Any] | None:

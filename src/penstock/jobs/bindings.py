@@ -205,10 +205,11 @@ class QueueBindings:
         emitted       tokens of running jobs and blocks of their output (see `pack_block`), as `notes`
         rows          makes the rows of the completed jobs, in this order (see `finished.py`)
         """
-        staged = [s for s in settlements if s.effects]
         completed = [s for s in settlements if s.ending is None and s.data == b"null" and not s.effects]
-        with_result = [s for s in settlements if s.ending is None and s.data != b"null" and not s.effects]
-        others = [s for s in settlements if s.ending is not None]
+        rest = settlements if len(completed) < len(settlements) else ()
+        with_result = [s for s in rest if s.ending is None and s.data != b"null" and not s.effects]
+        staged = [s for s in rest if s.effects]
+        others = [s for s in rest if s.ending is not None]
         done = (*completed, *with_result, *staged)
         in_order = (*done, *others)
         args: list[Arg] = [

@@ -238,6 +238,11 @@ class Record(msgspec.Struct, eq=False, gc=False):
             return self.task.encode(), self.payload
 
     @property
+    def names(self) -> bytes:
+        """Tenant and task, each behind its length."""
+        return self.body[HEADER_SIZE - 1 : _trace_start(self.body) - 1]
+
+    @property
     def trace(self) -> str:
         """A text of the application that travels with the job (see `middleware.py`)."""
         start = _trace_start(self.body)

@@ -57,10 +57,9 @@ class Cancelling:
         wanted = set(asked)
         for word in sorted(wanted & WORDS):
             self._asked(word)
-        for run, one in self._runs.running_with(wanted):
-            if not one.cancelled:
-                log.info("job %s (%s) is cancelled", one.context.id, one.definition.name)
-                one.cancelled = True
-                if all(one.cancelled for one in run.batch):
+        for run, claim in self._runs.running_with(wanted):
+            if not run.is_cancelled(claim):
+                log.info("job %s:%s (%s) is cancelled", run.queue, claim.id, run.definition.name)
+                if run.note_cancelled(claim):
                     self._places.cancel(run)
         self._runs.cancel_waiting(feed, wanted)

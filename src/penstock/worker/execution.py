@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any, Literal, TypeVar
 
@@ -15,7 +15,7 @@ from msgspec import structs
 
 from penstock import codec
 from penstock.errors import BadCall, ProgramChanged, SealError, StepError
-from penstock.jobs.batching import wrong_outcomes
+from penstock.jobs.batching import payloads_of_one_task, wrong_outcomes
 from penstock.jobs.claims import Claim, Failure, Settlement
 from penstock.jobs.current import running
 from penstock.jobs.dependencies import ProcessLifetime
@@ -27,7 +27,7 @@ from penstock.jobs.signature import UnknownName
 from penstock.jobs.stage import Stage
 from penstock.jobs.steps import Steps
 from penstock.settings import Seal, WorkerSettings
-from penstock.worker.batches import BatchRun
+from penstock.worker.batches import BatchRun, batch_run
 from penstock.worker.error_text import cause_of, class_name, describe, encodable, traceback_of, with_cause
 from penstock.worker.job_task import cancelled_by_others
 from penstock.worker.run import JobRun
@@ -101,34 +101,29 @@ class Execution:
             return self._unknown(claim, "a newer Penstock enqueued it with an option that this one does not know")
         return None
 
-    def prepare_batch(self, claims: Iterable[Claim], queue: str) -> tuple[list[JobRun], list[tuple[Claim, Settlement]]]:
-        """Prepare a batch: the runs of its claims, and the settlements of the claims that this worker cannot run."""
-        claims = list(claims)
+    def prepare_batch(
+        self, claims: Sequence[Claim], queue: str
+    ) -> tuple[BatchRun | None, list[tuple[Claim, Settlement]]]:
+        """Prepare a call with these claims: the run, and the settlements of the claims that this worker cannot run.
+
+        None: it can run none of them.
+        """
         if (alike := self._prepare_alike(claims, queue)) is not None:
             return alike, []
-        runs, refused = [], []
-        for claim in claims:
-            run = self.prepare(claim, queue)
-            if isinstance(run, Settlement):
-                refused.append((claim, run))
-            else:
-                runs.append(run)
-        return runs, refused
+        prepared = [(claim, self.prepare(claim, queue)) for claim in claims]
+        refused = [(claim, end) for claim, end in prepared if isinstance(end, Settlement)]
+        runs = [run for _, run in prepared if isinstance(run, JobRun)]
+        arguments = [run.arguments for run in runs]
+        batch = batch_run([run.claim for run in runs], runs[0].definition, arguments, queue) if runs else None
+        return batch, refused
 
-    def _prepare_alike(self, claims: Sequence[Claim], queue: str) -> list[JobRun] | None:
-        """Prepare the runs together if all claims are valid calls of one task. None: prepare them one by one."""
-        calls = [claim.record.call for claim in claims]
-        names = {name for name, _ in calls}
-        definition = self._registry.get_encoded(calls[0][0]) if len(names) == 1 else None
-        if definition is None:
+    def _prepare_alike(self, claims: Sequence[Claim], queue: str) -> BatchRun | None:
+        """Prepare the call together if all claims are valid calls of one task. None: prepare them one by one."""
+        name, payloads = payloads_of_one_task([claim.record for claim in claims])
+        definition = self._registry.get_encoded(name)
+        if definition is None or (arguments := definition.signature.decode_all(payloads)) is None:
             return None
-        others = [claim.record for claim in claims if not claim.record.is_plain_call]
-        if any(record.needs_opening or not (record.is_call and record.is_understood) for record in others):
-            return None
-        arguments = definition.signature.decode_all([payload for _, payload in calls])
-        if arguments is None:
-            return None
-        return [JobRun(claim, definition, one, queue) for claim, one in zip(claims, arguments, strict=True)]
+        return batch_run(claims, definition, arguments, queue)
 
     def _unknown(self, claim: Claim, reason: str) -> Settlement:
         """Hand the job back for a worker that knows its task, as in a rolling deploy.
@@ -319,30 +314,35 @@ class Execution:
             return self._batch_completed(run, result)
         if run.stage is not None:
             return self._completed_with_effects(run, run.stage, result)
-        if result is None or run.claim.record.ttl == 0:
-            return Settlement(run.claim.token)
+        return self._with_result(run, run.claim, result)
+
+    def _with_result(self, run: JobRun, claim: Claim, result: Any) -> Settlement:
+        if result is None or claim.record.ttl == 0:
+            return Settlement(claim.token)
         try:
             what = f"the result of {run.definition.name}"
             data = codec.encode(result, limit=self._max_payload, what=what, seal=self._seal)
-            return Settlement(run.claim.token, data)
+            return Settlement(claim.token, data)
         except Exception as error:
             reason = (
                 str(error)
                 if isinstance(error, BadCall | SealError)
                 else f"its result cannot be encoded: {describe(error)}"
             )
-            return self._dead_letter(run.claim, reason)
+            return self._dead_letter(claim, reason)
 
     def _batch_completed(self, run: BatchRun, outcomes: Any) -> Settlement:
         """Settle each job of a batch by its own outcome. Wrong outcomes make all of them dead letters."""
         if outcomes is None:
-            run.outcomes = [Settlement(one.claim.token) for one in run.batch]
+            run.outcomes = [Settlement(claim.token) for claim in run.batch]
             return run.outcomes[0]
         if why := wrong_outcomes(run.definition.name, outcomes, len(run.batch)):
             return self._dead_letter(run.claim, why)
         run.outcomes = [
-            self.failed(one, outcome) if isinstance(outcome, BaseException) else self.completed(one, outcome)
-            for one, outcome in zip(run.batch, outcomes, strict=True)
+            self.failed(run.of_job(claim), outcome)
+            if isinstance(outcome, BaseException)
+            else self._with_result(run, claim, outcome)
+            for claim, outcome in zip(run.batch, outcomes, strict=True)
         ]
         return run.outcomes[0]
 
@@ -399,7 +399,7 @@ class Execution:
         letter.
         """
         if isinstance(run, BatchRun):
-            run.outcomes = [self.failed(one, error) for one in run.batch]
+            run.outcomes = [self.failed(run.of_job(claim), error) for claim in run.batch]
             return run.outcomes[0]
         try:
             if run.steps is not None and run.steps.error is not None:

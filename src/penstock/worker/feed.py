@@ -32,6 +32,9 @@ MAX_SETTLEMENTS = 250
 """Completions of jobs without limits that one turn carries, and claims that it asks for; keeps a turn below a few
 milliseconds of server time."""
 
+_SMALL = MiB // MAX_SETTLEMENTS
+"""The bytes of a result that need not be counted, because as many as one turn carries fit into it."""
+
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 """Seconds between two tries to reach a server that does not answer. The pause doubles each time."""
 
@@ -261,9 +264,11 @@ class Feed:
         for at most 1 MiB of such records, results and staged effects, or a single larger one; and for fewer jobs than
         `MAX_SETTLEMENTS` if their ends cost more than those of ordinary ones.
         """
-        size, most = 0, MOST_NOTES if self.notes else MAX_SETTLEMENTS  # a job is not settled before its notes are sent
-        spent = 0
-        for position, settlement in enumerate(self.to_settle[:most]):
+        most = MOST_NOTES if self.notes else MAX_SETTLEMENTS  # a job is not settled before its notes are sent
+        some, size, spent = self.to_settle[:most], 0, 0
+        if not self._has_met_limits and not any(s.ending or s.weight or len(s.data) > _SMALL for s in some):
+            return most
+        for position, settlement in enumerate(some):
             size += len(settlement.data) + settlement.weight
             is_ordinary = settlement.ending is None and not self._has_met_limits
             if not is_ordinary and (claim := self.held.get(settlement.token)) is not None:
@@ -302,10 +307,9 @@ class Feed:
                 Failure.read(settlement.data).reason,
             )
         self._sent = []
-        for claim in turn.claims:
-            self.held[claim.token] = claim
-            if claim.record.body[FLAGS_AT] & LIMITED:
-                self._has_met_limits = True
+        self.held.update([(claim.token, claim) for claim in turn.claims])
+        if not self._has_met_limits:
+            self._has_met_limits = any(claim.record.body[FLAGS_AT] & LIMITED for claim in turn.claims)
         self.lease_renewed(sent_at)
         self._note_in_vain(turn)
         self.untried_since = None if turn.suspect is None else sent_at - turn.suspect

@@ -113,17 +113,17 @@ class RunReports:
     def start(self, run: JobRun) -> None:
         """Log that the job, or each job of the batch, starts."""
         if self._job_log.wants_all:
-            for one in run.batch or (run,):
-                self._job_log.started(one.context)
+            for claim in run.claims:
+                self._job_log.started(JobContext.of(claim, run.queue, run.definition.name))
 
     def add(self, context: JobContext, settlement: Settlement, started_at: float | None = None) -> None:
         outcome = JobOutcome.of(settlement, 0.0 if started_at is None else time.monotonic() - started_at)
         self._job_log.finished(context, outcome)
         self._middleware.report(context, outcome)
 
-    def add_all(self, runs: Sequence[JobRun], settlements: Sequence[Settlement], started_at: float) -> None:
-        """Report runs that began together. Completed ones are skipped unless `wants_all`."""
+    def add_all(self, run: JobRun, settlements: Sequence[Settlement]) -> None:
+        """Report how each job of a batch has ended. Completed ones are skipped unless `wants_all`."""
         wants_all = self.wants_all
-        for run, settlement in zip(runs, settlements, strict=True):
+        for claim, settlement in zip(run.batch, settlements, strict=True):
             if wants_all or settlement.ending is not None:
-                self.add(run.context, settlement, started_at)
+                self.add(JobContext.of(claim, run.queue, run.definition.name), settlement, run.started_at)

@@ -29,7 +29,7 @@ class JobRun(msgspec.Struct, eq=False):
     cancelled     whether the job was cancelled in the server while it ran here
     stage         the effects that the job has staged; None if it has staged nothing
     steps         the durable steps of the job; None if it has none
-    batch         the run of each job of a batch; empty if this is not a batch
+    batch         the claims of a batch; empty if this is not a batch
 
     Only in the process of an isolated run:
 
@@ -55,7 +55,20 @@ class JobRun(msgspec.Struct, eq=False):
     steps: Steps | None = None
     own_incarnation: str = ""
     is_sole: bool = False
-    batch: tuple[JobRun, ...] = ()
+    batch: tuple[Claim, ...] = ()
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """The claim of each job that ends with this run."""
+        return self.batch or (self.claim,)
+
+    def is_cancelled(self, claim: Claim) -> bool:
+        """Whether this job of the run was cancelled in the server."""
+        return self.cancelled
+
+    def note_cancelled(self, claim: Claim) -> bool:
+        """Note that this job of the run was cancelled. Returns whether all of its jobs are: then the run must end."""
+        return True
 
     def note(self, progress: bytes = b"", line: bytes | None = None) -> None:
         """Keep what the job reports until it is sent (see `CurrentJob.progress`). Any thread may call it."""

@@ -16,10 +16,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.middleware import JobContext
 from penstock.settings import WorkerSettings
-from penstock.worker.batches import BatchRun, batch_run
+from penstock.worker.batches import BatchRun
 from penstock.worker.execution import Execution
 from penstock.worker.feed import Feed
 from penstock.worker.job_log import RunReports
@@ -159,11 +161,11 @@ class Runs:
         """
         while self._batches:
             feed, claims = self._batches.popleft()
-            runs, refused = self._execution.prepare_batch(claims, feed.shard.name)
+            batch, refused = self._execution.prepare_batch(claims, feed.shard.name)
             for claim, settlement in refused:
                 self._refuse(feed, claim, settlement)
-            if runs:
-                return self._begin(feed, batch_run(runs))
+            if batch is not None:
+                return self._begin(feed, batch)
         while self.waiting and self._free_runners > 0:
             feed, claim = self.waiting.popleft()
             run = self._execution.prepare(claim, feed.shard.name)
@@ -185,8 +187,8 @@ class Runs:
             self._reports.start(run)
         if self.status is not None and not run.definition.isolate:
             # Only a job that runs in this process can be the reason for its death.
-            for one in run.batch or (run,):
-                self.status.job_started(feed.slot, one.claim.token)
+            for claim in run.claims:
+                self.status.job_started(feed.slot, claim.token)
         if self._runners < self._concurrency:
             self._double_later()
         if self.started >= self._max_jobs:
@@ -216,8 +218,8 @@ class Runs:
         ended  `time.monotonic()` when the run ended
         """
         if self.status is not None:
-            for one in run.batch or (run,):
-                self.status.job_ended(one.claim.token)
+            for claim in run.claims:
+                self.status.job_ended(claim.token)
             self.status.note_job_has_ended()
         if run not in self.running:  # it was handed back, or its lease was lost
             self.lost_in_threads.discard(run)
@@ -229,11 +231,11 @@ class Runs:
             settlement = self._execution.cancelled(run)  # whatever its code did when it was cancelled
         if isinstance(run, BatchRun):
             settlements = run.settlements(settlement)
-            for one, its in zip(run.batch, settlements, strict=True):
-                if its.ending is None:
-                    feed.rows.add(one.claim, run.started_at, ended)
-            feed.settle(*settlements)
-            self._reports.add_all(run.batch, settlements, run.started_at)
+            completed = [claim for claim, its in zip(run.batch, settlements, strict=True) if its.ending is None]
+            feed.rows.add_together(completed, run.started_at, ended)
+            feed.to_settle += settlements
+            if self._reports_all or len(completed) < len(settlements):
+                self._reports.add_all(run, settlements)
         else:
             feed.to_settle.append(settlement)
             if settlement.ending is None:
@@ -290,17 +292,16 @@ class Runs:
         running, self.running = self.running, {}
         for run in running:
             assert run.feed is not None
-            run.feed.settle(
-                *(self._execution.interrupted(one, cause, in_trial=run.feed.trial) for one in run.batch or (run,))
-            )
+            lost = self._execution.interrupted(run, cause, in_trial=run.feed.trial)
+            run.feed.settle(*(structs.replace(lost, token=claim.token) for claim in run.claims))
 
     def hand_back_running(self) -> int:
         """Hand back all running jobs, and return their number. Their code may continue to run, without effect."""
         running, self.running = self.running, {}
         for run in running:
             assert run.feed is not None
-            run.feed.hand_back([one.claim for one in run.batch or (run,)])
-        return sum(len(run.batch) or 1 for run in running)
+            run.feed.hand_back(run.claims)
+        return sum(len(run.claims) for run in running)
 
     def drop(self, feed: Feed) -> None:
         """Forget all claims of a feed whose incarnation has ended, and cancel the running ones.
@@ -316,15 +317,12 @@ class Runs:
             else:
                 self.lost_in_threads.add(run)
 
-    def running_with(self, tokens: Collection[bytes]) -> Iterator[tuple[JobRun, JobRun]]:
-        """Yield a pair for each running job with one of these tokens: the run in progress, and the job's own run.
-
-        The two differ only for a batch.
-        """
+    def running_with(self, tokens: Collection[bytes]) -> Iterator[tuple[JobRun, Claim]]:
+        """Yield a pair for each running job with one of these tokens: the run, and the claim of the job."""
         for run in list(self.running):
-            for one in run.batch or (run,):
-                if one.claim.token in tokens:
-                    yield run, one
+            for claim in run.claims:
+                if claim.token in tokens:
+                    yield run, claim
 
     def cancel_waiting(self, feed: Feed, tokens: Collection[bytes]) -> None:
         """Settle the claims with these tokens that have not started as cancelled."""
