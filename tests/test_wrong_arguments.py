@@ -59,6 +59,49 @@ async def test_a_wrong_setting_of_a_directory_is_named(app: Penstock, settings: 
         app.directory("d", **settings)
 
 
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda app: app.lock("a", timeout=10), "lock() has no option 'timeout': write lease=seconds for how long"),
+        (lambda app: app.lock("a", blocking_timeout=5), "lock() has no option 'blocking_timeout': write wait=seconds"),
+        (lambda app: app.lock("a", reentrent=True), "lock() has no option 'reentrent': did you mean 'reentrant'?"),
+        (lambda app: app.read_write_lock("a", lease=1, ttl=3), "write lease=seconds"),
+        (lambda app: app.semaphore("a", value=3), "semaphore() has no option 'value': write limit=…"),
+        (lambda app: app.rate_limit("a", limit=3, period=1), "write per=seconds"),
+        (lambda app: app.election("a", timeout=3), "write lease=seconds"),
+        (lambda app: app.latch("a", count=3, timeout=1), "write wait(timeout=seconds)"),
+        (lambda app: app.barrier("a", count=3), "write parties=…"),
+        (lambda app: app.transaction(key="a"), "transaction() has no option 'key': the options are tag"),
+        (lambda app: app.contacts("a", maxlen=3), "write limit=…"),
+        (lambda app: app.directory("a", fuzzy=True), "write complete(limit=…, typos=…)"),
+        (lambda app: app.mailbox("a", timeout=3), "mailbox() has no option 'timeout': write pull(wait=seconds)"),
+        (lambda app: app.mailbox("a").pull(block=3), "pull() has no option 'block': write wait=seconds"),
+        (lambda app: app.mailbox("a").claim(count=3), "claim() has no option 'count': write n=…"),
+        (lambda app: app.chats.create(["a"], creator="b"), "create() has no option 'creator': write sender=…"),
+        (lambda app: app.chats.of("a").pull(count=3), "pull() has no option 'count': write limit=…"),
+        (lambda app: app.files("a", limit=3), "files() has no option 'limit': write open(limit=…"),
+        (lambda app: app.queue("a", maxlen=3), "write queue.bound(jobs=…)"),
+        (lambda app: app.queue("a").claim(timeout=3), "claim() has no option 'timeout': write wait=seconds"),
+        (lambda app: app.claim(["a"], timeout=3), "claim() has no option 'timeout': write wait=seconds"),
+        (lambda app: app.aggregate("a", group="b"), "aggregate() has no option 'group': the options are channel,"),
+        (lambda app: type(app)(host="a"), "Penstock() has no option 'host': write the address or a client"),
+    ],
+)
+def test_an_option_that_does_not_exist_is_refused_with_the_right_one(use: Callable[[Any], Any], said: str):
+    with pytest.raises(ConfigurationError) as refused:
+        use(Penstock("unix:///nowhere"))
+    assert said in str(refused.value)
+
+
+async def test_it_is_refused_on_the_other_face_as_well(app: Penstock):
+    box: Any = app.mailbox("m")
+    with pytest.raises(ConfigurationError, match="has no option 'timeout': write wait=seconds"):
+        await box.pull.aio(timeout=3)
+    lock: Any = app.lock
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'name'"):
+        lock(wait=3)
+
+
 @pytest.mark.parametrize("wrong", ["10", None, 1.5, True])
 async def test_a_wrong_limit_of_messages_is_named(app: Penstock, do: Do, wrong: Any):
     box, contacts = app.mailbox("m"), app.contacts("c")

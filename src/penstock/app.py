@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from weakref import WeakValueDictionary
 
 from penstock.config import Configuration
-from penstock.core.arguments import check_many, is_text, shown, utf8_size
+from penstock.core.arguments import check_many, is_text, names_options, shown, utf8_size
 from penstock.core.clock import Clock
 from penstock.core.keys import MAX_NAME_BYTES
 from penstock.core.operations import Operation, verb
@@ -72,6 +72,7 @@ class Penstock(LockFactory):
     prefix that cannot work. An app may be used by any number of threads and event loops, and in forked children.
     """
 
+    @names_options
     def __init__(
         self,
         address: Any = None,
@@ -230,6 +231,7 @@ class Penstock(LockFactory):
 
     # --- components ---
 
+    @names_options
     def queue(self, name: str, *, shards: int | None = None) -> Queue:
         """The queue of this name, always the same object. No round trip.
 
@@ -273,6 +275,7 @@ class Penstock(LockFactory):
         return Job(self.queue(queue).first, key)
 
     @verb
+    @names_options
     def claim(
         self, queues: Sequence[str], n: int = 1, *, wait: float | None = 0.0, lease: float | None = None
     ) -> Operation[list[Item]]:
@@ -303,6 +306,7 @@ class Penstock(LockFactory):
         claims = [partial(queue.claim_now, lease=seconds) for queue in chosen]
         return claim_or_wait(claims, [queue.shards for queue in chosen], n, wait, seconds)
 
+    @names_options
     def contacts(
         self,
         name: str,
@@ -337,6 +341,7 @@ class Penstock(LockFactory):
             pinyin=pinyin,
         )
 
+    @names_options
     def directory(
         self,
         name: str,
@@ -377,6 +382,7 @@ class Penstock(LockFactory):
             shards=shards,
         )
 
+    @names_options
     def mailbox(self, name: str) -> Mailbox:
         """The mailbox of this name: many senders post to it, and one reader pulls from it. No round trip.
 
@@ -393,6 +399,7 @@ class Penstock(LockFactory):
 
         return Chats(self._driver, self.settings, self.clock)
 
+    @names_options
     def files(self, channel: str) -> Channel:
         """The channel of this name: it sends files of any size to many receivers, in a fixed amount of server memory.
 
@@ -402,6 +409,7 @@ class Penstock(LockFactory):
 
         return Channel(channel, self._driver, self._renewer, self.settings, self.clock)
 
+    @names_options
     def aggregate(
         self,
         channel: str,

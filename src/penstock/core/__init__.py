@@ -25,6 +25,7 @@ In Python:
                           writes to the keys of users; all are checked before the first is executed
     constants.py          the constants that the Lua files define
     arguments.py          checks of numbers and durations that users pass
+    other_words.py        names from other libraries, which errors translate
     cost.py               what a call costs in a rate
     wording.py            durations and numbers for people
     cursors.py            where a list continues, as text

@@ -7,9 +7,14 @@ So `except ValueError` catches all of them.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from penstock.errors import ConfigurationError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 LONGEST_WAIT = 366 * 86400.0
 """Seconds. A program that would wait for longer passes None."""
@@ -94,3 +99,20 @@ def shown(value: Any) -> str:
     except ValueError:  # Python prints no whole number of more than some thousand digits
         text = f"a whole number of {value.bit_length():,} bits"
     return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def names_options(method: Callable[P, R]) -> Callable[P, R]:
+    """Have a method raise ConfigurationError for an option that it does not have: the error names the right one."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except TypeError:
+            from penstock.core.other_words import unknown_option_of
+
+            if error := unknown_option_of(method, kwargs):
+                raise error from None
+            raise
+
+    return call

@@ -1,10 +1,11 @@
-"""Names that other libraries have for something: an error names what it is called here."""
+"""Names that other libraries have for the options and methods of a task: an error names what it is called here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from penstock.core import other_words
 from penstock.errors import ConfigurationError
 
 _LATER: Final = "using(delay=seconds)"
@@ -53,15 +54,8 @@ _METHODS: Final[Mapping[str, str]] = {
 
 
 def unknown_option(where: str, unknown: Iterable[str], known: Iterable[str]) -> ConfigurationError:
-    """The error for options that do not exist."""
-    name = next(iter(unknown))
-    if name in _OPTIONS:
-        return ConfigurationError(f"{where} has no option {name!r}: write {_OPTIONS[name]}")
-    import difflib  # imported here, because most programs never need it
-
-    near = difflib.get_close_matches(name, known, n=1)
-    what = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(known)}"
-    return ConfigurationError(f"{where} has no option {name!r}: {what}")
+    """The error for options of a task or a job that do not exist."""
+    return other_words.unknown_option(where, unknown, known, _OPTIONS)
 
 
 def unknown_method(task: str, name: str) -> AttributeError:

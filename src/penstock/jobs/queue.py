@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from penstock import codec
-from penstock.core.arguments import utf8_size
+from penstock.core.arguments import names_options, utf8_size
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
@@ -310,6 +310,7 @@ class Queue(QueueSettings, QueueLimits):
     # --- claim ---
 
     @verb
+    @names_options
     def claim(self, n: int = 1, *, wait: float | None = 0.0, lease: float | None = None) -> Operation[list[Item]]:
         """Claim up to `n` jobs, in the order of priorities, and from the tenants in rotation. `n` is at most 1000.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
+from penstock.core.arguments import names_options
 from penstock.core.keys import key_with_tag
 from penstock.settings import Settings
 
@@ -37,6 +38,7 @@ class LockFactory:
         @property
         def _renewer(self) -> Renewer: ...
 
+    @names_options
     def lock(
         self,
         name: str | Sequence[str],
@@ -76,6 +78,7 @@ class LockFactory:
         options = HoldOptions(seconds, wait, max_hold, renew, on_loss, cancel_on_loss)
         return Lock(name, self._driver, self._renewer, options, self._reentrant if reentrant else None)
 
+    @names_options
     def read_write_lock(
         self,
         name: str,
@@ -98,6 +101,7 @@ class LockFactory:
         options = HoldOptions(lease, wait, max_hold, renew, on_loss, cancel_on_loss)
         return ReadWriteLock(name, self.settings.prefix, self._driver, self._renewer, options)
 
+    @names_options
     def semaphore(
         self,
         name: str,
@@ -130,6 +134,7 @@ class LockFactory:
         prefix = self.settings.prefix
         return Semaphore(name, prefix, self._driver, self._renewer, options, limit=limit, permits=permits)
 
+    @names_options
     def rate_limit(
         self,
         name: str,
@@ -162,6 +167,7 @@ class LockFactory:
             name, self.settings.prefix, self._driver, limit=limit, per=per, burst=burst, kind=kind, wait=wait, cost=cost
         )
 
+    @names_options
     def transaction(self, tag: str | None = None) -> Transaction:
         """Conditions and writes on keys of one hash tag. `commit()` writes everything or nothing, in one round trip.
 
@@ -172,6 +178,7 @@ class LockFactory:
 
         return Transaction(self._driver, slot_key=None if tag is None else key_with_tag(tag))
 
+    @names_options
     def election(
         self,
         name: str,
@@ -204,6 +211,7 @@ class LockFactory:
         prefix = self.settings.prefix
         return Election(name, prefix, self._driver, self._renewer, options, notice=notice, value=value)
 
+    @names_options
     def latch(self, name: str, *, count: int, ttl: float = 86400) -> Latch:
         """A latch, which opens when it was counted down `count` times: `app.latch("import:7", count=3).wait()`.
 
@@ -217,6 +225,7 @@ class LockFactory:
 
         return Latch(name, self.settings.prefix, self._driver, count=count, ttl=ttl)
 
+    @names_options
     def barrier(self, name: str, *, parties: int, lease: float | None = None, ttl: float = 86400) -> Barrier:
         """A barrier, at which a number of parties wait for each other: `app.barrier("step", parties=4).wait()`.
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from penstock.core.arguments import check_many, check_wait, shown
+from penstock.core.arguments import check_many, check_wait, names_options, shown
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
@@ -54,6 +54,7 @@ class Chats:
         return UserChats(self, check_reader("member", user), device and check_reader("device", device))
 
     @verb
+    @names_options
     def create(
         self,
         members: Iterable[str],
@@ -164,6 +165,7 @@ class UserChats:
         return found
 
     @verb
+    @names_options
     def pull(self, limit: int = 100, *, wait: float | None = 0.0) -> Operation[Mail]:
         """Return up to `limit` messages of all chats; those of one chat are in order. Until they are acknowledged, each
         pull returns the same messages again. `m.place` is the chat's id.

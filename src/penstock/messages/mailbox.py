@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.core.arguments import check_many, check_number, check_wait, check_whole
+from penstock.core.arguments import check_many, check_number, check_wait, check_whole, names_options
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_id
 from penstock.core.operations import Driver, Operation, RoundTrip, verb
@@ -241,6 +241,7 @@ class Mailbox(LogReader):
     # --- several workers that share one mailbox ---
 
     @verb
+    @names_options
     def claim(
         self,
         n: int = 1,

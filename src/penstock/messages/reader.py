@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock.core.arguments import check_wait
+from penstock.core.arguments import check_wait, names_options
 from penstock.core.operations import Driver, Operation, RoundTrip, refuse_for_in_loop, verb
 from penstock.errors import BadCall
 from penstock.messages.bindings import LogBindings, default_on, new_beginning
@@ -30,6 +30,7 @@ class LogReader:
         self._device = device
 
     @verb
+    @names_options
     def pull(
         self, limit: int = 100, *, after: Message | str | None = None, wait: float | None = 0.0
     ) -> Operation[Mail]:
