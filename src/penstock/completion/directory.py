@@ -21,7 +21,7 @@ from penstock.completion.entry import (
 )
 from penstock.completion.fold import NEWEST_FOLD, Typed, check_name, check_storable
 from penstock.completion.name_rules import NameCollection
-from penstock.completion.search import Search
+from penstock.completion.search import Search, ask_first_page
 from penstock.completion.sharded_storage import open_storage
 from penstock.completion.spelling import encode_equivalents, require_pinyin
 from penstock.completion.storage import CHUNK, DirectoryStorage
@@ -236,6 +236,11 @@ class Directory(NameCollection[DirectoryRules]):
             raise ValueError("complete(after=…, typos=True): names with a typo are found on the first page only")
         if by == "weight" and after is not None:
             raise ValueError("complete(after=…, by='weight'): only pages in the order of names have a next one")
+        if by == "name" and after is None and not typos and (storage := self._storage) is not None:
+            call = ask_first_page(storage, prefix, limit)
+            page: EntryPage | None = None if call is None else (yield call)
+            if page is not None:
+                return page
         last = b"" if after is None else element_of(after)
 
         def complete(search: Search) -> Operation[EntryPage]:
@@ -244,7 +249,7 @@ class Directory(NameCollection[DirectoryRules]):
                 found += yield from search.with_typo(limit - len(found), found, by_weight=by == "weight")
             return found
 
-        return self._search(prefix, complete)
+        return (yield from self._search(prefix, complete))
 
     def _search(self, prefix: str, work: Callable[[Search], Operation[T]]) -> Operation[T]:
         def search(storage: DirectoryStorage) -> Operation[T]:

@@ -167,7 +167,7 @@ class EntryPage(list[Entry]):
     """
 
     def __init__(self, entries: Iterable[Entry] = (), last: bytes = b"") -> None:
-        super().__init__(entries)
+        list.__init__(self, entries)
         self._last = last
 
     @property
@@ -182,6 +182,14 @@ def entries_of(elements: Sequence[FoundElement], find_spans: Callable[[str], Spa
     return [
         Entry(text[1], text[-1] or text[1], one.weight, one.payload, one.element, find_spans)
         for text, one in zip(texts, elements, strict=True)
+    ]
+
+
+def plain_entries(elements: Sequence[bytes], find_spans: Callable[[str], Spans]) -> list[Entry]:
+    """The entries of elements of a directory in which no name has a weight or a payload."""
+    return [
+        Entry(text[1], text[-1] or text[1], 0.0, None, element, find_spans)
+        for text, element in zip(split_elements(elements), elements, strict=True)
     ]
 
 

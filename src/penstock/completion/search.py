@@ -8,11 +8,11 @@ from itertools import chain
 from penstock.completion.bindings import DirectoryBindings
 from penstock.completion.card import name_and_id, parse_element
 from penstock.completion.entry import Entry, EntryPage, FoundElement, Spans, element_of, entries_of
-from penstock.completion.fold import Typed, begins, tails
+from penstock.completion.fold import TAIL_BYTES, Typed, begins, check_storable, split_marks, tails
 from penstock.completion.highlight import find_spans
 from penstock.completion.name_rules import checked
 from penstock.completion.storage import DirectoryStorage
-from penstock.core.operations import Operation
+from penstock.core.operations import Operation, RoundTrip
 from penstock.errors import BadName
 
 MIN_TYPO_LENGTH = 3
@@ -26,6 +26,24 @@ MAX_SIMILAR = 100
 
 MAX_ROUND_TRIPS = 50
 """After this many calls, of up to 1000 names each, a search returns the names found so far, and a cursor."""
+
+
+def ask_first_page(storage: DirectoryStorage, typed: str, limit: int) -> RoundTrip[EntryPage | None] | None:
+    """A search in one call, as most are. Returns None for a text whose names are not in one range of the index, and the
+    call returns None if one call is not enough; then use `Search`. Raises BadName.
+    """
+    rules = storage.rules
+    if rules.has_several_tails:
+        return None
+    fold = rules.spelling.fold(check_storable(typed, "prefix"))
+    if len(fold) > TAIL_BYTES // 4 or not fold or split_marks(fold)[1]:
+        return None
+
+    def find(name: str) -> Spans:
+        return find_spans(name, [fold], rules.spelling, in_words=False)
+
+    start = fold.encode()
+    return storage.shards_with(start)[0].first_page(start, limit, find)
 
 
 class Search:

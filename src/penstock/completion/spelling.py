@@ -42,6 +42,8 @@ class Spelling:
 
     def fold(self, text: str) -> str:
         """The fold of a name or of a query."""
+        if text.isalnum() and text.isascii() and not self.equivalents:  # most queries, and most ids
+            return text.lower()
         return fold(
             text,
             accents=self.accents,

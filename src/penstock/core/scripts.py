@@ -128,15 +128,19 @@ class Scripts(Mapping[str, Script]):
         return len(self._sections)
 
 
-class Library:
-    """The scripts of some .lua files, named by folder and file: `library["enqueue"]` is the script of that name."""
+class Library(dict[str, Script]):
+    """The scripts of some .lua files, named by folder and file: `library["enqueue"]` is the script of that name.
+
+    A dictionary of those that were used so far, because each call of a script looks its script up.
+    """
 
     def __init__(self, *names: str) -> None:
+        super().__init__()
         self.names = names
         self.scripts = cut({name: read(name) for name in names})
 
-    def __getitem__(self, name: str) -> Script:
-        return self.scripts[name]
+    def __missing__(self, name: str) -> Script:
+        return self.setdefault(name, self.scripts[name])
 
 
 def read(name: str) -> str:
