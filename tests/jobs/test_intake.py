@@ -42,6 +42,17 @@ async def test_a_plain_job_is_staged_while_no_worker_is_idle(app: Penstock, do: 
     assert leaks(app) == []
 
 
+async def test_calls_of_two_seconds_are_counted_each_in_its_own(app: Penstock, do: Do, raw: Any):
+    queue = app.queue("raw")
+    await begin_staging(do, queue)
+    for app.clock.now_ms in (1_795_000_000_900, 1_795_000_001_100, 1_795_000_001_900):
+        await do(queue.put, 1)
+    assert staged(raw, queue) == 3
+    await do(queue.count)
+    assert raw.hgetall(queue.first.bindings.keys.base + "age") == {b"1795000000": b"1", b"1795000001": b"2"}
+    assert leaks(app) == []
+
+
 @pytest.mark.parametrize(
     "options", [{"delay": 60}, {"expires": 60}, {"id": "mine"}], ids=lambda options: next(iter(options))
 )

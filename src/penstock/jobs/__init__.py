@@ -7,6 +7,7 @@ In the server:
     job.lua               the transitions of a job as functions, which those scripts call
     record.lua            a job's record, a header of fixed length before the payload
     row.lua               the numbers that nearly every script needs, in one packed value
+    plain.lua             plain calls, which go straight into their lanes
     intake.lua            calls that were accepted one at a time and are not in a lane yet
     lane.lua              order and fairness, which job is next
     charging.lua          fairness by the time of workers

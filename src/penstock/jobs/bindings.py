@@ -78,6 +78,7 @@ def scripts() -> Library:
         "jobs/admitted.lua",
         "jobs/limited_runs.lua",
         "jobs/pauses.lua",
+        "jobs/plain.lua",
         "jobs/intake.lua",
         "jobs/bounds.lua",
         "jobs/listeners.lua",
@@ -161,10 +162,7 @@ class QueueBindings:
         return RoundTrip(self._enqueue, self._declared, args, read, shortcut=shortcut, group_from=len(args) - 2)
 
     def take_in(self, *jobs: str | bytes) -> RoundTrip[bool]:
-        """Accept plain jobs: id, record, … (see `queue.lua`).
-
-        False: nothing was written; send `enqueue` with the same number.
-        """
+        """Accept plain jobs: id, record, … False: nothing was written; send `enqueue` with the same number."""
         return self._call("take_in", (*UNNUMBERED, self.clock.now_ms, *jobs), bool)
 
     # --- workers and claims ---

@@ -39,7 +39,7 @@ end
 function intake.empty(s)
   local found = redis.call("LRANGE", base .. "intake", 0, -1)
   if #found == 0 then return end
-  local last, taken, drafts = {}, {}, {}
+  local last, taken, drafts, kinds, since, since_text = {}, {}, {}, {}, 0, ""
   for i = 1, #found, _intake.FIELDS do
     local caller, number = found[i], tonumber(found[i + 1])
     last[caller] = last[caller] or idempotency.last(caller)
@@ -51,10 +51,13 @@ function intake.empty(s)
   local generation, set = row.mint(s.row, #drafts), {}
   for i = 1, #drafts do
     local at = drafts[i]
-    local id, body, since = found[at + 2], found[at + 3], tonumber(found[at + 4])
+    local id, body = found[at + 2], found[at + 3]
+    if since_text ~= found[at + 4] then since_text, since = found[at + 4], tonumber(found[at + 4]) end
     set[2 * i - 1] = id
-    set[2 * i] = job.enqueue(s, id, body, generation + i, since, since, 0)
+    set[2 * i] = plain.collect(s, kinds, id, body, generation + i, since)
+      or job.enqueue(s, id, body, generation + i, since, since, 0)
   end
+  plain.count(s, kinds)
   batch.write("HSET", base .. "jobs", set)
   for caller, number in pairs(taken) do idempotency.keep(caller, number, {}) end
   redis.call("DEL", base .. "intake")

@@ -154,27 +154,6 @@ function job.enqueue(s, id, body, generation, now, since, expires)
   return record.from_draft(body, new_state, generation, now, now, expires, flags)
 end
 
--- Enqueues a job that is due now and has no power, if its id is new. Returns whether it did.
--- An idle worker waits for such a job, so it takes few commands and few functions.
---- (s: table, id: str, body: str) -> bool
---- uses: base
-function job.add_plain(s, id, body)
-  local r = s.row
-  local its = record.fields(body)
-  local when = draft.fields(body)
-  if when.how + when.due + when.expires > 0 or its.flags > flag.CALL or not record.is_plain(body) or r[_row.BOUND]
-    or r[_row.BATCH] or (r[_row.PAUSES] or 0) > 0 then return false end
-  local generation, now = row.mint(r, 1) + 1, s.now
-  local stored = record.from_draft(body, state.READY, generation, now, now, 0, its.flags)
-  if redis.call("HSETNX", base .. "jobs", id, stored) == 0 then return false end
-  lane.collect(s.lists, false, its.priority, its.tenant, record.entry(generation, #body, id))
-  lane.push(r, s.lists)
-  counters.move(s, its.tenant, _count.NONE, _count.READY, 1)
-  counters.add_ready_since(s, now, 1)
-  counters.write(s)
-  return true
-end
-
 -- Enqueues a draft unless its id is in the queue already: appends id and record to `set`, which the caller writes. A
 -- time in the draft is either ms from now or a date.
 --- (s: table, id: str, body: str, generation: int, set: table) -> bool

@@ -84,7 +84,7 @@ end
 function queue.add_jobs(s, caller, number, jobs, first, begun)
   if s.now >= s.next_history then history.add(s) end
   local r = s.row
-  if #jobs == first + 1 and job.add_plain(s, jobs[first], jobs[first + 1]) then
+  if #jobs == first + 1 and plain.add(s, jobs[first], jobs[first + 1]) then
     if r[_row.PAUSED] == 0 then wake.one(r, s.now) end
     row.store(s)
     if not begun then idempotency.keep(caller, number, {}) end
@@ -107,7 +107,7 @@ function queue.add_jobs(s, caller, number, jobs, first, begun)
   if unique_ones then unique.read(s, unique_ones) end
   if limited_ones then admission.read_drafts(s, limited_ones) end
   local old = redis.call("HMGET", base .. "jobs", unpack(ids))
-  local generation = row.mint(r, #ids)
+  local generation, kinds = row.mint(r, #ids), {}
   for i = 1, #ids do
     local id, body = ids[i], jobs[first + 2 * i - 1]
     if not seen[id] and old[i] and job.expire(s, id) then
@@ -118,7 +118,12 @@ function queue.add_jobs(s, caller, number, jobs, first, begun)
     if old[i] or seen[id] then
       known[#known + 1] = i - 1
     else
-      local holder, refused = job.add_draft(s, id, body, generation + i, set)
+      local stored, holder, refused = plain.collect(s, kinds, id, body, generation + i, s.now)
+      if stored then
+        set[#set + 1], set[#set + 2] = id, stored
+      else
+        holder, refused = job.add_draft(s, id, body, generation + i, set)
+      end
       if refused then
         first_refused = first_refused or refused
         known[#known + 1] = { i - 1, id, unpack(refused) }
@@ -130,6 +135,7 @@ function queue.add_jobs(s, caller, number, jobs, first, begun)
     end
   end
   batch.write("HSET", base .. "jobs", set)
+  plain.count(s, kinds)
   job.commit(s)
   if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
   row.store(s)
