@@ -12,21 +12,22 @@ function batch.write(command, key, values)
   return reply
 end
 
--- Call this before writing `n` members of a hash or a sorted set. The server stores a small one as a listpack, which it
--- searches from the start for each member written. A member of more than 64 bytes makes the server use a table instead,
--- and it does not return to a listpack when that member is removed.
---- (key: str, n: int)
-function batch.leave_listpack(key, n)
-  local encoding = n > 32 and redis.call("OBJECT", "ENCODING", key)
-  if encoding == "listpack" or encoding == "ziplist" then
-    local long = string.rep("-", 65)
-    if redis.call("TYPE", key).ok == "hash" then
-      redis.call("HSET", key, long, "")
-      redis.call("HDEL", key, long)
-    else
-      redis.call("ZADD", key, 0, long)
-      redis.call("ZREM", key, long)
-    end
+-- Does what `batch.write` does, for HSET and ZADD. The server stores a small hash or sorted set, and a new one, as a
+-- listpack, which it searches from the start for each member written. A member of more than 64 bytes makes the server
+-- use a table instead, and it does not return to a listpack when that member is removed.
+--- (command: str, key: str, values: table)
+function batch.add(command, key, values)
+  local encoding = #values > 64 and (redis.call("OBJECT", "ENCODING", key) or "listpack")
+  if encoding ~= "listpack" and encoding ~= "ziplist" then return batch.write(command, key, values) end
+  local long = string.rep("-", 65)
+  if command == "HSET" then
+    redis.call("HSET", key, long, "")
+    batch.write(command, key, values)
+    redis.call("HDEL", key, long)
+  else
+    redis.call("ZADD", key, 0, long)
+    batch.write(command, key, values)
+    redis.call("ZREM", key, long)
   end
 end
 

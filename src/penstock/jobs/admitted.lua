@@ -43,8 +43,7 @@ end
 --- uses: base
 function admitted.write(s)
   if #s.admitted > 0 then
-    batch.leave_listpack(base .. "admitted", #s.admitted / 2)
-    batch.write("ZADD", base .. "admitted", s.admitted)
+    batch.add("ZADD", base .. "admitted", s.admitted)
     s.admitted = {}
   end
   batch.write("ZREM", base .. "admitted", s.started)

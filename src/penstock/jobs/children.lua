@@ -101,8 +101,7 @@ function children.write(s, new, edges)
   if #edges == 0 then return end
   batch.write("HSET", base .. "jobs", new)
   flow.open(s.row)
-  batch.leave_listpack(base .. "dependents", #edges / 2)
-  batch.write("HSET", base .. "dependents", edges)
+  batch.add("HSET", base .. "dependents", edges)
   s.row[_row.FLOWS] = bit.bor(s.row[_row.FLOWS], _flow.EDGES)
 end
 

@@ -173,7 +173,6 @@ function counters.write(s)
     s.tenants, s.order = {}, {}
   elseif #order > 0 then
     local key = base .. "tenants"
-    batch.leave_listpack(key, #order)
     local old = batch.read(key, order)
     local set, del, n, tenants = {}, {}, 0, s.tenants
     for i = 1, #order do
@@ -193,7 +192,7 @@ function counters.write(s)
         del[#del + 1] = tenant
       end
     end
-    batch.write("HSET", key, set)
+    batch.add("HSET", key, set)
     batch.write("HDEL", key, del)
     s.tenants, s.order = {}, {}
   end

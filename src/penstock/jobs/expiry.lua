@@ -46,8 +46,7 @@ function expiry.write(s)
       removed[#removed + 1] = id
     end
   end
-  batch.leave_listpack(base .. "expiring", #added / 2)
-  batch.write("ZADD", base .. "expiring", added)
+  batch.add("ZADD", base .. "expiring", added)
   batch.write("ZREM", base .. "expiring", removed)
   s.expiring = nil
 end

@@ -86,7 +86,6 @@ function lane.push_lanes(r, level, list)
     lane.add_tenants(r, level, tenants)
     return row.count_entries(r, level, 1)
   end
-  batch.leave_listpack(heads, #tenants)
   local found = batch.read(heads, tenants)
   for i = 1, #tenants do
     local tenant, head, entries = tenants[i], found[i], list.entries[tenants[i]]
@@ -100,7 +99,7 @@ function lane.push_lanes(r, level, list)
     end
     if #entries > 0 then batch.write("RPUSH", base .. "lane:" .. level .. ":" .. tenant, entries) end
   end
-  batch.write("HSET", heads, changed)
+  batch.add("HSET", heads, changed)
   if #arrived > 0 then lane.add_tenants(r, level, arrived) end
   row.count_entries(r, level, n)
 end
@@ -400,15 +399,9 @@ function lane.close(r, level, cursors, served)
     end
     taken, from_fronts = taken + cursor.taken, from_fronts + from_front
   end
-  if #new_heads > 0 then
-    batch.leave_listpack(heads, #new_heads / 2)
-    redis.call("HSET", heads, unpack(new_heads))
-  end
+  batch.add("HSET", heads, new_heads)
   if #headless > 0 then redis.call("HDEL", heads, unpack(headless)) end
-  if #again > 0 then
-    batch.leave_listpack(rotation, #again / 2)
-    redis.call("ZADD", rotation, unpack(again))
-  end
+  batch.add("ZADD", rotation, again)
   if #gone > 0 then
     if not cursors.left then redis.call("ZREM", rotation, unpack(gone)) end
     if r[_row.BATCH] then linger.forget(level, gone) end

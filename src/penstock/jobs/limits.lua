@@ -488,8 +488,7 @@ function limits.write(s)
       if place.lanes_changed then place.had_lanes, place.lanes_changed = #levels > 0, false end
     end
   end
-  if #set > 0 then batch.leave_listpack(base .. "places", #set / 2) end
-  batch.write("HSET", base .. "places", set)
+  batch.add("HSET", base .. "places", set)
   batch.write("HDEL", base .. "places", gone)
   batch.write("ZADD", base .. "parking", lanes)
   batch.write("ZREM", base .. "parking", no_lanes)

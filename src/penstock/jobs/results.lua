@@ -45,8 +45,7 @@ end
 --- uses: base
 function results.write(s)
   if #s.results == 0 then return end
-  batch.leave_listpack(base .. "results", #s.results / 2)
-  batch.write("HSET", base .. "results", s.results)
+  batch.add("HSET", base .. "results", s.results)
   for class, ends in pairs(s.ends) do
     batch.write("RPUSH", base .. "ends:" .. class, ends)
     if s.row[_row.RESULT_CLASSES] % 2 ^ (class + 1) < 2 ^ class then

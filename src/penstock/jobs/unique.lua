@@ -209,8 +209,7 @@ end
 --- seldom
 function unique.write(s)
   if s.taken then
-    batch.leave_listpack(base .. "unique", #s.taken / 2)
-    batch.write("HSET", base .. "unique", s.taken)
+    batch.add("HSET", base .. "unique", s.taken)
     s.taken = nil
   end
   if not s.given_up then return end
