@@ -12,7 +12,7 @@ from penstock.core.ids import mint_id, packed_id, text_of_id
 from penstock.errors import ConfigurationError
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.constants import CALL
-from penstock.jobs.finished import BlockSlice, CompletedRows, read_block
+from penstock.jobs.finished import BlockSlice, CompletedRows, read_block, read_links
 from penstock.jobs.finished_list import EndedJobs, FinishedFilter, finished_page
 from penstock.jobs.job_list import JobSummary
 from penstock.jobs.record import Record, draft
@@ -259,9 +259,39 @@ async def test_the_links_of_flows_take_bounded_room_beside_few_rows(app: Penstoc
     assert len(await ended(app, do)) >= 40
 
 
+async def test_a_turn_keeps_a_link_for_each_job_that_another_one_waited_for(app: Penstock, do: Do, raw: Any):
+    """Ids of several lengths, two jobs that wait, and one of them in another queue."""
+
+    @app.task(queue="q")
+    async def nothing() -> None: ...
+
+    @app.task(queue="other")
+    async def elsewhere() -> None: ...
+
+    ids = [f"{'x' * n}-{n}" for n in (1, 1, 20, 3, 20, 190)]
+    first = [await do(nothing.using(id=f"{number}{one}").enqueue) for number, one in enumerate(ids)]
+    await do(nothing.using(id="all", after=first).enqueue)
+    await do(nothing.using(id="two", after=first[:2]).enqueue)
+    await do(elsewhere.using(id="far", after=first[2:3]).enqueue)
+    shard = app.queue("q").first
+    face, incarnation = shard._driver.aio, mint_id()
+    turn = await face.run(shard.bindings.turn(incarnation, 1, lease=60, want=6))
+    ends = [Settlement(one.token) for one in turn.claims]
+    await face.run(shard.bindings.turn(incarnation, 2, lease=60, want=0, settlements=ends, once=True))
+    base = shard.bindings.keys.base
+    blocks = b"".join(block[20:] for block in raw.lrange(f"{base}finished:blocks", 0, -1))
+    links = set(read_links(blocks + (raw.get(f"{base}finished") or b"")))
+    keys = [one.key for one in first]
+    assert links == {
+        *((key, ("", "all")) for key in keys),
+        *((key, ("", "two")) for key in keys[:2]),
+        (keys[2], ("other", "far")),
+    }
+
+
 def test_a_search_for_a_job_of_a_flow_ends_in_a_queue_full_of_links():
     """Its row may be gone. Links are no rows, and 10,000 rows may have many megabytes of them."""
-    links = (b"l" + (84).to_bytes(3) + bytes(6) + b"\x01a" + bytes(82)) * 1000
+    links = (b"l" + (84).to_bytes(3) + bytes(6) + b"\x00\x02\x00b" + b"\x4fa" + bytes(78)) * 1000
     with Penstock("redis://127.0.0.1:1") as app:
         search = EndedJobs(app.queue("q").first.bindings, "q").rows(["gone"])
         next(search)

@@ -16,8 +16,8 @@
 --           then the rows as a worker has sent them (finished.py). A row whose settlement was refused does not count
 --   ROW     one job, as `_job`
 --   FAILED_ATTEMPTS  the last failed attempts of a job, as `_attempts_of`. Its row is in the same block
---   LINK    a job that has ended, and one that waited for it, as `_link` in flow.lua. The row is in this block, or in
---           an earlier one; or in a later one, if the job died first and its dependents did not wait any longer
+--   LINKS   jobs that have ended, and one that waited for them, as `_links` in flow.lua. Their rows are in this block,
+--           or in an earlier one; or in a later one, if the job died first and its dependents did not wait any longer
 --   PURGE   how many jobs a purge has cancelled, in 4 bytes, and the tenant, empty for all
 --
 -- The rows of a small turn cost the server one APPEND, those of a large one become a closed block; it reads no record
@@ -25,7 +25,7 @@
 
 -- KEPT_RECORD: the most bytes of a record that is kept.
 finished = {
-  TURN = "t", ROW = "r", PURGE = "p", FAILED_ATTEMPTS = "f", LINK = "l", SEGMENT = 10, BLOCKS = 64,
+  TURN = "t", ROW = "r", PURGE = "p", FAILED_ATTEMPTS = "f", LINKS = "l", SEGMENT = 10, BLOCKS = 64,
   KEPT_RECORD = 4096,
 }
 
@@ -112,7 +112,7 @@ end
 -- How many rows of a segment count.
 --- (kind: str, body: str) -> int
 function finished.count(kind, body)
-  if kind == finished.FAILED_ATTEMPTS or kind == finished.LINK then return 0 end
+  if kind == finished.FAILED_ATTEMPTS or kind == finished.LINKS then return 0 end
   if kind ~= finished.TURN then return 1 end
   local its = _turn_rows.fields(body)
   return its.rows - its.refused
@@ -299,11 +299,20 @@ end
 --- seldom
 function finished.write(s)
   if finished.bounds(s) > 0 then
+    for _, ended in pairs(s.links or {}) do
+      while ended do
+        local length = string.char(ended.size)
+        finished.note(s, _finished.ENDED, finished.LINKS, _links.pack({
+          dependent = ended.dependent, ended = length .. table.concat(ended, length),
+        }))
+        ended = ended.before
+      end
+    end
     if s.kept_records and s.keeps_arguments then finished.write_records(s) end
     for list, some in pairs(s.segments or {}) do finished.append(s, list, some[2] and table.concat(some) or some[1]) end
   end
   if s.purged then finished.add_purged(s, s.purged, s.purged_tenant) end
-  s.segments, s.purged, s.kept_records = nil, nil, nil
+  s.segments, s.links, s.purged, s.kept_records = nil, nil, nil, nil
 end
 
 -- Deletes the records of ended jobs. Their rows stay.

@@ -18,7 +18,7 @@ from penstock.core.operations import RoundTrip
 from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Claim, Settlement
-from penstock.jobs.constants import BLOCKS, FAILED_ATTEMPTS, LINK, NUMBER_BYTES, PURGE, ROW, SEGMENT, TAGS, TURN
+from penstock.jobs.constants import BLOCKS, FAILED_ATTEMPTS, LINKS, NUMBER_BYTES, PURGE, ROW, SEGMENT, TAGS, TURN
 from penstock.jobs.failures import Attempt, Failures, beginning_of
 from penstock.jobs.header import struct_of
 from penstock.jobs.record import HEADER_SIZE, POWERS_AT, Record
@@ -266,11 +266,15 @@ def read_links(segments: bytes) -> Iterator[tuple[str, tuple[str, str]]]:
         kind, size, _ = _HEAD.unpack_from(segments, at)
         start = at + SEGMENT
         at = start + int.from_bytes(size)
-        if kind == LINK and (body := segments[start:at]):
-            end = 1 + body[0]
-            key, name_end = body[1:end].decode(errors="replace"), end + 1 + body[end]
-            queue, dependent = (text.decode(errors="replace") for text in (body[end + 1 : name_end], body[name_end:]))
-            yield key, (queue, dependent)
+        if kind == LINKS:
+            body = segments[start:at]
+            first = 2 + int.from_bytes(body[:2])
+            name_end = 3 + body[2]
+            queue, dependent = body[3:name_end].decode(errors="replace"), body[name_end:first].decode(errors="replace")
+            while first < len(body):
+                end = first + 1 + body[first]
+                yield body[first + 1 : end].decode(errors="replace"), (queue, dependent)
+                first = end
 
 
 def _turn(queue: str, body: bytes, at: int, tag: str | None) -> Iterator[FinishedJob | None]:

@@ -64,13 +64,17 @@ _edge = layout {
   dependent = "*",
 }
 
+_near_edge = layout { number = "I6", index = "I4", far_size = "B", dependent = "*" } -- an edge whose `far` is empty
+
 _far = layout { policy = "c1", wants = "c1", queue = "*" } -- wants: w if it wants results
 
 _arrival = layout { letter = "c1", edge = "Hc0", text = "*" } -- what the outbox reports
 
 _predecessor = layout { queue = "Bc0", id = "*" }
 
-_link = layout { id = "Bc0", dependent = "*" } -- a job that has ended, and one that waited for it, as `_predecessor`
+-- A job that has waited, as `_predecessor`, and jobs that have ended for which it waited: each id after its length in
+-- 1 byte.
+_links = layout { dependent = "Hc0", ended = "*" }
 
 _flow = {
   EDGES = 1, EVENTS = 2, VISITS = 128, KEEP = 3600000, MOST = 1048576, FAILED = 255,
@@ -93,16 +97,20 @@ end
 --- (s: table, letter: str, id: str, text: str)
 function flow.report(s, letter, id, text)
   local flows = s.row[_row.FLOWS]
-  if flows and flows > 0 then flow.note(s, #letter == 1 and letter or results.letter(letter), id, text) end
+  if flows and flows > 0 then flow.note(s, letter, id, text) end
 end
 
 --- (s: table, letter: str, id: str, text: str)
 --- seldom
 function flow.note(s, letter, id, text)
-  local events = s.events or {}
-  local n = #events
-  events[n + 1], events[n + 2], events[n + 3], events[n + 4] = letter, id, text, ""
-  s.events = events
+  local events = s.events
+  if not events then
+    events = { ids = {}, letters = {}, texts = {} }
+    s.events = events
+  end
+  local n = #events.ids + 1
+  events.ids[n], events.letters[n], events.texts[n] = id, letter, text
+  if letter ~= ending.COMPLETED then events.may_repeat = true end -- a job may die and be requeued in one script
 end
 
 -- The state of the wait of a dependent, or false. Changes to the table are stored by `flow.write`.
@@ -188,10 +196,10 @@ function flow.visit(s, edge, letter, id, text)
     edge = _edge.with(edge, { index = was.index })
   end
   if was.far_size > 0 then return flow.send(s, edge, letter, id, text) end
-  local dependent = _edge.dependent(edge)
-  local wait = flow.wait(s, dependent)
+  local dependent = string.sub(edge, _edge.AT_FAR + 1)
+  local wait = s.waits and s.waits[dependent] or flow.wait(s, dependent)
   if not wait or wait.gone or wait.number ~= was.number then return nil end
-  flow.touch(s, dependent, wait)
+  if not wait.touched then flow.touch(s, dependent, wait) end
   if letter == _event.REQUEUED then
     wait.dead = math.max(0, wait.dead - 1)
     return edge
@@ -223,16 +231,37 @@ end
 --- (s: table, edge: str, letter: str, id: str, text: str) -> str | nil
 --- uses: base
 function flow.follow(s, edge, letter, id, text)
-  local kept = flow.visit(s, edge, letter, id, text)
-  if not kept and letter ~= _event.REQUEUED then
-    local was, dependent = _edge.fields(edge), _edge.dependent(edge)
-    if was.number == _children.NUMBER then dependent = _parent.id(dependent) end
-    local far = was.far ~= "" and _far.queue(was.far) or ""
-    finished.note(s, _finished.ENDED, finished.LINK, _link.pack({
-      id = string.sub(id, 1, _most.BYTE), dependent = _predecessor.pack({ queue = far, id = dependent }),
-    }))
+  local was, to, links = _edge.fields(edge), string.sub(edge, _edge.AT_FAR), s.links or {}
+  local ended = links[to]
+  local wait = ended and ended.wait
+  if wait and wait.number == was.number and letter == ending.COMPLETED and was.index < _flow.DEAD and not wait.gone then
+    -- Most edges lead to the same job as the one before, which counts them and wants no results.
+    if not wait.touched then flow.touch(s, ended.id, wait) end
+    wait.left = wait.left - 1
+  else
+    local kept = flow.visit(s, edge, letter, id, text)
+    if kept or letter == _event.REQUEUED then return kept end
   end
-  return kept
+  if #id > _most.BYTE then id = string.sub(id, 1, _most.BYTE) end
+  if not ended or ended.size ~= #id then ended = flow.begin_link(s, edge, to, #id) end
+  ended[#ended + 1] = id
+end
+
+-- Begins a list of jobs that have ended, for which the same one waited, and whose ids have the same length.
+-- `finished.write` keeps it. `wait`: that of the job that waited, if it wants no results; `before`: another list.
+--- (s: table, edge: str, to: str, size: int) -> table
+--- uses: base
+--- seldom
+function flow.begin_link(s, edge, to, size)
+  local was, dependent = _edge.fields(edge), _edge.dependent(edge)
+  if was.number == _children.NUMBER then dependent = _parent.id(dependent) end
+  local far = was.far ~= "" and _far.queue(was.far) or ""
+  local ended, wait = { dependent = _predecessor.pack({ queue = far, id = dependent }), size = size }, nil
+  if was.far == "" and was.number ~= _children.NUMBER then wait = flow.wait(s, dependent) end
+  if wait and not record.has(wait.flags, flow.WANTS) then ended.wait, ended.id = wait, dependent end
+  s.links = s.links or {}
+  s.links[to], ended.before = ended, s.links[to]
+  return ended
 end
 
 -- Has the outbox report an event to a dependent of another queue. Returns what `flow.visit` does.
@@ -391,25 +420,6 @@ function flow.resume(s, budget)
   end
 end
 
--- Stores the edges of predecessors with one dependent after a visit. `found`: the edges before the visit; `edges`: the
--- edges after it, or false if it is not needed any longer.
---- (ids: table, found: table, edges: table)
---- uses: base
---- seldom
-function flow.store_visited(ids, found, edges)
-  local gone, changed = {}, {}
-  for i = 1, #ids do
-    local edge = edges[ids[i]]
-    if found[i] and not edge then
-      gone[#gone + 1] = ids[i]
-    elseif edge ~= found[i] then
-      changed[#changed + 1], changed[#changed + 2] = ids[i], edge
-    end
-  end
-  batch.write("HDEL", base .. "dependents", gone)
-  batch.write("HSET", base .. "dependents", changed)
-end
-
 -- Reports to dependents what happened to their predecessors in this script, and ends the waits that are over.
 --- (s: table)
 --- uses: base
@@ -417,25 +427,34 @@ end
 function flow.advance(s)
   local r = s.row
   s.visits, s.touched = s.visits or slice.within(s, _flow.VISITS), s.touched or {}
-  if r[_row.FLOWS] >= _flow.EVENTS then flow.resume(s, s.visits) end
+  local visits = s.visits
+  if r[_row.FLOWS] >= _flow.EVENTS then flow.resume(s, visits) end
   while s.events do
-    local events, ids, edges = s.events, {}, {}
+    local events = s.events
+    local ids, letters, texts = events.ids, events.letters, events.texts
     s.events = nil
-    for i = 1, #events, 4 do ids[#ids + 1] = events[i + 1] end
     local found = batch.read(base .. "dependents", ids)
-    for i = 1, #ids do edges[ids[i]] = found[i] end
+    local visited, gone, changed = events.may_repeat and {}, {}, {} -- `visited`: id -> its edge, or false if it is gone
     local is_late = r[_row.FLOWS] >= _flow.EVENTS
     for i = 1, #ids do
-      local edge, letter, text = edges[ids[i]], events[4 * i - 3], events[4 * i - 1]
-      if edge and (is_late or edge == "" or s.visits.left == 0) then
-        flow.later(s, letter, ids[i], text, "")
+      local id, edge = ids[i], found[i]
+      if visited and visited[id] ~= nil then edge = visited[id] end
+      if edge and not is_late and edge ~= "" and visits.left > 0 then
+        local kept = flow.follow(s, edge, letters[i], id, texts[i])
+        if not kept then
+          gone[#gone + 1] = id
+        elseif kept ~= edge then
+          changed[#changed + 1], changed[#changed + 2] = id, kept
+        end
+        if visited then visited[id] = kept or false end
       elseif edge then
-        edges[ids[i]] = flow.follow(s, edge, letter, ids[i], text) or false
+        flow.later(s, letters[i], id, texts[i], "")
       end
     end
-    flow.store_visited(ids, found, edges)
-    flow.settle_touched(s, s.visits)
-    if not is_late and s.visits.left > 0 and r[_row.FLOWS] >= _flow.EVENTS then flow.resume(s, s.visits) end
+    batch.write("HSET", base .. "dependents", changed)
+    batch.write("HDEL", base .. "dependents", gone)
+    flow.settle_touched(s, visits)
+    if not is_late and visits.left > 0 and r[_row.FLOWS] >= _flow.EVENTS then flow.resume(s, visits) end
   end
   if r[_row.DEPENDENT] == 0 and r[_row.FLOWS] == _flow.EDGES and redis.call("EXISTS", base .. "dependents") == 0 then
     r[_row.FLOWS] = 0

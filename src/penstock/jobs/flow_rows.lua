@@ -33,31 +33,34 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
     if #gone > 0 then return { "MOVED", unpack(gone) } end
     rows = rows + moving
   end
-  local r, ids, letters, ended, opened, closed, shared, new = s.row, {}, {}, {}, {}, {}, {}, {}
-  for i = rows, #ARGV, 4 do ids[#ids + 1] = ARGV[i + 1] end
+  local r, args, ids, letters, ended, opened, closed, shared, new = s.row, ARGV, {}, {}, {}, {}, {}, {}, {}
+  for i = rows, #args, 4 do
+    local n, verb = #ids + 1, args[i]
+    letters[n], ids[n] = verb == "job" and "j" or string.sub(verb, 1, 1), args[i + 1]
+  end
   local old, bytes = redis.call("HMGET", base .. "jobs", unpack(ids)), 0
   for i = 1, #ids do
-    local letter = string.sub(ARGV[rows + 4 * i - 4], 1, 1)
-    letters[i] = letter
-    if letter == "o" or letter == "j" then
-      if new[ids[i]] or old[i] and not flow.is_free(s, ids[i], old[i]) then return { "known", i - 1 } end
-      new[ids[i]] = true
+    local letter, id = letters[i], ids[i]
+    if letter == "j" or letter == "o" then
+      if new[id] or old[i] and not flow.is_free(s, id, old[i]) then return { "known", i - 1 } end
+      new[id] = true
+    elseif letter == "a" or letter == "e" then
+      shared[#shared + 1] = id
     end
-    if letter == "a" and not old[i] and not opened[ids[i]] then
-      ended[i] = results.get(ids[i], s.now)
+    if letter == "a" and not old[i] and not opened[id] then
+      ended[i] = results.get(id, s.now)
       if not ended[i] then return { "gone", i - 1, "" } end
       bytes = bytes + #ended[i]
       if bytes > _flow.MOST and i > 1 then return { "split", i - 1 } end
       local moved = results.letter(ended[i]) == ending.CANCELLED and string.match(ended[i], "moved to queue (.*)$")
       if moved then return { "gone", i - 1, moved } end
     end
-    if letter == "o" or letter == "e" and not old[i] then
-      opened[ids[i]] = true
-    elseif letter == "c" or letter == "j" and ARGV[rows + 4 * i - 1] == "" then
-      if not opened[ids[i]] then closed[#closed + 1] = ids[i] end
-      opened[ids[i]] = nil
+    if letter == "c" or letter == "j" and args[rows + 4 * i - 1] == "" then
+      if not opened[id] then closed[#closed + 1] = id end
+      opened[id] = nil
+    elseif letter == "o" or letter == "e" and not old[i] then
+      opened[id] = true
     end
-    if letter == "a" or letter == "e" then shared[#shared + 1] = ids[i] end
   end
   flow.open(r)
   local set, generation, known_edges, new_edges = {}, row.mint(r, #ids), {}, {}
@@ -68,12 +71,12 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
   end
   for i = 1, #ids do
     local at = rows + 4 * i - 4
-    local verb, letter, id, body, dependent = ARGV[at], letters[i], ids[i], ARGV[at + 2], ARGV[at + 3]
-    if old[i] and (letter == "o" or letter == "j") then job.expire(s, id) end
-    if letter == "o" then
-      flow.add(s, id, body, generation + i, verb, set)
-    elseif letter == "j" then
+    local verb, letter, id, body, dependent = args[at], letters[i], ids[i], args[at + 2], args[at + 3]
+    if old[i] and (letter == "j" or letter == "o") then job.expire(s, id) end
+    if letter == "j" then
       job.add_draft(s, id, body, generation + i, set)
+    elseif letter == "o" then
+      flow.add(s, id, body, generation + i, verb, set)
     elseif letter == "c" then
       local wait = flow.wait(s, id)
       if wait then
@@ -84,13 +87,13 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
     local edge
     if letter == "f" then
       flow.link(s, string.char(#body) .. body .. id, dependent)
-    elseif string.byte(verb, -1) == 62 then
+    elseif verb ~= "job" and string.byte(verb, -1) == 62 then
       edge = dependent
     elseif dependent ~= "" then
       edge = flow.link(s, "\0" .. id, dependent)
     end
     if edge and letter == "j" and not known_edges[id] then
-      known_edges[id] = edge
+      if #shared > 0 then known_edges[id] = edge end -- only those look for it
       new_edges[#new_edges + 1], new_edges[#new_edges + 2] = id, edge
     elseif edge and ended[i] then
       flow.visit(s, edge, results.letter(ended[i]), id, results.text(ended[i]))
@@ -102,8 +105,7 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
   end
   batch.write("HSET", base .. "jobs", set)
   if #new_edges > 0 then
-    batch.leave_listpack(base .. "dependents", #new_edges / 2)
-    batch.write("HSET", base .. "dependents", new_edges)
+    batch.add("HSET", base .. "dependents", new_edges)
     r[_row.FLOWS] = bit.bor(r[_row.FLOWS], _flow.EDGES)
   end
   flow.settle_touched(s, s.visits)
@@ -127,10 +129,7 @@ end
 function flow.note_opened(s, opened, closed)
   local until_, added = s.now + _flow.OPEN_FOR, {}
   for id in pairs(opened) do added[#added + 1], added[#added + 2] = until_, id end
-  if #added > 0 then
-    batch.leave_listpack(base .. "opened", #added / 2)
-    batch.write("ZADD", base .. "opened", added)
-  end
+  batch.add("ZADD", base .. "opened", added)
   batch.write("ZREM", base .. "opened", closed)
   if #added + #closed > 0 then flow.plan_opened(s) end
 end
@@ -215,12 +214,12 @@ end
 --- (s: table, named: str, dependent: str) -> str | nil
 --- uses: base
 function flow.link(s, named, dependent)
-  local wait = flow.wait(s, dependent)
-  if not wait or not record.has(wait.flags, flow.OPEN) then return nil end
-  wait.added = wait.added or {}
-  wait.added[#wait.added + 1] = named
-  wait.total, wait.left = wait.total + 1, wait.left + 1
-  return _edge.pack({ number = wait.number, index = wait.total - 1, far = "", dependent = dependent })
+  local wait = s.waits and s.waits[dependent] or flow.wait(s, dependent)
+  if not wait or wait.flags % 2 < flow.OPEN then return nil end -- OPEN is the lowest bit
+  local added, total = wait.added or {}, wait.total
+  wait.added, added[#added + 1] = added, named
+  wait.total, wait.left = total + 1, wait.left + 1
+  return _near_edge.pack({ number = wait.number, index = total, far_size = 0, dependent = dependent })
 end
 
 -- Collects the edge of a predecessor in `new`, or appends it to the list of those with several dependents.

@@ -93,7 +93,7 @@ function job.commit(s)
   local n = #s.results / 2
   results.write(s)
   results.trim(s, math.max(_trim.LEAST, 2 * n))
-  if s.segments or s.purged then finished.write(s) end
+  if s.segments or s.links or s.purged then finished.write(s) end
   if s.expiring then expiry.write(s) end
   listeners.notify(s.row, s.finished, s.budget)
   if s.alarm then wake.set_alarm(s.row, s.now, s.alarm) end
@@ -104,7 +104,8 @@ end
 function job.finish(s, id, letter, text, ttl)
   if ttl > 0 then results.keep(s, id, letter, text, ttl) end
   s.finished[#s.finished + 1] = id
-  flow.report(s, letter, id, text)
+  local flows = s.row[_row.FLOWS]
+  if flows and flows > 0 then flow.note(s, #letter == 1 and letter or results.letter(letter), id, text) end
 end
 
 -- Deletes the failures, steps and notes of a job that leaves the queue, keeps its output for `ttl` ms, as its result,
