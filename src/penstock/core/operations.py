@@ -344,12 +344,11 @@ def refuse_for_in_loop() -> None:
 
 
 class BoundVerb(Generic[P, R_co]):
-    __slots__ = ("_make", "_owner", "__wrapped__")
+    __slots__ = ("_make", "_owner")
 
     def __init__(self, owner: HasDriver, make: Callable[..., Any]) -> None:
         self._owner = owner
         self._make = make
-        self.__wrapped__ = make
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the operation and block until its result is there. Raises RuntimeError inside a running event loop."""
@@ -371,6 +370,10 @@ class BoundVerb(Generic[P, R_co]):
         return answer
 
     # What `help()`, `inspect` and editors ask. The class has no docstring, since `help()` would take it for the verb's.
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self._make
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]

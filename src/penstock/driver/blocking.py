@@ -167,15 +167,15 @@ class _Unfinished:
     last effect, and cleans up from there. `__del__` is for an interrupt at the start of the clean-up.
     """
 
-    _operation: Operation[Any] | None = None  # an interrupt may come before `__init__`
+    operation: Operation[Any] | None = None  # an interrupt may come before `__init__`
     _clean_up: _Uninterrupted[None] | None = None
 
     def __init__(self, engine: BlockingEngine, operation: Operation[Any]) -> None:
         self._engine = engine
-        self._operation = operation
+        self.operation = operation
 
     def clean_up(self) -> None:
-        operation = self._operation
+        operation = self.operation
         if operation is None:
             return
         # Once the clean-up has begun, the operation may be at one of its effects.
@@ -184,10 +184,10 @@ class _Unfinished:
             self._clean_up = _Uninterrupted(lambda: run_to_completion(cleanup()))
         if self._clean_up is not None:
             self._clean_up.run()
-        self._operation = None
+        self.operation = None
 
     def __del__(self) -> None:
-        if self._operation is None:
+        if self.operation is None:
             return
         try:
             self.clean_up()
@@ -213,21 +213,13 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
     def run(self, work: RoundTrip[R] | Operation[R]) -> R:
         """Run one script call or an operation, and return its result."""
         try:
-            return self._run(work)
+            return self._call(work) if isinstance(work, RoundTrip) else self._run_operation(work)
         except Interruption as stop:
             raise stop.error  # noqa: B904 - what the signal handler raised, as if nothing had been between
 
-    def _run(self, work: RoundTrip[R] | Operation[R]) -> R:
-        if isinstance(work, RoundTrip):
-            return self._call(work)
-        unfinished = _Unfinished(self, work)
-        try:
-            return self._run_operation(work)
-        finally:
-            unfinished.clean_up()
-
     def _run_operation(self, operation: Operation[R]) -> R:
         """Run an operation. Most consist of script calls only, and need none of the coroutines of `drive`."""
+        unfinished = _Unfinished(self, operation)
         try:
             effect = next(operation)
             while isinstance(effect, RoundTrip):
@@ -236,18 +228,27 @@ class BlockingEngine(Engine[BlockingConnection, BlockingListener]):
                 except Exception as error:
                     return run_to_completion(self.drive(operation, error))
                 effect = operation.send(answer)
+            return run_to_completion(self.drive(operation, effect=effect))
         except StopIteration as done:
+            unfinished.operation = None
             result: R = done.value
             return result
-        return run_to_completion(self.drive(operation, effect=effect))
+        finally:
+            if unfinished.operation is not None:
+                unfinished.clean_up()
 
     def _call(self, round_trip: RoundTrip[R], give_up_after: float | None = None) -> R:
-        first = self.first_attempt(round_trip)
+        first = FirstAttempt.of(round_trip, self._connector.route, self._idempotency_keys)
         if first is not None and (connection := self._take_idle(first.node)) is not None:
             try:
-                (reply,) = self._exchange_on(connection, first.node, (first.command,))
-            except Exception as error:
+                reply = connection.call(first.command)
+            except BaseException as error:
+                self._drop(connection, first.node, error)
+                if not isinstance(error, Exception):
+                    raise
                 reply = error
+            else:
+                self._idle[first.node].append(connection)
             if first.answered(round_trip, reply):
                 return self.succeeded(round_trip, first, reply)
         if give_up_after is None:

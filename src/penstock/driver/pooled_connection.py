@@ -73,6 +73,11 @@ class BlockingConnection:
         self.start(commands)
         return [self._reply() for _ in commands]
 
+    def call(self, command: Command) -> Any:
+        """Send one command, and return its reply."""
+        self.start((command,))
+        return self._reply()
+
     def start(self, commands: tuple[Command, ...]) -> None:
         """Send commands, and do not wait for the replies."""
         if self._closed:
