@@ -43,6 +43,14 @@ def test_a_pasted_block_prints_what_its_page_shows(number: int, block: Block, ad
     assert is_as_shown(done.stdout, block.output), f"it prints\n{done.stdout}"
 
 
+@pytest.mark.parametrize("page", ["chats.md", "messages.md", "files.md"])
+def test_a_block_that_is_run_again_does_not_fail(page: str, address: str, tmp_path: Path):
+    for number, block in enumerate(one for one in BLOCKS if one.page.name == page and not one.title):
+        for _ in range(2):
+            done = run(block, tmp_path, address, f"again-{page}-{number}", scaled(60))
+            assert done.returncode == 0, done.stderr
+
+
 def test_titled_blocks_are_few():
     """A block that only compiles can be wrong."""
     assert len([block for block in BLOCKS if block.title]) <= 26
