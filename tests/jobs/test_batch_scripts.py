@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from penstock.jobs.batching import Batch, batches_of
 from penstock.jobs.claims import Registration
 from penstock.testing.audit.instances import audits
 from penstock.testing.audit.stored_keys import read_keys
@@ -89,6 +90,23 @@ def test_the_worker_that_watches_the_clock_returns_when_the_time_is_over(stand: 
     assert worker.turn(3, address="w/1", sleep=50.0).due_in == pytest.approx(0.05)
 
 
+def test_a_turn_for_several_batches_leaves_the_piece_behind_the_last_whole_one(stand: Stand):
+    worker = start(stand, WHOLE)
+    stand.put(*"abcdefgh")
+    turn = worker.turn(9, address="w/1", sleep=50.0)
+    assert "".join(claim.id for claim in turn.claims) == "abcdef"
+    assert not turn.more
+    assert turn.due_in == pytest.approx(0.2)
+    stand.messages("w")
+    stand.put("i")
+    assert stand.messages("w") == ["1 0"]  # though it holds six jobs, it is registered as idle
+    assert ids(worker, 9) == "g h i"
+    stand.put("j")
+    stand.advance(0.2)
+    assert ids(worker, 9) == "j"
+    assert problems(stand) == []
+
+
 # --- batches of one tenant ---
 
 
@@ -111,6 +129,19 @@ def test_a_batch_is_one_turn_of_its_tenant(stand: Stand):
     served = [ids(worker)[0] for _ in range(6)]
     assert served[:3] == ["a", "b", "c"]
     assert Counter(served) == {"a": 3, "b": 2, "c": 1}
+
+
+def test_a_turn_for_several_batches_takes_no_more_of_them_than_it_asks_for(stand: Stand):
+    worker = start(stand, BY_TENANT)
+    stand.put_for(ada="a1 a2 a3 a4", bo="b1 b2 b3 b4", cy="c1")
+    assert ids(worker, 9) == "a1 a2 a3 b1 b2 b3"
+    stand.put("u1", "u2", "u3", tenant="di", priority=1)
+    stand.advance(0.2)
+    turn = worker.turn(9, address="w/1", sleep=50.0)
+    assert " ".join(claim.id for claim in turn.claims) == "u1 u2 u3 a4 b4"
+    assert turn.more
+    assert [ids(worker, 9), ids(worker, 9)] == ["c1", ""]
+    assert problems(stand) == []
 
 
 def test_a_tenant_of_twice_the_weight_has_twice_as_many_batches(stand: Stand):
@@ -185,10 +216,12 @@ def test_a_queue_without_batches_pays_nothing(stand: Stand):
 # --- any history ---
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(12))
 def test_any_history_offers_each_job_once_in_time_and_in_batches_of_its_kind(stand: Stand, seed: int):
-    """Producers, cancels, purges, returns and a clock, against one worker that takes every batch that is offered."""
+    """Producers, cancels, purges, returns and a clock, against one worker that takes every batch that is offered:
+    one in a turn, or several."""
     chance = random.Random(seed)
+    most = 1 + seed // 6 * 2
     by_tenant = seed % 2 == 1
     size, linger = chance.randint(2, 6), 200
     worker = start(stand, (size, linger, int(by_tenant)))
@@ -199,9 +232,11 @@ def test_any_history_offers_each_job_once_in_time_and_in_batches_of_its_kind(sta
 
     def drain() -> None:
         while True:
-            turn = worker.turn(size, address="w/1", sleep=50.0)
+            turn = worker.turn(most * size, address="w/1", sleep=50.0)
+            batches = [*batches_of(turn.claims, Batch(size, by_tenant=by_tenant))]
+            assert len(batches) <= most
             if turn.claims:
-                assert len({owner[claim.id] for claim in turn.claims}) == 1 or not by_tenant
+                assert all(len({owner[claim.id] for claim in batch}) == 1 for batch in batches) or not by_tenant
                 assert not seen & {claim.id for claim in turn.claims}
                 returned = chance.sample(turn.claims, chance.randint(0, 1))
                 worker.settle(*[claim for claim in turn.claims if claim not in returned])

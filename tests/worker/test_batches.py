@@ -187,6 +187,54 @@ async def test_a_batch_occupies_one_runner(app: Penstock):
     assert most == 2
 
 
+@pytest.mark.parametrize("by_tenant", [False, True])
+async def test_one_turn_claims_batches_for_half_of_the_runners(app: Penstock, by_tenant: bool):
+    calls: list[list[int]] = []
+    go = asyncio.Event()
+
+    @app.task(queue="index", batch=Batch(3, linger=60, by_tenant=by_tenant))
+    async def index(docs: list[int]) -> None:
+        calls.append(docs)
+        await go.wait()
+
+    await app.enqueue_many.aio(index.using(tenant="ab"[n // 12]).call(n) for n in range(24))
+    worker, run = await running(app, concurrency=4)
+    await until(lambda: len(calls) == 4)
+    assert {len(claims) for claims in calls} == {3}
+    assert worker._feeds[0].turns < 4
+    assert len(worker._feeds[0].held) == 12
+    go.set()
+    await until(lambda: len(calls) == 8)
+    worker.stop()
+    await run
+    assert sorted(n for docs in calls for n in docs) == [*range(24)]
+    assert all(len({n // 12 for n in docs}) == 1 for docs in calls) or not by_tenant
+
+
+async def test_batches_beyond_the_runners_wait_for_one(app: Penstock, monkeypatch: pytest.MonkeyPatch):
+    together = most = 0
+
+    @app.task(queue="index", batch=Batch(2))
+    async def index(docs: list[int]) -> None:
+        nonlocal together, most
+        together += 1
+        most = max(most, together)
+        await asyncio.sleep(0.02)
+        together -= 1
+
+    await app.enqueue_many.aio(index.call(n) for n in range(24))
+    worker = Worker(app, WorkerSettings(concurrency=2, burst=True))
+    feed = worker._feeds[0]
+    turn = feed.turn
+
+    def larger_turn(want: int, *, leave: bool = False) -> Any:
+        return turn(3 * want, leave=leave)  # as if the batches of the server were smaller
+
+    monkeypatch.setattr(feed, "turn", larger_turn)
+    await worker.run()
+    assert (most, (await app.queue("index").count.aio()).ready) == (2, 0)
+
+
 async def test_a_job_that_is_cancelled_in_a_batch_ends_so_and_the_others_complete(app: Penstock):
     started, go = asyncio.Event(), asyncio.Event()
 

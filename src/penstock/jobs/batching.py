@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import groupby
 from operator import or_
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from penstock.core.arguments import check_flag, check_number, check_whole
 from penstock.core.cached import cached_property
 from penstock.core.clock import milliseconds
 from penstock.errors import ConfigurationError
+from penstock.jobs.claims import Claim
 from penstock.jobs.constants import CALL
 from penstock.jobs.record import FLAGS_AT, HEADER_SIZE, POWERS_AT, Record
 from penstock.jobs.signature import Signature
@@ -106,6 +108,15 @@ def payloads_of_one_task(records: Sequence[Record]) -> tuple[bytes, list[bytes]]
         return b"", []
     calls = [record.call for record in records]
     return calls[0][0] if len({name for name, _ in calls}) == 1 else b"", [payload for _, payload in calls]
+
+
+def batches_of(claims: Sequence[Claim], batch: Batch) -> Iterator[Sequence[Claim]]:
+    """Divide the claims of a turn, in their order, into batches."""
+    of_tenant = groupby(claims, lambda claim: claim.record.tenant) if batch.by_tenant else [("", claims)]
+    for _, some in of_tenant:
+        rest = list(some)
+        for at in range(0, len(rest), batch.size):
+            yield rest[at : at + batch.size]
 
 
 def _item(kind: Any) -> tuple[Any] | None:

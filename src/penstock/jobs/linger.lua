@@ -148,19 +148,34 @@ function linger.is_over(r, now)
   return false
 end
 
--- Serves a batch of one tenant, of the most urgent level that offers one. If the whole queue lingers, serves nothing,
--- and returns whether the queue is offered now; then the claim serves it as any other queue.
+-- Serves batches of one tenant each, of the most urgent levels that offer some: as many as `want` jobs would fill, and
+-- at least one. If the whole queue lingers, serves nothing, and returns whether the queue is offered now: the claim
+-- serves it as any other queue, but leaves the piece that would follow the last whole batch (`room.spared`).
 --- (s: table, room: table) -> bool
 --- uses: base
 --- seldom
 function linger.serve(s, room)
   local r, at = s.row, 1
-  if r[_row.BATCH][_batch.BY_TENANT] == 0 then return linger.is_open(s) end
-  while room.want > 0 and room.claimed == 0 and not room.full and r[_row.LEVELS][at] do
-    local level = r[_row.LEVELS][at]
-    linger.take(s, level, room)
-    if r[_row.LEVELS][at] == level then at = at + 3 end
+  local size, left = r[_row.BATCH][_batch.SIZE], room.want
+  if r[_row.BATCH][_batch.BY_TENANT] == 0 then
+    local n = linger.in_lanes(s)
+    if n >= size then room.want = math.min(left, n - n % size) end
+    room.spared = left - room.want
+    return linger.is_open(s)
   end
+  local batches = math.max(1, math.floor(left / size))
+  while batches > 0 and not room.full and r[_row.LEVELS][at] do
+    local level, before = r[_row.LEVELS][at], room.claimed
+    room.want = math.min(left, size)
+    linger.take(s, level, room)
+    left = left - (room.claimed - before)
+    if room.claimed > before then
+      batches = batches - 1
+    elseif r[_row.LEVELS][at] == level then
+      at = at + 3
+    end
+  end
+  room.want = left
   return false
 end
 
@@ -206,11 +221,12 @@ end
 -- Call it after a claim. If the whole queue lingers, sets when the jobs that the claim has left are offered. Their wait
 -- counts from the latest claimed job, because apart from the rotation of tenants they came after it. Returns whether
 -- another batch is offered now.
---- (s: table, sinces: table) -> bool
+--- (s: table, room: table) -> bool
 --- uses: base
 --- seldom
-function linger.claimed(s, sinces)
-  local b, last = s.row[_row.BATCH], 0
+function linger.claimed(s, room)
+  local b, sinces, last = s.row[_row.BATCH], room.sinces, 0
+  room.want = room.want + (room.spared or 0)
   if linger.in_lanes(s) == 0 then
     b[_batch.QUEUE_DUE] = 0
   elseif #sinces > 0 then

@@ -254,7 +254,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   if want > 0 and r[_row.PAUSED] == 0 and s.looks_over ~= 0 then
     s.takes_all = idle_ms == 0 -- a program that does not wait, as in a burst, gets what there is of a batch
     room = job.claim(s, incarnation, want, trial)
-    if r[_row.BATCH] then more_batches = linger.claimed(s, room.sinces) or more_batches end
+    if r[_row.BATCH] then more_batches = linger.claimed(s, room) or more_batches end
   end
   admission.admit(s)
   local more_ready = next(s.lists) ~= nil

@@ -18,12 +18,13 @@ from typing import Any
 
 from msgspec import structs
 
+from penstock.jobs.batching import batches_of
 from penstock.jobs.claims import Claim, Settlement
 from penstock.jobs.middleware import JobContext
 from penstock.settings import WorkerSettings
 from penstock.worker.batches import BatchRun
 from penstock.worker.execution import Execution
-from penstock.worker.feed import Feed
+from penstock.worker.feed import MAX_SETTLEMENTS, Feed
 from penstock.worker.job_log import RunReports
 from penstock.worker.run import JobRun
 from penstock.worker.shared_status import SharedStatus
@@ -80,7 +81,8 @@ class Runs:
         """Whether no further job starts here."""
         self.waiting: deque[tuple[Feed, Claim]] = deque()
         self._batches: deque[tuple[Feed, Sequence[Claim]]] = deque()
-        """Batches that wait for the runner that was free when they were claimed."""
+        """Batches that wait for the runners that were free when they were claimed. They may be more than these runners
+        if the server's batches are smaller, because a worker of another release has declared them."""
         self.running: dict[JobRun, None] = {}
         """The jobs that have a runner, in the order of their starts."""
         self.lost_in_threads: set[JobRun] = set()
@@ -101,8 +103,12 @@ class Runs:
         return min(self._max_batch, int(self._concurrency * self._prefetch / self._mean_duration))
 
     @property
+    def _idle_runners(self) -> int:
+        return self._runners - len(self.running) - len(self.lost_in_threads)
+
+    @property
     def _free_runners(self) -> int:
-        return self._runners - len(self.running) - len(self.lost_in_threads) - len(self._batches)
+        return self._idle_runners - len(self._batches)
 
     @property
     def room(self) -> int:
@@ -114,10 +120,18 @@ class Runs:
         return room if left >= room else int(left)
 
     def room_for(self, feed: Feed) -> int:
-        """How many more jobs to claim from this feed. A batch occupies one runner and is not prefetched."""
+        """How many more jobs to claim from this feed.
+
+        A batch occupies one runner and is not prefetched. A turn claims batches for up to half of the runners, so that
+        the next turn can be under way while they run.
+        """
         if feed.batch is None or feed.trial:
             return self.room
-        return feed.batch.size if self.room > 0 and self._free_runners > len(self.waiting) else 0
+        size, free = feed.batch.size, self._free_runners - len(self.waiting)
+        if self.room <= 0 or free <= 0:
+            return 0
+        most = min(MAX_SETTLEMENTS, self._max_batch, self._max_jobs - self.started)
+        return size * max(1, min(free, (self._runners + 1) // 2, int(most // size)))
 
     @property
     def should_claim(self) -> bool:
@@ -125,8 +139,12 @@ class Runs:
         return len(self.waiting) <= _STOCK_LEFT * self.prefetch_limit and self.room > 0
 
     @property
+    def has_waiting(self) -> bool:
+        return bool(self.waiting or self._batches)
+
+    @property
     def empty(self) -> bool:
-        return not self.waiting and not self._batches and not self.running
+        return not self.has_waiting and not self.running
 
     def begin_slowly(self) -> None:
         self._runners = 1
@@ -152,14 +170,14 @@ class Runs:
         elif feed.batch is None:
             self.waiting.extend([(feed, claim) for claim in claims])
         elif claims:
-            self._batches.append((feed, claims))
+            self._batches.extend([(feed, some) for some in batches_of(claims, feed.batch)])
 
     def next(self) -> JobRun | None:
         """Give the next job a runner, if one is free. The caller runs it, and calls `end`.
 
         A claim that this worker cannot run goes straight back to its feed.
         """
-        while self._batches:
+        while self._batches and self._idle_runners > 0:
             feed, claims = self._batches.popleft()
             batch, refused = self._execution.prepare_batch(claims, feed.shard.name)
             for claim, settlement in refused:
@@ -263,7 +281,7 @@ class Runs:
         prefetched from now on.
         """
         now = time.monotonic()
-        if self.waiting and self._free_runners <= 0 and now - self._last_start >= STALL:
+        if self.has_waiting and self._idle_runners <= 0 and now - self._last_start >= STALL:
             self._mean_duration = max((now - run.started_at for run in self.running), default=self._mean_duration)
             self._hand_back_waiting()
 

@@ -438,7 +438,7 @@ class Worker:
     async def _sleep(self) -> None:
         """Sleep until the next round: a wake-up, a settlement, a due time of a queue, a stall, or the stop deadline."""
         until = min((feed.tick_at if feed.awake else feed.wake_at for feed in self._feeds), default=float("inf"))
-        if self._runs.waiting:
+        if self._runs.has_waiting:
             until = min(until, time.monotonic() + STALL)
         if self._stays:
             until = min(feed.wake_at for feed in self._feeds)

@@ -330,7 +330,7 @@ def reruns(rig: Rig) -> Figures:
 
 @TOPIC.scenario
 def batch_handlers(rig: Rig) -> Figures:
-    """Jobs that do nothing, on one worker in this process: called one by one, and in batches of 100"""
+    """Jobs that do nothing, on one worker of 100 runners in this process: called one by one, and in batches of 100"""
     jobs, rounds = rig.at_pace(2_000, 10_000, 40_000), rig.at_pace(3, 7, 15)
     one_by_one: Task[[int], None] = rig.app.task(queue="one_by_one", result_ttl=0)(do_nothing)
     together: Task[[int], None] = rig.app.task(queue="batches", result_ttl=0, batch=Batch(100))(do_nothing_for_all)
@@ -342,7 +342,7 @@ def batch_handlers(rig: Rig) -> Figures:
     plain, batches = (values[1:] for values in rates.values())
     ratio = Ratio(median(b / p for p, b in zip(plain, batches, strict=True)), PLAIN)
     yield figure(f"{PLAIN}, drained", plain, "jobs/s")
-    yield figure(f"{TOGETHER}, drained", batches, "jobs/s", ratio=ratio, target=at_least(2.0, "ratio"))
+    yield figure(f"{TOGETHER}, drained", batches, "jobs/s", ratio=ratio, target=at_least(1.4, "ratio"))
 
 
 def run_to_end(rig: Rig, queue: str) -> None:
@@ -350,7 +350,9 @@ def run_to_end(rig: Rig, queue: str) -> None:
 
 
 async def run_worker(app: Penstock, queue: str) -> None:
-    settings = WorkerSettings(queues=(queue,), burst=True, concurrency={"one_by_one": 100, "answers": 10}.get(queue, 2))
+    settings = WorkerSettings(
+        queues=(queue,), burst=True, concurrency={"one_by_one": 100, "batches": 100, "answers": 10}.get(queue, 2)
+    )
     try:
         await Worker(app, settings).run()
     finally:
