@@ -191,7 +191,7 @@ end
     ]
 
 
-def test_a_seldom_function_is_defined_when_it_is_called_first_with_those_that_only_it_needs():
+def test_a_seldom_function_is_defined_when_it_is_called_first_and_so_are_those_that_only_it_needs():
     lane = """\
 --- (a: int) -> int
 function lane.cost(a)
@@ -208,24 +208,56 @@ end
 function lane.push(a)
   return lane.own(a)
 end
+
+--- (a: int) -> int
+--- seldom
+function lane.pop(a)
+  return a
+end
 """
-    script = "function script.s()\n  local a = lane.cost(1)\n  return lane.push(a)\nend\n"
+    script = "function script.s()\n  local a = lane.cost(lane.pop(1))\n  return lane.push(a)\nend\n"
     assert only(script, lane=lane).source.splitlines()[1:] == [
-        "local F = {lane_cost = false, lane_push = false}",
-        "function F.lane_cost(a)",
+        "local F = {lane_cost = false}",
+        "setmetatable(F, {__index = function(_, called)",
+        "if #called == 8 then",
+        'if called == "lane_pop" then',
+        "function F.lane_pop(a)",
         "return a",
         "end",
-        "local a = F.lane_cost(1)",
-        "function F.lane_push(...)",
+        "return F.lane_pop",
+        "end",
+        'if called == "lane_own" then',
         "function F.lane_own(a)",
         "return F.lane_cost(a) + 1",
         "end",
+        "return F.lane_own",
+        "end",
+        "end",
+        "if #called == 9 then",
+        'if called == "lane_push" then',
         "function F.lane_push(a)",
         "return F.lane_own(a)",
         "end",
-        "return F.lane_push(...)",
+        "return F.lane_push",
         "end",
+        "end",
+        "end})",
+        "function F.lane_cost(a)",
+        "return a",
+        "end",
+        "local a = F.lane_cost(F.lane_pop(1))",
         "return F.lane_push(a)",
+    ]
+
+
+def test_a_script_with_few_seldom_functions_defines_them_as_all_others():
+    lane = "--- seldom\nfunction lane.cost()\n  return 1\nend\n"
+    assert only("function script.s()\n  return lane.cost()\nend\n", lane=lane).source.splitlines()[1:] == [
+        "local F = {lane_cost = false}",
+        "function F.lane_cost()",
+        "return 1",
+        "end",
+        "return F.lane_cost()",
     ]
 
 

@@ -258,7 +258,9 @@ class Stand:
         meta = self.base + "meta"
         row = msgspec.structs.replace(read_row(self.client.hget(meta, "row")), **fields)
         self.client.hset(
-            meta, "row", b"".join(map(msgspec.msgpack.encode, (constants.FORMAT, int(row.idle_until > 0), row, 0, 0)))
+            meta,
+            "row",
+            b"".join(map(msgspec.msgpack.encode, (constants.FORMAT, int(row.idle_until > 0), row, 0, 0, 0))),
         )
 
     def change_wake(self, **fields: Any) -> None:

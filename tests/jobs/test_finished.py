@@ -16,8 +16,10 @@ from penstock.jobs.finished import BlockSlice, CompletedRows, read_block, read_l
 from penstock.jobs.finished_list import EndedJobs, FinishedFilter, finished_page
 from penstock.jobs.job_list import JobSummary
 from penstock.jobs.record import Record, draft
+from penstock.jobs.retention import Retention
 from penstock.ops.inspect import Inspector
 from tests.conftest import Do, Time
+from tests.jobs.stand import FakeWorker, Stand
 from tests.worker.in_process import run_burst
 
 
@@ -154,6 +156,27 @@ async def test_a_settlement_that_is_refused_has_no_row(app: Penstock, do: Do, cl
     await do(item.complete)
     (row,) = await ended(app, do)
     assert row.deliveries == 2
+
+
+def test_an_open_block_gets_its_ttl_once_in_ten_seconds_and_keeps_it_for_longer(stand: Stand):
+    key, hour, day = f"{stand.base}finished", 3_600_000, 86_400_000
+    stand.put(*"abcde")
+    worker = FakeWorker(stand, "w", lease=600)
+    claims = worker.claim(5)
+
+    def settle_after(seconds: float) -> int:
+        stand.advance(seconds)
+        stand.client.pexpire(key, hour)
+        assert worker.settle_alone(claims.pop(), "drop")
+        left: int = stand.client.pttl(key)
+        return left
+
+    assert settle_after(0) > day
+    assert settle_after(9) <= hour
+    assert settle_after(1) > day
+    assert settle_after(9.9) <= hour
+    stand.run(Retention(finished_age=2 * 86400).store(stand.bindings))
+    assert settle_after(0) > 2 * day
 
 
 async def test_rows_are_dropped_by_number_in_whole_blocks(app: Penstock, do: Do):

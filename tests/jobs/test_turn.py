@@ -281,6 +281,7 @@ def test_a_turn_that_ends_in_an_error_after_its_claim_loses_no_job(stand: Stand)
         worker.turn(1)
     stand.client.delete(tenants)
     stand.client.hset(tenants, mapping=kept)
+    assert len(worker.repeat_turn().claims) == 1
     served = set[str]()
     for _ in range(12):
         stand.advance(5)

@@ -447,7 +447,7 @@ def calls_in(stand: Stand) -> Counter[str]:
 
 
 def test_a_job_of_the_only_idle_worker_takes_few_commands(stand: Stand):
-    """From its enqueue to its end. With the clock of the server, and a row of the job, there are 36."""
+    """From its enqueue to its end. With the clock of the server, and a row of the job, there are 34."""
     become_idle(stand, "p")
     took = []
     for n in range(3):
@@ -459,4 +459,4 @@ def test_a_job_of_the_only_idle_worker_takes_few_commands(stand: Stand):
         worker.turn(2, settlement(claim), address="p/1", sleep=50)
         sent = calls_in(stand) - before
         took.append(sum(sent.values()) - sum(sent[f"cmdstat_{name}"] for name in ("evalsha", "info", "ping")))
-    assert took[1:] == [31, 31], "the first job fills what is empty"
+    assert took[1:] == [30, 30], "the first job fills what is empty"

@@ -29,6 +29,7 @@ GLOBALS = [
     "redis",
     "cjson",
     "cmsgpack",
+    "setmetatable",
     "struct",
     "bit",
     "string",

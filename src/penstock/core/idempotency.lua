@@ -41,6 +41,7 @@ end
 -- The number of the caller's last call; 0 if none is known.
 --- (caller: str) -> int
 --- uses: base
+--- seldom
 function idempotency.last(caller)
   local kept = redis.call("GET", base .. "replay:" .. caller)
   local last = kept and cmsgpack.unpack(kept)

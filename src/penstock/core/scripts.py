@@ -27,8 +27,8 @@ and arguments of the script that the function reads by name, directly or through
 `--- inline` marks a function whose body is a single `return`. Its expression replaces each call, so the name costs
 nothing at run time.
 
-`--- seldom` marks a function that most calls of a script do not need. It is defined when it is called first, together
-with the functions that only it needs. Until then all of them cost what one function costs.
+`--- seldom` marks a function that most calls of a script do not need. It is defined when it is called first, and so is
+each function that only such functions need. Until then all of them together cost what one function costs.
 
 A *layout* names the fields of a packed value, so that no line counts bytes; see `layouts.py`.
 
@@ -65,8 +65,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pkgutil import get_data
 
 from penstock.core import idempotency
@@ -77,6 +78,9 @@ from penstock.core.sections import Section, callees, link
 _CONTINUATION = re.compile(r"[ \t})\]]|(?:end|else|elseif|until)\b")
 _WORD = re.compile(r"\w+")
 _BINDING = {"int": "tonumber(ARGV[{0}])", "str": "ARGV[{0}]", "*": "{0}"}
+
+_LEAST_SELDOM = 3
+"""A script with fewer seldom functions defines them as all others, because it costs as much to wait for their calls."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,22 +180,26 @@ def _assemble(script: Section, functions: Mapping[str, Section]) -> Script:
 
 def _body(script: Section, functions: Mapping[str, Section]) -> list[str]:
     """The lines of a script, with each function just before the first statement that needs it."""
-    shared = {function.name: function for function in callees(script, functions, lambda function: function.is_seldom)}
-    missing = {function.flat_name: function for function in shared.values()}
+    named = {function.flat_name: function for function in callees(script, functions)}
+    first = callees(script, functions, lambda function: function.is_seldom)
+    missing = {function.flat_name: function for function in first if not function.is_seldom}
+    seldom = [function for name, function in named.items() if name not in missing]
+    if len(seldom) < _LEAST_SELDOM:
+        seldom, missing = [], {**named}
     # With its fields named at once, the table need not grow.
     fields = ", ".join(f"{name} = false" for name in missing)
-    lines = ["local F = {" + fields + "}"] if missing else []
+    lines = ["local F = {" + fields + "}"] if named else []
+    if seldom:
+        lines += _when_called(seldom)
     statement = 0  # where the present one begins
     for line in script.code.split("\n"):
         if not _CONTINUATION.match(line):
             statement = len(lines)
         for word in _WORD.findall(line):
-            if word in missing:
-                needed = [one for one in callees(missing[word], functions) if one.flat_name in missing]
-                needed.append(missing[word])
-                lines[statement:statement] = [
-                    _when_called(one, functions, shared) if one.is_seldom else one.as_field for one in needed
-                ]
+            if word in named:
+                function = named.pop(word)
+                needed = [one for one in (*callees(function, functions), function) if one.flat_name in missing]
+                lines[statement:statement] = [one.as_field for one in needed]
                 statement += len(needed)
                 for one in needed:
                     del missing[one.flat_name]
@@ -199,8 +207,13 @@ def _body(script: Section, functions: Mapping[str, Section]) -> list[str]:
     return lines
 
 
-def _when_called(function: Section, functions: Mapping[str, Section], shared: Mapping[str, Section]) -> str:
-    """The text of a stub, whose first call defines the seldom function and the functions that only it needs."""
-    private = [one for one in callees(function, functions, lambda one: one.name in shared) if one.name not in shared]
-    inner = "\n".join([one.as_field for one in (*private, function)])
-    return f"function F.{function.flat_name}(...)\n{inner}\nreturn F.{function.flat_name}(...)\nend"
+def _when_called(seldom: Sequence[Section]) -> list[str]:
+    """The lines that define each of these functions when it is called first, which the server finds by its length."""
+    lines = ["setmetatable(F, {__index = function(_, called)"]
+    by_length = sorted(seldom, key=lambda function: len(function.flat_name))
+    for length, some in groupby(by_length, lambda function: len(function.flat_name)):
+        lines.append(f"if #called == {length} then")
+        for one in some:
+            lines.append(f'if called == "{one.flat_name}" then\n{one.as_field}\nreturn F.{one.flat_name}\nend')
+        lines.append("end")
+    return [*lines, "end})"]

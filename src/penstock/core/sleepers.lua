@@ -62,6 +62,7 @@ end
 -- Wakes one idle worker, unless one was woken in the last 50 ms and has not looked for work yet. Changes `marks`, the
 -- `_woken` of the list. Returns the addresses of workers that were found to be gone, and whether the list is empty now.
 --- (list: str, marks: table, now: int) -> table, bool
+--- seldom
 function sleepers.wake_one(list, marks, now)
   local gone = {}
   if sleepers.was_woken(marks, now) then return gone, false end

@@ -41,6 +41,7 @@ end
 -- Writes what was noted.
 --- (s: table)
 --- uses: base
+--- seldom
 function admitted.write(s)
   if #s.admitted > 0 then
     batch.add("ZADD", base .. "admitted", s.admitted)

@@ -74,6 +74,7 @@ end
 
 -- Whether `take_in` accepts no calls, because its calls would have to be counted for a bound.
 --- (r: table) -> bool
+--- seldom
 function bounds.closes(r)
   local its = r[_row.BOUND]
   return its[_bound.TENANT] > 0 or its[_bound.JOBS] > 0 and bounds.unfinished(r) + _bounds.INTAKE > its[_bound.JOBS]

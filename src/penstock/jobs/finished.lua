@@ -91,7 +91,8 @@ function finished.keeps_arguments(s)
   return s.keeps_arguments
 end
 
--- Appends segments. A key that another program has damaged loses its rows.
+-- Appends segments. A key that another program has damaged loses its rows. The block of the jobs that did not die gets
+-- its TTL once in each interval of the history, and keeps it for that much longer.
 --- (s: table, list: str, text: str)
 --- uses: base meta
 function finished.append(s, list, text)
@@ -105,7 +106,10 @@ function finished.append(s, list, text)
     redis.call("UNLINK", key)
     return
   end
-  redis.call("PEXPIRE", key, age)
+  if s.has_ttl == 0 or s.now >= s.next_history or size == #text or list == _finished.DIED then
+    redis.call("PEXPIRE", key, age + _history.INTERVAL)
+    if list == _finished.ENDED then s.has_ttl = 1 end
+  end
   if size >= _finished.BYTES then finished.close(s, list, "", rows, age) end
 end
 

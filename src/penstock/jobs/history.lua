@@ -39,15 +39,17 @@ end
 -- Takes down what the counters say, and sets when the next row is due. `row.store` writes both, or neither.
 --- (s: table)
 --- uses: base
+--- seldom
 function history.add(s)
   local now = s.now
   s.counted, s.counted_before = history.packed(s, now), s.next_history
-  s.next_history = now - now % _history.INTERVAL + _history.INTERVAL
+  s.next_history, s.has_ttl = now - now % _history.INTERVAL + _history.INTERVAL, 0
 end
 
 -- Writes the rows of what `add` has taken down.
 --- (s: table)
 --- uses: base
+--- seldom
 function history.write(s)
   history.push(base .. "history:10", s.counted, history.ROWS_OF_10_S, 3600)
   if s.counted_before <= s.now - s.now % _history.MINUTE then

@@ -89,7 +89,7 @@ function job.commit(s)
   limits.write(s)
   job.push_ready(s)
   counters.write(s)
-  unique.write(s)
+  if s.taken or s.given_up then unique.write(s) end
   local n = #s.results / 2
   results.write(s)
   results.trim(s, math.max(_trim.LEAST, 2 * n))
@@ -112,6 +112,7 @@ end
 -- and has its children cancelled. Returns the text that its result begins with: `letter`, or notes and then `letter`.
 --- (s: table, id: str, flags: int, letter: str, ttl: int) -> str
 --- uses: base
+--- seldom
 function job.clear(s, id, flags, letter, ttl)
   if record.has(flags, flag.REASON) then redis.call("HDEL", base .. "failures", id) end
   if not record.has(flags, flag.NOTES) then return letter end
@@ -142,6 +143,7 @@ end
 -- Counts a new job and collects its entry. Returns its record.
 --- (s: table, id: str, body: str, generation: int, now: int, since: int, expires: int) -> str
 --- uses: base
+--- seldom
 function job.enqueue(s, id, body, generation, now, since, expires)
   local drafted = record.fields(body)
   local tenant = drafted.tenant
@@ -177,6 +179,7 @@ end
 -- the id of that job instead; if a bound refuses it, nil and what `bounds.refuse` returns.
 --- (s: table, id: str, body: str, generation: int, set: table) -> str | nil, table | nil
 --- uses: base
+--- seldom
 function job.add_draft(s, id, body, generation, set)
   local one = record.flags(body) >= flag.UNIQUE and unique.field(s, body)
   local replaced, before, is_running -- the id of a job that has begun, its record, whether it runs
@@ -262,6 +265,7 @@ end
 -- Removes a job that is over, and stores that it expired, so that its id and its key are free. Returns whether it did.
 --- (s: table, id: str) -> bool
 --- uses: base
+--- seldom
 function job.expire(s, id)
   local body = record.get(id)
   if not body or not job.is_over(id, body, s.now) then return false end
@@ -275,6 +279,7 @@ end
 -- Removes a job that is not running. Its entry in a lane stays, and is skipped later.
 --- (s: table, id: str, body: str, letter: str, text: str)
 --- uses: base
+--- seldom
 function job.remove(s, id, body, letter, text)
   local was = record.fields(body)
   slice.spend(s, s.purged and 1 or 3)
@@ -326,6 +331,7 @@ end
 --- (s: table, is_front: bool, entry: str, flags: int, priority: int, tenant: str, since: int, from: int, body: str)
 ---  -> str, int
 --- uses: base
+--- seldom
 function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from, body)
   local scope = s.row[_row.PAUSES] and pauses.scope(s, tenant, body, not is_front and from ~= _count.PARKED)
   if not scope and holds.any(s) and record.has(flags, flag.LIMITED) then
@@ -402,12 +408,12 @@ end
 
 -- Serves tenants from the most urgent level down, and stores the picked jobs as held by the incarnation. `trial`
 -- decides about suspects: with "only", the claim takes one suspect or nothing; with "alone", it takes one suspect and
--- no other job, or other jobs if no suspect waits; if empty, it takes no suspect. Returns `room`: what the claim might
--- still take; `claimed`, how many jobs it took; and `reply`, id and record of each. The first of them has the claim
--- number `number`.
---- (s: table, incarnation: str, want: int, trial: str) -> table
+-- no other job, or other jobs if no suspect waits; if empty, it takes no suspect. `own`: the state of the incarnation,
+-- which is stored with the claims (lease.lua). Returns `room`: what the claim might still take; `claimed`, how many
+-- jobs it took; and `reply`, id and record of each. The first of them has the claim number `number`.
+--- (s: table, incarnation: str, want: int, trial: str, own: table) -> table
 --- uses: base
-function job.claim(s, incarnation, want, trial)
+function job.claim(s, incarnation, want, trial, own)
   local r = s.row
   local room = {
     want = want, look = math.max(4 * want, 64), bytes = _slice.BYTES, max_bytes = _slice.BYTES, full = false,
@@ -440,7 +446,8 @@ function job.claim(s, incarnation, want, trial)
   local owners = room.owners
   if r[_row.RUNNING] == room.claimed then owners[#owners + 1], owners[#owners + 2] = "", _own.PADDING end
   redis.call("HSET", base .. "owners", unpack(owners))
-  redis.call("HSET", base .. "held:" .. incarnation, unpack(room.held)) -- what follows may have to find a claim
+  own.first, own.claimed = room.number, room.claimed
+  lease.extend(r, incarnation, own, room.held) -- what follows may have to find a claim
   return room
 end
 

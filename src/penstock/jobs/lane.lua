@@ -106,6 +106,7 @@ end
 
 --- (r: table, level: int, list: table)
 --- uses: base
+--- seldom
 function lane.push_fronts(r, level, list)
   local n = 0
   for i = 1, #list.tenants do
@@ -120,6 +121,7 @@ end
 
 -- The entry with the mark of a first entry that others follow.
 --- (head: str) -> str
+--- seldom
 function lane.marked(head)
   local class = entry.class(head)
   if class >= _size_class.MORE then return head end
@@ -277,6 +279,7 @@ end
 -- need not wait until all of them are parked.
 --- (room: table, tenant: str, id: str, body: str) -> bool
 --- uses: base
+--- seldom
 function lane.met_paused(room, tenant, id, body)
   if not pauses.scope(room.pausing, tenant, body, false) and not holds.meets(room.pausing, body) then return false end
   local met = room.met

@@ -125,18 +125,20 @@ function lease.alive(incarnation, now)
   return own and own.until_ > now and own or nil
 end
 
--- Extends a lease, and stores the state of its incarnation.
---- (r: table, incarnation: str, own: table)
+-- Extends a lease, and stores the state of its incarnation behind `held`, its new claims: id, claim, …
+--- (r: table, incarnation: str, own: table, held: table)
 --- uses: base
-function lease.extend(r, incarnation, own)
+function lease.extend(r, incarnation, own, held)
+  held[#held + 1], held[#held + 2] = "", lease.packed(own)
+  redis.call("HSET", base .. "held:" .. incarnation, unpack(held))
   redis.call("ZADD", base .. "leases", own.until_, incarnation)
-  redis.call("HSET", base .. "held:" .. incarnation, "", lease.packed(own))
   row.not_after(r, _row.NEXT_LEASE, own.until_)
 end
 
 -- The claim behind a token, or false if the incarnation does not hold the job under this claim number.
 --- (incarnation: str, of: str) -> str | false
 --- uses: base
+--- seldom
 function lease.held(incarnation, of)
   local held = redis.call("HGET", base .. "held:" .. incarnation, token.id(of))
   return held and claim.number(held) == token.number(of) and held
@@ -162,6 +164,7 @@ end
 -- How many jobs the incarnation holds, once its own state is stored.
 --- (incarnation: str) -> int
 --- uses: base
+--- seldom
 function lease.count(incarnation)
   return math.max(0, redis.call("HLEN", base .. "held:" .. incarnation) - 1)
 end
@@ -169,6 +172,7 @@ end
 -- Ends an incarnation that holds no job.
 --- (incarnation: str)
 --- uses: base
+--- seldom
 function lease.remove(incarnation)
   redis.call("ZREM", base .. "leases", incarnation)
   local registration = redis.call("HGET", base .. "workers", incarnation)
@@ -180,6 +184,7 @@ end
 -- slice `budget` (slice.lua).
 --- (incarnation: str, budget: table) -> table
 --- uses: base
+--- seldom
 function lease.some_tokens(incarnation, budget)
   local found = budget.left > 0
     and redis.call("HRANDFIELD", base .. "held:" .. incarnation, budget.left + 1, "WITHVALUES") or {}

@@ -84,6 +84,7 @@ end
 
 -- The value in `places` of a key without parked jobs.
 --- (s: table, used: int) -> str
+--- seldom
 function limits.plain(s, used)
   s.plain = s.plain or {}
   local known = s.plain[used]
@@ -308,6 +309,7 @@ end
 -- Adds the collected entries to the parked lanes of a key, which are lanes as in lane.lua under another base.
 --- (place: table)
 --- uses: base
+--- seldom
 function limits.push(place)
   if not place.lists then return end
   local queue = base

@@ -120,6 +120,7 @@ end
 -- Notifies the listeners of one job. Returns whether none is left.
 --- (id: str, addresses: str, budget: table) -> bool
 --- uses: base
+--- seldom
 function listeners.notify_job(id, addresses, budget)
   if budget.left <= 0 then return false end
   for address in string.gmatch(addresses, "%S+") do

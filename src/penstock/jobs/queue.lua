@@ -250,10 +250,16 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   admission.admit(s)
   job.push_ready(s)
 
+  -- Claims are stored with the state in which the turn probably ends. So if an error ends it sooner, the same turn,
+  -- sent again, returns them.
+  local mine = {
+    until_ = now + lease_ms, turn = number, first = 0, claimed = 0, idle = idle_ms > 0 and once == 0 and 1 or 0,
+    memory = memory > 0 and memory or own.memory, stale = stale,
+  }
   local room = { want = want, claimed = 0, reply = {}, number = 0 }
   if want > 0 and r[_row.PAUSED] == 0 and s.looks_over ~= 0 then
     s.takes_all = idle_ms == 0 -- a program that does not wait, as in a burst, gets what there is of a batch
-    room = job.claim(s, incarnation, want, trial)
+    room = job.claim(s, incarnation, want, trial, mine)
     if r[_row.BATCH] then more_batches = linger.claimed(s, room) or more_batches end
   end
   admission.admit(s)
@@ -271,11 +277,10 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   if once == 1 and empty and not idle then
     lease.remove(incarnation)
   else
-    local ms = idle and empty and math.max(idle_ms, lease_ms) or lease_ms
-    lease.extend(r, incarnation, {
-      until_ = now + ms, turn = number, first = room.number, claimed = room.claimed, idle = idle and 1 or 0,
-      memory = memory > 0 and memory or own.memory, stale = stale,
-    })
+    local foreseen = mine.idle
+    mine.idle = idle and 1 or 0
+    if idle and empty then mine.until_ = now + math.max(idle_ms, lease_ms) end
+    if room.claimed == 0 or mine.idle ~= foreseen then lease.extend(r, incarnation, mine, {}) end
   end
   if address ~= "" or once == 1 then wake.answered(r) end
   local due_in, watches = -1, false
@@ -328,7 +333,7 @@ function script.heartbeat(base, meta, given, incarnation, lease_ms, memory)
   if not own then return { 0 } end
   own.until_ = math.max(s.now + lease_ms, own.idle == 1 and own.until_ or 0)
   if memory > 0 then own.memory = memory end
-  lease.extend(s.row, incarnation, own)
+  lease.extend(s.row, incarnation, own, {})
   wake.set_alarm(s.row, s.now, own.until_)
   return { 1, unpack(cancelling.tokens(incarnation)) }
 end

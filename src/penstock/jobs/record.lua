@@ -277,6 +277,7 @@ end
 -- The record, or false if it does not exist. A record that is too short, because another program damaged it, counts as
 -- missing.
 --- (body: str | false) -> str | false
+--- seldom
 function record.intact(body)
   return body and #body >= record.AT_TENANT + 2 and #body >= record.AT_TENANT + 2 + record.tenant_size(body) and body
 end

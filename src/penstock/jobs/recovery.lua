@@ -51,6 +51,7 @@ end
 -- program without a worker, which has no registration: its end is a crash. If any other worker has no supervisor, no
 -- process could observe its end, so each of its jobs counts a whole loss.
 --- (its: table | nil) -> str, str, int
+--- seldom
 function recovery.verbs(its)
   if not its then return "crash", "unseen", 0 end
   return its.host_deaths and "host" or "crash", its.supervised and "unseen" or "loss", its.host_deaths or 0

@@ -72,6 +72,7 @@ end
 
 -- The letter for how a job ended, from what `results.get` returned. Notes may precede it (notes.lua).
 --- (kept: str) -> str
+--- seldom
 function results.letter(kept)
   local letter = _ended.letter(kept)
   return letter ~= ending.NOTED and letter or _ended.letter(_noted.ending(kept))
@@ -108,6 +109,7 @@ end
 -- list is empty.
 --- (s: table, class: int, room: table) -> int | nil
 --- uses: base
+--- seldom
 function results.trim_class(s, class, room)
   local key = base .. "ends:" .. class
   local heads, ids, n = redis.call("LRANGE", key, 0, math.max(1, room.left)), {}, 0

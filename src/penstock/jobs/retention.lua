@@ -52,7 +52,7 @@ function script.set_retention(base, meta, given, most_dead, dead_ms, most_result
   local r = s.row
   local classes = r[_row.RESULT_CLASSES] % _retention.SET
   if arguments ~= 1 and finished.keeps_arguments(s) then finished.delete_records() end
-  s.kept_rows = nil -- read before the change
+  s.kept_rows, s.has_ttl = nil, 0 -- both are of the time before the change
   if math.max(most_dead, dead_ms, most_results, most_finished, finished_ms, arguments) < 0 then
     redis.call("HDEL", meta, "retention")
   else

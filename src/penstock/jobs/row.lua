@@ -2,9 +2,10 @@
 -- writes them. `_row` below lists them in order.
 --
 --   meta   HASH   row: format, 1 if the intake is closed, an array of numbers, when the next row of the history is due
---                      (server ms), and how many jobs have entered the queue, in MessagePack
+--                      (server ms), how many jobs have entered the queue, and 1 if the open block of ended jobs got its
+--                      TTL since the last row of the history (finished.lua), in MessagePack
 --
--- The script `take_in` reads only the first two; the last two may be missing. The intake is closed while a worker is
+-- The script `take_in` reads only the first two; the last three may be missing. The intake is closed while a worker is
 -- registered as idle, or because of a bound (bounds.lua).
 --
 -- Scripts count the jobs in each state; the lengths of lists would include entries of cancelled jobs. The times NEXT_…
@@ -86,15 +87,15 @@ function row.load(s)
   local packed = redis.call("HGET", meta, "row")
   if not packed then
     s.row = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, false }
-    s.next_history, s.entered = 0, 0
-    s.packed = cmsgpack.pack(record.FORMAT, 0, s.row, 0, 0)
+    s.next_history, s.entered, s.has_ttl = 0, 0, 0
+    s.packed = cmsgpack.pack(record.FORMAT, 0, s.row, 0, 0, 0)
     if redis.call("EXISTS", base .. "jobs", base .. "ticks", base .. "leases") > 0 then row.recover(s.row) end
     local first = redis.call("HGET", meta, "format") -- where the first format stored its number
     return first and row.wrong_format(first) or nil
   end
-  local format, _, r, next_history, entered = cmsgpack.unpack(packed)
+  local format, _, r, next_history, entered, has_ttl = cmsgpack.unpack(packed)
   if format ~= record.FORMAT then return row.wrong_format(format) end
-  s.row, s.packed, s.next_history, s.entered = r, packed, next_history or 0, entered or 0
+  s.row, s.packed, s.next_history, s.entered, s.has_ttl = r, packed, next_history or 0, entered or 0, has_ttl or 0
 end
 
 -- The frame of a script that reads what does not depend on waiting jobs: it refuses a queue of another format.
@@ -109,7 +110,8 @@ end
 --- (s: table)
 --- uses: base meta
 function row.store(s)
-  local packed = cmsgpack.pack(record.FORMAT, row.is_closed(s.row) and 1 or 0, s.row, s.next_history, s.entered)
+  local packed = cmsgpack.pack(
+    record.FORMAT, row.is_closed(s.row) and 1 or 0, s.row, s.next_history, s.entered, s.has_ttl)
   if s.counted then history.write(s) end
   if packed ~= s.packed then
     redis.call("HSET", meta, "row", packed)

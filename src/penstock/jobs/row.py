@@ -86,11 +86,12 @@ class _Packed(msgspec.Struct, array_like=True):
     row: Row
     next_history: float
     entered: int
+    has_ttl: int
 
 
-_FIVE_VALUES = msgspec.msgpack.Decoder(_Packed)
+_SIX_VALUES = msgspec.msgpack.Decoder(_Packed)
 
 
 def read_row(packed: bytes) -> Row:
-    """Reads what `row.store` writes: five values that follow each other."""
-    return _FIVE_VALUES.decode(b"\x95" + packed).row
+    """Reads what `row.store` writes: six values that follow each other."""
+    return _SIX_VALUES.decode(b"\x96" + packed).row

@@ -17,6 +17,7 @@ end
 
 -- A slice that ends as well when the script has done enough.
 --- (s: table, n: int) -> table
+--- seldom
 function slice.within(s, n)
   local budget = slice.of(n)
   budget.s, budget.effort = s, slice.until_(s)
@@ -36,6 +37,7 @@ end
 
 -- Whether a slice that was taken before may not be worked on any further. The rest has to wait for the next script.
 --- (budget: table) -> bool
+--- seldom
 function slice.is_spent(budget)
   return budget.s and budget.s.effort >= budget.effort
 end
@@ -54,6 +56,7 @@ end
 
 -- The first of the entries, as many as fit.
 --- (budget: table, entries: table) -> table
+--- seldom
 function slice.take_entries(budget, entries)
   local fit = {}
   for i = 1, #entries do

@@ -34,6 +34,7 @@ keeping = { DONE = "d", LATEST = "l", START = "s", REPLACE = "r", DEBOUNCE = "b"
 -- Reads with one command who holds the keys of these drafts.
 --- (s: table, drafts: table)
 --- uses: base
+--- seldom
 function unique.read(s, drafts)
   local keys = {}
   s.fields, s.holders = {}, {}
@@ -197,6 +198,7 @@ end
 
 -- Gives up the key of a job whose run has ended for good. It is behind the keys of the limits in the claim.
 --- (s: table, id: str, held: str)
+--- seldom
 function unique.finish(s, id, held)
   local key = claim.keys(held)
   if record.has(claim.flags(held), flag.LIMITED) then key = string.sub(key, limited_runs.behind_keys(key)) end

@@ -59,6 +59,7 @@ end
 -- that tries suspects.
 --- (r: table, now: int, n: int)
 --- uses: base
+--- seldom
 function wake.many(r, now, n)
   if r[_row.IDLE_UNTIL] <= now then return end
   local marks = wake.marks(r)
@@ -80,6 +81,7 @@ end
 -- Forgets all idle workers: the time until which they were registered is over.
 --- (r: table)
 --- uses: base
+--- seldom
 function wake.forget_all(r)
   if r[_row.WAKE] and r[_row.WAKE][_wake.LISTED] then redis.call("DEL", base .. "sleepers") end
   r[_row.IDLE_UNTIL], r[_row.WAKE] = 0, false
@@ -99,6 +101,7 @@ end
 -- later. Sends nothing if the timekeeper takes a turn before `due` anyway.
 --- (r: table, now: int, due: int)
 --- uses: base
+--- seldom
 function wake.set_alarm(r, now, due)
   if r[_row.IDLE_UNTIL] <= now then return end
   local marks = wake.marks(r)
@@ -151,6 +154,7 @@ end
 -- The milliseconds after which the deputy acts, or -1. It acts 300 ms after the timekeeper.
 --- (r: table, now: int) -> int
 --- uses: base
+--- seldom
 function wake.deputy_wait(r, now)
   local event, alarm = wake.next_event(r, now), wake.marks(r)[_wake.ALARM]
   if alarm and alarm > now then event = event < 0 and alarm - now or math.min(event, alarm - now) end
@@ -161,6 +165,7 @@ end
 -- timekeeper. Otherwise they are the workers that became idle last.
 --- (r: table, now: int)
 --- uses: base
+--- seldom
 function wake.appoint(r, now)
   local marks = wake.marks(r)
   local timekeeper, second = wake.present(r, marks[_wake.TIMEKEEPER]), wake.present(r, marks[_wake.DEPUTY])
@@ -213,6 +218,7 @@ end
 -- The address, or false if its process is gone. Such a worker is removed from the idle ones.
 --- (r: table, address: str | false) -> str | false
 --- uses: base
+--- seldom
 function wake.present(r, address)
   if not address or notify.reaches(address) then return address end
   wake.remove(r, address)
@@ -296,6 +302,7 @@ end
 -- duties that become vacant.
 --- (r: table, address: str, now: int)
 --- uses: base
+--- seldom
 function wake.deregister(r, address, now)
   if not r[_row.WAKE] then return end
   wake.remove(r, address)
