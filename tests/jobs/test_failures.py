@@ -113,13 +113,16 @@ def test_a_call_that_a_worker_cannot_read_waits_while_another_release_is_alive(s
     [
         ("retry", 5.0, 1),
         ("retry", 0.0, 1),
+        ("later", 5.0, 0),
+        ("later", 0.0, 0),
+        ("until", 5.0, 0),
         ("unknown", 5.0, 0),
         ("unread", 5.0, 0),
         ("unknown", 0.0, 0),
         ("release", 0.0, 0),
     ],
 )
-def test_a_job_that_is_handed_back_counts_as_no_run(stand: Stand, verb: Any, ms: float, expected: int):
+def test_a_job_that_is_postponed_or_handed_back_counts_as_no_run(stand: Stand, verb: Any, ms: float, expected: int):
     stand.put("j")
     registered(stand, "b", "v2")
     worker = registered(stand, "a", "v1")

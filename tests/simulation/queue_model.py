@@ -513,7 +513,7 @@ class QueueModel:
         elif settlement.ending == "release" or settlement.ending in DEATHS:
             self._become_ready(job, self.now, first=True)
         else:
-            self.totals["retried"] += settlement.ending in ("retry", "later")
+            self.totals["retried"] += settlement.ending == "retry"
             if delay:
                 job.state, job.since = DELAYED, self.now + delay
             else:

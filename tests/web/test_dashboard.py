@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
+import valkey
 
 import penstock.web
 from penstock import Concurrency, LeaseLost, Penstock, Rate, Settings, Worker, current, result_of, step, wait_for
@@ -387,6 +388,21 @@ def test_a_tenant_is_paused_and_weighed(app: Penstock):
     assert queue.tenant("acme").count().weight == 2.5
     assert act(acting(app), action="weigh", queue="mail", tenant="acme", weight=0).status_code == 400
     assert act(acting(app), action="weigh", queue="mail").status_code == 400
+
+
+def test_the_workers_are_found_without_another_scan(app: Penstock, server: TemporaryServer):
+    app.queue("q").put(1)
+    asgi = dashboard(app)
+
+    def scans() -> int:
+        with valkey.Valkey.from_url(server.address) as client:
+            return int(client.info("commandstats").get("cmdstat_scan", {"calls": 0})["calls"])
+
+    before = scans()
+    assert ask(asgi, "/api/overview").status_code == 200
+    searched = scans() - before
+    assert ask(asgi, "/api/workers").json()["workers"] == []
+    assert scans() - before == searched > 0
 
 
 def test_a_worker_is_asked_to_be_quiet_and_to_stop(app: Penstock):

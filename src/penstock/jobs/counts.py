@@ -21,7 +21,7 @@ class Counts:
 
     Totals: jobs that `entered` the queue; runs that `completed`, were `retried`, `failed` (the job became a dead
     letter), were `dropped`, or `lost` (their worker died); and jobs that were `cancelled` or `expired` while they
-    waited. A job that is handed back did not run, and counts in none of them.
+    waited. A run that is postponed (by RetryLater), and a job that is handed back, count in none of them.
 
     Bounds (see `Queue.bound`): `bound` and `tenant_bound`, or None, and how many jobs they have `refused`, since the
     first of them was set.

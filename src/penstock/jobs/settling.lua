@@ -81,12 +81,11 @@ end
 -- that the worker cannot read has become a dead letter. `verb`:
 --
 --   retry    runs again after `ms`; the attempt is counted      release  goes to the front of its lane, uncounted
---   later    runs again after `ms`; not counted as an attempt    bury     becomes a dead letter
+--   later    runs again after `ms`; no attempt and no retry      bury     becomes a dead letter
 --   until    like later, but `ms` is a date in server ms         drop     leaves the queue
 --   unknown:ms, unread:ms, changed:ms  the worker cannot read it,  cancel   was cancelled while it ran
---            or continue it (see failures.hand_back): like later but no run, or like bury
---   suspend  sleeps, or waits for a signal or for its children (durable.lua): like later, gives up its places, and is
---            not counted as a retry
+--            or continue it (see failures.hand_back): like later, or like bury
+--   suspend  sleeps, or waits for a signal or for its children (durable.lua): like later, and gives up its places
 --
 -- and, when a process died (see recovery.lua):
 --
@@ -155,6 +154,7 @@ function job.settle(s, incarnation, verb, token, ms, text)
     flags, its.losses, its.crashes, its.host_deaths = bit.band(flags, _mask.NO_SUSPECT), 0, 0, 0
   end
   if verb == "retry" or verb == "bury" then its.attempts = its.attempts + 1 end
+  if verb == "retry" then r[_row.RETRIED] = r[_row.RETRIED] + 1 end
   if record.has(flags, flag.LIMITED) then
     local list, keep = record.limits(body), 0
     slice.spend(s, #list)
@@ -176,12 +176,10 @@ function job.settle(s, incarnation, verb, token, ms, text)
     flow.report(s, _event.DEAD, id, "")
     new_state = state.DEAD
   elseif ms > 0 then
-    if not suspends and not cannot then r[_row.RETRIED] = r[_row.RETRIED] + 1 end
     new_state, since = suspends and state.SLEEPING or state.DELAYED, s.now + ms
     counters.move(s, its.tenant, _count.RUNNING, counters.delayed_state(new_state), 1)
     job.delay(s, since, new)
   else
-    if verb == "retry" or verb == "later" and not cannot then r[_row.RETRIED] = r[_row.RETRIED] + 1 end
     new_state, flags = job.make_ready(
       s, verb == "release" or died, new, flags, its.priority, its.tenant, s.now, _count.RUNNING, body)
   end

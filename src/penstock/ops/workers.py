@@ -32,15 +32,19 @@ class WorkerQuestioner(Questioner):
     """Asks which workers there are, and what one of them does. A worker that serves several shards counts once."""
 
     @verb
-    def all(self, queue: str | None = None) -> Operation[list[WorkerInfo]]:
+    def all(self, queue: str | None = None, *, names: Sequence[str] | None = None) -> Operation[list[WorkerInfo]]:
         """The workers of one queue, or of every queue, at most 1000 of each; with shards, each worker once.
 
-        Two round trips for one queue; without `queue`, the cost of `queues.all`.
+        Two round trips for one queue; without `queue`, the cost of `queues.all`, also with `names`.
 
         Raises PenstockError for a queue that was never used.
         """
         workers: list[WorkerInfo] = []
-        for name in [queue] if queue else sorted({*map(whole_name, (yield from queue_names(self._prefix)))}):
+        if queue is not None:
+            names = [queue]
+        elif names is None:
+            names = sorted({*map(whole_name, (yield from queue_names(self._prefix)))})
+        for name in names:
             found: list[WorkerInfo] = []
             opened = yield from self._open_any(name) if queue is None else self._open(name)
             for shard in opened.shards.current.known:

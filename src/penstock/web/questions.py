@@ -278,7 +278,8 @@ class Questions:
         return Json(fields(report, declared=self._ask.tasks.declared()))
 
     async def workers(self, request: Request) -> Response:
-        return Json({"workers": await self._ask.workers.all.aio(), "now": await self._ask.now.aio()})
+        workers = await self._ask.workers.all.aio(names=await self._sampler.names())
+        return Json({"workers": workers, "now": await self._ask.now.aio()})
 
     async def locks(self, request: Request) -> Response:
         ask = self._ask

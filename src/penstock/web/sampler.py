@@ -64,6 +64,11 @@ class Sampler:
                 self._taken_at = time.monotonic()
             return self._newest
 
+    async def names(self) -> list[str]:
+        """The queues of the newest sample, without a search of its own."""
+        await self.document()
+        return self._names
+
     async def documents(self) -> AsyncIterator[dict[str, Any]]:
         """A sample every two seconds. While the server does not answer, a document with `error`."""
         while True:
