@@ -1,6 +1,7 @@
 """What an entry has besides its name: a weight, a payload, and the part of the name that was matched."""
 
 import asyncio
+import pickle
 import random
 import re
 from typing import Any
@@ -243,6 +244,19 @@ async def test_the_parts_of_any_name_make_up_the_name(app: Penstock, do: Do, fac
 
 
 # --- pages ---
+
+
+async def test_a_page_can_be_pickled(app: Penstock, do: Do):
+    directory = app.directory("guild:9")
+    await do(directory.add_many, [("Ann", "u1"), ("Anna", "u2"), ("Bo", "u3")])
+    await do(directory.complete, "a")  # from now on, most searches are one call without a `Search`
+
+    for page in (await do(directory.complete, "an", 2), await do(directory.complete, "an", typos=True)):
+        copy = pickle.loads(pickle.dumps(page))
+
+        assert copy == page
+        assert copy.cursor == page.cursor
+        assert [entry.matched for entry in copy] == [((0, 2),), ((0, 2),)]
 
 
 async def test_a_page_knows_whether_more_follows(app: Penstock, do: Do):

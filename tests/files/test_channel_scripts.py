@@ -45,7 +45,7 @@ from tests.slot_moves import SlotMove
 
 
 def test_every_script_is_tested_here():
-    assert set(LOG._scripts) - set(log_scripts().scripts) == set(EVERY)
+    assert set(LOG._scripts.scripts) - set(log_scripts().scripts) == set(EVERY)
 
 
 @pytest.mark.parametrize("name", NUMBERED)

@@ -110,7 +110,7 @@ class FoundElement(msgspec.Struct, frozen=True):
     payload: bytes | None = None
 
 
-class Entry(msgspec.Struct, frozen=True, eq=False):  # a dataclass takes ten times as long to make, in each query
+class Entry(msgspec.Struct, frozen=True, eq=False, gc=False):  # a dataclass takes ten times as long to make
     """A name of a directory and its id, with its weight and payload.
 
     weight   0 if it has none
@@ -165,6 +165,8 @@ class EntryPage(list[Entry]):
     cursor  for `complete(after=…)`, which returns what follows; None if nothing follows. A page with a
             cursor may have fewer entries than asked for: the search stopped after it had compared many names
     """
+
+    __slots__ = ("_last",)
 
     def __init__(self, entries: Iterable[Entry] = (), last: bytes = b"") -> None:
         list.__init__(self, entries)

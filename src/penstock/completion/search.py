@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 
 from penstock.completion.bindings import DirectoryBindings
@@ -39,10 +40,9 @@ def ask_first_page(storage: DirectoryStorage, typed: str, limit: int) -> RoundTr
     if len(fold) > TAIL_BYTES // 4 or not fold or split_marks(fold)[1]:
         return None
 
-    def find(name: str) -> Spans:
-        return find_spans(name, [fold], rules.spelling, in_words=False)
-
     start = fold.encode()
+    # Not a function of its own, which nobody could pickle.
+    find = partial(find_spans, typed=[fold], spelling=rules.spelling, in_words=False)
     return storage.shards_with(start)[0].first_page(start, limit, find)
 
 

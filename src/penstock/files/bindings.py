@@ -183,7 +183,7 @@ class ChannelBindings(CountBindings, DeadFileBindings):
     def __init__(self, keys: LogKeys, settings: Settings, clock: Clock) -> None:
         super().__init__(keys, settings, clock)
         self.label = f"channel {keys.name!r}"
-        self._scripts = channel_scripts().scripts
+        self._scripts = channel_scripts()
 
     def error_for(self, reply: Sequence[Any], who: str) -> PenstockError:
         match reply[0]:

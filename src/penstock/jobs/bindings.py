@@ -118,7 +118,7 @@ class QueueBindings:
         self.keys = keys
         self.clock = clock
         self._declared = keys.declared
-        self._scripts = scripts().scripts
+        self._scripts = scripts()
         self._enqueue = self._scripts["enqueue"]
         self._take_in = self._scripts["take_in"]
         self.replies = EnqueueReplies(keys.queue)

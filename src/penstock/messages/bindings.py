@@ -101,7 +101,7 @@ class LogBindings:
         self.label = f"{keys.kind} {keys.name!r}"
         """The name of this log in errors."""
         self._declared = keys.declared
-        self._scripts = log_scripts().scripts
+        self._scripts = log_scripts()
 
     def _call(
         self, name: str, args: Iterable[Arg], read: Callable[[Sequence[Any]], R], who: str = "", *, also: bytes = b""
@@ -454,7 +454,7 @@ class ChatIndexBindings:
     def __init__(self, prefix: str, user: str, clock: Clock) -> None:
         self.keys = LogKeys(prefix, "chats", user)
         self.clock = clock
-        self._scripts = chat_index_scripts().scripts
+        self._scripts = chat_index_scripts()
 
     def _call(self, name: str, args: Iterable[Arg], read: Any) -> RoundTrip[Any]:
         return RoundTrip(self._scripts[name], self.keys.declared, tuple(args), read)
