@@ -319,7 +319,7 @@ async def test_thousands_of_tenants_that_end_together_are_all_settled(app: Penst
 async def test_a_wake_up_that_arrives_before_the_reply_is_not_forgotten(app: Penstock):
     feed = Feed(app.queue("q").first, lease=10, sleep=20, registration=Registration("host:1", 1))
     feed.turn(1)
-    feed.wake_up(["0"])
+    feed.wake_up("0")
     feed.answered(TurnReply(True), time.monotonic())
     assert feed.wake_at <= time.monotonic()
     feed.turn(1)
@@ -356,7 +356,7 @@ async def test_a_worker_that_is_woken_again_and_again_for_nothing_does_not_spin(
         await until(lambda: not feed.awake)
         before, end = feed.turns, time.monotonic() + 1
         while time.monotonic() < end:
-            feed.wake_up(["0"])
+            feed.wake_up("0")
             await asyncio.sleep(0.001)
         assert feed.turns - before < 60
         job = await work.enqueue.aio()

@@ -300,6 +300,9 @@ class AsyncListener(Listener, Protocol):
         """Return the messages that arrived, or [] after `timeout` seconds."""
         ...
 
+    def call(self, receive: Callable[[str | Exception], None]) -> None:
+        """From now on, call `receive` on the loop with each message, which may be an error. No task may wait then."""
+
 
 class AioFace(Protocol):
     """Runs operations for the tasks of one event loop."""

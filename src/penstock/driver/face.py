@@ -37,6 +37,9 @@ class Connection(Protocol):
         """The replies and messages that have arrived; waits for the first one. [] after `timeout` seconds."""
         ...
 
+    def offer(self, take: Callable[[Any], bool]) -> None:
+        """Offer what arrives to `take` before `receive` returns it. What it took, returning True, is not returned."""
+
     def set_reply_timeout(self, seconds: float) -> None:
         """From now on, a reply has to arrive within `seconds`."""
 

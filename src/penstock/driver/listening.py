@@ -166,10 +166,16 @@ class AioListener(FaceListener):
         self._messages: list[Message] = []
         self._sleeping: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._call: Callable[[Message], None] | None = None
         super().__init__(remove, channel, number, shared_key)
 
     def put(self, message: Message) -> None:
         self._messages.append(message)
+        self._wake()
+
+    def call(self, receive: Callable[[Message], None]) -> None:
+        """From now on, call `receive` on the loop with each message, which may be an error. No task may wait then."""
+        self._loop, self._call = asyncio.get_running_loop(), receive
         self._wake()
 
     async def wait(self, timeout: float | None) -> list[str]:
@@ -194,7 +200,11 @@ class AioListener(FaceListener):
                 self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        if self._sleeping is not None and not self._sleeping.done():
+        if self._call is not None:
+            messages, self._messages = self._messages, []
+            for message in messages:
+                self._call(message)
+        elif self._sleeping is not None and not self._sleeping.done():
             self._sleeping.set_result(None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -134,6 +135,9 @@ class BlockingConnection:
             if is_timeout(error):
                 return []
             raise
+
+    def offer(self, take: Callable[[Any], bool]) -> None:
+        """Does nothing: the thread that calls `receive` is the one that handles messages."""
 
     def _reply(self, **options: Any) -> Any:
         try:

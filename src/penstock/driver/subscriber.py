@@ -260,8 +260,22 @@ class Subscriber:
         with self._subscriptions.lock:
             self._connection, self._pinged_at = connection, 0.0
             connection.push(*(("SSUBSCRIBE", name) for name in self.channels))
+            connection.offer(self._take)
         if self._is_stopped:
             connection.close()
+
+    def _take(self, message: Any) -> bool:
+        """Deliver a message to its listeners. Returns False for anything else, and whenever `_serve` is due."""
+        if isinstance(message, Exception) or time.monotonic() - self._checked_at > self._interval:
+            return False
+        kind, name, *rest = message
+        if kind != b"smessage":
+            return False
+        channel = self.channels.get(name.decode(errors="replace"))
+        if channel is not None and rest[0] != b"":  # see `_handle`
+            channel.deliver(rest[0])
+            self._leave_if_moved(channel)
+        return True
 
     async def _handle(self, message: Any) -> None:
         """Handle what arrived: a message, a confirmation, the end of a subscription, or an error."""

@@ -344,11 +344,10 @@ class Feed:
         self.notes.start(loop, self._round_due.set)
         self.output.start(loop, self._round_due.set)
 
-    def wake_up(self, messages: Iterable[str]) -> None:
-        """Make the next turn due at the earliest time that one of these wake-ups names."""
+    def wake_up(self, message: str) -> None:
+        """Make the next turn due at the time that this wake-up names."""
         pause = _PAUSE_IN_VAIN if self._in_vain > _MOST_IN_VAIN else 0.0
-        for message in messages:
-            self.wake_at = min(self.wake_at, time.monotonic() + max(pause, recheck_delay(message)))
+        self.wake_at = min(self.wake_at, time.monotonic() + max(pause, recheck_delay(message)))
         self._round_due.set()
 
     def look_again(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.operations import Driver
@@ -26,17 +27,13 @@ class OpenFeeds:
         """Ends with an error that a retry would not fix, such as a missing permission."""
         self._listeners: list[AsyncListener] = []
         self.heartbeats: list[Heartbeat] = []
-        self.tasks: list[asyncio.Task[None]] = []
-        """They never end by themselves; the worker cancels them."""
 
     def open(self, feed: Feed) -> None:
         """Let the feed receive wake-ups, and keep its lease. Call it before the feed's first turn."""
         listener = self._driver.aio.listen(feed.shard.bindings.keys.base)
         feed.address = listener.address
         self._listeners.append(listener)
-        task = asyncio.create_task(self._listen(feed, listener))
-        task.add_done_callback(self._listening_ended)
-        self.tasks.append(task)
+        listener.call(partial(self._received, feed))
         feed.start_notes()
         heartbeat = Heartbeat(self._driver.blocking, feed, self._loop, self._cancelling)
         self.heartbeats.append(heartbeat)
@@ -47,14 +44,12 @@ class OpenFeeds:
         for listener in self._listeners:
             listener.close()
 
-    async def _listen(self, feed: Feed, listener: AsyncListener) -> None:
-        while True:
-            messages = await listener.wait(None)
-            if CANCEL in messages or ("" in messages and feed.turns):  # "": messages may have been lost
-                self._cancelling.read(feed)
-            if wake_ups := [message for message in messages if message != CANCEL]:
-                feed.wake_up(wake_ups)
-
-    def _listening_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and not self.broken.done():
-            self.broken.set_exception(error)
+    def _received(self, feed: Feed, message: str | Exception) -> None:
+        if isinstance(message, Exception):
+            if not self.broken.done():
+                self.broken.set_exception(message)
+            return
+        if message == CANCEL or (message == "" and feed.turns):  # "": messages may have been lost
+            self._cancelling.read(feed)
+        if message != CANCEL:
+            feed.wake_up(message)

@@ -246,10 +246,10 @@ class Worker:
                 thread.stop()
             self._stop_calls, self._stop_deadline = 2, 0.0  # what follows hands back and never retries
             self._runs.close()
+            opened.close_listeners()
             if not leaves_jobs_running:
                 self._runs.hand_back_running()
-            await self._end([*parts, *opened.tasks, *self._slow_turns.values(), *self._cancelling.tasks])
-            opened.close_listeners()
+            await self._end([*parts, *self._slow_turns.values(), *self._cancelling.tasks])
             if program_ends:  # this worker opened connections after the program had cancelled all tasks
                 await self._driver.aio.aclose()
 
