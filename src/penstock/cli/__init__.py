@@ -206,6 +206,8 @@ VERSION = ("version", "--version", "-V")
 WHERE = ("--url", "--prefix", "--app")
 COMPLETION = ("--install-completion", "--show-completion")
 DEBUG = "PENSTOCK_DEBUG"
+RELOADED = "PENSTOCK_RELOADED"
+"""Marks a process that a reloader has started: it must not reload itself."""
 
 _LOGIN = re.compile(r"://[^\s]*@")
 _PASSWORD = re.compile(r"([?&](?:sentinel_)?password=)[^\s&'\"]+")

@@ -14,13 +14,11 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from penstock.cli import RELOADED
 from penstock.terminal.signals import not_ignored
 from penstock.worker.parent_pipe import ParentPipe, StopRequests
 
 log = logging.getLogger("penstock.reload")
-
-RELOADED = "PENSTOCK_RELOADED"
-"""Environment variable that marks a process started by a reloader: it must not reload itself."""
 
 CHECK_INTERVAL = 0.5
 WATCH_INTERVAL = 5.0

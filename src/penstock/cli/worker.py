@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from penstock.app import Penstock
-from penstock.cli import DEBUG, metrics, reload, version
+from penstock.cli import DEBUG, RELOADED, version
 from penstock.cli.app_outline import AppOutline, supervised_app
 from penstock.cli.exits import Exit, exit_for
 from penstock.cli.loading import load_app
@@ -125,10 +125,12 @@ def worker(
         settings = replace(settings, **{name: value for name, value in given.items() if value is not None})
         _check(settings)
         # A process started by a reloader does not reload itself, and neither do the children of its supervisor.
-        is_reloaded = os.environ.pop(reload.RELOADED, None) is not None or STATUS_VARIABLE in os.environ
+        is_reloaded = os.environ.pop(RELOADED, None) is not None or STATUS_VARIABLE in os.environ
         if not check:
             continue_in_child()
         if reload_ and not is_reloaded:
+            from penstock.cli import reload
+
             return reload.run((*_THIS, *sys.argv[1:]))
         if check:
             loaded = load_app(app)
@@ -158,6 +160,8 @@ def _run(
     """Run as the supervisor of this number of processes, as one of them, or as a worker without a supervisor (0)."""
     is_child = STATUS_VARIABLE in os.environ
     strict = bool(settings.queues)
+    if metrics_at:
+        from penstock.cli import metrics
     with contextlib.ExitStack() as stack:
         if processes and not is_child:
             if metrics_at:  # now, because the app may import the client of Prometheus
