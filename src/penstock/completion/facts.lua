@@ -42,9 +42,22 @@ end
 --- (stop: any, elements: table) -> table
 --- uses: base
 function facts.reply(stop, elements)
-  if #elements == 0 or redis.call("EXISTS", base .. "weighed", base .. "payloads") == 0 then
-    return { stop, elements }
-  end
+  if #elements == 0 or facts.none() then return { stop, elements } end
+  return facts.added(stop, elements)
+end
+
+-- Whether no name of the directory has a weight or a payload.
+--- () -> bool
+--- uses: base
+--- inline
+function facts.none()
+  return redis.call("EXISTS", base .. "weighed", base .. "payloads") == 0
+end
+
+-- Returns { stop, elements, negative weights, payloads }.
+--- (stop: any, elements: table) -> table
+--- uses: base
+function facts.added(stop, elements)
   local rests = {}
   for i = 1, #elements do rests[i] = card.rest(elements[i]) end
   return {

@@ -2,27 +2,19 @@
 -- is stored. Each call sends the rules that its program uses. If the stored rules differ, the script changes nothing
 -- and returns the stored ones, as a string.
 
--- Returns the stored rules if they differ.
---- (rules: str) -> str | nil
---- uses: meta
-function name_rules.differing(rules)
-  local stored = redis.call("HGET", meta, "rules")
-  if stored and stored ~= rules then return stored end
-end
-
 -- The frame of a script that runs only with the stored rules.
 --- uses: meta rules
 function frame.rules()
-  local other = name_rules.differing(rules)
-  if other then return other end
+  local other = redis.call("HGET", meta, "rules")
+  if other and other ~= rules then return other end
   -- …
 end
 
 -- The frame of a script that recognises a repeated call, and returns its first answer again.
 --- uses: base meta caller number rules
 function frame.once(...)
-  local other = name_rules.differing(rules)
-  if other then return other end
+  local other = redis.call("HGET", meta, "rules")
+  if other and other ~= rules then return other end
   local past = idempotency.replay(caller, number)
   if past then return past end
   -- …

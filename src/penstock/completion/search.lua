@@ -17,7 +17,9 @@ _slips = { SEEKS = 1000, MEMBERS = 800, SORTED = 400 }
 --- frame: rules
 function script.page(base, meta, rules, low, high, limit)
   local found = redis.call("ZRANGE", base .. "names", low, high, "BYLEX", "LIMIT", 0, math.min(limit, _read.SLICE))
-  if limit <= _read.SLICE or #found < _read.SLICE then return facts.reply("", found) end
+  local is_whole = limit <= _read.SLICE or #found < _read.SLICE
+  if is_whole and (#found == 0 or facts.none()) then return { "", found } end -- most queries need no function
+  if is_whole then return facts.added("", found) end
   local bytes = 0
   for i = 1, #found do bytes = bytes + #found[i] end
   while #found < limit do
