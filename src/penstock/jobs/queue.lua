@@ -93,8 +93,8 @@ function queue.add_jobs(s, caller, number, jobs, first, begun)
   local known, ids, seen, set = {}, {}, {}, {}
   local unique_ones, limited_ones, first_refused
   for i = first, #jobs, 2 do
+    local flags = record.flags(jobs[i + 1])
     ids[#ids + 1] = jobs[i]
-    local flags = string.byte(jobs[i + 1], 27)
     if flags >= flag.UNIQUE then
       unique_ones = unique_ones or {}
       unique_ones[#unique_ones + 1] = jobs[i + 1]
@@ -107,7 +107,8 @@ function queue.add_jobs(s, caller, number, jobs, first, begun)
   if unique_ones then unique.read(s, unique_ones) end
   if limited_ones then admission.read_drafts(s, limited_ones) end
   local old = redis.call("HMGET", base .. "jobs", unpack(ids))
-  local generation, kinds = row.mint(r, #ids), {}
+  -- Most calls have jobs of one kind. Behind a first one that is not plain, no other one is looked at as such.
+  local generation, kinds = row.mint(r, #ids), plain.is_one(r, jobs[first + 1]) and {}
   for i = 1, #ids do
     local id, body = ids[i], jobs[first + 2 * i - 1]
     if not seen[id] and old[i] and job.expire(s, id) then
@@ -118,7 +119,7 @@ function queue.add_jobs(s, caller, number, jobs, first, begun)
     if old[i] or seen[id] then
       known[#known + 1] = i - 1
     else
-      local stored, holder, refused = plain.collect(s, kinds, id, body, generation + i, s.now)
+      local stored, holder, refused = kinds and plain.collect(s, kinds, id, body, generation + i, s.now), nil, nil
       if stored then
         set[#set + 1], set[#set + 2] = id, stored
       else
@@ -135,7 +136,7 @@ function queue.add_jobs(s, caller, number, jobs, first, begun)
     end
   end
   batch.write("HSET", base .. "jobs", set)
-  plain.count(s, kinds)
+  if kinds then plain.count(s, kinds) end
   job.commit(s)
   if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
   row.store(s)
