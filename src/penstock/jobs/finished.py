@@ -266,8 +266,7 @@ def read_links(segments: bytes) -> Iterator[tuple[str, tuple[str, str]]]:
         kind, size, _ = _HEAD.unpack_from(segments, at)
         start = at + SEGMENT
         at = start + int.from_bytes(size)
-        if kind == LINKS:
-            body = segments[start:at]
+        if kind == LINKS and len(body := segments[start:at]) > 2:
             first = 2 + int.from_bytes(body[:2])
             name_end = 3 + body[2]
             queue, dependent = body[3:name_end].decode(errors="replace"), body[name_end:first].decode(errors="replace")
