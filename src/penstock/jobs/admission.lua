@@ -8,14 +8,18 @@ _look = { BYTES = 6000, PARKED = 2 }
 --- uses: base
 --- seldom
 function admission.read_drafts(s, drafts)
-  local keys, lists = {}, {}
+  local keys, lists, known = {}, {}, {} -- many drafts have the same limits
   for i = 1, #drafts do
-    local list = lists[drafts[i]]
+    local body = drafts[i]
+    local at, last = record.section(body, power.LIMITS)
+    local section = string.sub(body, at, last)
+    local list = known[section]
     if not list then
-      list = record.limits(drafts[i])
-      lists[drafts[i]] = list
+      list = record.limits_in(section)
+      known[section] = list
       for j = 1, #list do keys[#keys + 1] = list[j][_limit.KEY] end
     end
+    lists[body] = list
   end
   s.drafted_limits = lists
   local before = s.place_list and #s.place_list or 0
@@ -31,6 +35,7 @@ end
 
 -- The limits of a job, or of a draft.
 --- (s: table, body: str) -> table
+--- inline
 function admission.limits_of(s, body)
   return s.drafted_limits and s.drafted_limits[body] or record.limits(body)
 end

@@ -22,10 +22,10 @@ end
 -- Notes that a job was admitted, and may give its place to a more urgent job until it is claimed.
 --- (s: table, list: table, level: int, ready: str)
 function admitted.note(s, list, level, ready)
-  local of_job = admitted.of_job(level, entry.generation_bytes(ready), entry.id(ready))
+  local generation, id = entry.generation_bytes(ready), entry.id(ready)
   local scored, n = s.admitted, #s.admitted
   for i = 1, #list do
-    scored[n + 1], scored[n + 2] = 0, list[i][_limit.NAMED] .. of_job
+    scored[n + 1], scored[n + 2] = 0, list[i][_limit.NAMED] .. admitted.of_job(level, generation, id)
     n = n + 2
   end
 end

@@ -352,7 +352,7 @@ function job.make_ready(s, is_front, entry, flags, priority, tenant, since, from
     end
     if from ~= _count.RUNNING or not is_front then
       admitted.note(s, list, priority, entry)
-      limits.mark_kept(s, list, kept)
+      if kept > 0 then limits.mark_kept(s, list, kept) end
     end
   end
   if record.has(flags, flag.SUSPECT) then

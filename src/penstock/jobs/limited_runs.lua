@@ -16,16 +16,18 @@ function limited_runs.start(s, room)
   limits.open(s)
   local started, n = s.started, #s.started
   for _, i in ipairs(room.limited) do
-    local body = room.reply[2 * i]
+    local body, id = room.reply[2 * i], room.reply[2 * i - 1]
     local at, last = record.section(body, power.LIMITS)
-    local keys, packed = 0, ""
-    local of_job = admitted.of_job(record.priority(body), record.generation_bytes(body), room.reply[2 * i - 1])
+    local keys, packed = 0, nil
+    local priority, generation = record.priority(body), record.generation_bytes(body)
     while at < last do
-      local next_, named, cost = record.limit_at(body, at)
-      at, n = next_, n + 1
-      started[n] = named .. of_job
-      if string.byte(named, 3) ~= _park.RATE then
-        keys, packed = keys + 1, packed .. _park.ONE .. named
+      local cost, size, letter = struct.unpack(">I4HB", body, at + _park.BEFORE_COST)
+      local named = string.sub(body, at + _park.BEFORE_COST + 4, at + _park.BEFORE_COST + 5 + size)
+      at, n = at + _park.BEFORE_COST + 6 + size, n + 1
+      started[n] = named .. admitted.of_job(priority, generation, id)
+      if letter ~= _park.RATE then
+        local one = _park.ONE .. named
+        keys, packed = keys + 1, packed and packed .. one or one
       else
         local key = string.sub(named, 3)
         if not starts[key] then rates[#rates + 1] = key end
@@ -35,7 +37,7 @@ function limited_runs.start(s, room)
         end
       end
     end
-    room.held[2 * i] = room.held[2 * i] .. string.char(keys) .. packed
+    room.held[2 * i] = room.held[2 * i] .. (keys == 1 and "\1" or string.char(keys)) .. (packed or "")
   end
   if #rates == 0 then return end
   limited_runs.end_use(s, rates, starts)

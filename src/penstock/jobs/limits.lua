@@ -38,6 +38,7 @@ _park = {
   LOOKS = 200, KEYS = 20, MICROS = 1000, REMOVAL = 4, PASSED = 32, PASSED_MASK = 96, NOT_PASSED = 159,
   RATE = 114, SCOPE = 112, -- the first letters of their names
   ONE = "\0\0\0\1", -- a cost of 1, as `_taken` has it
+  BEFORE_COST = 20, -- the bytes of a limit in a record before its cost and its key, which are as in `_taken`
 }
 
 -- How many limits the job has passed.
@@ -267,7 +268,7 @@ end
 --- uses: base
 --- seldom
 function limits.pass(s, list, passed)
-  limits.open(s) -- a job that has kept all of its places reads none
+  if not s.places then limits.open(s) end -- a job that has kept all of its places reads none
   for i = passed + 1, #list do
     local one = list[i]
     local place = s.places[one[_limit.KEY]] or limits.place(s, one[_limit.KEY])
@@ -470,7 +471,7 @@ function limits.write(s)
   local set, gone, lanes, no_lanes = {}, {}, {}, {}
   for i = 1, #s.place_list do
     local place = s.place_list[i]
-    limits.push(place)
+    if place.lists then limits.push(place) end
     if place.used ~= place.stored_used or place.parked ~= place.stored_parked or place.lanes_changed then
       local levels = place.r[_row.LEVELS]
       if place.used > 0 or #levels > 0 then

@@ -161,21 +161,18 @@ end
 --- (body: str) -> table
 function record.limits(body)
   local at, last = record.section(body, power.LIMITS)
-  local list = {}
-  while at < last do
-    local most, interval, burst, release, cost, key, next_ = struct.unpack(">I4I6I4I6I4Hc0", body, at)
-    list[#list + 1], at = { key, most, interval, burst, release, cost, string.sub(body, at + 24, next_ - 1) }, next_
-  end
-  return list
+  return record.limits_in(string.sub(body, at, last))
 end
 
--- Of the limit that begins at `at`: the position of the next one, the key behind its length, and the cost.
---- (body: str, at: int) -> int, str, int
---- seldom
-function record.limit_at(body, at)
-  local cost, size = struct.unpack(">I4H", body, at + 20)
-  local next_ = at + 26 + size
-  return next_, string.sub(body, at + 24, next_ - 1), cost
+-- The same, of the section of its limits.
+--- (section: str) -> table
+function record.limits_in(section)
+  local at, list = 1, {}
+  while at < #section do
+    local most, interval, burst, release, cost, key, next_ = struct.unpack(">I4I6I4I6I4Hc0", section, at)
+    list[#list + 1], at = { key, most, interval, burst, release, cost, string.sub(section, at + 24, next_ - 1) }, next_
+  end
+  return list
 end
 
 -- The position of the limit with this key in the limits of a job, or nil.

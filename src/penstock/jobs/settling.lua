@@ -11,7 +11,7 @@
 function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
   -- One call for all numbers, because each call reads its format anew.
   local sent = #ids > 0 and { struct.unpack(">" .. string.rep("I6", #ids), numbers) }
-  local done, seen, n, of_tenant, before, freed = {}, {}, 0, 0, nil, nil
+  local done, seen, n, of_tenant, before, freed, freed_places = {}, {}, 0, 0, nil, nil, 0
   s.not_completed = {}
   for i = 1, #ids do
     local id, of_job, is_held = ids[i], held[i], false
@@ -40,7 +40,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
           if bit.band(was.flags, _mask.STORED) > 0 then letter = job.clear(s, id, was.flags, letter, was.ttl) end
           if was.flags >= flag.UNIQUE then unique.finish(s, id, of_job) end
           if record.has(was.flags, flag.LIMITED) then
-            slice.spend(s, limits.passed(was.flags))
+            freed_places = freed_places + limits.passed(was.flags)
             freed = freed or { keys = {}, counts = {} }
             limited_runs.note_end(freed, of_job, was.tenant)
           end
@@ -58,7 +58,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
   end
   if n == 0 then return end
   if freed then limited_runs.end_use(s, freed.keys, freed.counts) end
-  slice.spend(s, n)
+  slice.spend(s, n + freed_places)
   counters.move(s, before, _count.RUNNING, _count.NONE, of_tenant)
   if s.row[_row.WEIGHTED] >= _charge.BY_TIME then charging.charge(s, done, ids, held) end
   if s.row[_row.RESULT_CLASSES] >= _retention.SET then finished.note_completed(s, done) end
