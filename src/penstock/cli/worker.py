@@ -176,6 +176,7 @@ def _run(
                 metrics.measure_jobs(served)
         if metrics_at and not is_child:
             stack.enter_context(metrics.served(served, *metrics_at))
+        served._driver.connector.import_library()
         command = _Command(served, tasks, settings, strict, style, level)
         # A supervisor is idle, and need not be fast. The loop of asyncio starts a process without the hooks of a fork,
         # which would import everything (`lazy.py`).

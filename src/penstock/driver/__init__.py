@@ -26,5 +26,6 @@ The modules of this folder, in reading order:
     sentinel_watch.py     learns from the Sentinels that a replica takes over
     library.py            the undocumented attributes of valkey-py and redis-py that the driver uses, and how it reads
                           a client
+    library_import.py     imports a client library in less memory
     server_driver.py      the driver of one server, which every component holds
 """

@@ -261,6 +261,12 @@ class Connector:
             options |= {"lib_name": "penstock", "lib_version": None}
         return options
 
+    def import_library(self) -> None:
+        """Import the client library now, in less memory than its first use would take (`library_import.py`)."""
+        from penstock.driver.library_import import import_library
+
+        import_library(self.given_address.library if self.given_address else "valkey")
+
     def _module(self, face: FaceName, name: str) -> Any:
         library = self.locate().library
         return import_module(f"{library}.asyncio.{name}" if face == "aio" else f"{library}.{name}")

@@ -15,7 +15,6 @@ import contextlib
 import mmap
 import os
 import struct
-import tempfile
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
@@ -78,6 +77,8 @@ class SharedStatus:
         begins_slowly  the child adds its runners little by little (see `Runs`)
         is_sole_trial  the child is a trial process, and no other trial process runs meanwhile
         """
+        import tempfile  # which a worker process does not need
+
         with tempfile.TemporaryFile() as file:
             file.truncate(_HEADER.size + queues * _QUEUE.size + runners * _RUNNER.size)
             file.seek(0)
