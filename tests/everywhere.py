@@ -2,10 +2,11 @@
 
 There are six pairs of a face and a place. `--pairs one` runs a test with one of them, and `--pairs rest` with the other
 five. `--pairs half` runs it with three: each place once, and each face at least once. Tests take turns, so that no pair
-is left to one of these runs alone.
+is left to one of these runs alone. A test that names its face and its place runs at least once with each of them.
 """
 
 import zlib
+from collections import defaultdict
 from typing import Final
 
 import pytest
@@ -38,20 +39,35 @@ def keep_pairs(config: pytest.Config, items: list[pytest.Item]) -> None:
     wanted = config.getoption("pairs")
     if wanted == "all":
         return
-    kept = [item for item in items if wanted in _runs_of(item)]
-    left_out = [item for item in items if wanted not in _runs_of(item)]
+    runs = [_runs_of(item) for item in items]
+    tests: defaultdict[str, list[int]] = defaultdict(list)
+    for number, item in enumerate(items):
+        tests[_test_of(item)].append(number)
+    for test, numbers in tests.items():
+        if not any("one" in runs[number] for number in numbers):  # none of its pairs was chosen: one of its items is
+            runs[numbers[_turn(test) % len(numbers)]] = ["one", "half"]
+    kept = [item for item, own in zip(items, runs, strict=True) if wanted in own]
+    left_out = [item for item, own in zip(items, runs, strict=True) if wanted not in own]
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
 
+def _test_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
+def _turn(test: str) -> int:
+    return zlib.crc32(test.encode())
+
+
 def _runs_of(item: pytest.Item) -> list[str]:
-    """The values of `--pairs`, besides `all`, with which a test runs."""
+    """The values of `--pairs`, besides `all`, with which the chosen pairs of a test run."""
     parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     face, place = parameters.get("face"), parameters.get("place")
     if face not in FACES or place not in PLACES:
         return ["one", "half"]
     at_face, at_place = FACES.index(face), PLACES.index(place)
-    turn = zlib.crc32(item.nodeid.partition("[")[0].encode())
+    turn = _turn(_test_of(item))
     runs = ["one" if turn % 6 == 3 * at_face + at_place else "rest"]
     if (turn + at_face + at_place) % 2 == 0:
         runs.append("half")
