@@ -2,6 +2,7 @@
 
 Each program notices a change only when a shard refuses a job of its own. After every call: no job is lost or doubled,
 all jobs of a tenant are in one shard, and new jobs of a tenant are handed out in the order in which they were accepted.
+A tenant has at most one job with its key that waits, and this job has the value of the last call.
 PENSTOCK_SIMULATION=<examples> makes the run long and random.
 """
 
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock import Item, Penstock
+from penstock import Item, Penstock, Unique
 from penstock.jobs.job_list import JobSummary
 from penstock.jobs.options import Options
 from penstock.jobs.shard_bindings import Elsewhere, ShardBindings
@@ -48,6 +49,9 @@ class Histories(RuleBasedStateMachine):
         """Number of a job -> its tenant, and its id."""
         self.fresh: set[int] = set()
         """Jobs that were ready at once, and were never handed out before."""
+        self.keyed: dict[str, int] = {}
+        """Tenant -> the number of its job that waits and has its key."""
+        self.were_keyed: set[int] = set()
         self.held: list[Item] = []
         self.ended: Counter[tuple[str, str]] = Counter()
         """Id and outcome of each end; a purge has one row, or several, without an id."""
@@ -87,6 +91,21 @@ class Histories(RuleBasedStateMachine):
         job = self.queues[program].put(self.last, tenant=tenant, delay=delay)
         self.accepted(tenant, job.id, self.last, ready=not delay)
 
+    @rule(program=programs, tenant=tenants)
+    def put_the_latest(self, program: int, tenant: str) -> None:
+        """A call that replaces the value of the job that waits with its key."""
+        self.last += 1
+        job = self.queues[program].put(self.last, tenant=tenant, unique=_key_of(tenant))
+        self.latest_accepted(tenant, job.id)
+
+    def latest_accepted(self, tenant: str, job_id: str) -> None:
+        replaced = self.keyed.get(tenant)
+        if replaced is not None:
+            assert self.live.pop(replaced) == (tenant, job_id)
+        self.live[self.last] = tenant, job_id
+        self.keyed[tenant] = self.last
+        self.were_keyed.add(self.last)
+
     @rule(program=programs, chosen=st.lists(tenants, min_size=1, max_size=12))
     def put_many(self, program: int, chosen: list[str]) -> None:
         """Bulk enqueues of several tenants, as `enqueue_many` groups them."""
@@ -97,8 +116,8 @@ class Histories(RuleBasedStateMachine):
             for number, job in zip(numbers, queue.put_many(numbers, tenant=tenant), strict=True):
                 self.accepted(tenant, job.id, number)
 
-    @rule(program=programs, tenant=tenants, repeats=st.integers(2, 3))
-    def send_again(self, program: int, tenant: str, repeats: int) -> None:
+    @rule(program=programs, tenant=tenants, repeats=st.integers(2, 3), keyed=st.booleans())
+    def send_again(self, program: int, tenant: str, repeats: int, keyed: bool) -> None:
         """The reply to an enqueue is lost, and the call is sent again: perhaps after the table has changed."""
         queue = self.queues[program]
         shards = queue.shards
@@ -107,7 +126,8 @@ class Histories(RuleBasedStateMachine):
         shard = used.for_new(tenant)
         self.last += 1
         self.number += 1
-        draft = queue._draft_values([self.last], _options(tenant))
+        options = Options(tenant=tenant, unique=_key_of(tenant) if keyed else None)
+        draft = queue._draft_values([self.last], options)
         key = draft[0][0]
         call = ShardBindings(shard.bindings).enqueue(list(draft[0]), used.table.text, moving=used.is_moving(tenant))
         call = _numbered(call, f"caller-{program}", self.number)
@@ -117,6 +137,9 @@ class Histories(RuleBasedStateMachine):
             assert isinstance(answers[0], Elsewhere)
             return
         assert answers[0] == answers[-1]
+        if keyed:
+            before = self.live.get(self.keyed.get(tenant, 0))
+            return self.latest_accepted(tenant, before[1] if before else f"{shard.name}:{key}")
         self.accepted(tenant, f"{shard.name}:{key}", self.last)
 
     @rule(program=programs, n=st.integers(1, 6))
@@ -129,6 +152,8 @@ class Histories(RuleBasedStateMachine):
             tenant, job_id = self.live[item.body]
             assert item.id == job_id
             assert item.body not in {one.body for one in self.held}, "handed out twice"
+            if self.keyed.get(tenant) == item.body:
+                del self.keyed[tenant]  # the key is held until the job starts
             if item.body in self.fresh:
                 earlier = [one for one in self.fresh if one < item.body and self.live[one][0] == tenant]
                 assert not earlier, f"{tenant}: {earlier} were enqueued before {item.body}"
@@ -140,6 +165,8 @@ class Histories(RuleBasedStateMachine):
     @rule(which=st.integers(0, 50), ending=st.sampled_from(["complete", "complete", "fail", "retry"]))
     def settle(self, which: int, ending: str) -> None:
         item = self.held.pop(which % len(self.held))
+        if ending == "fail" and item.body in self.were_keyed:
+            ending = "retry"  # the requeue of one of two dead letters with a key would be refused
         if ending == "complete":
             item.complete()
             del self.live[item.body]
@@ -173,6 +200,8 @@ class Histories(RuleBasedStateMachine):
         for number in [n for n, (of, _) in self.live.items() if of == tenant and n not in running | dead]:
             del self.live[number]
             self.fresh.discard(number)
+            if self.keyed.get(tenant) == number:
+                del self.keyed[tenant]
             self.ended["", "cancelled"] += 1
 
     # --- what the operator does ---
@@ -222,8 +251,8 @@ class Histories(RuleBasedStateMachine):
         assert all(len(found) == 1 for found in places.values()), places
 
 
-def _options(tenant: str) -> Any:
-    return Options(tenant=tenant)
+def _key_of(tenant: str) -> Unique:
+    return Unique(exact=f"key of {tenant}", until="start", replace=True)
 
 
 def _numbered(call: Any, caller: str, number: int) -> Any:

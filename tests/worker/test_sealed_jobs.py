@@ -446,6 +446,28 @@ async def test_keys_rotate_while_jobs_wait(make_app: MakeApp):
     assert (await old.job(failing.id).info.aio()).body == ["ends", {"how": "fails", "text": MARKER}]
 
 
+async def test_a_key_that_is_removed_too_early_loses_no_job(make_app: MakeApp):
+    """The old key is removed while jobs wait that were sealed with it: they wait for a worker that has it again."""
+    old = make_app(seal=TestSeal("k1"))
+    both = make_app(prefix=old.settings.prefix, seal=TestSeal("k1", "k2"))
+    new = make_app(prefix=old.settings.prefix, seal=TestSeal("k2"))
+    first, tasks = define(old), define(both)
+    before = [await first.echo.enqueue.aio(f"before {n}") for n in range(2)]
+    after = [await tasks.echo.enqueue.aio(f"after {n}") for n in range(2)]
+    joined = await tasks.joins.using(after=[before[0], after[0]]).enqueue.aio(RESULT, "end")
+    define(new)
+    await run_burst(new)
+    assert [await new.job(job.id).result.aio(0) for job in after] == ["after 0", "after 1"]
+    for job in before:
+        info = await new.job(job.id).info.aio()
+        assert (info.status, info.attempts, "'k1'" in info.reason) == (Status.DELAYED, 0, True)
+        await job.promote.aio()
+    assert await both.job(joined.id).status.aio() is Status.WAITING
+    await run_burst(both)
+    assert [await both.job(job.id).result.aio(0) for job in before] == ["before 0", "before 1"]
+    assert await both.job(joined.id).result.aio(0) == ["before 0", "after 0", "end"]
+
+
 async def test_programs_that_seal_and_programs_that_do_not_share_a_queue(make_app: MakeApp):
     sealing = make_app(seal=TestSeal("k1"))
     plain = make_app(prefix=sealing.settings.prefix)
