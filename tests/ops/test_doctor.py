@@ -7,7 +7,7 @@ import pytest
 from penstock import ConfigurationError, Penstock, Settings
 from penstock.cli import main
 from penstock.cli.exits import Exit
-from penstock.errors import ServerRefused
+from penstock.errors import LeaseLost, ServerRefused
 from penstock.ops import probe
 from penstock.ops.doctor import TOPICS
 from penstock.ops.inspect import Inspector
@@ -69,6 +69,19 @@ def test_locks_are_proved_only_on_request(server, monkeypatch, capsys):
     monkeypatch.setattr("penstock.ops.doctor.prove", lambda app, seconds: broken)
     assert main(["doctor", "locks", "--url", server.address]) == Exit.FAILED
     assert "two held it" in capsys.readouterr().out
+
+
+def test_the_proof_releases_a_lease_that_a_slow_reply_made_uncertain(apps):
+    from penstock.ops.proof import _Contenders
+
+    with apps.make() as app:
+        contenders = _Contenders(app, 1)
+        for resource in (contenders.lock, contenders.semaphores[-1]):
+            held = resource.acquire()
+            held.valid_until = 0.0
+            with pytest.raises(LeaseLost):
+                contenders._hold(held)
+            resource.acquire().release()
 
 
 def test_an_unknown_topic_is_refused_with_the_known_ones(examine):

@@ -16,6 +16,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -137,6 +138,11 @@ class _Contenders:
                 time.sleep(random.uniform(0, 0.005))
             moments.append(held.moment())
             held.release()
+        except LeaseLost:
+            # A slow reply makes a lease uncertain that the server still has, and that would be renewed.
+            with suppress(LeaseLost):
+                held.release()
+            raise
         finally:
             if moments:
                 name = self.lock.key
