@@ -314,6 +314,8 @@ class Execution:
             return self._batch_completed(run, result)
         if run.stage is not None:
             return self._completed_with_effects(run, run.stage, result)
+        if result is None or run.claim.record.ttl == 0:  # as for most jobs, which are spared a call
+            return Settlement(run.claim.token)
         return self._with_result(run, run.claim, result)
 
     def _with_result(self, run: JobRun, claim: Claim, result: Any) -> Settlement:
@@ -324,11 +326,8 @@ class Execution:
             data = codec.encode(result, limit=self._max_payload, what=what, seal=self._seal)
             return Settlement(claim.token, data)
         except Exception as error:
-            reason = (
-                str(error)
-                if isinstance(error, BadCall | SealError)
-                else f"its result cannot be encoded: {describe(error)}"
-            )
+            explains_itself = isinstance(error, BadCall | SealError)
+            reason = str(error) if explains_itself else f"its result cannot be encoded: {describe(error)}"
             return self._dead_letter(claim, reason)
 
     def _batch_completed(self, run: BatchRun, outcomes: Any) -> Settlement:

@@ -266,8 +266,12 @@ class Feed:
         """
         most = MOST_NOTES if self.notes else MAX_SETTLEMENTS  # a job is not settled before its notes are sent
         some, size, spent = self.to_settle[:most], 0, 0
-        if not self._has_met_limits and not any(s.ending or s.weight or len(s.data) > _SMALL for s in some):
-            return most
+        if not self._has_met_limits:
+            for one in some:  # not `any`: its generator would be called for each settlement
+                if one.ending or one.weight or len(one.data) > _SMALL:
+                    break
+            else:
+                return most
         for position, settlement in enumerate(some):
             size += len(settlement.data) + settlement.weight
             is_ordinary = settlement.ending is None and not self._has_met_limits
@@ -309,7 +313,10 @@ class Feed:
         self._sent = []
         self.held.update([(claim.token, claim) for claim in turn.claims])
         if not self._has_met_limits:
-            self._has_met_limits = any(claim.record.body[FLAGS_AT] & LIMITED for claim in turn.claims)
+            for claim in turn.claims:
+                if claim.record.body[FLAGS_AT] & LIMITED:
+                    self._has_met_limits = True
+                    break
         self.lease_renewed(sent_at)
         self._note_in_vain(turn)
         self.untried_since = None if turn.suspect is None else sent_at - turn.suspect

@@ -108,7 +108,7 @@ class Runs:
 
     @property
     def _free_runners(self) -> int:
-        return self._idle_runners - len(self._batches)
+        return self._runners - len(self.running) - len(self.lost_in_threads) - len(self._batches)
 
     @property
     def room(self) -> int:
