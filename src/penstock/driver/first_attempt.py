@@ -68,4 +68,4 @@ def numbered_arguments(round_trip: RoundTrip[Any], pool: KeyPool) -> tuple[tuple
     if not round_trip.script.is_numbered or args[0]:
         return args, None
     key = pool.take()
-    return (key.caller, key.number, *args[2:]), key
+    return (key.caller, str(key.number), *args[2:]), key

@@ -149,7 +149,7 @@ class QueueBindings:
         """Enqueue one job that is due now, under an id that the library chose, and return `job`.
 
         It may go into the intake. Concurrent calls may travel together."""
-        args = (*UNNUMBERED, self.clock.now_ms, job_id, record)
+        args = (*UNNUMBERED, str(self.clock.now_ms), job_id, record)
 
         def read(reply: int | list[Any]) -> T:
             if type(reply) is int:

@@ -70,6 +70,7 @@ class Signature:
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._name = name
+        self._what = f"{name}()"
         self._function = function
         parameters = list(inspect.signature(function).parameters.values())
         self.dependencies = dependencies_of(function)
@@ -202,7 +203,7 @@ class Signature:
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bytes:
         """The payload of a call. Raises BadCall if the arguments do not fit, PayloadTooLarge above `limit` bytes."""
-        what = f"{self._name}()"
+        what = self._what
         arguments = dict(zip(self._positional, args, strict=False))
         if len(args) > len(self._positional):
             if self._var_positional is None:
@@ -224,9 +225,10 @@ class Signature:
         decoded = self.decode(encoded)
         if self._has_fields:
             self._refuse_lost_fields(arguments, decoded)
-        for name, value in arguments.items():
-            if name in self._untyped and not isinstance(value, _PLAIN):
-                self._warn_of_dict(name, value, decoded)
+        if self._untyped:
+            for name, value in arguments.items():
+                if name in self._untyped and not isinstance(value, _PLAIN):
+                    self._warn_of_dict(name, value, decoded)
         return encoded
 
     @cached_property
