@@ -257,11 +257,8 @@ class Stand:
         """Overwrite numbers of the row."""
         meta = self.base + "meta"
         row = msgspec.structs.replace(read_row(self.client.hget(meta, "row")), **fields)
-        self.client.hset(
-            meta,
-            "row",
-            b"".join(map(msgspec.msgpack.encode, (constants.FORMAT, int(row.idle_until > 0), row, 0, 0, 0))),
-        )
+        values = constants.FORMAT, self.client.exists(self.base + "intake"), row, 0, 0, 0
+        self.client.hset(meta, "row", b"".join(map(msgspec.msgpack.encode, values)))
 
     def change_wake(self, **fields: Any) -> None:
         """Overwrite what the row has of the idle workers."""

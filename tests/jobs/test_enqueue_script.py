@@ -22,6 +22,7 @@ def test_a_job_becomes_ready_in_the_lane_of_its_tenant(stand: Stand):
             b"second_ready": b"1",
         },
         "jobs": {b"j": body},
+        "intake": [b""],
         "heads:3": {b"ada": entry(1, "j")},
         "rotation:3": [(b"ada", 2**36 - 2**20)],
         "tenants": {b"ada": bytes([0, 0, 0, 1]) + bytes(12)},
@@ -214,7 +215,7 @@ def test_a_purge_cancels_waiting_jobs_and_leaves_no_key(stand: Stand):
     assert purge(stand, None, 4) == [4, 4, 3]
     assert stand.counts() == "0 0 1 0"
     assert worker.settle(running)
-    assert stand.without_ttl() == ["ends:20", "held:w", "leases", "meta", "owners", "results"]
+    assert stand.without_ttl() == ["ends:20", "held:w", "intake", "leases", "meta", "owners", "results"]
 
 
 def test_a_purge_of_one_tenant_leaves_the_others_alone(stand: Stand):

@@ -51,6 +51,13 @@ READS: dict[str, Callable[[OlderRelease], tuple[Any, ...]]] = {
 }
 
 
+def change_format(raw: Any, queue: Queue, number: int) -> None:
+    """As another release would: it moves the calls of the intake, and deletes that before it changes anything else."""
+    base = queue.first.bindings.keys.base
+    raw.delete(base + "intake")
+    raw.hset(base + "meta", "row", bytes([number]) + raw.hget(base + "meta", "row")[1:])
+
+
 @pytest.mark.parametrize("verb", [*WRITES, *READS])
 async def test_a_newer_format_is_neither_read_nor_changed(app: Penstock, do: Do, raw: Any, verb: str):
     queue = app.queue("raw")
@@ -60,7 +67,7 @@ async def test_a_newer_format_is_neither_read_nor_changed(app: Penstock, do: Do,
     await do(dead.fail, "no")
     row = raw.hget(meta, "row")
     assert row[0] == FORMAT
-    raw.hset(meta, "row", bytes([FORMAT + 1]) + row[1:])
+    change_format(raw, queue, FORMAT + 1)
     before = dump(raw, queue)
     what, *arguments = {**WRITES, **READS}[verb](OlderRelease(queue, jobs[-1], held, dead))
     with pytest.raises(FormatTooNew, match=str(FORMAT + 1)):
@@ -75,7 +82,7 @@ async def test_the_refusal_of_an_older_format_says_what_to_do(app: Penstock, do:
     meta = f"{queue.first.bindings.keys.base}meta"
     await do(queue.put, 1)
     row = raw.hget(meta, "row")
-    raw.hset(meta, "row", b"\x02" + row[1:])
+    change_format(raw, queue, 2)
     with pytest.raises(FormatTooNew, match=r"2, this Penstock reads 3: an older Penstock .* let that finish its jobs"):
         await do(queue.put, 2)
     raw.hset(meta, "row", row)

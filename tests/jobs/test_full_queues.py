@@ -85,21 +85,23 @@ def test_a_late_copy_of_a_refused_call_is_dropped_from_the_intake(stand: Stand, 
     assert put(stand, 1, "a") + put(stand, 2, "b") == "b"
     worker.settle(*worker.claim())
     bound(stand, 1000)
+    assert put(stand, 3, "c") == ""  # opens the intake
     call = stand.bindings.take_in("b", record())
     assert stand.run(RoundTrip(call.script, call.keys, ("me", 2, *call.args[2:]), call.read))
-    assert stand.counts() == "0 0 0 0"
+    assert stand.counts() == "1 0 0 0"
     assert stand.state("b") == "-"
 
 
 def test_the_intake_closes_before_the_bound(stand: Stand):
-    bound(stand, 130)
-    taken, number = 0, 0
+    bound(stand, 131)
+    assert put(stand, 1, "first") == ""  # opens the intake
+    taken, number = 0, 1
     while stand.run(_numbered(stand.bindings.take_in(f"i{number}", record()), number + 1)):
         taken, number = taken + 1, number + 1
     assert taken == 128
     assert put(stand, 1000, *"abc") == "c"
     assert not stand.run(_numbered(stand.bindings.take_in("late", record()), 1001))
-    assert stand.counts() == "130 0 0 0"
+    assert stand.counts() == "131 0 0 0"
 
 
 def _numbered(call: RoundTrip[bool], number: int) -> RoundTrip[bool]:

@@ -86,7 +86,7 @@ def test_a_completed_job_leaves_only_its_result(stand: Stand):
     claims = worker.claim(9)
     worker.settle(*claims[1:], text="[1]")
     worker.settle(claims[0])
-    assert stand.dump().keys() == {"meta", "results", "ends:20", "leases", "held:w"}
+    assert stand.dump().keys() == {"meta", "results", "ends:20", "leases", "held:w", "intake"}
     assert stand.dump()["results"].keys() == {b"a1", b"a2", b"b1"}
     assert (stand.done("a1"), stand.done("b1")) == (b"cnull", b"c[1]")
 

@@ -74,7 +74,7 @@ def test_a_dead_letter_that_is_removed_leaves_nothing(stand: Stand):
     worker = FakeWorker(stand, "w")
     worker.settle(*worker.claim(), ending="bury", text="boom")
     assert stand.run(stand.bindings.remove_dead(["j", "j", "unknown"])) == 1
-    assert stand.dump().keys() == {"meta", "leases", "held:w", "failed"}
+    assert stand.dump().keys() == {"meta", "leases", "held:w", "failed", "intake"}
 
 
 def test_a_dropped_job_keeps_its_reason(stand: Stand):
@@ -337,21 +337,26 @@ def test_a_paused_queue_hands_out_nothing_and_lets_running_jobs_finish(stand: St
 # --- a newer format ---
 
 
+def assert_refused(stand: Stand, name: str, number: int) -> None:
+    before = stand.dump()
+    if name.startswith("take_in"):
+        assert not stand.run(every_script(stand.bindings)[name]), "the caller sends `enqueue`, which is refused"
+    else:
+        with pytest.raises(ResponseError, match=f"PENSTOCKFORMAT {number}"):
+            stand.run(every_script(stand.bindings)[name])
+    assert stand.dump() == before
+
+
 @pytest.mark.parametrize("name", sorted({*OF_QUEUE} - {"sweep_queue"}))  # which changes no queue that exists
 def test_a_newer_format_is_refused_and_nothing_is_changed(stand: Stand, name: str):
     stand.put("a")
     row = stand.client.hget(stand.base + "meta", "row")
     stand.client.hset(stand.base + "meta", "row", bytes([constants.FORMAT + 1]) + row[1:])
-    before = stand.dump()
-    with pytest.raises(ResponseError, match=f"PENSTOCKFORMAT {constants.FORMAT + 1}"):
-        stand.run(every_script(stand.bindings)[name])
-    assert stand.dump() == before
+    stand.client.delete(stand.base + "intake")
+    assert_refused(stand, name, constants.FORMAT + 1)
 
 
 @pytest.mark.parametrize("name", sorted({*OF_QUEUE} - {"sweep_queue"}))  # which changes no queue that exists
 def test_the_first_format_is_refused_and_nothing_is_changed(stand: Stand, name: str):
     stand.client.hset(stand.base + "meta", mapping={"format": 1, "seq": 7})
-    before = stand.dump()
-    with pytest.raises(ResponseError, match="PENSTOCKFORMAT 1"):
-        stand.run(every_script(stand.bindings)[name])
-    assert stand.dump() == before
+    assert_refused(stand, name, 1)

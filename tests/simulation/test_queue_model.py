@@ -650,7 +650,8 @@ class Histories(RuleBasedStateMachine):
         self.remove_all_dead()
         for tenant in list(self.model.weights):
             self.send(self.bindings.set_weight(tenant, 1.0))
-        assert set(self.stand.without_ttl()) <= {"meta", "owners", "results", *_ends(self.dump)}, "a key has no owner"
+        owned = {"meta", "owners", "results", "intake", *_ends(self.dump)}
+        assert set(self.stand.without_ttl()) <= owned, "a key has no owner"
         assert set(self.dump.get("meta", {})) <= META
 
     def drain(self) -> None:

@@ -43,7 +43,7 @@ async def test_a_parked_job_is_no_leak(app: Penstock):
 def change_row(raw: Any, base: str, **fields: Any) -> None:
     row = msgspec.structs.replace(read_row(raw.hget(base + "meta", "row")), **fields)
     next_history, entered, has_ttl = 0, 0, 0
-    values = FORMAT, int(row.idle_until > 0), row, next_history, entered, has_ttl
+    values = FORMAT, raw.exists(base + "intake"), row, next_history, entered, has_ttl
     raw.hset(base + "meta", "row", b"".join(map(msgspec.msgpack.encode, values)))
 
 

@@ -72,7 +72,7 @@ function bounds.refuse(s, tenant)
   return { n, its[_bound.TENANT], tenant }
 end
 
--- Whether `take_in` accepts no calls, because its calls would have to be counted for a bound.
+-- Whether the intake may not be open, because its calls would have to be counted for a bound.
 --- (r: table) -> bool
 --- seldom
 function bounds.closes(r)

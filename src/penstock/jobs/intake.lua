@@ -1,35 +1,52 @@
 -- The intake: single calls that were accepted and are in no lane yet.
 --
---   intake   LIST   for each call: caller, number, id, draft, server ms
+--   intake   LIST   an empty text, and then for each call: head (`_call`), id, draft
 --
--- The script `take_in` (queue.lua) appends a plain call with four commands, as long as no worker is registered as idle
--- and the intake is not full. Every other script that reads or changes jobs first moves all calls of the intake into
--- lanes, so it need not know about the intake. No worker is registered while the intake has a call: the turn that
--- registers the first one empties the intake before, and until the last one is forgotten, `take_in` accepts nothing.
--- That depends on no clock, so the scripts do not look into the intake while the row has an idle worker.
+-- The intake is open while this list exists. Then the script `take_in` (queue.lua) appends a plain call with two
+-- commands, unless the intake is full. Every other script that reads or changes jobs first moves all calls of the
+-- intake into lanes, so it need not know about the intake.
+--
+-- `queue.add_jobs` opens it when a call finds no idle worker. `row.store` closes it when a worker registers as idle, or
+-- because of a bound (bounds.lua). So while a worker is idle the intake has no calls, which depends on no clock; and a
+-- worker that waits for each job never finds it open. `take_in` does not look at the format of the queue: a release
+-- that stores another one has to delete this list first.
 
 intake = { MOST_BYTES = 2048 } -- of a record that may be taken in
 
-_intake = { FIELDS = 5, VALUES = 640 } -- values of one call; of 128 calls
+_intake = { FIELDS = 3, VALUES = 385 } -- values of one call; of 128 calls and the first one
+
+-- The head of a call.
+_call = layout {
+  at = "I6", -- server ms
+  number = "I6", -- of its caller
+  caller = "*",
+}
 
 -- Appends the calls from ARGV[first] on (id, draft, …), or nothing if one is large or the intake has no room for all.
 -- They have consecutive numbers, of which `number` is the last. Returns the reply of `take_in`.
 --- (caller: str, number: int, now: int, first: int) -> int
 --- uses: base
 function intake.take(caller, number, now, first)
-  local values, at, since = {}, 0, string.format("%d", now)
+  local values, at = {}, 0
   number = number - (#ARGV - first - 1) / 2
   for i = first, #ARGV, 2 do
     if #ARGV[i + 1] > intake.MOST_BYTES then return _taken.NO end
-    values[at + 1], values[at + 2], values[at + 3] = caller, string.format("%d", number), ARGV[i]
-    values[at + 4], values[at + 5] = ARGV[i + 1], since
+    values[at + 1] = _call.pack({ at = now, number = number, caller = caller })
+    values[at + 2], values[at + 3] = ARGV[i], ARGV[i + 1]
     at, number = at + _intake.FIELDS, number + 1
   end
-  if redis.call("RPUSH", base .. "intake", unpack(values)) > _intake.VALUES then
-    redis.call("RPOP", base .. "intake", at)
-    return _taken.NO
-  end
-  return _taken.YES
+  local length = redis.call("RPUSHX", base .. "intake", unpack(values))
+  if length > _intake.VALUES then redis.call("RPOP", base .. "intake", at) end
+  return length > 0 and length <= _intake.VALUES and _taken.YES or _taken.NO
+end
+
+-- Opens the intake, if it may be open. `was_idle`: whether a worker was idle when the script began.
+--- (s: table, was_idle: bool)
+--- uses: base
+function intake.open(s, was_idle)
+  if s.is_open or was_idle or row.closes_intake(s.row) then return end
+  redis.call("RPUSH", base .. "intake", "")
+  s.is_open = true
 end
 
 -- Moves the calls of the intake into their lanes, and stores the row. A call that its caller had sent before is dropped
@@ -38,10 +55,11 @@ end
 --- uses: base meta
 function intake.empty(s)
   local found = redis.call("LRANGE", base .. "intake", 0, -1)
-  if #found == 0 then return end
-  local last, taken, drafts, kinds, since, since_text = {}, {}, {}, {}, 0, ""
-  for i = 1, #found, _intake.FIELDS do
-    local caller, number = found[i], tonumber(found[i + 1])
+  s.is_open = #found > 0
+  if #found <= 1 then return end
+  local last, taken, drafts, kinds = {}, {}, {}, {}
+  for i = 2, #found, _intake.FIELDS do
+    local caller, number = _call.caller(found[i]), _call.number(found[i])
     last[caller] = last[caller] or idempotency.last(caller)
     if number > last[caller] then
       last[caller], taken[caller] = number, number
@@ -51,8 +69,7 @@ function intake.empty(s)
   local generation, set = row.mint(s.row, #drafts), {}
   for i = 1, #drafts do
     local at = drafts[i]
-    local id, body = found[at + 2], found[at + 3]
-    if since_text ~= found[at + 4] then since_text, since = found[at + 4], tonumber(found[at + 4]) end
+    local since, id, body = _call.at(found[at]), found[at + 1], found[at + 2]
     set[2 * i - 1] = id
     set[2 * i] = plain.collect(s, kinds, id, body, generation + i, since)
       or job.enqueue(s, id, body, generation + i, since, since, 0)
@@ -60,7 +77,7 @@ function intake.empty(s)
   plain.count(s, kinds)
   batch.write("HSET", base .. "jobs", set)
   for caller, number in pairs(taken) do idempotency.keep(caller, number, {}) end
-  redis.call("DEL", base .. "intake")
+  redis.call("LTRIM", base .. "intake", 0, 0)
   if s.places then limits.write(s) end -- jobs of a paused scope were parked
   job.push_ready(s)
   counters.write(s)

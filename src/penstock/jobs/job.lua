@@ -15,7 +15,7 @@ function job.begin(given)
     finished = {}, results = {}, ends = {}, budget = listeners.slice(), effort = 0,
   }
   local newer = row.load(s)
-  if not newer and s.row[_row.IDLE_UNTIL] == 0 then intake.empty(s) end
+  if not newer and s.is_open then intake.empty(s) end
   return s, newer
 end
 

@@ -21,7 +21,7 @@ _TOLERANCE: Final = 64
 
 QUEUE = {
     "meta": ("HASH", "the row of counts, switches and times; who watches the clock; the table of shards", OWNED),
-    "intake": ("LIST", "calls that were accepted and are in no lane yet", "the next script"),
+    "intake": ("LIST", "while it is open: calls that were accepted and are in no lane yet", "the next script"),
     "moved": ("SET", "tenants that this shard has handed over to another", "the end of the change of shards"),
     "windows": ("ZSET", "tenant of a shard -> until when a window or bucket of a key is in use, server ms", "TTL"),
     "owed:": (

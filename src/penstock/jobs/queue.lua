@@ -45,34 +45,23 @@ position = { BURIED = 32768 } -- of a settlement that has made a dead letter: ad
 
 _taken = { NO = 0, YES = 1 }
 
--- Accepts plain calls: they are due now, and the library chose their ids. Returns 1; or 0 if a worker is idle, a bound
--- may be near, the intake is full, a record is large or the queue is new. Then nothing was written, and the caller
--- sends `enqueue` with the same number. This is the shortest way into the queue, so it reads only the first two values
--- of the row, and takes a single call without any function. The calls have consecutive numbers, and `number` is the
--- last of them.
+-- Accepts plain calls: they are due now, and the library chose their ids. Returns 1; or 0 if the intake is closed or
+-- full, or a record is large. Then nothing was written, and the caller sends `enqueue` with the same number. This is
+-- the shortest way into the queue, so it reads nothing, and takes a single call without any function. The calls have
+-- consecutive numbers, and `number` is the last of them.
 --- keys: base meta
 --- args: caller: str, number: str, given: int, jobs: *
 function script.take_in(base, meta, caller, number, given, jobs, ...)
-  local packed = redis.call("HGET", meta, "row")
-  if not packed then
-    local first = redis.call("HGET", meta, "format")
-    return first and row.wrong_format(first) or _taken.NO
-  end
-  local _, format, closed = cmsgpack.unpack_limit(packed, 2, 0)
-  if format ~= record.FORMAT then return row.wrong_format(format) end
-  if closed > 0 then return _taken.NO end
   local now = given
   if now == 0 then
     local time = redis.call("TIME")
     now = math.floor(time[1] * 1000 + time[2] / 1000)
   end
   if #ARGV == jobs + 1 and #ARGV[jobs + 1] <= intake.MOST_BYTES then
-    local list, at = base .. "intake", string.format("%d", now)
-    if redis.call("RPUSH", list, caller, number, ARGV[jobs], ARGV[jobs + 1], at) <= _intake.VALUES then
-      return _taken.YES
-    end
-    redis.call("RPOP", list, _intake.FIELDS)
-    return _taken.NO
+    local call, list = _call.pack({ at = now, number = number, caller = caller }), base .. "intake"
+    local length = redis.call("RPUSHX", list, call, ARGV[jobs], ARGV[jobs + 1])
+    if length > _intake.VALUES then redis.call("RPOP", list, _intake.FIELDS) end
+    return length > 0 and length <= _intake.VALUES and _taken.YES or _taken.NO
   end
   return intake.take(caller, tonumber(number), now, jobs)
 end
@@ -84,11 +73,13 @@ end
 function queue.add_jobs(s, caller, number, jobs, first, begun)
   if s.now >= s.next_history then history.add(s) end
   local r = s.row
+  local was_idle = r[_row.IDLE_UNTIL] > 0
   if #jobs == first + 1 and plain.add(s, jobs[first], jobs[first + 1]) then
     if r[_row.PAUSED] == 0 then wake.one(r, s.now) end
+    intake.open(s, was_idle)
     row.store(s)
     if not begun then idempotency.keep(caller, number, {}) end
-    return row.is_closed(r) and _taken.NO or _taken.YES
+    return s.is_open and _taken.YES or _taken.NO
   end
   local known, ids, seen, set = {}, {}, {}, {}
   local unique_ones, limited_ones, first_refused
@@ -139,11 +130,12 @@ function queue.add_jobs(s, caller, number, jobs, first, begun)
   if kinds then plain.count(s, kinds) end
   job.commit(s)
   if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end
+  intake.open(s, was_idle)
   row.store(s)
   if caller == "" and first_refused then return bounds.error(first_refused) end
   if #known > 0 or not begun then idempotency.keep(caller, number, known) end
   if #known > 0 then return known end
-  return row.is_closed(r) and _taken.NO or _taken.YES
+  return s.is_open and _taken.YES or _taken.NO
 end
 
 -- Enqueues `jobs`: id, draft (see record.lua), id, draft, … Send at most a few hundred per call. Returns the positions,

@@ -1,12 +1,11 @@
 -- The numbers that nearly every script of a queue needs, packed into one value: one command reads all of them, another
 -- writes them. `_row` below lists them in order.
 --
---   meta   HASH   row: format, 1 if the intake is closed, an array of numbers, when the next row of the history is due
+--   meta   HASH   row: format, 1 if the intake is open, an array of numbers, when the next row of the history is due
 --                      (server ms), how many jobs have entered the queue, and 1 if the open block of ended jobs got its
 --                      TTL since the last row of the history (finished.lua), in MessagePack
 --
--- The script `take_in` reads only the first two; the last three may be missing. The intake is closed while a worker is
--- registered as idle, or because of a bound (bounds.lua).
+-- The last three may be missing.
 --
 -- Scripts count the jobs in each state; the lengths of lists would include entries of cancelled jobs. The times NEXT_…
 -- are lower bounds: no entry is due earlier, and 0 means that there is no entry. A mark is 1 if its key may hold
@@ -14,7 +13,7 @@
 -- first: the level, its entries in all lists, and the virtual time that was served last (lane.lua).
 
 _row = {
-  IDLE_UNTIL = 1, -- the end of the last sleep; 0: no worker is idle. Only then may the intake have calls
+  IDLE_UNTIL = 1, -- the end of the last sleep; 0: no worker is idle. Only then may the intake be open
   PAUSED = 2, -- 1: no job is claimed
   DUE_FIRST = 3, -- 1: due jobs are claimed before those of their lane
   SEQUENCE = 4, -- the last generation or claim number: one sequence for both, so that no number is used twice
@@ -87,15 +86,16 @@ function row.load(s)
   local packed = redis.call("HGET", meta, "row")
   if not packed then
     s.row = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0, false }
-    s.next_history, s.entered, s.has_ttl = 0, 0, 0
+    s.next_history, s.entered, s.has_ttl, s.is_open = 0, 0, 0, true -- perhaps
     s.packed = cmsgpack.pack(record.FORMAT, 0, s.row, 0, 0, 0)
     if redis.call("EXISTS", base .. "jobs", base .. "ticks", base .. "leases") > 0 then row.recover(s.row) end
     local first = redis.call("HGET", meta, "format") -- where the first format stored its number
     return first and row.wrong_format(first) or nil
   end
-  local format, _, r, next_history, entered, has_ttl = cmsgpack.unpack(packed)
+  local format, open, r, next_history, entered, has_ttl = cmsgpack.unpack(packed)
   if format ~= record.FORMAT then return row.wrong_format(format) end
   s.row, s.packed, s.next_history, s.entered, s.has_ttl = r, packed, next_history or 0, entered or 0, has_ttl or 0
+  s.is_open = open == 1
 end
 
 -- The frame of a script that reads what does not depend on waiting jobs: it refuses a queue of another format.
@@ -106,12 +106,15 @@ function frame.format()
   -- …
 end
 
--- Writes the row if it changed, and the rows of the history that are due.
+-- Writes the row if it changed, and the rows of the history that are due. Closes the intake if it has to be closed.
 --- (s: table)
 --- uses: base meta
 function row.store(s)
-  local packed = cmsgpack.pack(
-    record.FORMAT, row.is_closed(s.row) and 1 or 0, s.row, s.next_history, s.entered, s.has_ttl)
+  if s.is_open and row.closes_intake(s.row) then
+    redis.call("DEL", base .. "intake")
+    s.is_open = false
+  end
+  local packed = cmsgpack.pack(record.FORMAT, s.is_open and 1 or 0, s.row, s.next_history, s.entered, s.has_ttl)
   if s.counted then history.write(s) end
   if packed ~= s.packed then
     redis.call("HSET", meta, "row", packed)
@@ -126,10 +129,10 @@ function row.widen(r, field)
   for at = _row.PARKED, field - 1 do r[at] = r[at] or false end
 end
 
--- Whether `take_in` accepts no calls.
+-- Whether the intake may not be open: a worker is registered as idle, or a bound may be near.
 --- (r: table) -> bool
 --- inline
-function row.is_closed(r)
+function row.closes_intake(r)
   return r[_row.IDLE_UNTIL] > 0 or r[_row.BOUND] and bounds.closes(r)
 end
 

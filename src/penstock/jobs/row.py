@@ -82,7 +82,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
 
 class _Packed(msgspec.Struct, array_like=True):
     format: int
-    closed: int
+    is_open: int
     row: Row
     next_history: float
     entered: int

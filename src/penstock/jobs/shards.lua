@@ -74,14 +74,7 @@ end
 --- keys: base meta
 --- args: caller: str, number: int, given: int, shards_table: str, moving: int, jobs: *
 function script.take_in_shard(base, meta, caller, number, given, shards_table, moving, jobs, ...)
-  local known = redis.call("HMGET", meta, "row", "shards")
-  if not known[1] then
-    local first = redis.call("HGET", meta, "format")
-    return first and row.wrong_format(first) or _taken.NO
-  end
-  local _, format, closed = cmsgpack.unpack_limit(known[1], 2, 0)
-  if format ~= record.FORMAT then return row.wrong_format(format) end
-  if known[2] ~= shards_table or moving == 1 or closed > 0 then return _taken.NO end
+  if moving == 1 or redis.call("HGET", meta, "shards") ~= shards_table then return _taken.NO end
   local now = given
   if now == 0 then
     local time = redis.call("TIME")
