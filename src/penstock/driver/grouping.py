@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import copy
 from collections.abc import Coroutine, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from penstock.core.idempotency import IdempotencyKey
 from penstock.core.operations import Arg, RoundTrip
@@ -29,7 +29,12 @@ from penstock.settings import Settings
 
 R = TypeVar("R")
 
-MOST_CALLS: Final = 128
+_Waiting: TypeAlias = "tuple[RoundTrip[Any], asyncio.Future[Any]]"
+"""A call, and the future of its answer."""
+
+MOST_CALLS: Final = 64
+"""A hundred tasks make two groups of this size. While the server works on one, the client encodes the other."""
+
 MOST_BYTES: Final = 65_536
 """Of the arguments of a group. A larger call is a group of its own."""
 
@@ -57,11 +62,6 @@ class GroupingFace(Protocol):
     def succeeded(self, round_trip: RoundTrip[R], first: FirstAttempt, reply: Any) -> R: ...
     def take_key(self, calls: int) -> IdempotencyKey: ...
     def release_key(self, key: IdempotencyKey) -> None: ...
-
-
-class _Waiting(NamedTuple):
-    call: RoundTrip[Any]
-    answer: asyncio.Future[Any]
 
 
 class Groups:
@@ -129,7 +129,7 @@ class _Sender:
         if self._bytes and self._bytes + size > MOST_BYTES:
             self._send_waiting()
         answer = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(call, answer))
+        self._waiting.append((call, answer))
         self._bytes += size
         if len(self._waiting) >= MOST_CALLS or self._bytes >= MOST_BYTES:
             self._send_waiting()
@@ -163,7 +163,7 @@ class _Sender:
         """Send the calls that wait as one group. A call whose caller was cancelled meanwhile is not sent."""
         group = None
         try:
-            calls = [one for one in self._waiting if not one.answer.done()]
+            calls = [(call, answer) for call, answer in self._waiting if not answer.done()]
             if calls:
                 group = _Group(self, calls)
                 self._under_way += 1
@@ -189,7 +189,7 @@ class _Group:
         self._sender = sender
         self._engine = sender.groups.engine
         self._calls = calls
-        one = calls[0].call
+        one = calls[0][0]
         args: list[Arg] = [*one.args[: one.group_from]]
         for call, _ in calls:
             args += call.args[one.group_from :]
