@@ -103,7 +103,7 @@ function script.enqueue_flow(base, meta, caller, number, given, shards_table, mo
       if edge then flow.store_edge(known_edges, new_edges, id, edge) end
     end
   end
-  batch.write("HSET", base .. "jobs", set)
+  batch.add("HSET", base .. "jobs", set)
   if #new_edges > 0 then
     batch.add("HSET", base .. "dependents", new_edges)
     r[_row.FLOWS] = bit.bor(r[_row.FLOWS], _flow.EDGES)

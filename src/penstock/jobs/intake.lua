@@ -75,7 +75,7 @@ function intake.empty(s)
       or job.enqueue(s, id, body, generation + i, since, since, 0)
   end
   plain.count(s, kinds)
-  batch.write("HSET", base .. "jobs", set)
+  batch.add("HSET", base .. "jobs", set)
   for caller, number in pairs(taken) do idempotency.keep(caller, number, {}) end
   redis.call("LTRIM", base .. "intake", 0, 0)
   if s.places then limits.write(s) end -- jobs of a paused scope were parked

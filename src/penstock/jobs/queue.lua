@@ -126,7 +126,7 @@ function queue.add_jobs(s, caller, number, jobs, first, begun)
       end
     end
   end
-  batch.write("HSET", base .. "jobs", set)
+  batch.add("HSET", base .. "jobs", set)
   if kinds then plain.count(s, kinds) end
   job.commit(s)
   if s.ready and r[_row.PAUSED] == 0 then wake.one(r, s.now) end

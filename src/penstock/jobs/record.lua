@@ -106,7 +106,7 @@ end
 --- (body: str, of: int) -> int, int
 function record.section(body, of)
   local _, _, _, size, at = struct.unpack(">Bc0Bc0Bc0H", body, record.AT_TENANT)
-  local others = bit.band(record.powers(body), of - 1)
+  local others = record.powers(body) % of -- the lower bits
   while others > 0 do
     size, at = struct.unpack(">H", body, at + size)
     others = bit.band(others, others - 1) -- without its lowest bit
