@@ -12,7 +12,7 @@ def test_a_job_becomes_ready_in_the_lane_of_its_tenant(stand: Stand):
     assert stand.put("j", tenant="ada", priority=3) == []
     body = stand.job("j").body
     drafted = record("ada", 3)
-    assert body == bytes([FORMAT]) + b"r" + b"".join(n.to_bytes(6) for n in (1, START, START, 0)) + drafted[26:]
+    assert body == bytes([FORMAT]) + b"r" + b"".join(n.to_bytes(6) for n in (1, START)) + drafted[14:]
     assert stand.dump() == {
         "meta": {
             b"sequence": b"1",

@@ -70,6 +70,15 @@ async def dead(app: Penstock, do: Do, verb: str) -> int:
     return changed
 
 
+async def test_a_job_that_expires_gets_the_results_of_others_as_well(app: Penstock, do: Do):
+    shop = Shop(app)
+    parts = await do(app.enqueue_many, [shop.part.call(name) for name in "ab"])
+    end = await do(shop.total.using(after=parts, expires=60).enqueue, RESULT, note="= ")
+    assert (await do(end.info)).expires is not None
+    await run_burst(app)
+    assert await do(end.result, 0) == "= A+B"
+
+
 async def test_a_job_waits_for_the_jobs_that_it_names(app: Penstock, do: Do):
     shop = Shop(app)
     parts: list[Job[str]] = [await do(shop.part.enqueue, name) for name in "abc"]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.jobs.claims import Claim, Registration, Settlement
+from penstock.jobs.constants import TAIL, TAIL_BYTES
 from penstock.jobs.counts import WorkerInfo
 from tests.jobs.stand import START, FakeWorker, Stand, difference, entry, ids, reasons, settlement
 
@@ -158,7 +159,7 @@ def test_a_run_that_ends_by_itself_clears_everything(stand: Stand, ending):
     (claim,) = trial(stand, "t")
     stand.run(stand.bindings.settle("t", settlement(claim, ending, text="{}")))
     assert facts(stand, "a")[1:3] == (False, 0)
-    assert stand.client.hget(f"{stand.base}jobs", "a")[32] == 0
+    assert stand.job("a").body[TAIL["losses"][0] - TAIL_BYTES] == 0
 
 
 def test_a_requeued_dead_letter_is_no_suspect(stand: Stand):

@@ -494,7 +494,7 @@ class QueueModel:
             self._finish(job, letter + settlement.data)
             return True
         self._next_generation(job)
-        job.expires = 0
+        job.expires, job.has_tail = 0, True
         job.deliveries += settlement.ending != "release"
         if settlement.data:
             job.fail(settlement, self.now)

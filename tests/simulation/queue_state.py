@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.jobs.claims import Failure, Settlement
-from penstock.jobs.constants import NUMBER_BYTES, UNIQUE, UNIQUE_KEY
+from penstock.jobs.constants import NUMBER_BYTES, TAILED, UNIQUE, UNIQUE_KEY
 from penstock.jobs.failures import Attempt, AttemptOutcome
 from penstock.jobs.record import pack_sections
 from penstock.jobs.unique import unique_section
@@ -16,7 +16,8 @@ from tests.jobs.stand import READY, RUNNING
 
 SUSPECT, KEEPS_REASON = 2, 4
 
-_HEADER = struct.Struct(">Bc 6s6s6s6s BB HH BBBB 5s B")
+_HEADER = struct.Struct(">Bc 6s6s BBB 5s B")
+_TAIL = struct.Struct(">6s6s HH BBB")
 
 
 @dataclass
@@ -34,6 +35,8 @@ class Job:
     generation: int = 0
     enqueued: int = 0
     since: int = 0
+    has_tail: bool = False
+    """Whether its record ends with a tail. It keeps the one that it got."""
     attempts: int = 0
     deliveries: int = 0
     crashes: int = 0
@@ -54,13 +57,23 @@ class Job:
     def record(self) -> bytes:
         """By the table in `record.lua`. The record of a running job says that it is ready."""
         name, state = self.tenant.encode(), READY if self.state == RUNNING else self.state
-        times = [number.to_bytes(6) for number in (self.generation, self.enqueued, self.since, self.expires)]
-        has_key = self.unique is not None
-        counts = (self.attempts, self.deliveries, self.halves, self.crashes, self.host_deaths, UNIQUE_KEY * has_key)
+        self.has_tail = self.has_tail or self.since != self.enqueued or self.expires > 0
+        powers = UNIQUE_KEY * (self.unique is not None)
+        times = (self.generation.to_bytes(6), self.since.to_bytes(6))
         header = _HEADER.pack(
-            3, state.encode(), *times, self.flags, self.level, *counts, self.ttl.to_bytes(5), len(name)
+            3 + TAILED * self.has_tail,
+            state.encode(),
+            *times,
+            self.flags,
+            self.level,
+            powers,
+            self.ttl.to_bytes(5),
+            len(name),
         )
-        return header + name + b"\0\0" + self.sections + self.payload
+        body = header + name + b"\0\0" + self.sections + self.payload
+        counts = (self.attempts, self.deliveries, self.halves, self.crashes, self.host_deaths)
+        tail = _TAIL.pack(self.enqueued.to_bytes(6), self.expires.to_bytes(6), *counts)
+        return body + tail * self.has_tail
 
     @property
     def sections(self) -> bytes:

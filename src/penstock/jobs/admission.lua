@@ -157,7 +157,8 @@ function admission.admit_entry(s, place, parked)
   if not body then return 0 end
   slice.spend(s, 3)
   local was = record.fields(body)
-  if was.expires > 0 and was.expires <= s.now then
+  local expires = record.expires(body)
+  if expires > 0 and expires <= s.now then
     job.remove(s, id, body, ending.EXPIRED, "")
     s.row[_row.EXPIRED] = s.row[_row.EXPIRED] + 1
     return #body
@@ -171,7 +172,7 @@ function admission.admit_entry(s, place, parked)
     flags = limits.with_passed(flags, limits.passed(flags) + 1)
   end
   new_state, flags = job.make_ready(
-    s, place.is_scope, record.entry(generation, #body, id), flags, was.priority, was.tenant, s.now, _count.PARKED,
+    s, place.is_scope, record.entry(generation, body, id), flags, was.priority, was.tenant, s.now, _count.PARKED,
     body)
   -- A job that another limit parks now has waited since it was parked first, and counts there already.
   local since = new_state == state.PARKED and was.since or s.now
@@ -232,7 +233,7 @@ function admission.park_again(s, place, member)
   admitted.forget(s, list, was.priority, body, id)
   counters.add_ready_since(s, was.since, -1)
   generation = row.mint(s.row, 1) + 1
-  local new, new_state, flags = record.entry(generation, #body, id)
+  local new, new_state, flags = record.entry(generation, body, id)
   if holds.any(s) and holds.until_(s, place.key) > 0 then
     new_state, flags = holds.park(s, list, at, new, was.flags, was.priority, was.tenant, was.since, body)
   else

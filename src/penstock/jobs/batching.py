@@ -16,8 +16,8 @@ from penstock.core.cached import cached_property
 from penstock.core.clock import milliseconds
 from penstock.errors import ConfigurationError
 from penstock.jobs.claims import Claim
-from penstock.jobs.constants import CALL
-from penstock.jobs.record import FLAGS_AT, HEADER_SIZE, POWERS_AT, Record
+from penstock.jobs.constants import CALL, FORMAT
+from penstock.jobs.record import FLAGS_AT, FORMAT_AT, HEADER_SIZE, POWERS_AT, Record
 from penstock.jobs.signature import Signature
 
 MOST: Final = 500
@@ -94,12 +94,15 @@ def payloads_of_one_task(records: Sequence[Record]) -> tuple[bytes, list[bytes]]
 
     The name is empty if they are not all calls of one task that a worker can read as they are.
     """
-    names = records[0].names + b"\0"  # and no trace: then the payload follows
+    names = records[0].names + b"\0"  # and no trace: then the payload follows, and nothing behind it
     end = HEADER_SIZE - 1 + len(names)
     payloads = [
         body[end:]
         for body in [record.body for record in records]
-        if body.startswith(names, HEADER_SIZE - 1) and body[FLAGS_AT] & CALL and not body[POWERS_AT]
+        if body.startswith(names, HEADER_SIZE - 1)
+        and body[FLAGS_AT] & CALL
+        and not body[POWERS_AT]
+        and body[FORMAT_AT] == FORMAT
     ]
     if len(payloads) == len(records):
         return records[0].call[0], payloads

@@ -129,6 +129,8 @@ KEPT: Final = 604800000
 
 # record, in record.lua
 FORMAT: Final = 3
+TAILED: Final = 128
+TAIL_BYTES: Final = 19
 
 # state, in record.lua
 READY: Final = b"r"
@@ -167,29 +169,31 @@ RECORD: Final = {
     "format": (0, 1),
     "state": (1, 1),
     "generation": (2, 6),
-    "enqueued": (8, 6),
-    "since": (14, 6),
-    "expires": (20, 6),
-    "flags": (26, 1),
-    "priority": (27, 1),
-    "attempts": (28, 2),
-    "deliveries": (30, 2),
-    "losses": (32, 1),
-    "crashes": (33, 1),
-    "host_deaths": (34, 1),
-    "powers": (35, 1),
-    "ttl": (36, 5),
-    "tenant": (41, 0),
+    "since": (8, 6),
+    "flags": (14, 1),
+    "priority": (15, 1),
+    "powers": (16, 1),
+    "ttl": (17, 5),
+    "tenant": (22, 0),
+}
+
+# tail, in record.lua
+TAIL: Final = {
+    "enqueued": (0, 6),
+    "expires": (6, 6),
+    "attempts": (12, 2),
+    "deliveries": (14, 2),
+    "losses": (16, 1),
+    "crashes": (17, 1),
+    "host_deaths": (18, 1),
 }
 
 # draft, in record.lua
 DRAFT: Final = {
     "format": (0, 1),
     "how": (1, 1),
-    "generation": (2, 6),
-    "enqueued": (8, 6),
-    "due": (14, 6),
-    "expires": (20, 6),
+    "due": (2, 6),
+    "expires": (8, 6),
 }
 
 # entry, in record.lua

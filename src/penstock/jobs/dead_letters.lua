@@ -82,11 +82,10 @@ function dead_letters.requeue(s, id, body)
   if record.has(was.flags, flag.REASON) then failures.reset(id) end
   local flags, new_state = bit.band(was.flags, _mask.NO_SUSPECT)
   new_state, flags = job.make_ready(
-    s, false, record.entry(generation, #body, id), flags, was.priority, was.tenant, s.now, _count.DEAD, body)
-  redis.call("HSET", base .. "jobs", id, record.with(body, {
-    format = record.FORMAT, state = new_state, generation = generation, since = s.now, expires = 0, flags = flags,
-    attempts = 0, deliveries = 0, losses = 0, crashes = 0, host_deaths = 0,
-  }))
+    s, false, record.entry(generation, body, id), flags, was.priority, was.tenant, s.now, _count.DEAD, body)
+  local its = record.tail(body)
+  its = tail.with(its, { expires = 0, attempts = 0, deliveries = 0, losses = 0, crashes = 0, host_deaths = 0 })
+  redis.call("HSET", base .. "jobs", id, record.with_tail(body, new_state, generation, s.now, flags, its))
   flow.report(s, _event.REQUEUED, id, "")
 end
 

@@ -229,7 +229,7 @@ function script.signal(base, meta, caller, number, given, id, name, payload)
     steps.wake(s, id, body)
   elseif not record.has(record.flags(body), flag.NOTES) then
     local flags = bit.bor(record.flags(body), flag.NOTES)
-    redis.call("HSET", base .. "jobs", id, record.with(body, { format = record.FORMAT, flags = flags }))
+    redis.call("HSET", base .. "jobs", id, record.with(body, { flags = flags }))
   end
   return "sent"
 end
@@ -239,8 +239,8 @@ end
 --- uses: base
 function steps.wake(s, id, body)
   local was, generation = record.fields(body), row.mint(s.row, 1) + 1
-  redis.call("ZREM", base .. "delayed", record.entry(was.generation, #body, id))
-  local new_state, flags = job.make_ready(s, false, record.entry(generation, #body, id),
+  redis.call("ZREM", base .. "delayed", record.entry(was.generation, body, id))
+  local new_state, flags = job.make_ready(s, false, record.entry(generation, body, id),
     bit.bor(was.flags, flag.NOTES), was.priority, was.tenant, s.now, _count.SLEEPING, body)
   redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, s.now, flags))
 end

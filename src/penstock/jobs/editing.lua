@@ -32,18 +32,18 @@ function script.edit(base, meta, caller, number, given, id, due, due_is_date, pr
   if replace == 1 and record.task(body) ~= task then return "task" end
   if replace == 1 and key == "" and record.has(record.powers(body), power.SEALED) then return "sealed" end
 
-  local head = record.head(body)
+  local start = record.start(body)
   if replace == 0 then
-    payload = string.sub(body, #head + 1)
+    payload = string.sub(body, #start + 1)
   else
     local powers = 0
     if tags == "" then tags = record.tags(body) end
     if key ~= "" then powers, payload = power.SEALED, struct.pack(">Hc0", #key, key) .. payload end
     if tags ~= "" then powers, payload = powers + power.TAGS, struct.pack(">Hc0", #tags, tags) .. payload end
-    head = record.with(head, { powers = powers })
+    start, payload = record.with(start, { powers = powers }), payload .. record.own_tail(body)
   end
   if priority < 0 then priority = record.priority(body) end
-  local changed = record.with(head, { priority = priority }) .. payload
+  local changed = record.with(start, { priority = priority }) .. payload
   if was == state.WAITING then
     redis.call("HSET", base .. "jobs", id, changed) -- it has no entry yet
   else
@@ -89,7 +89,7 @@ end
 --- uses: base
 function editing.enter_again(s, id, body, changed, due)
   local was, r = record.fields(body), s.row
-  local old, from, flags = record.entry(was.generation, #body, id), editing.counted(was.state), was.flags
+  local old, from, flags = record.entry(was.generation, body, id), editing.counted(was.state), was.flags
   if record.is_delayed(was.state) then
     redis.call("ZREM", base .. "delayed", old)
   else
@@ -108,7 +108,7 @@ function editing.enter_again(s, id, body, changed, due)
   end
   if due < 0 then due = was.since end
   local generation = row.mint(r, 1) + 1
-  local new, new_state = record.entry(generation, #changed, id), state.DELAYED
+  local new, new_state = record.entry(generation, changed, id), state.DELAYED
   if due > s.now then
     if was.state == state.SLEEPING then new_state = was.state end -- the signal still wakes it
     counters.move(s, was.tenant, from, counters.delayed_state(new_state), 1)

@@ -204,12 +204,13 @@ end
 --- uses: base
 --- seldom
 function finished.note_job(s, id, body, outcome, reason, attempts, started, owner)
-  local was, worker = record.fields(body), owner ~= "" and releases.of(owner) or {}
+  local was, packed, worker = record.fields(body), record.tail(body), owner ~= "" and releases.of(owner) or {}
+  local its = tail.fields(packed)
   local list = outcome == state.DEAD and _finished.DIED or _finished.ENDED
   local ran = started > 0 and 1 or 0
   finished.note(s, list, finished.ROW, _job.pack({
     outcome = outcome, priority = was.priority, attempts = math.min(attempts, _most.SHORT),
-    deliveries = math.min(was.deliveries + ran, _most.SHORT), enqueued = was.enqueued, due = was.since,
+    deliveries = math.min(its.deliveries + ran, _most.SHORT), enqueued = its.enqueued, due = was.since,
     started = started, id = string.sub(id, 1, _most.BYTE), tenant = was.tenant, task = record.task(body),
     worker = string.sub(worker.name or "", 1, _most.BYTE), release = string.sub(worker.release or "", 1, _most.BYTE),
     tags = record.tags(body), reason = string.sub(reason, 1, _finished.REASON),

@@ -18,10 +18,25 @@ from penstock.core.operations import RoundTrip
 from penstock.jobs import constants
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.claims import Claim, Settlement
-from penstock.jobs.constants import BLOCKS, FAILED_ATTEMPTS, LINKS, NUMBER_BYTES, PURGE, ROW, SEGMENT, TAGS, TURN
+from penstock.jobs.constants import (
+    BLOCKS,
+    FAILED_ATTEMPTS,
+    FORMAT,
+    LINKS,
+    NUMBER_BYTES,
+    PURGE,
+    RECORD,
+    ROW,
+    SEGMENT,
+    TAGS,
+    TAIL,
+    TAIL_BYTES,
+    TAILED,
+    TURN,
+)
 from penstock.jobs.failures import Attempt, Failures, beginning_of
 from penstock.jobs.header import struct_of
-from penstock.jobs.record import HEADER_SIZE, POWERS_AT, Record
+from penstock.jobs.record import FORMAT_AT, HEADER_SIZE, POWERS_AT, Record
 from penstock.jobs.status import Status
 from penstock.jobs.tags import read_tags
 from penstock.sealing import open_text
@@ -51,7 +66,8 @@ BLOCK_HEAD: Final = _BLOCK.size
 """The bytes before the segments of a closed block."""
 
 _JOB: Final = struct.Struct(">cBHH6s6s6s")
-_of_row = struct_of("enqueued", "since", "priority", "attempts", "deliveries", "powers").unpack_from
+_of_row = struct_of(RECORD, "format", "since", "priority", "powers").unpack_from
+_of_tail = struct_of(TAIL, "enqueued", "attempts", "deliveries").unpack_from
 _RUNNING_NOT: Final = -1
 _TAGS_AT: Final = 10
 
@@ -129,8 +145,12 @@ class CompletedRows:
         """
         # No method of Record does this, because it is done for every job.
         record, token, body = claim.record, claim.token, claim.record.body
-        high, enqueued, since_high, since, priority, attempts, deliveries, powers = _of_row(body)
-        enqueued, since = high << 32 | enqueued, since_high << 32 | since
+        format_, high, since, priority, powers = _of_row(body)
+        enqueued = since = high << 32 | since
+        attempts = deliveries = 0
+        if format_ >= TAILED:
+            high, enqueued, attempts, deliveries = _of_tail(body, len(body) - TAIL_BYTES)
+            enqueued |= high << 32
         at = HEADER_SIZE + body[HEADER_SIZE - 1]
         both = body[HEADER_SIZE - 1 : at + 1 + body[at] if at < len(body) else at]
         task, tenant = self._known.get(both) or self._learn(record, both)
@@ -150,7 +170,10 @@ class CompletedRows:
             return
         of_turn, bodies = claims[0], [claim.record.body for claim in claims]
         names = of_turn.record.names
-        if any(body[POWERS_AT] & TAGS or not body.startswith(names, HEADER_SIZE - 1) for body in bodies):
+        if any(
+            body[POWERS_AT] & TAGS or body[FORMAT_AT] != FORMAT or not body.startswith(names, HEADER_SIZE - 1)
+            for body in bodies
+        ):
             for claim in claims:
                 self.add(claim, began, ended)
             return
@@ -159,11 +182,11 @@ class CompletedRows:
         took = max(0, int(1000 * (ended - began) + 0.5))
         rows = self._rows
         for claim, body in zip(claims, bodies, strict=True):
-            high, enqueued, since_high, since, priority, attempts, deliveries, _ = _of_row(body)
+            _, high, enqueued, priority, _ = _of_row(body)
             enqueued, token = high << 32 | enqueued, claim.token
             rows[token] = (
-                token[NUMBER_BYTES:].decode("utf-8", "replace"), task, tenant, priority, enqueued,
-                (since_high << 32 | since) - enqueued, started - enqueued, took, attempts, deliveries + 1,
+                token[NUMBER_BYTES:].decode("utf-8", "replace"), task, tenant, priority, enqueued, 0,
+                started - enqueued, took, 0, 1,
             )  # fmt: skip
 
     def _learn(self, record: Record, both: bytes) -> tuple[int, int]:

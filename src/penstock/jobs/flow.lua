@@ -331,9 +331,10 @@ function flow.settle(s, id, wait, budget)
   elseif record.has(wait.flags, flow.WANTS) and not too_large then
     if wait.texts then redis.call("APPEND", base .. "inputs:" .. id, table.concat(wait.texts)) end
     local inputs = redis.call("GET", base .. "inputs:" .. id) or ""
-    local open = struct.unpack("c" .. #body - 1, body) -- the payload is an object, which the last byte closes
+    local its = record.own_tail(body)
+    local open = struct.unpack("c" .. #body - #its - 1, body) -- the payload is an object, which the last byte closes
     body = open .. (string.find(open, "{$", -1) and "" or ",")
-      .. '"*results":[' .. (string.match(inputs, "^(.*),$") or "") .. "]}"
+      .. '"*results":[' .. (string.match(inputs, "^(.*),$") or "") .. "]}" .. its
   end
   flow.forget(s, id, ttl)
   local was = record.fields(body)
@@ -345,12 +346,12 @@ function flow.settle(s, id, wait, budget)
     s.row[_row.FAILED] = s.row[_row.FAILED] + 1
     counters.move(s, was.tenant, _count.DEPENDENT, _count.DEAD, 1)
     s.finished[#s.finished + 1] = id
-    finished.note_job(s, id, body, state.DEAD, why, was.attempts, 0, "")
+    finished.note_job(s, id, body, state.DEAD, why, record.attempts(body), 0, "")
     flow.note(s, _event.DEAD, id, "")
     new_state, flags = state.DEAD, bit.bor(flags, flag.REASON)
   else
     new_state, flags = job.make_ready(
-      s, false, record.entry(generation, #body, id), flags, was.priority, was.tenant, s.now, _count.DEPENDENT, body)
+      s, false, record.entry(generation, body, id), flags, was.priority, was.tenant, s.now, _count.DEPENDENT, body)
   end
   redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, s.now, flags))
   return true

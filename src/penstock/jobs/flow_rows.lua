@@ -202,7 +202,7 @@ function flow.add(s, id, body, generation, verb, set)
   s.waits[id] = {
     number = tonumber(_open_verb.number(verb)) or generation, total = 0, left = 0, dead = 0, bytes = 0,
     flags = flow.OPEN + (_open_verb.wants(verb) == "w" and flow.WANTS or 0),
-    class = entry.class(record.entry(0, #body, "")), policy = _open_verb.policy(verb), failed = "",
+    class = entry.class(record.entry(0, body, "")), policy = _open_verb.policy(verb), failed = "",
   }
   if expires > 0 then expiry.note(s, id, expires, false) end
   local flags = record.flags(body)

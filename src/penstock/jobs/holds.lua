@@ -137,7 +137,7 @@ function holds.give_up_places(s, place)
   local was, generation = record.fields(body), row.mint(s.row, 1) + 1
   place.parked = math.max(0, place.parked - 1)
   counters.add_parked_since(s, was.since, -1)
-  local new_state, flags = pauses.park(s, scope, false, record.entry(generation, #body, id), was.flags, was.priority,
+  local new_state, flags = pauses.park(s, scope, false, record.entry(generation, body, id), was.flags, was.priority,
     was.tenant, was.since, _count.PARKED, body)
   redis.call("HSET", base .. "jobs", id, record.moved(body, new_state, generation, was.since, flags))
   return #body

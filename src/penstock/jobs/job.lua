@@ -149,11 +149,14 @@ function job.enqueue(s, id, body, generation, now, since, expires)
   local tenant = drafted.tenant
   if since > now then
     counters.move(s, tenant, _count.NONE, _count.DELAYED, 1)
-    job.delay(s, since, record.entry(generation, #body, id))
+    job.delay(s, since, record.entry(generation, body, id))
     return record.from_draft(body, state.DELAYED, generation, now, since, expires, drafted.flags)
   end
   local new_state, flags = job.make_ready(
-    s, false, record.entry(generation, #body, id), drafted.flags, drafted.priority, tenant, now, _count.NONE, body)
+    s, false, record.entry(generation, body, id), drafted.flags, drafted.priority, tenant, now, _count.NONE, body)
+  if expires == 0 and drafted.format < record.TAILED then
+    return record.fresh(body, new_state, generation, now, flags)
+  end
   return record.from_draft(body, new_state, generation, now, now, expires, flags)
 end
 
@@ -232,13 +235,13 @@ function job.replace(s, id, drafted, generation, one)
   local due = was.since
   if one[2] == keeping.DEBOUNCE and was.state == state.DELAYED then due = s.now + one[3] end
   local new = record.replaced(body, drafted, was.generation, due, expires)
-  local old = record.entry(was.generation, #body, id)
+  local old = record.entry(was.generation, body, id)
   if was.state == state.WAITING then
     local wait = flow.wait(s, id)
-    if wait then wait.class = entry.class(record.entry(0, #new, "")) end
-  elseif was.state ~= state.PARKED and (due ~= was.since or record.entry(was.generation, #new, id) ~= old) then
+    if wait then wait.class = entry.class(record.entry(0, new, "")) end
+  elseif was.state ~= state.PARKED and (due ~= was.since or record.entry(was.generation, new, id) ~= old) then
     new = record.replaced(body, drafted, generation, due, expires)
-    local new_entry = record.entry(generation, #new, id)
+    local new_entry = record.entry(generation, new, id)
     if record.is_delayed(was.state) then
       redis.call("ZREM", base .. "delayed", old)
       job.delay(s, due, new_entry)
@@ -247,7 +250,7 @@ function job.replace(s, id, drafted, generation, one)
     end
   end
   redis.call("HSET", base .. "jobs", id, new)
-  if expires ~= was.expires then
+  if expires ~= record.expires(body) then
     expiry.note(s, id, expires, record.state(new) == state.READY)
     listeners.report(s.row, id, "expires", s.budget)
   end
@@ -285,11 +288,11 @@ function job.remove(s, id, body, letter, text)
   slice.spend(s, s.purged and 1 or 3)
   if record.has(was.flags, flag.LIMITED) then limits.leave(s, id, body, was.state, was.flags, was.priority) end
   redis.call("HDEL", base .. "jobs", id)
-  if was.expires > 0 then redis.call("ZREM", base .. "expiring", id) end
+  if record.expires(body) > 0 then redis.call("ZREM", base .. "expiring", id) end
   if was.flags >= flag.UNIQUE then unique.leave(s, id, body, was.state) end
   if was.state ~= state.DEAD and schedule.may_have(id) then schedule.note_end(s, id, letter, false) end
   if was.state ~= state.DEAD and not s.purged then
-    finished.note_job(s, id, body, letter, text, was.attempts, 0, "")
+    finished.note_job(s, id, body, letter, text, record.attempts(body), 0, "")
   end
   letter = job.clear(s, id, was.flags, letter, was.ttl)
   if was.state == state.READY then
@@ -297,11 +300,11 @@ function job.remove(s, id, body, letter, text)
     counters.add_ready_since(s, was.since, -1)
     if record.has(was.flags, flag.SUSPECT) then
       s.row[_row.SUSPECTS] = s.row[_row.SUSPECTS]
-        - redis.call("ZREM", base .. "suspects", record.entry(was.generation, #body, id))
+        - redis.call("ZREM", base .. "suspects", record.entry(was.generation, body, id))
     end
   elseif record.is_delayed(was.state) then
     counters.move(s, was.tenant, counters.delayed_state(was.state), _count.NONE, 1)
-    redis.call("ZREM", base .. "delayed", record.entry(was.generation, #body, id))
+    redis.call("ZREM", base .. "delayed", record.entry(was.generation, body, id))
   elseif was.state == state.PARKED then
     counters.move(s, was.tenant, _count.PARKED, _count.NONE, 1)
     counters.add_parked_since(s, was.since, -1)
@@ -390,7 +393,7 @@ function job.promote(s, limit)
       if record.intact(body) then
         local was = record.fields(body)
         late = math.max(late, s.now - was.since)
-        local new = record.entry(generation + i, #body, ids[i])
+        local new = record.entry(generation + i, body, ids[i])
         local new_state, flags = job.make_ready(
           s, r[_row.DUE_FIRST] == 1, new, was.flags, was.priority, was.tenant, was.since,
           counters.delayed_state(was.state), body)

@@ -123,7 +123,7 @@ end
 --- uses: base
 function listing.hold(s, id, body, due)
   local was, generation = record.fields(body), row.mint(s.row, 1) + 1
-  local old = record.entry(was.generation, #body, id)
+  local old = record.entry(was.generation, body, id)
   if was.state == state.DELAYED then
     redis.call("ZREM", base .. "delayed", old)
   else
@@ -133,7 +133,7 @@ function listing.hold(s, id, body, due)
       s.row[_row.SUSPECTS] = s.row[_row.SUSPECTS] - redis.call("ZREM", base .. "suspects", old)
     end
   end
-  job.delay(s, due, record.entry(generation, #body, id))
+  job.delay(s, due, record.entry(generation, body, id))
   body = record.moved(body, state.DELAYED, generation, due, was.flags)
   redis.call("HSET", base .. "jobs", id, body)
   return body
@@ -368,7 +368,7 @@ function listing.matches(page, id, body, owner)
   if owner ~= "" then
     is, since = state.RUNNING, lease.claimed_at(owner)
   elseif record.is_delayed(is) then
-    since = its.enqueued
+    since = record.enqueued(body)
   end
   return since <= page.before and (page.state == "" or is == page.state)
     and (page.prefix == "" or string.find(id, page.prefix, 1, true) == 1)

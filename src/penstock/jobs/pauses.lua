@@ -80,7 +80,7 @@ function pauses.park_met(s, met)
       admitted.forget(s, record.limits(body), was.priority, body, id)
     end
     counters.add_ready_since(s, was.since, -1)
-    local scope, new = pauses.scope(s, was.tenant, body, false), record.entry(generation, #body, id)
+    local scope, new = pauses.scope(s, was.tenant, body, false), record.entry(generation, body, id)
     local new_state, flags
     if scope then
       new_state, flags =

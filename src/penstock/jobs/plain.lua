@@ -7,7 +7,7 @@ function plain.is_one(r, body)
   local flags = record.flags(body)
   local when = draft.fields(body)
   return when.how + when.due + when.expires == 0 and flags <= flag.CALL and record.is_plain(body)
-    and not (r[_row.BOUND] or r[_row.BATCH] or (r[_row.PAUSES] or 0) > 0)
+    and not record.has_tail(body) and not (r[_row.BOUND] or r[_row.BATCH] or (r[_row.PAUSES] or 0) > 0)
 end
 
 -- Enqueues a plain call, if its id is new. Returns whether it did. An idle worker waits for such a call, so it takes
@@ -19,9 +19,9 @@ function plain.add(s, id, body)
   if not plain.is_one(r, body) then return false end
   local its = record.fields(body)
   local generation, now = row.mint(r, 1) + 1, s.now
-  local stored = record.from_draft(body, state.READY, generation, now, now, 0, its.flags)
+  local stored = record.fresh(body, state.READY, generation, now, its.flags)
   if redis.call("HSETNX", base .. "jobs", id, stored) == 0 then return false end
-  lane.collect(s.lists, false, its.priority, its.tenant, record.entry(generation, #body, id))
+  lane.collect(s.lists, false, its.priority, its.tenant, record.entry(generation, body, id))
   lane.push(r, s.lists)
   counters.move(s, its.tenant, _count.NONE, _count.READY, 1)
   counters.add_ready_since(s, now, 1)
@@ -51,8 +51,8 @@ function plain.collect(s, kinds, id, body, generation, since)
     kind.second, kind.fresh = since - since % 1000, 0
   end
   kind.fresh = kind.fresh + 1
-  lane.collect(s.lists, false, kind.priority, kind.tenant, record.entry(generation, #body, id))
-  return record.from_draft(body, state.READY, generation, since, since, 0, kind.flags)
+  lane.collect(s.lists, false, kind.priority, kind.tenant, record.entry(generation, body, id))
+  return record.fresh(body, state.READY, generation, since, kind.flags)
 end
 
 -- Counts the calls that were collected.

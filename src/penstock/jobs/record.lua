@@ -10,22 +10,15 @@
 -- entry into a list gives the job a new generation. So at most one entry names the generation of a record, and a script
 -- that takes that entry out of its list knows that the job does not run and is in no other list.
 
-record = { FORMAT = 3 }
+record = { FORMAT = 3, TAILED = 128, TAIL_BYTES = 19 }
 
 record = layout {
-  format = "B", -- of this header
+  format = "B", -- FORMAT, plus TAILED if the record ends with a tail
   state = "c1", -- a letter, see `state` below
   generation = "I6", -- of the job's entry; unique in the queue
-  enqueued = "I6", -- server ms
   since = "I6", -- server ms: ready since, due at, or died at
-  expires = "I6", -- server ms; 0: never, or was started in time
   flags = "B", -- see `flag` below
   priority = "B", -- 0 most urgent … 9
-  attempts = "H", -- failed runs
-  deliveries = "H", -- how often a worker got the job, before the present run
-  losses = "B", -- halves: 1 if its supervisor died too, else 2 (recovery.lua)
-  crashes = "B", -- charged to the job, see recovery.lua
-  host_deaths = "B", -- trials that ended together with their host
   powers = "B", -- a bit for each power of the job (`power`); 0 for most jobs
   ttl = "I5", -- of its result, ms
   tenant = "Bc0",
@@ -43,14 +36,22 @@ record = layout {
 --   SEALED        the id of the key with which a client has sealed the payload
 --   IN_SHARDS     nothing
 --
--- Then comes the payload.
+-- Then come the payload and, in some records, the tail. Most jobs that wait have none: they were ready when they were
+-- enqueued, do not expire and never ran. A job gets its tail when one of its fields is needed, and keeps it.
+tail = layout {
+  enqueued = "I6", -- server ms; without a tail it is `since`
+  expires = "I6", -- server ms; 0: never, or was started in time
+  attempts = "H", -- failed runs
+  deliveries = "H", -- how often a worker got the job, before the present run
+  losses = "B", -- halves: 1 if its supervisor died too, else 2 (recovery.lua)
+  crashes = "B", -- charged to the job, see recovery.lua
+  host_deaths = "B", -- trials that ended together with their host
+}
 
 -- The fields of a draft before its flags; the others are as in a record.
 draft = layout {
   format = "B",
   how = "B", -- how to read the times: see `draft` below
-  generation = "I6", -- 0, as the next one
-  enqueued = "I6",
   due = "I6", -- ms from now, or a date
   expires = "I6", -- ms from now, or a date; 0: never
 }
@@ -58,7 +59,7 @@ draft = layout {
 -- An entry: what a list has for a job.
 entry = layout {
   generation = "I6",
-  class = "B", -- the size class of the record: see `_size_class`
+  class = "B", -- the size class of the record without its tail: see `_size_class`
   id = "*",
 }
 
@@ -191,13 +192,92 @@ function record.substitute(body)
   return cmsgpack.unpack(string.sub(body, at, last)).f
 end
 
+--- (body: str) -> bool
+--- inline
+function record.has_tail(body)
+  return record.format(body) >= record.TAILED
+end
+
+-- The tail of a record; "" if it has none.
+--- (body: str) -> str
+function record.own_tail(body)
+  return record.has_tail(body) and string.sub(body, -record.TAIL_BYTES) or ""
+end
+
+-- The tail of a record, or the one that it would have.
+--- (body: str) -> str
+--- seldom
+function record.tail(body)
+  return record.has_tail(body) and string.sub(body, -record.TAIL_BYTES) or record.new_tail(record.since(body), 0)
+end
+
+-- The tail of a job that never ran.
+--- (enqueued: int, expires: int) -> str
+--- inline
+function record.new_tail(enqueued, expires)
+  return tail.pack({
+    enqueued = enqueued, expires = expires, attempts = 0, deliveries = 0, losses = 0, crashes = 0, host_deaths = 0,
+  })
+end
+
+-- A copy of a draft or of a record in another state, with a new generation and with this tail.
+--- (body: str, new_state: str, generation: int, since: int, flags: int, its: str) -> str
+--- seldom
+function record.with_tail(body, new_state, generation, since, flags, its)
+  if record.has_tail(body) then body = string.sub(body, 1, -1 - record.TAIL_BYTES) end
+  return record.with(body, {
+    format = record.FORMAT + record.TAILED, state = new_state, generation = generation, since = since, flags = flags,
+  }) .. its
+end
+
+--- (body: str) -> int
+function record.expires(body)
+  if not record.has_tail(body) then return 0 end
+  return (struct.unpack(">I6", body, #body - record.TAIL_BYTES + tail.AT_EXPIRES))
+end
+
+--- (body: str) -> int
+--- seldom
+function record.enqueued(body)
+  local its = record.tail(body)
+  return tail.enqueued(its)
+end
+
+--- (body: str) -> int
+--- seldom
+function record.attempts(body)
+  local its = record.tail(body)
+  return tail.attempts(its)
+end
+
+--- (body: str) -> int
+--- seldom
+function record.deliveries(body)
+  local its = record.tail(body)
+  return tail.deliveries(its)
+end
+
 -- Turns a client's draft into the record of an enqueued job.
 --- (body: str, new_state: str, generation: int, now: int, since: int, expires: int, flags: int) -> str
---- inline
+--- seldom
 function record.from_draft(body, new_state, generation, now, since, expires, flags)
+  if record.has_tail(body) then
+    local its = record.own_tail(body)
+    its = tail.with(its, { enqueued = now, expires = expires })
+    return record.with_tail(body, new_state, generation, since, flags, its)
+  end
+  if since == now and expires == 0 then return record.fresh(body, new_state, generation, since, flags) end
   return record.with(body, {
-    format = record.FORMAT, state = new_state, generation = generation, enqueued = now, since = since,
-    expires = expires, flags = flags,
+    format = record.FORMAT + record.TAILED, state = new_state, generation = generation, since = since, flags = flags,
+  }) .. record.new_tail(now, expires)
+end
+
+-- Turns a draft into the record of a job that is ready now and does not expire. The draft has no tail.
+--- (body: str, new_state: str, generation: int, since: int, flags: int) -> str
+--- inline
+function record.fresh(body, new_state, generation, since, flags)
+  return record.with(body, {
+    format = record.FORMAT, state = new_state, generation = generation, since = since, flags = flags,
   })
 end
 
@@ -206,17 +286,29 @@ end
 function record.replaced(body, drafted, generation, since, expires)
   local old_flags, powers, ttl = record.flags(body), record.powers(drafted), record.ttl(drafted)
   local flags = bit.bor(record.flags(drafted), bit.band(old_flags, _mask.STORED))
-  body = record.with(body, {
-    generation = generation, since = since, expires = expires, flags = flags, powers = powers, ttl = ttl,
-  })
-  return string.sub(body, 1, record.AT_TENANT + string.byte(body, record.AT_TENANT))
-    .. string.sub(drafted, record.AT_TENANT + 1 + string.byte(drafted, record.AT_TENANT))
+  local was, its = record.state(body), record.tail(body)
+  body = record.with(body, { format = record.FORMAT, powers = powers, ttl = ttl })
+  body = string.sub(body, 1, record.AT_TENANT + string.byte(body, record.AT_TENANT))
+    .. string.sub(drafted, record.AT_TENANT + 1 + string.byte(drafted, record.AT_TENANT), record.last(drafted))
+  return record.with_tail(body, was, generation, since, flags, tail.with(its, { expires = expires }))
+end
+
+-- The record up to its trace.
+--- (body: str) -> str
+function record.start(body)
+  return string.sub(body, 1, record.behind_names(body) - 1)
 end
 
 -- The record without what the powers need and without its payload.
 --- (body: str) -> str
 function record.head(body)
-  return string.sub(body, 1, record.behind_names(body) - 1)
+  return record.start(body) .. record.own_tail(body)
+end
+
+-- The last byte before the tail, counted from the end.
+--- (body: str) -> int
+function record.last(body)
+  return -1 - #record.own_tail(body)
 end
 
 -- The payload of a record.
@@ -227,33 +319,38 @@ function record.payload(body)
     if bit.band(powers, one) > 0 then at = at + 2 + struct.unpack(">H", body, at) end
     one = one * 2
   end
-  return string.sub(body, at)
+  return string.sub(body, at, record.last(body))
 end
 
 -- A copy of the record of a dead letter with the powers and the payload of another draft of its task.
 --- (body: str, drafted: str) -> str
 function record.edited(body, drafted)
-  local behind = string.sub(drafted, #record.head(drafted) + 1)
+  local behind = string.sub(drafted, record.behind_names(drafted), record.last(drafted))
   local flags, powers = record.flags(body), record.powers(drafted)
   flags = bit.bor(bit.band(flags, _mask.OF_RUNS), bit.band(record.flags(drafted), _mask.OF_KEYS), flag.REASON)
-  local head = record.head(body)
-  return record.with(head, { flags = flags, powers = powers }) .. behind
+  local start = record.start(body)
+  return record.with(start, { flags = flags, format = record.FORMAT + record.TAILED, powers = powers })
+    .. behind .. record.tail(body)
 end
 
 -- The record without its payload, and of its powers only the tags.
 --- (body: str) -> str
 function record.shown(body)
-  local head, tags = record.head(body), record.tags(body)
-  if tags == "" then return record.with(head, { powers = 0 }) end
-  return record.with(head, { powers = power.TAGS }) .. struct.pack(">Hc0", #tags, tags)
+  local start, tags, its = record.start(body), record.tags(body), record.own_tail(body)
+  if tags == "" then return record.with(start, { powers = 0 }) .. its end
+  return record.with(start, { powers = power.TAGS }) .. struct.pack(">Hc0", #tags, tags) .. its
 end
 
 -- A copy of the record in another state and with a new generation, as each transition makes it.
 --- (body: str, new_state: str, generation: int, since: int, flags: int) -> str
---- inline
+--- seldom
 function record.moved(body, new_state, generation, since, flags)
+  local format = record.format(body)
+  if format < record.TAILED and since ~= record.since(body) then
+    return record.with_tail(body, new_state, generation, since, flags, record.tail(body))
+  end
   return record.with(body, {
-    format = record.FORMAT, state = new_state, generation = generation, since = since, flags = flags,
+    format = format, state = new_state, generation = generation, since = since, flags = flags,
   })
 end
 
@@ -285,12 +382,15 @@ function record.get(id)
   return record.intact(redis.call("HGET", base .. "jobs", id))
 end
 
---- (generation: int, bytes: int, id: str) -> str
-function record.entry(generation, bytes, id)
-  local class = 0
-  while bytes > _size_class.BYTES do
-    bytes = bytes / 2
-    class = class + 1
+--- (generation: int, body: str, id: str) -> str
+function record.entry(generation, body, id)
+  local class, bytes = 0, #body
+  if bytes > _size_class.BYTES then
+    bytes = bytes - #record.own_tail(body)
+    while bytes > _size_class.BYTES do
+      bytes = bytes / 2
+      class = class + 1
+    end
   end
   return entry.pack({ generation = generation, class = class, id = id })
 end
@@ -299,7 +399,7 @@ end
 --- (of: str) -> int
 function record.entry_bytes(of)
   local class = entry.class(of) % _size_class.MORE
-  return class == 0 and _size_class.BYTES or _size_class.BYTES * 2 ^ class
+  return (class == 0 and _size_class.BYTES or _size_class.BYTES * 2 ^ class) + record.TAIL_BYTES
 end
 
 -- Returns whether the record is intact and ready, with this generation; and its `expires`, `since`, `flags` and `ttl`,
@@ -310,5 +410,6 @@ function record.is_ready(body, generation)
   if not body or #body < record.AT_TENANT + 2 then return false end
   local found = record.fields(body)
   return found.generation == generation and found.state == state.READY
-    and #body >= record.AT_TENANT + 2 + found.tenant_size, found.expires, found.since, found.flags, found.ttl
+    and #body >= record.AT_TENANT + 2 + found.tenant_size,
+    found.format < record.TAILED and 0 or record.expires(body), found.since, found.flags, found.ttl
 end

@@ -1,9 +1,9 @@
-"""A job's record: the header of `record.lua` on the Python side, and the other data that the server has of a job.
+"""A job's record: header and tail of `record.lua` on the Python side, and the other data that the server has of a job.
 
 A client drafts a record: options in the header, then tenant, task, trace and payload. When it enqueues the record, the
 server fills in what only the server knows: state, generation, and times by its own clock.
 
-`record.lua` lists the fields of the header. `Record` names those that Python reads, and `RecordView` what a public view
+`record.lua` lists the fields of both. `Record` names those that Python reads, and `RecordView` what a public view
 of a job has of them.
 """
 
@@ -32,9 +32,11 @@ from penstock.jobs.constants import (
     SEALED,
     SUSPECT,
     TAGS,
+    TAIL_BYTES,
+    TAILED,
     UNIQUE_KEY,
 )
-from penstock.jobs.header import Number, set_fields
+from penstock.jobs.header import Number, TailNumber, set_fields
 from penstock.jobs.tags import read_tags
 
 HEADER_SIZE: Final = RECORD["tenant"][0] + 1
@@ -47,6 +49,9 @@ POWERS_AT: Final = RECORD["powers"][0]
 """The position of the byte that has the bits of the powers."""
 
 FLAGS_AT: Final = RECORD["flags"][0]
+FORMAT_AT: Final = RECORD["format"][0]
+"""The position of the byte that is `FORMAT`, or more if the record ends with a tail."""
+
 _STATE: Final = slice(RECORD["state"][0], RECORD["state"][0] + 1)
 _GENERATION: Final = slice(RECORD["generation"][0], RECORD["generation"][0] + RECORD["generation"][1])
 _ENTRY_ID: Final = ENTRY["id"][0]
@@ -74,8 +79,8 @@ def draft(
     `how` says how the server reads the times; see `draft` in `record.lua`.
     """
     header = bytearray(HEADER_SIZE - 1)
-    set_fields(header, DRAFT, format=FORMAT, how=how, due=delay_ms, expires=expires_ms)
-    set_fields(header, RECORD, flags=flags, priority=priority, powers=powers, ttl=ttl_ms)
+    set_fields(header, DRAFT, how=how, due=delay_ms, expires=expires_ms)
+    set_fields(header, RECORD, format=FORMAT, flags=flags, priority=priority, powers=powers, ttl=ttl_ms)
     return b"".join((header, bytes([len(tenant)]), tenant, bytes([len(task)]), task, bytes([len(trace)]), trace))
 
 
@@ -106,10 +111,11 @@ def _byte(record: bytes, at: int) -> int:
 def redrafted(record: Record, how: int, due: int, expires: int) -> bytes:
     """The record, without powers that scripts read, as a draft again. A job that is not dead keeps its attempts."""
     body = bytearray(record.body)
-    set_fields(body, DRAFT, format=FORMAT, how=how, generation=0, enqueued=0, due=due, expires=expires)
+    if record.has_tail and record.state == DEAD:
+        del body[-TAIL_BYTES:]
+        body[FORMAT_AT] = FORMAT
+    set_fields(body, DRAFT, how=how, due=due, expires=expires)
     set_fields(body, RECORD, flags=record.flags & CALL, powers=body[POWERS_AT] & OPAQUE)
-    if record.state == DEAD:
-        set_fields(body, RECORD, attempts=0, deliveries=0, losses=0, crashes=0, host_deaths=0)
     return bytes(body)
 
 
@@ -167,19 +173,24 @@ class Record(msgspec.Struct, eq=False, gc=False):
     def generation_bytes(self) -> bytes:
         return self.body[_GENERATION]
 
-    enqueued = Number()
+    @property
+    def has_tail(self) -> bool:
+        """Whether the record ends with a tail; see `record.lua`."""
+        return self.body[FORMAT_AT] >= TAILED
+
+    enqueued = TailNumber("since")
     since = Number()
     """When the job became ready, is due, or died."""
-    expires = Number()
+    expires = TailNumber()
     """0: never, or it was started in time."""
     priority = Number()
-    attempts = Number()
+    attempts = TailNumber()
     """Runs that failed."""
-    deliveries = Number()
+    deliveries = TailNumber()
     """How often the job was handed to a worker, before the present run."""
-    crashes = Number()
+    crashes = TailNumber()
     """Crashes charged to the job; see `recovery.lua`."""
-    host_deaths = Number()
+    host_deaths = TailNumber()
     """Trials of the job that ended together with their host."""
     ttl = Number()
     """Milliseconds for which the result is kept."""
@@ -231,8 +242,8 @@ class Record(msgspec.Struct, eq=False, gc=False):
         try:
             trace = task + body[task - 1] + 1
             end = trace + body[trace - 1]
-            if body[POWERS_AT]:
-                end = read_sections(body[POWERS_AT], body, end)[1]
+            if body[POWERS_AT] or body[FORMAT_AT] != FORMAT:
+                return body[task : trace - 1], self._behind_sections(end)
             return body[task : trace - 1], body[end:]
         except IndexError:  # damaged
             return self.task.encode(), self.payload
@@ -251,10 +262,12 @@ class Record(msgspec.Struct, eq=False, gc=False):
     @property
     def payload(self) -> bytes:
         start = _trace_start(self.body)
-        end = start + _byte(self.body, start - 1)
-        if self.body[POWERS_AT]:
-            end = read_sections(self.body[POWERS_AT], self.body, end)[1]
-        return self.body[end:]
+        return self._behind_sections(start + _byte(self.body, start - 1))
+
+    def _behind_sections(self, at: int) -> bytes:
+        """The payload. `at`: where the sections begin."""
+        start = read_sections(self.body[POWERS_AT], self.body, at)[1]
+        return self.body[start : -TAIL_BYTES if self.has_tail else None]
 
     @property
     def sections(self) -> dict[int, bytes]:

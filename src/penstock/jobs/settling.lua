@@ -137,23 +137,24 @@ function job.settle(s, incarnation, verb, token, ms, text)
     job.finish(s, id, letter, text, was.ttl)
     return true
   end
-  local its = record.fields(body)
+  local its, packed = record.fields(body), record.tail(body)
+  local ran = tail.fields(packed)
   local flags = bit.bor(its.flags, suspends and flag.NOTES or bit.band(claim.flags(held), flag.NOTES))
   if text ~= "" then
-    failures.add(id, unknown_since, other, kind, math.min(its.attempts + 1, _most.SHORT), began, s.now, text)
+    failures.add(id, unknown_since, other, kind, math.min(ran.attempts + 1, _most.SHORT), began, s.now, text)
     flags = bit.bor(flags, flag.REASON)
   end
-  if verb ~= "release" then its.deliveries = its.deliveries + 1 end
+  if verb ~= "release" then ran.deliveries = ran.deliveries + 1 end
   local dead, died = verb == "bury", recovery.is_death(verb)
   if died then
     r[_row.LOST] = r[_row.LOST] + 1
-    flags, its.losses, its.crashes, its.host_deaths, dead =
-      recovery.count(verb, flags, its.losses, its.crashes, its.host_deaths, ms)
+    flags, ran.losses, ran.crashes, ran.host_deaths, dead =
+      recovery.count(verb, flags, ran.losses, ran.crashes, ran.host_deaths, ms)
     ms = 0
   elseif verb ~= "release" then
-    flags, its.losses, its.crashes, its.host_deaths = bit.band(flags, _mask.NO_SUSPECT), 0, 0, 0
+    flags, ran.losses, ran.crashes, ran.host_deaths = bit.band(flags, _mask.NO_SUSPECT), 0, 0, 0
   end
-  if verb == "retry" or verb == "bury" then its.attempts = its.attempts + 1 end
+  if verb == "retry" or verb == "bury" then ran.attempts = ran.attempts + 1 end
   if verb == "retry" then r[_row.RETRIED] = r[_row.RETRIED] + 1 end
   if record.has(flags, flag.LIMITED) then
     local list, keep = record.limits(body), 0
@@ -164,11 +165,11 @@ function job.settle(s, incarnation, verb, token, ms, text)
   end
   local generation, since = row.mint(r, 1) + 1, s.now
   local new_state
-  local new = record.entry(generation, #body, id)
+  local new = record.entry(generation, body, id)
   if dead then
     if flags >= flag.UNIQUE then unique.finish(s, id, held) end
     redis.call("ZADD", base .. "dead", s.now, id)
-    finished.note_job(s, id, body, state.DEAD, text, its.attempts, claim.at(held), incarnation)
+    finished.note_job(s, id, body, state.DEAD, text, ran.attempts, claim.at(held), incarnation)
     r[_row.FAILED] = r[_row.FAILED] + 1
     counters.move(s, its.tenant, _count.RUNNING, _count.DEAD, 1)
     s.finished[#s.finished + 1] = id
@@ -183,12 +184,13 @@ function job.settle(s, incarnation, verb, token, ms, text)
     new_state, flags = job.make_ready(
       s, verb == "release" or died, new, flags, its.priority, its.tenant, s.now, _count.RUNNING, body)
   end
-  redis.call("HSET", base .. "jobs", id, record.with(body, {
-    format = record.FORMAT, state = new_state, generation = generation, since = since,
+  packed = tail.pack({
+    enqueued = ran.enqueued,
     expires = 0, -- it was started in time
-    flags = flags, attempts = math.min(its.attempts, _most.SHORT), deliveries = math.min(its.deliveries, _most.SHORT),
-    losses = math.min(its.losses, _most.BYTE), crashes = math.min(its.crashes, _most.BYTE),
-    host_deaths = math.min(its.host_deaths, _most.BYTE),
-  }))
+    attempts = math.min(ran.attempts, _most.SHORT), deliveries = math.min(ran.deliveries, _most.SHORT),
+    losses = math.min(ran.losses, _most.BYTE), crashes = math.min(ran.crashes, _most.BYTE),
+    host_deaths = math.min(ran.host_deaths, _most.BYTE),
+  })
+  redis.call("HSET", base .. "jobs", id, record.with_tail(body, new_state, generation, since, flags, packed))
   return true, cannot and dead
 end

@@ -92,7 +92,7 @@ end
 function why.of_ready(s, facts, id, body)
   local its, r = record.fields(body), s.row
   if record.has(its.flags, flag.SUSPECT) then
-    local rank = redis.call("ZRANK", base .. "suspects", record.entry(its.generation, #body, id))
+    local rank = redis.call("ZRANK", base .. "suspects", record.entry(its.generation, body, id))
     why.add(facts, "suspects", { rank or 0, r[_row.SUSPECTS] })
     return
   end
