@@ -80,6 +80,7 @@ async def test_the_keys_of_another_app_are_not_counted(app, inspector, make_app)
         ("jobs", ("SET", 1), "a string, not a hash"),
         ("replay:x", ("SET", "c1"), "has no TTL"),
         ("held:gone", ("HSET", "id", "x"), "'gone' is not in leases"),
+        ("batches:gone", ("HSET", "id", "x"), "'gone' is not in leases"),
         ("lane:5:Zoë 名前", ("RPUSH", "x"), "'Zoë 名前' is not in rotation:5"),
         ("front:0:a:b", ("RPUSH", "x"), "'a:b' is not in rotation:0"),
         ("failures", ("HSET", "id", "x"), "the queue has no meta"),

@@ -203,19 +203,21 @@ class QueueBindings:
         emitted       tokens of running jobs and blocks of their output (see `pack_block`), as `notes`
         rows          makes the rows of the completed jobs, in this order (see `finished.py`)
         """
-        completed = [s for s in settlements if s.ending is None and s.data == b"null" and not s.effects]
-        rest = settlements if len(completed) < len(settlements) else ()
+        batches = [s for s in settlements if s.jobs]
+        completed = [s for s in settlements if s.ending is None and s.data == b"null" and not (s.effects or s.jobs)]
+        rest = settlements if len(batches) + len(completed) < len(settlements) else ()
         with_result = [s for s in rest if s.ending is None and s.data != b"null" and not s.effects]
         staged = [s for s in rest if s.effects]
         others = [s for s in rest if s.ending is not None]
         done = (*completed, *with_result, *staged)
-        in_order = (*done, *others)
+        in_order = (*batches, *done, *others)
         args: list[Arg] = [
             self.clock.now_ms, incarnation, number, milliseconds(lease), want, trial, address, milliseconds(sleep),
             int(once), memory, registration.pack() if registration else "",
-            b"".join([s.token[:NUMBER_BYTES] for s in done]), rows(done) if rows and done else b"",
-            len(completed), len(with_result), len(staged),
+            b"".join([s.token[:NUMBER_BYTES] for s in done]), rows((*batches, *done)) if rows and in_order else b"",
+            len(batches), len(completed), len(with_result), len(staged),
         ]  # fmt: skip
+        args += [s.pack_batch() for s in batches]
         args += [s.token[NUMBER_BYTES:] for s in completed]
         for s in with_result:
             args += (s.token[NUMBER_BYTES:], s.data)

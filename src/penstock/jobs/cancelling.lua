@@ -31,7 +31,7 @@ function cancelling.ask(id)
   local owner = redis.call("HGET", base .. "owners", id)
   if not owner then return false end
   local incarnation = lease.incarnation(owner)
-  local held = redis.call("HGET", base .. "held:" .. incarnation, id)
+  local held = lease.claim(incarnation, id)
   if held then cancelling.add(incarnation, claim.number_bytes(held) .. id) end
   return true
 end

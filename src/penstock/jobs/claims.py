@@ -7,7 +7,7 @@ returns the next claims.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -62,6 +62,10 @@ Trial: TypeAlias = Literal["", "alone", "only"]
 def _job_id(token: bytes) -> str:
     """A token is the claim's number, then the job's id in its queue."""
     return token[NUMBER_BYTES:].decode(errors="replace")
+
+
+def claim_number(token: bytes) -> int:
+    return int.from_bytes(token[:NUMBER_BYTES])
 
 
 _ERROR: Final = re.compile(r"([A-Za-z_][\w.]*)(?:: |$)")
@@ -174,6 +178,23 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     """The effects that a completed job has staged (see `Stage.pack`)."""
     weight: int = 0
     """The bytes of the effects, plus a number of bytes for the time that each effect takes the server."""
+    jobs: tuple[bytes, ...] = ()
+    """The tokens of a batch whose jobs are completed together, without results: claims whose numbers rise by one.
+    `token` is the first of them. Empty: the settlement of one job."""
+
+    @property
+    def tokens(self) -> tuple[bytes, ...]:
+        return self.jobs or (self.token,)
+
+    def each(self) -> Iterator[Settlement]:
+        """The settlement of each job."""
+        for token in self.tokens:
+            yield structs.replace(self, token=token, jobs=())
+
+    def pack_batch(self) -> bytes:
+        """The name of a batch (`_batched` in lease.lua), and the ids of its jobs."""
+        ids = [_job_id(token) for token in self.jobs]  # as texts: the server knows no other type
+        return self.token[:NUMBER_BYTES] + len(ids).to_bytes(2) + msgspec.msgpack.encode(ids)
 
     @property
     def verb(self) -> str:
@@ -239,8 +260,9 @@ class TurnReply:
         sent: Sequence[Settlement], positions: Sequence[int]
     ) -> tuple[tuple[Settlement, ...], tuple[Settlement, ...]]:
         """The stale settlements, and the buried ones, by the positions that the server returned."""
-        stale = tuple(sent[at] for at in positions if at < BURIED)
-        return stale, tuple(sent[at - BURIED] for at in positions if at >= BURIED)
+        each = [one for settlement in sent for one in settlement.each()] if positions else []
+        stale = tuple(each[at] for at in positions if at < BURIED)
+        return stale, tuple(each[at - BURIED] for at in positions if at >= BURIED)
 
     def with_offers(self, offers: Sequence[Any]) -> TurnReply:
         """The reply with what `schedule.offer` returned."""

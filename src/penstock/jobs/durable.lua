@@ -223,7 +223,7 @@ function script.signal(base, meta, caller, number, given, id, name, payload)
   redis.call("HSET", key, "",
     _steps.pack({ bytes = bytes + #payload + _durable.EACH, awaits = awaits, waits_for = wakes and "" or waits_for }))
   if incarnation then
-    local held = redis.call("HGET", base .. "held:" .. incarnation, id)
+    local held = lease.claim(incarnation, id)
     if held then steps.mark_claim(incarnation, id, held) end
   elseif wakes then
     steps.wake(s, id, body)

@@ -197,7 +197,7 @@ class CompletedRows:
 
     def take(self, settlements: Sequence[Settlement]) -> bytes:
         """The rows of these jobs, in the order of their settlements, to be sent. A job that was not added has none."""
-        rows = [self._rows.pop(settlement.token, None) for settlement in settlements]
+        rows = [self._rows.pop(token, None) for settlement in settlements for token in settlement.tokens]
         names = [*self._names]
         if len(names) > 2 * len(rows):  # the others are of rows that an earlier turn carried, or that a later one does
             names, rows = _with_own_names(names, rows)

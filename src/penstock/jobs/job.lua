@@ -424,6 +424,7 @@ function job.claim(s, incarnation, want, trial, own)
     reply = {}, held = {}, owners = {}, s = s, effort = slice.until_(s),
     tenants = {}, sinces = {}, expired = {}, pausing = ((r[_row.PAUSES] or 0) > 0 or holds.any(s)) and s, met = {},
   }
+  if s.holds_batches then room.batches, room.batch_size = {}, r[_row.BATCH][_batch.SIZE] end
   if trial ~= "" and r[_row.SUSPECTS] > 0 and recovery.pick_suspect(r, room) then room.want = 0 end
   -- A level that is left without entries is removed from the row, and the next one takes its position.
   local at = (trial == "only" or r[_row.BATCH] and not linger.serve(s, room)) and #r[_row.LEVELS] + 1 or 1
@@ -449,6 +450,7 @@ function job.claim(s, incarnation, want, trial, own)
   local owners = room.owners
   if r[_row.RUNNING] == room.claimed then owners[#owners + 1], owners[#owners + 2] = "", _own.PADDING end
   redis.call("HSET", base .. "owners", unpack(owners))
+  if room.batches then lease.store_batches(room, incarnation) end
   own.first, own.claimed = room.number, room.claimed
   lease.extend(r, incarnation, own, room.held) -- what follows may have to find a claim
   return room

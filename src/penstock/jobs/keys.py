@@ -101,6 +101,7 @@ QUEUE = {
     "tasks:": ("SET", "the tasks that a release knows; one key for each code", "its last incarnation"),
     "leases": ("ZSET", "incarnation -> alive until ms", "the incarnation"),
     "held:": ("HASH", "id -> claim, and its own state; one key for each incarnation", "the incarnation"),
+    "batches:": ("HASH", "first claim and number of jobs -> what the claims of a batch share", "the incarnation"),
     "owners": ("HASH", "id -> incarnation that holds the job, and since when", OWNED),
     "cancels:": ("SET", "what an incarnation is asked to do: tokens of jobs to cancel, quiet, stop", "TTL"),
     "settled:": ("SET", "tokens that an incarnation settled outside of its turns", "TTL"),

@@ -3,6 +3,7 @@
 --   leases        ZSET   incarnation -> alive until, server ms
 --   held:<inc>    HASH   id -> claim: its number, flags, ttl, tenant and keys, which completing the job needs
 --                        "" -> the incarnation's own state, see below
+--   batches:<inc> HASH   `_batched` -> the claim of the first job of a batch, with the ids of all (MessagePack) as keys
 --   owners        HASH   id -> incarnation and server ms of the claim, of each job that is held (charging.lua adds the
 --                        level); "" -> padding
 --   workers       HASH   incarnation -> registration, only of workers (releases.lua)
@@ -13,6 +14,12 @@
 -- positions of the settlements that the turn refused, and padding.
 -- The padding is longer than 64 bytes: the server keeps a hash of smaller values as a list, and would search through it
 -- for every job.
+--
+-- A *batch* that a worker claims is held as one entry if its jobs differ in nothing but their ids and numbers, which
+-- rise by one: a plain call of one tenant and one ttl. Nearly all batches end as a whole, and then nothing is read,
+-- written or deleted for a single claim. Whatever concerns one job or all claims of the incarnation *opens* its batches
+-- first: they become entries of `held`. An incarnation holds a few hundred jobs so, and what it claims beyond is stored
+-- job by job, so that a script can open all of them.
 --
 -- A *token* names one claim: the claim number in 6 bytes, then the id of the job. A settlement is accepted if the
 -- incarnation is alive and holds the job under this claim number. Once its lease has run out, an incarnation never
@@ -30,6 +37,12 @@ claim = layout {
 }
 
 token = layout { number = "I6", id = "*" }
+
+_batched = layout { number = "I6", jobs = "H" } -- of the first job
+
+-- MOST: an incarnation with as many jobs in batches gets no further one. LEAST: fewer jobs are no batch. BYTES: of the
+-- name of a batch.
+_batched = { MOST = 500, LEAST = 4, BYTES = 8 }
 
 _own = layout {
   until_ = "I6", -- alive until, server ms
@@ -65,10 +78,15 @@ function lease.collect(room, id, body, tenant, expires, since, flags, ttl)
   local at = 2 * n
   room.claimed, room.want = n, room.want - 1
   room.reply[at - 1], room.reply[at] = id, body
-  room.held[at - 1] = id
-  room.held[at] = claim.pack({
-    number = room.number + n - 1, at = room.now, flags = flags, ttl = ttl, tenant = tenant,
-  })
+  if room.batches and (flags > flag.CALL or schedule.may_have(id)) then lease.leave_batches(room) end
+  if room.batches then
+    lease.add_to_batch(room, id, tenant, ttl)
+  else
+    room.held[at - 1] = id
+    room.held[at] = claim.pack({
+      number = room.number + n - 1, at = room.now, flags = flags, ttl = ttl, tenant = tenant,
+    })
+  end
   room.owners[at - 1], room.owners[at] = id, room.owner
   room.tenants[n], room.sinces[n] = tenant, since
   if flags > flag.CALL then
@@ -86,6 +104,97 @@ function lease.collect(room, id, body, tenant, expires, since, flags, ttl)
     room.timed = room.timed or {}
     room.timed[#room.timed + 1] = id
   end
+end
+
+-- Whether what the incarnation claims next may be held as batches. Charges by time are made by each claim.
+--- (r: table, incarnation: str) -> bool
+--- uses: base
+--- inline
+function lease.has_room(r, incarnation)
+  return r[_row.BATCH] and r[_row.WEIGHTED] < _charge.BY_TIME
+    and redis.call("HLEN", base .. "batches:" .. incarnation) * r[_row.BATCH][_batch.SIZE] < _batched.MOST
+end
+
+-- Adds a claimed job to the latest batch of the claim, or begins a batch.
+--- (room: table, id: str, tenant: str, ttl: int)
+--- seldom
+function lease.add_to_batch(room, id, tenant, ttl)
+  local last = room.batches[#room.batches]
+  if not last or last.tenant ~= tenant or last.ttl ~= ttl or #last.ids == room.batch_size then
+    last = {
+      number = room.number + room.claimed - 1, at = room.now, flags = flag.CALL, ttl = ttl, tenant = tenant, ids = {},
+    }
+    room.batches[#room.batches + 1] = last
+  end
+  last.ids[#last.ids + 1] = id
+end
+
+-- Has all jobs of this claim stored one by one, those that were collected already too.
+--- (room: table)
+--- seldom
+function lease.leave_batches(room)
+  for i = 1, #room.batches do lease.add_each(room.held, room.batches[i].ids, room.batches[i]) end
+  room.batches = nil
+end
+
+-- Stores the batches of a claim. Those of few jobs become claims in `room.held`, which the caller stores.
+--- (room: table, incarnation: str)
+--- uses: base
+--- seldom
+function lease.store_batches(room, incarnation)
+  local batches = {}
+  for i = 1, #room.batches do
+    local its = room.batches[i]
+    if #its.ids < _batched.LEAST then
+      lease.add_each(room.held, its.ids, its)
+    else
+      batches[#batches + 1] = _batched.pack({ number = its.number, jobs = #its.ids })
+      batches[#batches + 1] = claim.pack({
+        number = its.number, at = its.at, flags = its.flags, ttl = its.ttl, tenant = its.tenant,
+        keys = cmsgpack.pack(its.ids),
+      })
+    end
+  end
+  if #batches > 0 then redis.call("HSET", base .. "batches:" .. incarnation, unpack(batches)) end
+end
+
+-- Adds the claim of each job of a batch to `held`: id, claim, … `first`: the fields of the first claim.
+--- (held: table, ids: table, first: table)
+--- seldom
+function lease.add_each(held, ids, first)
+  for i = 1, #ids do
+    held[#held + 1] = ids[i]
+    held[#held + 1] = claim.pack({
+      number = first.number + i - 1, at = first.at, flags = first.flags, ttl = first.ttl, tenant = first.tenant,
+    })
+  end
+end
+
+-- Opens the batches of an incarnation: each of their jobs gets an entry of its own. Returns whether there was a batch.
+--- (incarnation: str) -> bool
+--- uses: base
+function lease.open(incarnation)
+  local key = base .. "batches:" .. incarnation
+  local batches, held = redis.call("HVALS", key), {}
+  if #batches == 0 then return false end
+  for i = 1, #batches do
+    local its = claim.fields(batches[i])
+    local first = { number = its.number, at = its.at, flags = its.flags, ttl = its.ttl, tenant = its.tenant }
+    lease.add_each(held, cmsgpack.unpack(claim.keys(batches[i])), first)
+  end
+  batch.write("HSET", base .. "held:" .. incarnation, held)
+  redis.call("DEL", key)
+  return true
+end
+
+-- The claim of a job, or false if the incarnation does not hold it.
+--- (incarnation: str, id: str) -> str | false
+--- uses: base
+function lease.claim(incarnation, id)
+  local key = base .. "held:" .. incarnation
+  local held = redis.call("HGET", key, id)
+  if not held and lease.open(incarnation) then held = redis.call("HGET", key, id) end
+  return held
 end
 
 -- The claim of a job that has notes, steps or signals (notes.lua, durable.lua).
@@ -140,7 +249,7 @@ end
 --- uses: base
 --- seldom
 function lease.held(incarnation, of)
-  local held = redis.call("HGET", base .. "held:" .. incarnation, token.id(of))
+  local held = lease.claim(incarnation, token.id(of))
   return held and claim.number(held) == token.number(of) and held
 end
 
@@ -166,7 +275,10 @@ end
 --- uses: base
 --- seldom
 function lease.count(incarnation)
-  return math.max(0, redis.call("HLEN", base .. "held:" .. incarnation) - 1)
+  local n = redis.call("HLEN", base .. "held:" .. incarnation) - 1
+  local batches = redis.call("HKEYS", base .. "batches:" .. incarnation)
+  for i = 1, #batches do n = n + _batched.jobs(batches[i]) end
+  return math.max(0, n)
 end
 
 -- Ends an incarnation that holds no job.
@@ -177,7 +289,8 @@ function lease.remove(incarnation)
   redis.call("ZREM", base .. "leases", incarnation)
   local registration = redis.call("HGET", base .. "workers", incarnation)
   if registration then releases.leave(incarnation, registration) end
-  redis.call("DEL", base .. "held:" .. incarnation, base .. "cancels:" .. incarnation)
+  local of = incarnation
+  redis.call("DEL", base .. "held:" .. of, base .. "batches:" .. of, base .. "cancels:" .. of)
 end
 
 -- Tokens of jobs that an incarnation holds, in the order in which they were claimed: at most as many as fit into the
@@ -186,6 +299,7 @@ end
 --- uses: base
 --- seldom
 function lease.some_tokens(incarnation, budget)
+  if budget.left > 0 then lease.open(incarnation) end
   local found = budget.left > 0
     and redis.call("HRANDFIELD", base .. "held:" .. incarnation, budget.left + 1, "WITHVALUES") or {}
   local tokens = {}
@@ -205,6 +319,7 @@ end
 --- uses: base
 --- seldom
 function lease.repeated(incarnation, own)
+  lease.open(incarnation)
   local reply, ids, positions = {}, {}, {}
   for i = 1, 2 * own.claimed do reply[i] = "" end
   local held = redis.call("HGETALL", base .. "held:" .. incarnation)

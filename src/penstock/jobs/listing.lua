@@ -46,6 +46,7 @@ function script.list_jobs(base, meta, given, source, cursor, limit, state_, tena
   elseif source == "dead" or source == "delayed" or source == "suspects" then
     following, of = listing.walk_set(page, source, cursor), redis.call("ZCARD", base .. source)
   else
+    if source ~= "owners" then lease.open(string.sub(source, #"held:" + 1)) end
     following, of = listing.walk_claims(page, base .. source, cursor), redis.call("HLEN", base .. source) - 1
   end
   local workers = {}

@@ -29,7 +29,7 @@
 --   cancels:<inc> SET    tokens of running jobs that an incarnation is to cancel (cancelling)
 --   schedules, ticks, runs (schedule) · unique, throttle: (unique)
 --   outbox:, inbox (outbox) · intake (intake) · rotation, heads, lane, front, weights (lane) · leases, held, owners,
---   workers, releases, tasks: (releases) · results, ends (results) · sleepers (wake) · suspects (recovery)
+--   batches:, workers, releases, tasks: (releases) · results, ends (results) · sleepers (wake) · suspects (recovery)
 --   tenants, age, ages (counters)
 --   history:10, history:60 (history)
 --   listeners, unnotified (listeners) · replay: (idempotency) · receipts (receipts)
@@ -164,12 +164,13 @@ end
 --                 incarnation ends as soon as it holds no job
 --   memory        KiB that the process of a worker has in RAM; 0: as it last reported, or unknown
 --   registration  of a worker, in its first turn (see releases.join); else empty
---   numbers       the claim numbers of the completed jobs, 6 bytes each
+--   numbers       the claim numbers of the completed jobs, 6 bytes each; without those in batches
 --   rows          of the completed jobs (finished.lua); may be empty
---   settlements   ids of `completed` jobs without a result; then `with_result` pairs of id and result; then `staged`
---                 triples of id, result and effects (effects.lua); then for each other job: verb, token, delay in ms,
---                 text. The first of these may have the verbs `note` and `emit`, which settle nothing (see notes.lua
---                 and output.lua)
+--   settlements   for each of the `batches` that are completed without results, its name (`_batched`) and the ids of
+--                 its jobs (MessagePack); then ids of `completed` jobs without a result; then `with_result` pairs of id
+--                 and result; then `staged` triples of id, result and effects (effects.lua); then for each other job:
+--                 verb, token, delay in ms, text. The first of these may have the verbs `note` and `emit`, which settle
+--                 nothing (see notes.lua and output.lua)
 --
 -- Returns { "OK", positions of stale settlements and, plus position.BURIED, of those that have made a dead letter of a
 -- job that the worker cannot read, ms after which to take a turn even without a message (-1: wait for one), 1 if more
@@ -179,14 +180,14 @@ end
 -- written.
 --- keys: base meta
 --- args: given: int, incarnation: str, number: int, lease_ms: int, want: int, trial: str, address: str, idle_ms: int
---- args: once: int, memory: int, registration: str, numbers: str, rows: str, completed: int, with_result: int
---- args: staged: int, settlements: *
+--- args: once: int, memory: int, registration: str, numbers: str, rows: str, batches: int, completed: int
+--- args: with_result: int, staged: int, settlements: *
 --- flags: allow-oom
 --- frame: read
 function script.turn(base, meta, given, incarnation, number, lease_ms, want, trial, address, idle_ms,
-  once, memory, registration, numbers, rows, completed, with_result, staged, settlements, ...)
+  once, memory, registration, numbers, rows, batches, completed, with_result, staged, settlements, ...)
   local r, now = s.row, s.now
-  local ids, texts, effects_of, at = {}, {}, {}, settlements
+  local ids, texts, effects_of, at = {}, {}, {}, settlements + batches
   for i = 1, completed do
     ids[i] = ARGV[at]
     at = at + 1
@@ -225,12 +226,16 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
     until ARGV[at] ~= "note" and ARGV[at] ~= "emit"
     if #ids > 0 then held = redis.call("HMGET", base .. "held:" .. incarnation, unpack(ids)) end
   end
-  job.complete(s, incarnation, ids, numbers, texts, held, stale, effects_of)
-  finished.note_turn(s, rows, #ids, s.not_completed)
+  if #ids > 0 and r[_row.BATCH] and lease.open(incarnation) then
+    held = redis.call("HMGET", base .. "held:" .. incarnation, unpack(ids))
+  end
+  local in_batches = batches > 0 and job.complete_batches(s, incarnation, settlements, batches, stale) or 0
+  job.complete(s, incarnation, ids, numbers, texts, held, stale, effects_of, in_batches)
+  finished.note_turn(s, rows, in_batches + #ids, s.not_completed)
   for i = at, #ARGV, 4 do
     local is_held, is_buried = job.settle(s, incarnation, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3])
     if not is_held or is_buried then
-      stale[#stale + 1] = completed + with_result + staged + (i - at) / 4 + (is_buried and position.BURIED or 0)
+      stale[#stale + 1] = in_batches + #ids + (i - at) / 4 + (is_buried and position.BURIED or 0)
     end
   end
   local more_due, late = job.promote(s, _jobs_per_call.PROMOTED)
@@ -251,6 +256,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
   }
   local room = { want = want, claimed = 0, reply = {}, number = 0 }
   if want > 0 and r[_row.PAUSED] == 0 and s.looks_over ~= 0 then
+    s.holds_batches = once == 0 and trial == "" and lease.has_room(r, incarnation)
     s.takes_all = idle_ms == 0 -- a program that does not wait, as in a burst, gets what there is of a batch
     room = job.claim(s, incarnation, want, trial, mine)
     if r[_row.BATCH] then more_batches = linger.claimed(s, room) or more_batches end
@@ -266,7 +272,8 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
     or more_batches or more_ready or r[_row.FLOWS] and r[_row.FLOWS] >= _flow.EVENTS)
   local idle = idle_ms > 0 and room.want > 0 and not more and (once == 0 or room.claimed == 0)
   local empty = room.claimed == 0 and (once == 0 and r[_row.RUNNING] == 0
-    or redis.call("HLEN", base .. "held:" .. incarnation) == (own.until_ and 1 or 0))
+    or redis.call("HLEN", base .. "held:" .. incarnation) == (own.until_ and 1 or 0)
+      and redis.call("EXISTS", base .. "batches:" .. incarnation) == 0)
   if once == 1 and empty and not idle then
     lease.remove(incarnation)
   else
@@ -303,7 +310,7 @@ function script.settle(base, meta, given, incarnation, verb, token, ms, text, ro
   local held = lease.held_alive(incarnation, token, s.now)
   if not held then return redis.call("SISMEMBER", memory, token) end
   if verb == "complete" then
-    job.complete(s, incarnation, { token.id(token) }, token, { text }, { held }, {}, {})
+    job.complete(s, incarnation, { token.id(token) }, token, { text }, { held }, {}, {}, 0)
     finished.note_turn(s, rows, 1, s.not_completed)
   else
     job.settle(s, incarnation, verb, token, ms, text)

@@ -5,14 +5,15 @@
 
 -- Completes jobs: four commands for all of them, and one or two for their results. `held`: their claims, as read from
 -- the incarnation; `numbers`: the claim numbers, 6 bytes each; `staged`: the effects of those that have some. Appends
--- to `stale` the positions of jobs that the incarnation does not hold under their number.
---- (s: table, incarnation: str, ids: table, numbers: str, texts: table, held: table, stale: table, staged: table)
+-- to `stale` the positions, the first of which is `at`, of jobs that the incarnation does not hold under their number.
+--- (s: table, incarnation: str, ids: table, numbers: str, texts: table, held: table, stale: table, staged: table,
+---  at: int)
 --- uses: base meta
-function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
+function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged, at)
   -- One call for all numbers, because each call reads its format anew.
   local sent = #ids > 0 and { struct.unpack(">" .. string.rep("I6", #ids), numbers) }
   local done, seen, n, of_tenant, before, freed, freed_places = {}, {}, 0, 0, nil, nil, 0
-  s.not_completed = {}
+  s.not_completed = s.not_completed or {}
   for i = 1, #ids do
     local id, of_job, is_held = ids[i], held[i], false
     if of_job and not seen[id] then
@@ -21,7 +22,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
       seen[id] = is_held
       local refused = is_held and staged[i] and effects.apply(s, staged[i])
       if refused then
-        s.not_completed[#s.not_completed + 1] = i - 1
+        s.not_completed[#s.not_completed + 1] = at + i - 1
         local why = cjson.encode({ reason = refused })
         job.settle(s, incarnation, "bury", token.pack({ number = was.number, id = id }), 0, why)
       elseif is_held then
@@ -52,8 +53,8 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
       end
     end
     if not is_held then
-      stale[#stale + 1] = i - 1
-      s.not_completed[#s.not_completed + 1] = i - 1
+      stale[#stale + 1] = at + i - 1
+      s.not_completed[#s.not_completed + 1] = at + i - 1
     end
   end
   if n == 0 then return end
@@ -66,6 +67,45 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged)
   batch.write("HDEL", base .. "owners", done)
   batch.write("HDEL", base .. "jobs", done)
   s.row[_row.COMPLETED] = s.row[_row.COMPLETED] + n
+end
+
+-- Completes the jobs of batches, which are in `ARGV[at]` and behind it, without results: as they are held, or one by
+-- one if a batch was opened. Returns how many jobs there are, and appends to `stale` as `complete` does.
+--- (s: table, incarnation: str, at: int, batches: int, stale: table) -> int
+--- uses: base meta
+--- seldom
+function job.complete_batches(s, incarnation, at, batches, stale)
+  local key, names, done, n = base .. "batches:" .. incarnation, {}, {}, 0
+  for i = 1, batches do names[i] = string.sub(ARGV[at + i - 1], 1, _batched.BYTES) end
+  local held = redis.call("HMGET", key, unpack(names))
+  local is_whole = s.row[_row.WEIGHTED] < _charge.BY_TIME
+  for i = 1, batches do is_whole = is_whole and held[i] end
+  if not is_whole then lease.open(incarnation) end
+  for i = 1, batches do
+    local ids = cmsgpack.unpack(is_whole and claim.keys(held[i]) or string.sub(ARGV[at + i - 1], _batched.BYTES + 1))
+    if is_whole then
+      local its = claim.fields(held[i])
+      counters.move(s, its.tenant, _count.RUNNING, _count.NONE, #ids)
+      for j = 1, #ids do
+        done[n + j] = ids[j]
+        job.finish(s, ids[j], ending.COMPLETED, "null", its.ttl)
+      end
+    else
+      local numbers, number = {}, _batched.number(names[i])
+      for j = 1, #ids do numbers[j] = struct.pack(">I6", number + j - 1) end
+      local claims = redis.call("HMGET", base .. "held:" .. incarnation, unpack(ids))
+      job.complete(s, incarnation, ids, table.concat(numbers), {}, claims, stale, {}, n)
+    end
+    n = n + #ids
+  end
+  if not is_whole then return n end
+  slice.spend(s, n)
+  if s.row[_row.RESULT_CLASSES] >= _retention.SET then finished.note_completed(s, done) end
+  redis.call("HDEL", key, unpack(names))
+  batch.write("HDEL", base .. "owners", done)
+  batch.write("HDEL", base .. "jobs", done)
+  s.row[_row.COMPLETED] = s.row[_row.COMPLETED] + n
+  return n
 end
 
 -- The kind of attempt (failures.lua) that ends with this verb of `job.settle`.

@@ -95,7 +95,7 @@ def owner_of(instance: str, rest: str) -> KeyOwner:
     kind, _, name = rest.partition(":")
     if kind_of(instance) in _LOGS:
         return KeyOwner("state", "")
-    if kind == "held":
+    if kind in {"held", "batches"}:
         return KeyOwner("leases", name)
     if kind in {"lane", "front"}:
         level, _, tenant = name.partition(":")

@@ -136,9 +136,9 @@ class PendingOutput(PendingReports):
         """Forget claims that have ended."""
         if self._claims:
             with self._lock:
-                for one in settled:
-                    self._claims.pop(one.token, None)
-                    self._pending.pop(one.token, None)
+                for token in [token for one in settled for token in one.tokens]:
+                    self._claims.pop(token, None)
+                    self._pending.pop(token, None)
 
     def clear(self) -> None:
         with self._lock:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import structs
 
@@ -15,7 +15,7 @@ from penstock.core.operations import RoundTrip, recheck_delay
 from penstock.errors import FormatTooNew, ServerError
 from penstock.jobs import effort
 from penstock.jobs.batching import Batch
-from penstock.jobs.claims import Claim, Failure, Registration, Settlement, TurnReply
+from penstock.jobs.claims import Claim, Failure, Registration, Settlement, TurnReply, claim_number
 from penstock.jobs.constants import LIMITED
 from penstock.jobs.finished import CompletedRows
 from penstock.jobs.record import FLAGS_AT
@@ -177,6 +177,20 @@ class Feed:
         """Keep these settlements for the next turns, which carry them to the server."""
         self.to_settle += settlements
 
+    def settle_batch(self, settlements: Sequence[Settlement]) -> None:
+        """As `settle`, for a batch: as one if its jobs are completed without results, and nothing is left to report."""
+        tokens = tuple([one.token for one in settlements])
+        numbers_rise_by_one = claim_number(tokens[-1]) - claim_number(tokens[0]) == len(tokens) - 1
+        if (
+            1 < len(tokens) <= MAX_SETTLEMENTS
+            and numbers_rise_by_one
+            and not (self.notes or self.output)
+            and all(one.ending is None and one.data == b"null" for one in settlements)
+        ):
+            self.to_settle.append(Settlement(tokens[0], jobs=tokens))
+        else:
+            self.to_settle += settlements
+
     def hand_back(self, claims: Iterable[Claim]) -> None:
         """Return claims to the queue, as if they had not been claimed."""
         self.settle(*(Settlement(claim.token, b"", "release") for claim in claims))
@@ -216,7 +230,8 @@ class Feed:
             self.turns += 1
             n = self._count_to_send()
             self._sent, self.to_settle = self.to_settle[:n], self.to_settle[n:]
-            emitted = self.output.take((s.token for s in self._sent), self.held) if self.output else ()
+            tokens = [token for one in self._sent for token in one.tokens] if self.notes or self.output else ()
+            emitted = self.output.take(tokens, self.held) if self.output else ()
             if self.output:
                 self._settle_after_output()
             # A wake-up may arrive before the reply. Reset this now, so that the reply does not overwrite the wake-up.
@@ -236,7 +251,7 @@ class Feed:
                 once=leave,
                 memory=self._memory(),
                 registration=structs.replace(self._registration, address=self.address) if self.turns == 1 else None,
-                notes=self.notes.take(s.token for s in self._sent) if self.notes else (),
+                notes=self.notes.take(tokens) if self.notes else (),
                 emitted=emitted,
                 rows=self.rows.take,
             )
@@ -252,9 +267,9 @@ class Feed:
 
     def _settle_after_output(self) -> None:
         """Let a later turn settle each job of whose output this turn does not carry all."""
-        later = [one for one in self._sent if self.output.has(one.token)]
+        later = [one for one in self._sent if any(map(self.output.has, one.tokens))]
         if later:
-            self._sent = [one for one in self._sent if not self.output.has(one.token)]
+            self._sent = [one for one in self._sent if not any(map(self.output.has, one.tokens))]
             self.to_settle = [*later, *self.to_settle]
 
     def _count_to_send(self) -> int:
@@ -265,21 +280,22 @@ class Feed:
         `MAX_SETTLEMENTS` if their ends cost more than those of ordinary ones.
         """
         most = MOST_NOTES if self.notes else MAX_SETTLEMENTS  # a job is not settled before its notes are sent
-        some, size, spent = self.to_settle[:most], 0, 0
+        some, jobs, size, spent = self.to_settle[:most], 0, 0, 0
         if not self._has_met_limits:
             for one in some:  # not `any`: its generator would be called for each settlement
-                if one.ending or one.weight or len(one.data) > _SMALL:
+                if one.ending or one.weight or one.jobs or len(one.data) > _SMALL:
                     break
             else:
                 return most
         for position, settlement in enumerate(some):
+            jobs += len(settlement.tokens)
             size += len(settlement.data) + settlement.weight
             is_ordinary = settlement.ending is None and not self._has_met_limits
             if not is_ordinary and (claim := self.held.get(settlement.token)) is not None:
                 spent += effort.of_end(claim.record, is_completed=settlement.ending is None)
                 if settlement.ending:
                     size += len(claim.record.body)
-            if (size > MiB or spent > MAX_SETTLEMENTS) and position:
+            if (jobs > most or size > MiB or spent > MAX_SETTLEMENTS) and position:
                 return position
         return most
 
@@ -299,7 +315,8 @@ class Feed:
             self._begin_incarnation()
             return []
         for settlement in self._sent:
-            self.held.pop(settlement.token, None)
+            for token in settlement.tokens:
+                self.held.pop(token, None)
         self.output.forget(self._sent)
         for settlement in turn.stale:
             log.warning("settlement of job %s:%s refused: the job was taken back", self.shard.name, settlement.id)

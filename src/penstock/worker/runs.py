@@ -251,7 +251,7 @@ class Runs:
             settlements = run.settlements(settlement)
             completed = [claim for claim, its in zip(run.batch, settlements, strict=True) if its.ending is None]
             feed.rows.add_together(completed, run.started_at, ended)
-            feed.to_settle += settlements
+            feed.settle_batch(settlements)
             if self._reports_all or len(completed) < len(settlements):
                 self._reports.add_all(run, settlements)
         else:

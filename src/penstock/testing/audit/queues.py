@@ -10,10 +10,23 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from penstock.jobs.claims import Registration
-from penstock.jobs.constants import DEAD, DELAYED, OVERDUE, PARKED, READY, RUNNING, SLEEPING, WAITING
+from penstock.jobs.constants import (
+    CLAIM,
+    DEAD,
+    DELAYED,
+    NUMBER_BYTES,
+    OVERDUE,
+    PARKED,
+    READY,
+    RUNNING,
+    SLEEPING,
+    WAITING,
+)
 from penstock.jobs.record import Record, entry_generation, entry_has_more, entry_id
 from penstock.jobs.row import Row, read_row
 from penstock.jobs.schedule import StoredSchedule
@@ -22,6 +35,15 @@ from penstock.testing.audit.limits import LimitsAudit
 
 _COUNTED_STATES = {READY: 0, DELAYED: 1, RUNNING: 2, DEAD: 3, PARKED: 4, WAITING: 5, SLEEPING: 6}
 """State of a job -> index of its counter in the counts of a tenant."""
+
+
+_TENANT_AT: Final = CLAIM["tenant"][0]
+
+
+def _ids_of(batch: bytes) -> list[bytes]:
+    """The ids of the jobs of a batch that is held as one entry: behind the tenant of its claim."""
+    ids: list[str] = msgspec.msgpack.decode(batch[_TENANT_AT + 1 + batch[_TENANT_AT] :])
+    return [id.encode() for id in ids]
 
 
 class QueueAudit:
@@ -94,7 +116,8 @@ class QueueAudit:
 
     def leftovers(self) -> Iterator[str]:
         """A sentence for each worker, sleeper or listener that is registered although nothing runs."""
-        if idle := {inc for inc in self._incarnations() if set(self.keys.get(f"held:{inc}", {})) <= {b""}}:
+        busy = set(self._named("batches:"))
+        if idle := {inc for inc in self._incarnations() - busy if set(self.keys.get(f"held:{inc}", {})) <= {b""}}:
             yield f"leases: {sorted(idle)} hold no jobs, and no worker should be left"
         for name in ("listeners", "sleepers"):
             if name in self.keys:
@@ -238,6 +261,11 @@ class QueueAudit:
             yield f"workers: {self.keys['workers']}, but leases are {self.keys.get('leases')}"
         yield from self._releases()
         claims = {(id, incarnation.encode()) for incarnation, held_ in held.items() for id in held_ if id}
+        for incarnation, batches in self._named("batches:").items():
+            ids = [id for batch in batches.values() for id in _ids_of(batch)]
+            if sum(int.from_bytes(name[NUMBER_BYTES:]) for name in batches) != len(ids):
+                yield f"batches:{incarnation}: their names count other numbers of jobs: {batches}"
+            claims |= {(id, incarnation.encode()) for id in ids}
         if claims != {(id, owner.partition(b" ")[0]) for id, owner in self.owners.items()}:
             yield f"owners: {self.owners}, held are {sorted(claims)}"
         if lost := set(self.owners) - set(self.jobs):
