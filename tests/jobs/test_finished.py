@@ -142,7 +142,25 @@ async def test_a_purge_is_one_row_with_a_number(app: Penstock, do: Do):
     await do(queue.purge)
     (row,) = await ended(app, do)
     assert (row.id, row.jobs, row.reason) == ("", 720, "purged")
-    assert await do(queue.jobs(state="cancelled").count) == 720
+
+
+async def test_a_purge_overwrites_no_other_row(app: Penstock, do: Do, raw: Any):
+    """A new block of rows may be as long as an old one was that ended with a purge."""
+    queue = app.queue("raw")
+    block = queue.first.bindings.keys.base + "finished"
+    await do((await do(queue.put, 1, id="mine")).cancel)
+    tenant = "t" * (raw.strlen(block) - 14)  # a purge of this tenant makes a block of the same length
+    await do(queue.keep, finished=0)
+    await do(queue.keep, finished=100)
+    await do(queue.put, 2, tenant=tenant)
+    await do(queue.tenant(tenant).purge)
+    await do(queue.keep, finished=0)
+    await do(queue.keep, finished=100)
+    await do((await do(queue.put, 3, id="mine")).cancel)
+    await do(queue.put, 4, tenant=tenant)
+    await do(queue.tenant(tenant).purge)
+    rows = (await do(queue.jobs(state="ended").page, 9)).jobs
+    assert [row.id for row in rows] == ["", "raw:mine"]
 
 
 async def test_a_settlement_that_is_refused_has_no_row(app: Penstock, do: Do, clock: Time):

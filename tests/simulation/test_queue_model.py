@@ -338,14 +338,14 @@ class Histories(RuleBasedStateMachine):
             for key, text in zip(keys, texts, strict=True)
             for part in (key, record(tenant, level, ttl=ttl, payload=text))
         ]
-        call = self.bindings.take_in(*drafted)
-        accepted = self.send(RoundTrip(call.script, call.keys, (caller, number, *call.args[2:]), call.read))
+        call, last = self.bindings.take_in(*drafted), number + calls - 1
+        accepted = self.send(RoundTrip(call.script, call.keys, (caller, last, *call.args[2:]), call.read))
         jobs = [Job(key, tenant, level, False, ttl * 1000, 0, text) for key, text in zip(keys, texts, strict=True)]
-        self.model.stage(jobs, (caller, number), accepted, self.before)
+        self.model.stage(jobs, (caller, last), accepted, self.before)
         if accepted:
             self.ids += keys
         else:
-            self.enqueue([(tenant, level, 0, 0, False, None, ttl)] * calls, (caller, number))
+            self.enqueue([(tenant, level, 0, 0, False, None, ttl)] * calls, (caller, last))
 
     # --- workers ---
 

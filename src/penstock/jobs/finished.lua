@@ -276,7 +276,8 @@ function finished.add(s, list, segment)
   s.segments[list], some[#some + 1] = some, segment
 end
 
--- Notes jobs that a purge has cancelled. A purge takes many scripts: those that follow each other make one row.
+-- Notes jobs that a purge has cancelled. A purge takes many scripts: those that follow each other make one row. `meta`
+-- has the last one, and only a block that ends with the same bytes is changed.
 --- (s: table, jobs: int, tenant: str)
 --- uses: base meta
 --- seldom
@@ -285,17 +286,17 @@ function finished.add_purged(s, jobs, tenant)
   local key = base .. _finished.ENDED
   local size, mine = redis.pcall("STRLEN", key), #tenant + finished.SEGMENT + 4
   if type(size) ~= "number" then size = 0 end
-  if size >= mine and redis.call("HGET", meta, "purged") == size .. ":" .. tenant then
-    local known = redis.call("GETRANGE", key, size - mine + finished.SEGMENT, size - 1)
-    local body = _purged.pack({ jobs = _purged.jobs(known) + jobs, tenant = tenant })
-    redis.call("SETRANGE", key, size - mine, _segment.pack({
-      kind = finished.PURGE, size = #body, at = s.now, body = body,
-    }))
-    return
+  local before = size >= mine and redis.call("GETRANGE", key, size - mine, size - 1)
+  local known = before and before == redis.call("HGET", meta, "purged") and string.sub(before, finished.SEGMENT + 1)
+  if known and _purged.tenant(known) ~= tenant then known = false end
+  local body = _purged.pack({ jobs = jobs + (known and _purged.jobs(known) or 0), tenant = tenant })
+  local segment = _segment.pack({ kind = finished.PURGE, size = #body, at = s.now, body = body })
+  if known then
+    redis.call("SETRANGE", key, size - mine, segment)
+  else
+    finished.append(s, _finished.ENDED, segment)
   end
-  local body = _purged.pack({ jobs = jobs, tenant = tenant })
-  finished.append(s, _finished.ENDED, _segment.pack({ kind = finished.PURGE, size = #body, at = s.now, body = body }))
-  redis.call("HSET", meta, "purged", redis.call("STRLEN", key) .. ":" .. tenant)
+  redis.call("HSET", meta, "purged", segment)
 end
 
 -- Appends what the script has collected.
