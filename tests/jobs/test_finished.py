@@ -142,6 +142,7 @@ async def test_a_purge_is_one_row_with_a_number(app: Penstock, do: Do):
     await do(queue.purge)
     (row,) = await ended(app, do)
     assert (row.id, row.jobs, row.reason) == ("", 720, "purged")
+    assert await do(queue.jobs(state="cancelled").count) == 720
 
 
 async def test_a_purge_overwrites_no_other_row(app: Penstock, do: Do, raw: Any):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from penstock import Penstock, Queue, Settings, Status
+from penstock.errors import StateDamaged
 from penstock.testing import enqueued, leaks
 from tests.conftest import Do, until
 from tests.driver.proxy import Proxy
@@ -238,3 +240,23 @@ async def test_a_group_whose_reply_is_lost_runs_once():
             assert proxy.lost == 3
             bodies = [item.body for item in await queue.claim.aio(99)]
             assert sorted(map(str, bodies)) == sorted(["one", *map(str, range(40))])
+
+
+@pytest.mark.damages
+async def test_an_error_of_the_script_that_opens_the_intake_loses_no_call(app: Penstock, do: Do, raw: Any):
+    queue = app.queue("raw")
+    base = queue.first.bindings.keys.base
+    await begin_staging(do, queue)
+    raw.delete(base + "intake")
+    await do(queue.count)  # now it is closed
+    app.clock.now_ms = int(time.time() * 1000) + 60_000
+    raw.delete(base + "history:10")
+    raw.set(base + "history:10", "damaged")
+    for n in range(2):
+        with pytest.raises(StateDamaged):
+            await do(queue.put, n)
+    assert not raw.exists(base + "intake"), "a call would be accepted there, and no script would look for it"
+    raw.delete(base + "history:10")
+    for n in range(5):
+        await do(queue.put, n)
+    assert sorted(item.body for item in await do(queue.claim, 9)) in ([0, 1, 2, 3, 4], [0, 0, 1, 1, 2, 3, 4])

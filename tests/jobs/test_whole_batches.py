@@ -267,3 +267,12 @@ def test_any_history_settles_each_job_once_and_loses_none(stand: Stand, seed: in
     assert (counts.completed, counts.waiting, counts.running) == (history.completed, 0, 0)
     assert history.whole > 0
     assert problems(stand) == []
+
+
+def test_results_of_a_batch_count_after_the_row_was_lost(stand: Stand):
+    worker = start(stand)
+    claims = claims_of(stand, worker)
+    stand.client.hdel(stand.base + "meta", "row")
+    turn = worker.turn(0, *(settlement(claim, text="7") for claim in claims))
+    assert (turn.alive, turn.stale) == (True, ())
+    assert [stand.done(claim.id) for claim in claims] == [b"c7"] * SIZE

@@ -160,11 +160,11 @@ def _run(
     """Run as the supervisor of this number of processes, as one of them, or as a worker without a supervisor (0)."""
     is_child = STATUS_VARIABLE in os.environ
     strict = bool(settings.queues)
-    if metrics_at:
-        from penstock.cli import metrics
     with contextlib.ExitStack() as stack:
         if processes and not is_child:
             if metrics_at:  # now, because the app may import the client of Prometheus
+                from penstock.cli import metrics
+
                 stack.enter_context(metrics.folder_of_processes())
             served, tasks = supervised_app(app)
             if not settings.queues:
@@ -173,8 +173,12 @@ def _run(
             served = load_app(app)
             tasks = AppOutline.of(served).tasks
             if metrics_at:
+                from penstock.cli import metrics
+
                 metrics.measure_jobs(served)
         if metrics_at and not is_child:
+            from penstock.cli import metrics
+
             stack.enter_context(metrics.served(served, *metrics_at))
         served._driver.connector.import_library()
         command = _Command(served, tasks, settings, strict, style, level)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -62,11 +61,11 @@ class BlockingConnection:
             self.close()
             raise_if_interrupted(error)
             raise
+        self.set_reply_timeout(timeout)
         if (found := reply_parser(self._connection)) is not None:
             self._parser, self._incomplete = found
             self._buffer = bytearray(_READ_AT_ONCE)
             self._direct_socket = open_socket(self._connection)
-        self.set_reply_timeout(timeout)
 
     async def exchange(self, *commands: Command) -> list[Any]:
         return self.send(commands)
@@ -90,7 +89,7 @@ class BlockingConnection:
         try:
             self._write(packed)
         except Exception as error:
-            _raise_failure(error)
+            raise_if_interrupted(error)
             raise
 
     def _write(self, packed: list[bytes]) -> None:
@@ -100,8 +99,12 @@ class BlockingConnection:
             return
         if len(packed) > _MOST_PIECES:
             packed = [b"".join(packed)]
-        sent = os.writev(opened.fileno(), packed)
-        for piece in packed:  # a signal handler may have ended the write early
+        # The methods of a socket with a timeout first ask whether it takes something. It nearly always does.
+        try:
+            sent = os.writev(opened.fileno(), packed)
+        except BlockingIOError:
+            sent = 0
+        for piece in packed:
             if sent < len(piece):
                 opened.sendall(memoryview(piece)[sent:])
             sent = max(0, sent - len(piece))
@@ -149,26 +152,16 @@ class BlockingConnection:
         except Exception as error:
             if is_error_reply(error):
                 return error
-            _raise_failure(error)
+            raise_if_interrupted(error)
             raise
         if isinstance(reply, Exception) and not is_error_reply(reply):
             raise reply  # with it the server ends the connection, or serves no command for a while
         return reply
 
     def set_reply_timeout(self, seconds: float) -> None:
-        if seconds == self._timeout or (opened := open_socket(self._connection)) is None:
-            return
-        if type(self._direct_socket) is socket.socket:
-            # With a timeout of Python each read takes two calls of the system: one waits, one reads. With the system's
-            # own timeout it takes one.
-            opened.settimeout(None)
-            whole, part = divmod(max(1, round(seconds * 1_000_000)), 1_000_000)
-            limit = struct.pack("@ll", whole, part)
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        else:
-            opened.settimeout(seconds)
-        self._timeout = seconds
+        if seconds != self._timeout and (opened := open_socket(self._connection)) is not None:
+            opened.settimeout(seconds)  # a call of the operating system
+            self._timeout = seconds
 
     def hang_up(self) -> None:
         """Make the thread that uses the connection fail. That thread closes it."""
@@ -185,10 +178,3 @@ class BlockingConnection:
     def close_copy(self) -> None:
         if (copy := open_socket(self._connection)) is not None:
             copy.close()
-
-
-def _raise_failure(error: Exception) -> None:
-    """Raise what a signal handler has raised as it is, and TimeoutError if the system's timeout has passed."""
-    raise_if_interrupted(error)
-    if isinstance(error, BlockingIOError):
-        raise TimeoutError("timed out") from None

@@ -63,7 +63,7 @@ In Python:
                           what the counts were every 10 s of the last hour, and every minute of the last day
     keys.py               the keys of a queue
     constants.py          constants that the Lua files define, written by `make constants`
-    header.py             the numbers in the header of a record
+    header.py             the numbers in the header and the tail of a record
     record.py             a record, as Python reads and writes it
     sealed.py             records whose payload is sealed
     row.py                the packed numbers of a queue, as an audit reads them

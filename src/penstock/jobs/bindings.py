@@ -210,11 +210,11 @@ class QueueBindings:
         staged = [s for s in rest if s.effects]
         others = [s for s in rest if s.ending is not None]
         done = (*completed, *with_result, *staged)
-        in_order = (*batches, *done, *others)
+        ended = (*batches, *done)
         args: list[Arg] = [
             self.clock.now_ms, incarnation, number, milliseconds(lease), want, trial, address, milliseconds(sleep),
             int(once), memory, registration.pack() if registration else "",
-            b"".join([s.token[:NUMBER_BYTES] for s in done]), rows((*batches, *done)) if rows and in_order else b"",
+            b"".join([s.token[:NUMBER_BYTES] for s in done]), rows(ended) if rows and ended else b"",
             len(batches), len(completed), len(with_result), len(staged),
         ]  # fmt: skip
         args += [s.pack_batch() for s in batches]
@@ -240,7 +240,7 @@ class QueueBindings:
                 for number, job_id, body in zip(itertools.count(first), reply[8::2], reply[9::2], strict=False)
                 if body
             ]
-            refused, buried = TurnReply.about(in_order, stale)
+            refused, buried = TurnReply.about((*ended, *others), stale)
             turn = TurnReply(True, refused, buried, _seconds(due_in), bool(more), claims, _seconds(suspect))
             return turn.with_offers(offers) if offers else turn
 

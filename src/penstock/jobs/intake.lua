@@ -40,13 +40,11 @@ function intake.take(caller, number, now, first)
   return length > 0 and length <= _intake.VALUES and _taken.YES or _taken.NO
 end
 
--- Opens the intake, if it may be open. `was_idle`: whether a worker was idle when the script began.
+-- Has `row.store` open the intake, if it may be open. `was_idle`: whether a worker was idle when the script began.
 --- (s: table, was_idle: bool)
---- uses: base
 function intake.open(s, was_idle)
-  if s.is_open or was_idle or row.closes_intake(s.row) then return end
-  redis.call("RPUSH", base .. "intake", "")
-  s.is_open = true
+  s.opens = not (s.is_open or was_idle or row.closes_intake(s.row))
+  s.is_open = s.is_open or s.opens
 end
 
 -- Moves the calls of the intake into their lanes, and stores the row. A call that its caller had sent before is dropped

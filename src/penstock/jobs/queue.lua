@@ -226,7 +226,9 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
     until ARGV[at] ~= "note" and ARGV[at] ~= "emit"
     if #ids > 0 then held = redis.call("HMGET", base .. "held:" .. incarnation, unpack(ids)) end
   end
-  if #ids > 0 and r[_row.BATCH] and lease.open(incarnation) then
+  local is_missing = false
+  for i = 1, #ids do is_missing = is_missing or not held[i] end
+  if is_missing and lease.open(incarnation) then
     held = redis.call("HMGET", base .. "held:" .. incarnation, unpack(ids))
   end
   local in_batches = batches > 0 and job.complete_batches(s, incarnation, settlements, batches, stale) or 0

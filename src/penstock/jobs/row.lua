@@ -106,7 +106,8 @@ function frame.format()
   -- …
 end
 
--- Writes the row if it changed, and the rows of the history that are due. Closes the intake if it has to be closed.
+-- Writes the row if it changed, and the rows of the history that are due. Closes the intake if it has to be closed. If
+-- an error ends the script in between, the row may say that the intake is open while it is closed, never the reverse.
 --- (s: table)
 --- uses: base meta
 function row.store(s)
@@ -119,6 +120,10 @@ function row.store(s)
   if packed ~= s.packed then
     redis.call("HSET", meta, "row", packed)
     s.packed = packed
+  end
+  if s.opens then
+    redis.call("RPUSH", base .. "intake", "")
+    s.opens = false
   end
 end
 
