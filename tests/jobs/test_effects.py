@@ -111,7 +111,8 @@ def test_effects_of_running_work_pass_a_full_server(stand: Stand, worker: FakeWo
 
 def test_a_job_that_stages_nothing_costs_no_command(stand: Stand, worker: FakeWorker):
     plain, staging = worker.claim(2)
-    stand.put("c")
+    stand.put("c", "d")
+    worker.claim()  # the last job of a worker costs another command
     FakeWorker(stand, "other").claim()  # the last job of a queue costs fewer commands
     costs = []
     for one, packed in ((plain, b""), (staging, effects(("HINCRBY", key(stand, "sales"), "ann", 1)))):

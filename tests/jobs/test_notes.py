@@ -70,11 +70,11 @@ def calls(stand: Stand, call: Any) -> int:
 
 
 def test_a_job_that_reports_nothing_costs_no_command(stand: Stand):
-    stand.put("a", "b", "c")
+    stand.put("a", "b", "c", "d")
     (quiet,) = claim(stand, "w").claims
     (loud,) = claim(stand, "w", 2).claims
     claim(stand, "other")  # the last job of a queue costs fewer commands
-    claim(stand, "w", 3, notes=[(loud.token, notes("x"))])
+    claim(stand, "w", 3, notes=[(loud.token, notes("x"))])  # and another job: the last one of a worker costs one more
     costs = [
         calls(stand, stand.bindings.turn("w", n, lease=10, want=0, settlements=[Settlement(one.token)]))
         for n, one in ((4, quiet), (5, loud))
