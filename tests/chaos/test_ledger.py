@@ -58,7 +58,7 @@ def test_a_ledger_of_staged_effects_and_steps_is_exact_whatever_is_killed_or_fro
             ledger_app.DURABLE
         ) < DURABLE:
             assert not deadline.passed(), f"{done} of {JOBS} after {shocks} shocks"
-            if done * 5 > (shocks + 1) * JOBS and shocks < 4:
+            if done * 12 > (shocks + 1) * JOBS and shocks < 4:
                 shocks += 1
                 victim = running.pop(0)
                 if shocks % 2:
