@@ -108,8 +108,10 @@ async def test_a_process_that_retires_is_quiet_already_and_still_ends(app: Penst
     run = asyncio.create_task(worker.run())
     job = await work.enqueue.aio()
     await until(lambda: worker._retiring)
-    request = await Inspector(app).workers.quiet.aio(worker.name)
-    assert request.notified
+    deadline, ask = Deadline(30), Inspector(app)
+    while not (await ask.workers.quiet.aio(worker.name)).notified:  # its first job may start before it listens
+        assert not deadline.passed(), "no request has reached the worker"
+        await asyncio.sleep(0.02)
     await asyncio.sleep(0.2)
     go.set()
     try:
