@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +25,8 @@ def folder_of_processes() -> Iterator[None]:
     if FOLDER in os.environ:
         yield
         return
+    import tempfile  # which a worker without metrics does not need
+
     with tempfile.TemporaryDirectory(prefix="penstock-metrics-", ignore_cleanup_errors=True) as folder:
         os.environ[FOLDER] = folder
         try:

@@ -16,14 +16,11 @@ from penstock.errors import ConfigurationError
 from penstock.jobs.bounds import MOST
 from penstock.jobs.counts import Counts
 from penstock.jobs.keys import MOST_SHARDS
-from penstock.jobs.pauses import PausedScope, resume_command
+from penstock.jobs.pauses import SCOPES_NAMED, PausedScope, resume_command
 from penstock.jobs.retention import Retention
 from penstock.ops.answers import QueueDetail
 from penstock.ops.wording import age, ago, exactly, many
 from penstock.terminal.tables import Kind, cell, headings, show, show_facts, show_json, show_list, show_table
-
-_PAUSES_SHOWN = 10
-"""How many scopes that stay paused `resume` names."""
 
 Bound: TypeAlias = Annotated[int | None, Parameter(validator=Number(gte=1, lte=MOST))]
 Shards: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1, lte=MOST_SHARDS))]
@@ -342,12 +339,12 @@ def resume(name: str, /, *, task: str | None = None, tenant: str | None = None, 
         left = queue.resume(task=task, tenant=tenant)
         counts = queue.count()
     show(f"{_queue_or_scope(name, task, tenant)} is resumed; {many(counts.waiting, 'job waits', 'jobs wait')}.")
-    for one in left[:_PAUSES_SHOWN]:
+    for one in left[:SCOPES_NAMED]:
         what = name if one.name == "queue" else f"{name}, {one.name}"
         parked = f", with {many(one.parked, 'parked job')}" if one.parked else ""
         show(f"{what} stays paused{parked}: {resume_command(name, one)}")
-    if len(left) > _PAUSES_SHOWN:
-        show(f"{len(left) - _PAUSES_SHOWN:,} more stay paused: penstock queue show {name}")
+    if len(left) > SCOPES_NAMED:
+        show(f"{len(left) - SCOPES_NAMED:,} more stay paused: penstock queue show {name}")
 
 
 def _queue_or_scope(name: str, task: str | None, tenant: str | None) -> str:

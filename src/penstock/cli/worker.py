@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from penstock.app import Penstock
-from penstock.cli import DEBUG, RELOADED, version
+from penstock.cli import DEBUG, RELOADED, metrics, version
 from penstock.cli.app_outline import AppOutline, supervised_app
 from penstock.cli.exits import Exit, exit_for
 from penstock.cli.loading import load_app
@@ -163,8 +163,6 @@ def _run(
     with contextlib.ExitStack() as stack:
         if processes and not is_child:
             if metrics_at:  # now, because the app may import the client of Prometheus
-                from penstock.cli import metrics
-
                 stack.enter_context(metrics.folder_of_processes())
             served, tasks = supervised_app(app)
             if not settings.queues:
@@ -173,12 +171,8 @@ def _run(
             served = load_app(app)
             tasks = AppOutline.of(served).tasks
             if metrics_at:
-                from penstock.cli import metrics
-
                 metrics.measure_jobs(served)
         if metrics_at and not is_child:
-            from penstock.cli import metrics
-
             stack.enter_context(metrics.served(served, *metrics_at))
         served._driver.connector.import_library()
         command = _Command(served, tasks, settings, strict, style, level)

@@ -84,8 +84,6 @@ class AioEngine(Engine[AioConnection, AioListener]):
         try:
             if not isinstance(work, RoundTrip):
                 return await self.drive(work)
-            if work.group_from and (joined := self._groups.join(work)) is not None:
-                return await self._groups.result(work, await joined)
             return await self.call(work, self.settings.give_up_after)
         except Interruption as stop:
             raise stop.error  # noqa: B904 - what the signal handler raised, as if nothing had been between

@@ -271,11 +271,15 @@ class Subscriber:
         kind, name, *rest = message
         if kind != b"smessage":
             return False
-        channel = self.channels.get(name.decode(errors="replace"))
-        if channel is not None and rest[0] != b"":  # see `_handle`
-            channel.deliver(rest[0])
-            self._leave_if_moved(channel)
+        self._deliver(name, rest[0])
         return True
+
+    def _deliver(self, name: bytes, text: bytes) -> None:
+        """Deliver a message to the listeners of its channel."""
+        channel = self.channels.get(name.decode(errors="replace"))
+        if channel is not None and text != b"":  # by "" a script asks whether this face is subscribed: `notify.reaches`
+            channel.deliver(text)
+            self._leave_if_moved(channel)
 
     async def _handle(self, message: Any) -> None:
         """Handle what arrived: a message, a confirmation, the end of a subscription, or an error."""
@@ -289,18 +293,15 @@ class Subscriber:
                 self._move(one)
             return
         kind, name, *rest = message
-        if rest and rest[0] == b"":
-            return  # a script asks whether this face is subscribed: `notify.reaches`
+        if kind == b"smessage":
+            return self._deliver(name, rest[0])
         if name == _INVALIDATED:
             self._notify_all("")
             return
         channel = self.channels.get(name.decode(errors="replace"))
         if channel is None:
             return
-        if kind == b"smessage":
-            channel.deliver(rest[0])
-            self._leave_if_moved(channel)
-        elif kind == b"ssubscribe":
+        if kind == b"ssubscribe":
             self._attempts = Attempts(self._face.settings.give_up_after)
             with self._subscriptions.lock:
                 channel.is_subscribed = True

@@ -91,6 +91,10 @@ def named_scope(name: bytes) -> tuple[str | None, str | None]:
     return task, scope.removeprefix(_TENANT) if task is None else None
 
 
+SCOPES_NAMED: Final = 10
+"""How many of the scopes that stay paused an answer names."""
+
+
 def resume_command(queue: str, scope: PausedScope) -> str:
     """The command line that resumes a scope."""
     import shlex

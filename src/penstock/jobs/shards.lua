@@ -75,12 +75,7 @@ end
 --- args: caller: str, number: int, given: int, shards_table: str, moving: int, jobs: *
 function script.take_in_shard(base, meta, caller, number, given, shards_table, moving, jobs, ...)
   if moving == 1 or redis.call("HGET", meta, "shards") ~= shards_table then return _taken.NO end
-  local now = given
-  if now == 0 then
-    local time = redis.call("TIME")
-    now = math.floor(time[1] * 1000 + time[2] / 1000)
-  end
-  return intake.take(caller, number, now, jobs)
+  return intake.take(caller, number, clock.now(given), jobs)
 end
 
 -- As `enqueue`, for a shard. Returns { "TABLE", table } if the shard knows a newer table. If `moving` is 1, all tenants

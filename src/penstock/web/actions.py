@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from penstock.errors import PenstockError
 from penstock.files.dead_files import DeadFiles
+from penstock.jobs.pauses import SCOPES_NAMED
 from penstock.ops.answers import HoldingKind
 from penstock.ops.inspect import Inspector
 from penstock.ops.wording import age, many, terminal_safe
@@ -76,10 +77,6 @@ class Order(msgspec.Struct):
         if len(self.names) != 1:
             raise ValueError(f"{self.action} needs one name, and got {len(self.names)}")
         return self.names[0]
-
-
-_PAUSES_NAMED = 10
-"""How many scopes that stay paused an answer names. The page of the queue shows all."""
 
 
 class Done(msgspec.Struct):
@@ -223,7 +220,7 @@ class Actions:
 
     async def resume(self, order: Order) -> Done:
         left = await (await self._ask.queues.open.aio(order.queue)).resume.aio(tenant=order.tenant)
-        paused = [f"{one.name} stays paused" for one in left[:_PAUSES_NAMED]]
+        paused = [f"{one.name} stays paused" for one in left[:SCOPES_NAMED]]
         return Done("; ".join(["resumed", *paused]), "resumed", left=paused)
 
     async def weigh(self, order: Order) -> Done:
