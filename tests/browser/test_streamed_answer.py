@@ -102,26 +102,33 @@ def expect_the_answer(page: Any) -> None:
     assert page.get_by_role("log").text_content() == ANSWER
 
 
+def expect_each_word_once(page: Any) -> None:
+    words = [word + " " for word in ANSWER.split()]
+    words[-1] = "wheel."
+    shown = ["".join(words[:n]) for n in range(1, 10)]
+    assert [text for text in page.evaluate("texts") if text] == [*shown[:5], *shown]  # the first run fails
+
+
 def test_an_answer_appears_word_by_word_and_is_there_after_a_reload(page: Any, address: str):
     page.add_init_script(WATCH)
     ask(page, address)
     page.wait_for_function("texts.length > 1")
     page.reload()
     expect_the_answer(page)
-    words = [word + " " for word in ANSWER.split()]
-    words[-1] = "wheel."
-    shown = ["".join(words[:n]) for n in range(1, 10)]
-    assert [text for text in page.evaluate("texts") if text] == [*shown[:5], *shown]  # the first run fails
+    expect_each_word_once(page)
     page.reload()
     expect_the_answer(page)
 
 
 def test_a_page_whose_stream_is_cut_resumes_behind_its_last_event(page: Any, address: str):
     proxy = CuttingProxy(int(address.rpartition(":")[2]), events=3)
+    page.add_init_script(WATCH)
     try:
         ask(page, proxy.address)
         expect_the_answer(page)
     finally:
         proxy.close()
+    expect_each_word_once(page)
     assert proxy.cuts == 1
-    assert [last.partition("-")[0] for last in proxy.resumed] == ["3"]
+    (last,) = proxy.resumed
+    assert last.partition("-")[0] in ("1", "2", "3")  # Chromium forgets what it has not read when a stream ends early

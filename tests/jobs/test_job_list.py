@@ -173,7 +173,9 @@ async def test_a_bulk_cancel_spares_other_jobs_and_reports_its_progress(queue: Q
     await do(queue.put_many, range(5), tenant="bo")
     seen: list[BulkProgress] = []
     done = await do(queue.jobs(tenant="acme").cancel, per_second=None, on_progress=seen.append)
-    assert (done.examined, done.of, done.found, done.done) == (255, 255, 250, 250)
+    assert (done.found, done.done) == (250, 250)
+    assert done.examined == done.of  # some more than 255, if the server's table became smaller in between
+    assert 255 <= done.of < 300
     assert seen[-1] == done
     assert [one.done for one in seen] == sorted({one.done for one in seen})
     counts = await do(queue.count)

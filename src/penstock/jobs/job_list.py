@@ -424,7 +424,10 @@ class Jobs:
 
 
 def _further(progress: BulkProgress, found: FoundJobs) -> BulkProgress:
-    """The progress after another page. An action may change how many jobs there are, so the first number stays."""
-    return BulkProgress(
-        progress.examined + found.examined, progress.of or found.of, progress.found + found.matching, progress.done
-    )
+    """The progress after another page. An action may change how many jobs there are, so the first number stays.
+
+    A walk without an order meets some jobs again when a change makes the server's table smaller.
+    """
+    examined = progress.examined + found.examined
+    of = max(progress.of or found.of, examined)
+    return BulkProgress(examined, of, progress.found + found.matching, progress.done)
