@@ -16,6 +16,7 @@ from penstock import Call
 from penstock.core.keys import key_pattern
 from penstock.info import Counts
 from penstock.jobs import constants
+from penstock.jobs.counts import total_counts
 from penstock.jobs.failures import Failures
 from penstock.testing import job_violations
 from penstock.testing.audit.instances import audits
@@ -23,7 +24,7 @@ from penstock.testing.audit.stored_keys import read_keys
 from penstock.testing.history import Enqueued, Event, FaultInjected, FinalState, History, Outage, read
 from tests.chaos.forker import Forker, is_running
 from tests.chaos.load import ended_jobs
-from tests.chaos.tasks import QUEUE, make_app, register_newer
+from tests.chaos.tasks import QUEUES, make_app, register_newer
 from tests.driver.proxy import Proxy
 from tests.servers import Server, eventually
 from tests.speed import Deadline
@@ -56,7 +57,9 @@ class Environment:
         self.forker = self._stack.enter_context(Forker(folder, lease=lease))
         self.history = History(self.forker.history)
         self.app = make_app(self.server.address)
-        self.app.queue(QUEUE).keep(finished=10_000_000, arguments=True)
+        self.queues = [self.app.queue(name) for name in QUEUES]
+        for queue in self.queues:
+            queue.keep(finished=10_000_000, arguments=True)
         self.tasks = register_newer(self.app)
         self._stack.callback(self.app.close)
         self.workers: list[int] = []
@@ -124,14 +127,22 @@ class Environment:
             time.sleep(0.02)
 
     def counts(self) -> Counts:
-        return self.app.queue(QUEUE).count()
+        return total_counts([queue.count() for queue in self.queues])
 
     def held_jobs(self) -> dict[int, int]:
         """How many jobs each worker holds, by its process id."""
-        return {int(one.name.partition(":")[2]): one.held for one in self.app.queue(QUEUE).workers() if one.name}
+        held: Counter[int] = Counter()
+        for one in (one for queue in self.queues for one in queue.workers() if one.name):
+            held[int(one.name.partition(":")[2])] += one.held
+        return held
+
+    @property
+    def bases(self) -> list[str]:
+        """What the names of each queue's keys begin with."""
+        return [queue.first.bindings.keys.base for queue in self.queues]
 
     def is_unfinished(self, job: str) -> bool:
-        return bool(self.server.client.hexists(f"{self.app.queue(QUEUE).first.bindings.keys.base}jobs", job))
+        return any(self.server.client.hexists(f"{base}jobs", job) for base in self.bases)
 
     def drain(self, within: float) -> Counts:
         """Wait until no job waits or runs."""
@@ -153,14 +164,16 @@ class Environment:
 
     def record_states(self, jobs: Iterable[str]) -> None:
         """Record the present state of each of these jobs."""
-        base, rest = self.app.queue(QUEUE).first.bindings.keys.base, iter(jobs)
+        rest = iter(jobs)
         while some := list(islice(rest, 1000)):
-            records = self.server.client.hmget(f"{base}jobs", some)
-            failures = self.server.client.hmget(f"{base}failures", some)
-            owners = self.server.client.hmget(f"{base}owners", some)
-            ends = self.server.client.hmget(f"{base}results", some)
-            for found in zip(some, records, failures, owners, ends, strict=True):
-                self.history.note(_found(*found))
+            in_queues = [self._states(base, some) for base in self.bases]
+            for found in zip(*in_queues, strict=True):
+                self.history.note(max(found, key=lambda one: one.state != "unknown"))
+
+    def _states(self, base: str, jobs: list[str]) -> list[FinalState]:
+        """The states of these jobs in one queue: `unknown` for those of other queues."""
+        kept = [self.server.client.hmget(base + key, jobs) for key in ("jobs", "failures", "owners", "results")]
+        return [_found(*found) for found in zip(jobs, *kept, strict=True)]
 
     def events(self) -> list[Event]:
         return read(self.forker.history)
@@ -184,7 +197,7 @@ class Environment:
     def _wrong_rows(self) -> list[str]:
         """A sentence for each job that has ended and does not have exactly one row, and for each row of another job."""
         final: dict[str, str] = {event.job: event.state for event in self.events() if isinstance(event, FinalState)}
-        rows = [(row.id.partition(":")[2], str(row.status)) for row in ended_jobs(self.app.queue(QUEUE))]
+        rows = [(row.id.partition(":")[2], str(row.status)) for queue in self.queues for row in ended_jobs(queue)]
         wanted = Counter((job, state) for job, state in final.items() if state in {*_ENDS.values(), "dead"})
         found = Counter(rows)
         wrong = [
@@ -193,7 +206,7 @@ class Environment:
             if found[job, state] != wanted[job, state]
         ]
         ended = {job for job, state in wanted if state != "dead"}
-        blocks = self.server.client.scan_iter(f"{self.app.queue(QUEUE).first.bindings.keys.base}arguments:*")
+        blocks = [block for base in self.bases for block in self.server.client.scan_iter(f"{base}arguments:*")]
         kept = {key.decode() for block in blocks for key in self.server.client.hkeys(block)}
         return wrong + [f"job {job} has ended, or not, and its arguments are not kept so" for job in ended ^ kept]
 
@@ -208,5 +221,6 @@ def _found(
     if result is None:
         return FinalState(job=job, state="unknown")
     end = result[_KEPT_UNTIL:]
-    claim = int(end[1:]) if end[:1] == constants.COMPLETED else 0
+    has_number = end[:1] == constants.COMPLETED and end[1:] != b"null"
+    claim = int(end[1:]) if has_number else 0
     return FinalState(job=job, state=_ENDS[end[:1]], claim=claim)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from penstock.testing.history import Enqueued
 from tests.chaos.recording_worker import history
 from tests.chaos.tasks import TASKS, app
 
-SHARES = {"on_the_loop": 80, "in_a_thread": 12, "fails_once": 7, "fails_always": 1}
+SHARES = {"on_the_loop": 50, "in_batches": 30, "in_a_thread": 12, "fails_once": 7, "fails_always": 1}
 """Calls of each task, in percent."""
 
 TENANTS = [f"tenant {n}" for n in range(10)]

@@ -13,17 +13,18 @@ from typing import Any, Literal
 
 from penstock.jobs.claims import Claim, Settlement, TurnReply
 from penstock.testing.history import Ended, History, LeaseExpired, Settled, Started
+from penstock.worker.batches import BatchRun
 from penstock.worker.execution import Execution
 from penstock.worker.feed import Feed
 from penstock.worker.run import JobRun
 from penstock.worker.runs import Runs
-from tests.chaos.tasks import app, claim_number, current_claim, newer
+from tests.chaos.tasks import app, claim_number, current_claims, newer
 
 __all__ = ["app", "history", "newer"]
 
 history = History(os.environ["STORM_HISTORY"])
-started: set[int] = set()
-"""Numbers of the claims that began to run here. A claim that is handed back before that is not a run."""
+started: set[bytes] = set()
+"""Tokens of the claims that began to run here. A claim that is handed back before that is not a run."""
 
 
 def _record_start(next_run: Callable[[Runs], JobRun | None]) -> Any:
@@ -32,17 +33,18 @@ def _record_start(next_run: Callable[[Runs], JobRun | None]) -> Any:
         run = next_run(self)
         if run is None:
             return None
-        claim = run.claim
-        n = claim_number(claim.token)
-        started.add(n)
-        history.note(Started(job=claim.id, claim=n, worker=str(os.getpid()), attempt=claim.record.attempts))
+        for claim in run.claims:
+            started.add(claim.token)
+            n, attempt = claim_number(claim.token), claim.record.attempts
+            history.note(Started(job=claim.id, claim=n, worker=str(os.getpid()), attempt=attempt))
         return run
 
     return recorded
 
 
-def _record_end(claim: Claim, settlement: Settlement) -> Settlement:
-    history.note(Ended(job=claim.id, claim=claim_number(claim.token), returned=settlement.ending is None))
+def _record_end(run: JobRun, settlement: Settlement) -> Settlement:
+    for one in run.settlements(settlement) if isinstance(run, BatchRun) else (settlement,):
+        history.note(Ended(job=one.id, claim=claim_number(one.token), returned=one.ending is None))
     return settlement
 
 
@@ -50,7 +52,7 @@ def _record_async_start(start: Callable[[Execution, JobRun], Coroutine[Any, Any,
     @functools.wraps(start)
     def recorded(self: Execution, run: JobRun) -> Coroutine[Any, Any, Any]:
         async def run_it() -> Any:
-            current_claim.set(run.claim)
+            current_claims.set(run.claims)
             return await start(self, run)
 
         return run_it()
@@ -64,9 +66,7 @@ def _record_async_end(settle: Callable[..., Settlement]) -> Any:
     @functools.wraps(settle)
     def recorded(self: Execution, run: JobRun, *args: Any) -> Settlement:
         settlement = settle(self, run, *args)
-        return (
-            _record_end(run.claim, settlement) if run.definition.is_async and not run.definition.isolate else settlement
-        )
+        return _record_end(run, settlement) if run.definition.is_async and not run.definition.isolate else settlement
 
     return recorded
 
@@ -74,8 +74,8 @@ def _record_async_end(settle: Callable[..., Settlement]) -> Any:
 def _record_blocking_run(run_blocking: Callable[..., Settlement]) -> Any:
     @functools.wraps(run_blocking)
     def recorded(self: Execution, run: JobRun, *options: Any) -> Settlement:
-        current_claim.set(run.claim)
-        return _record_end(run.claim, run_blocking(self, run, *options))
+        current_claims.set(run.claims)
+        return _record_end(run, run_blocking(self, run, *options))
 
     return recorded
 
@@ -83,7 +83,7 @@ def _record_blocking_run(run_blocking: Callable[..., Settlement]) -> Any:
 def _record_turn(answered: Callable[[Feed, TurnReply, float], list[Claim]]) -> Any:
     @functools.wraps(answered)
     def recorded(self: Feed, turn: TurnReply, sent_at: float) -> list[Claim]:
-        sent, held = list(self._sent), bool(self.held)
+        sent, held = [one for settlement in self._sent for one in settlement.each()], bool(self.held)
         claims = answered(self, turn, sent_at)
         if not turn.alive and held:
             history.note(LeaseExpired(worker=str(os.getpid())))
@@ -94,9 +94,9 @@ def _record_turn(answered: Callable[[Feed, TurnReply, float], list[Claim]]) -> A
             if not turn.alive or one.token in stale:
                 answer = "refused" if turn.alive else "unknown"
             how = one.ending or "complete"
-            if (n := claim_number(one.token)) in started:
-                started.discard(n)
-                history.note(Settled(job=one.id, claim=n, how=how, answer=answer))
+            if one.token in started:
+                started.discard(one.token)
+                history.note(Settled(job=one.id, claim=claim_number(one.token), how=how, answer=answer))
         return claims
 
     return recorded

@@ -4,6 +4,8 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from penstock.testing.history import Event, LeaseExpired, Settled, Started
 from tests.chaos.environment import Environment
 from tests.speed import scaled
@@ -21,21 +23,23 @@ def ran_again(env: Environment, job: str) -> bool:
     return len(runs_of(env.events(), job)) > 1 or not env.is_unfinished(job)
 
 
-def test_a_worker_frozen_beyond_its_lease_is_refused_and_its_successor_untouched(tmp_path: Path):
+@pytest.mark.parametrize(("task", "times"), [("on_the_loop", TIMES), ("in_batches", TIMES // 20)])
+def test_a_worker_frozen_beyond_its_lease_is_refused_and_its_successor_untouched(tmp_path: Path, task: str, times: int):
     with Environment(tmp_path, lease=LEASE) as env:
         for _ in range(2 * AT_ONCE):
             env.start_worker("--concurrency", "1")
         frozen = rounds = 0
-        while frozen < TIMES:
-            jobs = env.enqueue(*(env.tasks["on_the_loop"].call(400) for _ in range(AT_ONCE)))
+        while frozen < times:
+            jobs = env.enqueue(*(env.tasks[task].call(400) for _ in range(AT_ONCE)))
             env.until(lambda jobs=jobs: all(runs_of(env.events(), job) for job in jobs), 60)
-            pids = {int(runs_of(env.events(), job)[-1].worker) for job in jobs}
+            worker_of = {job: int(runs_of(env.events(), job)[-1].worker) for job in jobs}
+            pids = set(worker_of.values())
             for pid in pids:
                 env.freeze(pid)
             # Some jobs may have ended before their workers were frozen. Only the server knows which: a worker may be
             # frozen before it notes the answer, or before the server reads what it has sent.
             jobs = [job for job in jobs if env.is_unfinished(job)]
-            frozen += len(jobs)
+            frozen += len({worker_of[job] for job in jobs})
             rounds += 1
             # In every second round the workers are thawed while the jobs run elsewhere, else when they have completed.
             if rounds % 2:

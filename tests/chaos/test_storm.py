@@ -10,6 +10,7 @@ from tests.chaos import storm
 from tests.chaos.environment import Environment
 from tests.chaos.forker import child_pids
 from tests.chaos.storm import Failure
+from tests.chaos.tasks import BATCHES
 from tests.speed import scaled
 from tests.tracebacks import unexplained
 
@@ -128,6 +129,7 @@ def test_no_storm_loses_a_job_or_completes_one_twice(tmp_path: Path):
         assert unexplained(env.logs()) == []
         # The storm took place: jobs were enqueued all the time, runs were interrupted, leases were lost.
         assert counts.completed > 20 * seconds
+        assert env.app.queue(BATCHES).count().completed > 5 * seconds
         assert counts.lost > seconds / 5
         assert env.proxy.lost > seconds / 5
         runs = Counter(event.job for event in events if isinstance(event, Started))
