@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.core.scripts import Library, Script, cut
-from penstock.core.sections import constants
+from penstock.core.scripts import Library, Script, Scripts, cut, read
+from penstock.core.sections import check, constants, link
 
 LANE = """\
 -- What stands before the first section is for the reader: lane.push(…)
@@ -449,6 +449,7 @@ def libraries() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("module", "function"), list(libraries()))
 def test_every_noun_can_cut_its_files(module: str, function: str):
     library: Library = getattr(import_module(module), function)()
+    cut({name: read(name) for name in library.names})  # checks all of it
     for name, script in library.scripts.items():
         assert library[name] is script
         assert script.source.startswith("#!lua")
@@ -478,4 +479,28 @@ def test_a_program_that_enqueues_assembles_no_script_of_workers():
         print(*sorted(scripts().scripts._made))
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["enqueue", "take_in"]
+    assert done.stdout.split() == ["enqueue"]
+
+
+def test_a_program_that_defines_tasks_reads_no_lua():
+    code = """if True:
+        from penstock import Penstock
+        from penstock.core import scripts
+        def read(name): raise AssertionError(name)
+        scripts.read = read
+        app = Penstock("unix:///nowhere")
+        @app.task(queue="mail")
+        def work(n: int) -> None: ...
+        work.call(1)
+        app.queue("raw", shards=2)
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_only_the_sections_that_a_script_reaches_are_resolved():
+    lane = "function lane.a()\n  return 1\nend\nfunction lane.b()\n  return lane.nowhere()\nend"
+    queue = "function script.s()\n  return lane.a()\nend"
+    functions, scripts = link({"lane.lua": lane, "queue.lua": queue})
+    assert "F.lane_a" in Scripts(functions, scripts)["s"].source
+    with pytest.raises(ValueError, match=r"lane.lua:4: lane.b calls lane.nowhere, which does not exist"):
+        check(functions, scripts)

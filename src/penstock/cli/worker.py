@@ -287,7 +287,8 @@ class _Command:
     ) -> int:
         # Signals are handled only after this: until a server answers, Ctrl-C simply ends the program.
         try:
-            await self.app.queue(named_queues(self.app, self.settings)[0]).count.aio()
+            # One of the smallest scripts: a supervisor has to make its text from the Lua files first.
+            await self.app.queue(named_queues(self.app, self.settings)[0]).workers.aio(1)
         except BaseException:
             work.close()
             raise

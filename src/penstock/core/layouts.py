@@ -40,6 +40,8 @@ _CALL = re.compile(rf"{_STRING}|(?<![\w.:])([a-z_]+)\.(\w+)\(")
 _ENTRY = re.compile(r"(\w+)\s*=(?!=)\s*(.+)\Z", re.DOTALL)
 # `local name, others = `: the second group holds the other names.
 _DECLARATION = re.compile(r"\blocal (\w+)(?:, ([\w, ]+))? = \Z")
+# A name and its field. One pattern for every name, because compiling one for each takes longer than to cut a library.
+_USE = re.compile(rf"{_STRING}|(?<![\w.:])(\w+)(?:\.(\w+))?")
 _FORM = re.compile(r"(?:(B)|(H)|I([1-8])|c([1-9]\d*)|[BH]c0|\*)\Z")
 # An argument that an expression may repeat: a name, a number or one element of a table.
 _PLAIN = re.compile(r"[\w.]+(?:\[[^][]*\])?\Z")
@@ -231,13 +233,14 @@ def expand(code: str, layouts: Mapping[str, Layout], fault: Fault) -> str:
 
 def _bind(layout: Layout, name: str, text: str, before: str, after: str, fault: Fault) -> str:
     """Replace the declaration, and each `name.field` after it, by locals."""
-    use = re.compile(rf"{_STRING}|(?<![\w.:]){name}\b(?:\.(\w+))?")
-    if any(found[0] == name for found in use.finditer(after)):
+    uses = [found for found in _USE.finditer(after) if found[1] == name]
+    if any(found[2] is None for found in uses):
         raise fault(f"uses {name} without a field: it is no table, but stands for fields of {layout.noun}")
-    names = [found[1] for found in use.finditer(after) if found[1]]
+    names = [found[2] for found in uses]
     if not names:
         raise fault(f"does not use {name}")
-    after = use.sub(lambda found: f"{name}_{found[1]}" if found[1] else found[0], after)
+    for found in reversed(uses):
+        after = f"{after[: found.start()]}{name}_{found[2]}{after[found.end() :]}"
     return f"{before}{layout.unpack(names, name, text, fault)}{after}"
 
 

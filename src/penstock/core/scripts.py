@@ -72,7 +72,7 @@ from pkgutil import get_data
 
 from penstock.core import idempotency
 from penstock.core.cached import cached_property
-from penstock.core.sections import Section, callees, link
+from penstock.core.sections import Section, callees, check, link
 
 # A line that continues a statement: it is indented, closes a bracket, or begins with one of these keywords.
 _CONTINUATION = re.compile(r"[ \t})\]]|(?:end|else|elseif|until)\b")
@@ -141,7 +141,11 @@ class Library(dict[str, Script]):
     def __init__(self, *names: str) -> None:
         super().__init__()
         self.names = names
-        self.scripts = cut({name: read(name) for name in names})
+
+    @cached_property
+    def scripts(self) -> Scripts:
+        """All of them. The files are read when the first script is used: not while a program defines its tasks."""
+        return Scripts(*link({name: read(name) for name in self.names}))
 
     def __missing__(self, name: str) -> Script:
         return self.setdefault(name, self.scripts[name])
@@ -166,7 +170,9 @@ def cut(texts: Mapping[str, str]) -> Scripts:
     - functions that call each other
     - a call of a function whose `uses` lists a name that the caller neither binds nor lists itself
     """
-    return Scripts(*link(texts))
+    functions, scripts = link(texts)
+    check(functions, scripts)
+    return Scripts(functions, scripts)
 
 
 def _assemble(script: Section, functions: Mapping[str, Section]) -> Script:

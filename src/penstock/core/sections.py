@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from penstock.core.cached import cached_property
 from penstock.core.layouts import Layout, arguments_of, expand
@@ -70,10 +70,7 @@ def _value(literal: str) -> Literal:
 class Section:
     """A function, a script or a frame.
 
-    body   its statements as written, including those of the frame that a script names
-    code   the body as the server receives it
-    calls  the functions that it calls directly
-    position  of a function in an order in which callees come first
+    names  of everything in the files that are linked, which its body may use
     """
 
     file: str
@@ -86,10 +83,7 @@ class Section:
     is_inline: bool = False
     is_seldom: bool = False
     frame: str = ""
-    body: str = ""
-    code: str = ""
-    calls: dict[str, None] = field(default_factory=dict)
-    position: int = 0
+    names: Names = field(init=False)
 
     @property
     def is_script(self) -> bool:
@@ -114,6 +108,25 @@ class Section:
         return f"function F.{self.flat_name}({', '.join(self.parameters)})\n{body}\nend"
 
     @property
+    def body(self) -> str:
+        """Its statements as written, including those of the frame that a script names."""
+        return _in_frame(self, self.names.frames) if self.frame else self.match["body"]
+
+    @property
+    def code(self) -> str:
+        """The body as the server receives it."""
+        return self._resolved[0]
+
+    @property
+    def calls(self) -> Mapping[str, None]:
+        """The names of the functions that it calls directly."""
+        return self._resolved[1]
+
+    @cached_property
+    def _resolved(self) -> tuple[str, Mapping[str, None]]:
+        return _resolve(self, self.names)
+
+    @property
     def is_open(self) -> bool:
         return bool(self.args) and self.args[-1][1] == "*"
 
@@ -121,8 +134,21 @@ class Section:
         return _fault(self.file, self.match.string, self.match.start("noun"), f"{self.name} {text}")
 
 
+class Names(NamedTuple):
+    """What the sections of some files may use by name."""
+
+    functions: Mapping[str, Section]
+    frames: Mapping[str, Section]
+    literals: Mapping[str, str]
+    layouts: Mapping[str, Layout]
+
+
 def link(texts: Mapping[str, str]) -> tuple[dict[str, Section], dict[str, Section]]:
-    """All functions by name, callees before callers, and all scripts by name. Raises as `cut` does."""
+    """All functions and all scripts by name. Raises as `cut` does for what it reads, which leaves out the bodies.
+
+    The code of a section is made when it is first used. To make all of it would take five times as long as to read
+    the files, and most programs use a few scripts.
+    """
     sections: dict[str, Section] = {}
     literals: dict[str, str] = {}
     layouts: dict[str, Layout] = {}
@@ -141,20 +167,21 @@ def link(texts: Mapping[str, str]) -> tuple[dict[str, Section], dict[str, Sectio
             literals |= layout.constants()
     frames = {name: sections.pop(name) for name in [*sections] if sections[name].is_frame}
     functions = {name: section for name, section in sections.items() if not section.is_script}
-    for section in sorted(sections.values(), key=lambda section: not section.is_inline):
-        if section.frame:
-            _put_into_frame(section, frames)
-        _resolve(section, functions, literals, layouts)
+    scripts = {section.name: section for section in sections.values() if section.is_script}
+    names = Names(functions, frames, literals, layouts)
+    for section in sections.values():
+        section.names = names
+    return functions, scripts
+
+
+def check(functions: Mapping[str, Section], scripts: Mapping[str, Section]) -> None:
+    """Check the bodies of all sections that `link` returned. Raises as `cut` does."""
+    for section in (*functions.values(), *scripts.values()):
         _check_uses(section, functions)
     try:
-        order = [*TopologicalSorter({name: section.calls for name, section in functions.items()}).static_order()]
+        TopologicalSorter({name: section.calls for name, section in functions.items()}).prepare()
     except CycleError as circle:
         raise ValueError(f"functions call each other: {' and '.join(circle.args[1][1:])}") from None
-    for position, name in enumerate(order):
-        functions[name].position = position
-    return {name: functions[name] for name in order}, {
-        section.name: section for section in sections.values() if section.is_script
-    }
 
 
 def callees(
@@ -166,14 +193,18 @@ def callees(
     ends_at    returns True for a function whose own calls are not followed
     """
     needed: dict[str, Section] = {}
-    found = [*section.calls]
-    while found:
-        name = found.pop()
-        if name not in needed:
-            needed[name] = functions[name]
-            if not ends_at(functions[name]):
-                found += functions[name].calls
-    return sorted(needed.values(), key=lambda function: function.position)
+    seen = set[str]()
+
+    def add(called: Iterable[str]) -> None:
+        for name in called:
+            if name not in seen:
+                seen.add(name)
+                if not ends_at(functions[name]):
+                    add(functions[name].calls)
+                needed[name] = functions[name]
+
+    add(section.calls)
+    return [*needed.values()]
 
 
 # --- reading ---
@@ -234,7 +265,7 @@ def _layout(file: str, text: str, table: re.Match[str]) -> Layout:
 
 
 def _section(file: str, match: re.Match[str]) -> Section:
-    section = Section(file, match, match["parameters"].replace(",", " ").split(), body=match["body"])
+    section = Section(file, match, match["parameters"].replace(",", " ").split())
     clauses: dict[str, str] = {}
     for clause, text in _CLAUSE.findall(match["above"]):
         if text == "inline" and not section.is_script:
@@ -288,8 +319,8 @@ def _name_type_pairs(section: Section, text: str) -> list[tuple[str, str]]:
 # --- linking ---
 
 
-def _put_into_frame(script: Section, frames: Mapping[str, Section]) -> None:
-    """Writes the statements of the frame around those of the script: the last ones before its last `return`."""
+def _in_frame(script: Section, frames: Mapping[str, Section]) -> str:
+    """The statements of the frame around those of the script: the last ones before its last `return`."""
     frame = frames.get(f"frame.{script.frame}")
     if not frame:
         raise script.fault(f"has the frame {script.frame}, which does not exist")
@@ -297,23 +328,19 @@ def _put_into_frame(script: Section, frames: Mapping[str, Section]) -> None:
     if lacking := [name for name in frame.uses if name not in known]:
         raise script.fault(f"has the frame {script.frame}: bind {' and '.join(lacking)} as a key or an argument")
     opening, _, closing = frame.body.partition(_STATEMENTS)
-    statements, value = script.body, ""
+    statements, value = script.match["body"], ""
     if found := _LAST_RETURN.search(statements):
         statements, value = statements[: found.start()], found["value"]
     if "  return " in closing:
         closing = closing.replace("...", value or "nil")
     elif value:
         closing = f"{closing}  return {value}\n"
-    script.body = opening + statements + closing
+    return opening + statements + closing
 
 
-def _resolve(
-    section: Section,
-    functions: Mapping[str, Section],
-    literals: Mapping[str, str],
-    layouts: Mapping[str, Layout],
-) -> None:
-    """Set `code` and `calls`. Functions become fields of `F`, and constants become their literals."""
+def _resolve(section: Section, names: Names) -> tuple[str, Mapping[str, None]]:
+    """The `code` and the `calls` of a section. Functions become fields of `F`, and constants become their literals."""
+    functions, layouts = names.functions, names.layouts
 
     def resolved(found: re.Match[str]) -> str:
         noun, constant, verb = found.groups()
@@ -321,7 +348,7 @@ def _resolve(
             return found[0] if found[0][0] in "\"'" else ""  # a string, or a comment behind code
         name = f"{noun}.{constant or verb}"
         if constant:
-            return _literal(section, name, literals)
+            return _literal(section, name, names.literals)
         if noun in _LIBRARIES:
             return name
         if noun in layouts and layouts[noun].has(verb):
@@ -331,21 +358,22 @@ def _resolve(
             raise section.fault(f"calls {name}, which does not exist")
         if functions[name].is_inline:
             inlined[functions[name].flat_name] = functions[name]
-            section.calls |= functions[name].calls
             return functions[name].flat_name
         if name != section.name:
-            section.calls[name] = None
+            calls[name] = None
         return f"F.{functions[name].flat_name}"
 
+    calls: dict[str, None] = {}
     inlined: dict[str, Section] = {}
     packed: set[str] = set()
-    section.code = _NAME.sub(resolved, _BLANKS.sub("", section.body)).rstrip()
+    code = _NAME.sub(resolved, _BLANKS.sub("", section.body)).rstrip()
     if packed:
-        section.code = expand(section.code, layouts, section.fault)
+        code = expand(code, layouts, section.fault)
     if section.is_inline:
-        _check_inline(section, inlined)
-    elif inlined:
-        section.code = _inline(section, inlined)
+        return _expression(section, code, inlined), calls
+    for function in inlined.values():
+        calls |= function.calls
+    return _inline(section, code, inlined) if inlined else code, calls
 
 
 def _literal(section: Section, name: str, literals: Mapping[str, str]) -> str:
@@ -354,25 +382,26 @@ def _literal(section: Section, name: str, literals: Mapping[str, str]) -> str:
     return literals.get(name, name)
 
 
-def _check_inline(function: Section, inlined: Mapping[str, Section]) -> None:
-    if not function.code.startswith("return ") or inlined or f"F.{function.flat_name}(" in function.code:
+def _expression(function: Section, code: str, inlined: Mapping[str, Section]) -> str:
+    """The code of an inline function, in one line."""
+    if not code.startswith("return ") or inlined or f"F.{function.flat_name}(" in code:
         raise function.fault("is inline: its body must be one `return`, which calls no inline function")
-    function.code = re.sub(r"\n ?", " ", function.code)
-    names = _names(function.code)
+    code = re.sub(r"\n ?", " ", code)
+    names = _names(code)
     if unused := [name for name in function.parameters if name not in names]:
         raise function.fault(f"is inline: it does not use {' and '.join(unused)}")
+    return code
 
 
 def _names(code: str) -> list[str]:
     return [found[1] for found in _PARAMETER.finditer(code) if found[1]]
 
 
-def _inline(section: Section, functions: Mapping[str, Section]) -> str:
-    """The section's code with each inline call replaced by its expression.
+def _inline(section: Section, code: str, functions: Mapping[str, Section]) -> str:
+    """The code of a section with each inline call replaced by its expression.
 
     The last call comes first, so that a call in an argument is replaced before the call around it.
     """
-    code = section.code
     for call in reversed([*_CALL.finditer(code)]):
         if call[1] not in functions:
             continue

@@ -119,8 +119,6 @@ class QueueBindings:
         self.clock = clock
         self._declared = keys.declared
         self._scripts = scripts()
-        self._enqueue = self._scripts["enqueue"]
-        self._take_in = self._scripts["take_in"]
         self.replies = EnqueueReplies(keys.queue)
 
     def _call(self, name: str, args: tuple[Arg, ...], read: Any) -> RoundTrip[Any]:
@@ -143,7 +141,7 @@ class QueueBindings:
         """
         args = (*UNNUMBERED, self.clock.now_ms, *jobs)
         read = partial(self.replies.positions, on_double=on_double, on_refusal=on_refusal)
-        return RoundTrip(self._enqueue, self._declared, args, read, durable)
+        return RoundTrip(self._scripts["enqueue"], self._declared, args, read, durable)
 
     def enqueue_plain(self, job_id: str, record: bytes, job: T) -> RoundTrip[T]:
         """Enqueue one job that is due now, under an id that the library chose, and return `job`.
@@ -158,8 +156,9 @@ class QueueBindings:
                 self.replies.raise_refusal(reply, job_id)
             return job
 
-        shortcut = self._take_in if self.replies.may_take_in and len(record) <= MOST_BYTES else None
-        return RoundTrip(self._enqueue, self._declared, args, read, shortcut=shortcut, group_from=len(args) - 2)
+        shortcut = self._scripts["take_in"] if self.replies.may_take_in and len(record) <= MOST_BYTES else None
+        script, fixed = self._scripts["enqueue"], len(args) - 2
+        return RoundTrip(script, self._declared, args, read, shortcut=shortcut, group_from=fixed)
 
     def take_in(self, *jobs: str | bytes) -> RoundTrip[bool]:
         """Accept plain jobs: id, record, … False: nothing was written; send `enqueue` with the same number."""
