@@ -40,17 +40,17 @@ class _Minter:
         """A new id of 26 characters, larger than all before it in this process. Threads may share the minter."""
         with self._lock:
             stamp = time.time_ns() // 1_000_000
-            if stamp > self._stamp or self._low >= (1 << 40) - 1:
-                self._stamp = max(stamp, self._stamp + 1) if self._low >= (1 << 40) - 1 else stamp
+            if stamp > self._stamp or self._low >= (1 << 20) - 1:
+                self._stamp = max(stamp, self._stamp + 1) if self._low >= (1 << 20) - 1 else stamp
                 random_bits = int.from_bytes(os.urandom(10))
-                self._low = random_bits & ((1 << 39) - 1)
-                high = (self._stamp << 40) | (random_bits >> 40)
-                self._head = "".join(_PAIRS[high >> shift & 1023] for shift in range(80, -1, -10))
+                self._low = random_bits & ((1 << 19) - 1)
+                high = (self._stamp << 60) | (random_bits >> 20)
+                self._head = "".join(_PAIRS[high >> shift & 1023] for shift in range(100, -1, -10))
             else:
                 self._low += 1
             low = self._low
             head = self._head
-        return head + _PAIRS[low >> 30] + _PAIRS[low >> 20 & 1023] + _PAIRS[low >> 10 & 1023] + _PAIRS[low & 1023]
+        return f"{head}{_PAIRS[low >> 10]}{_PAIRS[low & 1023]}"
 
 
 mint_id = _Minter()

@@ -358,7 +358,8 @@ class BoundVerb(Generic[P, R_co]):
         if is_in_loop():
             name = self._make.__name__
             raise RuntimeError(f"{name}() would block the running event loop: write `await ….{name}.aio(…)` here")
-        answer: R_co = self._owner._driver.blocking.run(self._make(self._owner, *args, **kwargs))
+        owner = self._owner
+        answer: R_co = owner._driver.blocking.run(self._make(owner, *args, **kwargs))
         return answer
 
     async def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:

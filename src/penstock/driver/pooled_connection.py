@@ -76,23 +76,23 @@ class BlockingConnection:
 
     def call(self, command: Command) -> Any:
         """Send one command, and return its reply."""
-        self.start((command,))
+        self._write(self._pack(command))
         return self._reply()
 
     def start(self, commands: tuple[Command, ...]) -> None:
         """Send commands, and do not wait for the replies."""
+        self._write([piece for command in commands for piece in self._pack(command)])
+
+    def _write(self, packed: list[bytes]) -> None:
         if self._closed:
             raise ConnectionError("the connection was closed")
-        packed = self._pack(commands[0])
-        for command in commands[1:]:
-            packed += self._pack(command)
         try:
-            self._write(packed)
+            self._write_pieces(packed)
         except Exception as error:
             raise_if_interrupted(error)
             raise
 
-    def _write(self, packed: list[bytes]) -> None:
+    def _write_pieces(self, packed: list[bytes]) -> None:
         opened = self._direct_socket
         if type(opened) is not socket.socket:  # of TLS, or the library parses in Python
             self._connection.send_packed_command(packed, check_health=False)
@@ -125,7 +125,7 @@ class BlockingConnection:
         """The next reply or message, with those that came with it; [] after `timeout` seconds."""
         try:
             self.set_reply_timeout(timeout)
-            replies = [self._reply(disconnect_on_error=False)]
+            replies = [self._reply(disconnect=False)]
             while self._direct_socket is not None and (reply := self._parser.gets()) is not self._incomplete:
                 replies.append(reply)
             return replies
@@ -139,10 +139,10 @@ class BlockingConnection:
     def offer(self, take: Callable[[Any], bool]) -> None:
         """Does nothing: the thread that calls `receive` is the one that handles messages."""
 
-    def _reply(self, **options: Any) -> Any:
+    def _reply(self, *, disconnect: bool = True) -> Any:
         try:
             if (opened := self._direct_socket) is None:
-                return self._connection.read_response(**options)
+                return self._connection.read_response(disconnect_on_error=disconnect)
             while (reply := self._parser.gets()) is self._incomplete:
                 if not (size := opened.recv_into(self._buffer)):
                     raise ConnectionError("Connection closed by server.")

@@ -39,7 +39,6 @@ class ServerDriver:
         refuse_green_threads()
         self.connector = Connector(server, settings or Settings())
         self._blocking: BlockingEngine | None = None
-        self._pid = 0
         self._lock = threading.Lock()
         self._aio: MutableMapping[asyncio.AbstractEventLoop, AioEngine] = WeakKeyDictionary()
         self._last_aio: AioEngine | None = None
@@ -50,14 +49,16 @@ class ServerDriver:
     @property
     def blocking(self) -> BlockingEngine:
         """The face of this process. A forked child gets its own: two processes cannot share a connection."""
-        if self._blocking is None or self._pid != os.getpid():
+        engine = self._blocking
+        if engine is None or engine.pid != self.connector.pid:
             from penstock.driver.blocking import BlockingEngine
 
             with self._lock:
-                if self._blocking is None or self._pid != os.getpid():
+                engine = self._blocking
+                if engine is None or engine.pid != self.connector.pid:
                     refuse_green_threads()
-                    self._blocking, self._pid = BlockingEngine(self.connector), os.getpid()
-        return self._blocking
+                    engine = self._blocking = BlockingEngine(self.connector)
+        return engine
 
     @property
     def aio(self) -> AioEngine:
@@ -125,7 +126,7 @@ class ServerDriver:
         watch, self._watch = self._watch, None
         if watch is not None and watch.pid == os.getpid():
             watch.close()
-        if self._blocking is not None and self._pid == os.getpid():
+        if self._blocking is not None and self._blocking.pid == self.connector.pid:
             self._blocking.close()
         self.connector.close()
 
