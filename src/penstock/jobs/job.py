@@ -117,7 +117,6 @@ class Job(ShardHandle, Generic[R_co]):
         self,
         shard: Shard,
         key: str,
-        *,
         returns: msgspec.json.Decoder[Any] | None = None,
         ttl: float | None = None,
     ) -> None:

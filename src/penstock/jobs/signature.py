@@ -204,7 +204,7 @@ class Signature:
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> bytes:
         """The payload of a call. Raises BadCall if the arguments do not fit, PayloadTooLarge above `limit` bytes."""
         what = self._what
-        arguments = dict(zip(self._positional, args, strict=False))
+        arguments = dict(zip(self._positional, args))  # noqa: B905 - to pass `strict` takes as long as all the rest
         if len(args) > len(self._positional):
             if self._var_positional is None:
                 if len(self._positional) == 1:
@@ -221,7 +221,7 @@ class Signature:
             arguments.update((name, value) for name, value in kwargs.items() if name in self._named)
             if others:
                 arguments["**kwargs"] = others
-        encoded = codec.encode(arguments, limit=limit, what=what)
+        encoded = codec.encode(arguments, limit=limit, what=what, names=len(arguments))
         decoded = self.decode(encoded)
         if self._has_fields:
             self._refuse_lost_fields(arguments, decoded)

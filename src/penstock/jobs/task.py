@@ -52,16 +52,18 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True):
         app seals, SealError and PayloadTooLarge.
         """
         task = self.task
-        if self.wanted or (task.waiting is not None and task.waiting.after):
+        waiting, settings = task.waiting, task.queue.settings
+        if self.wanted or (waiting is not None and waiting.after):
             raise BadCall(
                 f"{task.name}() has to wait for other jobs: enqueue it with using(after=…).enqueue(…), or in a "
                 "chain behind them"
             )
-        if task.waiting is not None:
-            task.waiting.check_unused(task.name)
-        if task.queue.settings.seal is None:
-            return task.options.id or mint_id(), task.record_start + self.powers + self.payload
-        record = new_record(task.record_start, self.powers, self.payload, task.queue.settings, f"{task.name}()")
+        if waiting is not None:
+            waiting.check_unused(task.name)
+        if settings.seal is None:
+            record = task.record_start + self.powers + self.payload
+        else:
+            record = new_record(task.record_start, self.powers, self.payload, settings, f"{task.name}()")
         return task.options.id or mint_id(), record
 
     def belonging_to(self, queue: Queue, tenant: str, priority: int, tags: Sequence[str]) -> Call[R_co]:
@@ -77,7 +79,7 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True):
 
     def job(self, key: str) -> Job[R_co]:
         task = self.task
-        return Job(task.shard, key, returns=task.definition.signature.returns, ttl=task.result_ttl)
+        return Job(task.shard, key, task.definition.signature.returns, task.result_ttl)
 
 
 class Task(Generic[P, R]):
@@ -175,6 +177,11 @@ class Task(Generic[P, R]):
         return effort.of_call(len(limits.limits) if limits else 0, unique.section("")[:1] if unique else None)
 
     @cached_property
+    def _has_fixed_sections(self) -> bool:
+        """Whether no key and no tag of a call follows from its arguments."""
+        return self._task_key is None and self.definition.limits is None and self.definition.task_tags is None
+
+    @cached_property
     def _tags_of_options(self) -> bytes:
         """The sections of a call without any other power."""
         return pack_sections({TAGS: pack_tags(self.options.tags)}) if self.options.tags else b""
@@ -225,6 +232,9 @@ class Task(Generic[P, R]):
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Check and encode the arguments, for `app.enqueue_many`. Raises BadCall if they do not fit. No round trip."""
+        return self._call_with(args, kwargs)
+
+    def _call_with(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call[R]:
         signature = self.definition.signature
         limit = encode_limit(self.queue.settings)
         try:
@@ -239,9 +249,9 @@ class Task(Generic[P, R]):
 
     def _call_of(self, payload: bytes, wanted: tuple[tuple[str, Any], ...]) -> Call[R]:
         """The call with these arguments, and with the keys and tags that follow from them."""
-        signature, limits, tags = self.definition.signature, self.definition.limits, self.definition.task_tags
-        if self._task_key is None and limits is None and tags is None:
+        if self._has_fixed_sections:
             return Call(self, payload, self._tags_of_options, wanted)
+        signature, limits, tags = self.definition.signature, self.definition.limits, self.definition.task_tags
         unknown = [name for name, _ in wanted]
         value_of, tenant = signature.values(payload, unknown), self.options.tenant
         sections: dict[int, bytes] = {}
@@ -278,7 +288,7 @@ class Task(Generic[P, R]):
         With `using(after=…)` arguments may stand for results of those jobs: `result_of(job)`, a list of them, or
         `RESULT`. Then it raises JobNotFound for a job that is gone. One round trip for 250 jobs to wait for.
         """
-        call = self.call(*args, **kwargs)
+        call = self._call_with(args, kwargs)
         if self.waiting is not None and self.waiting.after:
             from penstock.jobs.flow import enqueue_waiting
 
