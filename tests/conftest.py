@@ -268,6 +268,7 @@ _OURS = {"evalsha", "eval", "ping", "ssubscribe", "sunsubscribe", "script|load"}
 
 
 def commands(client: Any) -> int:
-    """How many commands Penstock has sent to a server so far."""
-    stats = client.info("commandstats")
-    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in _OURS)
+    """How many commands Penstock has sent to a server so far. A script that the server did not know yet counts once."""
+    stats = client.info("commandstats", "errorstats")
+    sent_again: int = stats.get("errorstat_NOSCRIPT", {"count": 0})["count"]
+    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in _OURS) - sent_again

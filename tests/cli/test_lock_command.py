@@ -46,8 +46,8 @@ def test_locks_are_broken_by_name_by_prefix_and_by_host(run: Run, server: Server
     host = os.uname().nodename
     with Penstock(server.address) as app:
         held = {name: app.lock(name, lease=60).acquire() for name in ("a:1", "a:2", "b:1", "c")}
-        server.client.set("d", "penstock/elsewhere/7/x", px=60000)
-        server.client.set("penstock:{d}:lock:fence", 1, px=60000)  # so that it is found
+        server.client.set("d", "penstock/elsewhere/7/x", px=600_000)
+        server.client.set("penstock:{d}:lock:fence", 1, px=600_000)  # so that it is found
 
         def broken(*words: str, code: int = 0) -> list[str]:
             done = run("lock", "break", *words, PENSTOCK_URL=server.address)

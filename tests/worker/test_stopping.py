@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import Job, Penstock, Status, Worker, WorkerSettings
+from penstock.worker.feed import Feed
 from tests.conftest import until
 from tests.jobs.stand import idle_workers
 from tests.speed import scaled
@@ -241,8 +242,10 @@ async def test_a_cancelled_busy_worker_settles_and_hands_back_and_deregisters(
     await app.queue("q").purge.aio()
 
 
-async def test_a_worker_that_is_cancelled_before_it_reported_a_finished_job_settles_it(app: Penstock, raw: Any):
-    """The report waits for `settle_within`, here for a minute."""
+async def test_a_worker_that_is_cancelled_before_it_reported_a_finished_job_settles_it(
+    app: Penstock, raw: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """The report waits for `settle_within`, here for a minute. Any other turn would carry it at once."""
     ended = asyncio.Event()
 
     @app.task(queue="q")
@@ -252,7 +255,9 @@ async def test_a_worker_that_is_cancelled_before_it_reported_a_finished_job_sett
 
     job = await task.enqueue.aio()
     worker = Worker(app, WorkerSettings(settle_within=60, concurrency=1, prefetch=0))
-    worker._can_claim = lambda: False  # type: ignore[method-assign]  # a claim would carry the settlement at once
+    worker._can_claim = lambda: False  # type: ignore[method-assign]
+    # A listener that has subscribed is woken up once, and that may be after the first job was claimed.
+    monkeypatch.setattr(Feed, "wake_up", lambda feed, message: None)
     run = asyncio.create_task(worker.run())
     await ended.wait()
     await until(lambda: worker._feeds[0].to_settle)
