@@ -497,10 +497,13 @@ def test_a_program_that_defines_tasks_reads_no_lua():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_only_the_sections_that_a_script_reaches_are_resolved():
+def test_only_the_functions_that_a_script_reaches_are_read():
     lane = "function lane.a()\n  return 1\nend\nfunction lane.b()\n  return lane.nowhere()\nend"
+    unread = "--- keys: none\nfunction lane.c()\n  return 1\nend"
     queue = "function script.s()\n  return lane.a()\nend"
-    functions, scripts = link({"lane.lua": lane, "queue.lua": queue})
-    assert "F.lane_a" in Scripts(functions, scripts)["s"].source
+    names = link({"lane.lua": lane, "queue.lua": queue})
+    assert "F.lane_a" in Scripts(names)["s"].source
     with pytest.raises(ValueError, match=r"lane.lua:4: lane.b calls lane.nowhere, which does not exist"):
-        check(functions, scripts)
+        check(names)
+    with pytest.raises(ValueError, match=r"c.lua:2: lane.c has a line that no function may have"):
+        check(link({"c.lua": unread}))

@@ -79,7 +79,7 @@ def libraries() -> Iterator[tuple[str, ...]]:
 
 def chunks(texts: Mapping[str, str]) -> dict[str, str]:
     """The input of luacheck: name -> text, for each script and each function of these files."""
-    functions, _ = link(texts)
+    functions = link(texts).functions
     alone = {f"function {name}": _alone(function, functions) for name, function in functions.items()}
     # A key may be declared only so that a moving slot refuses the script.
     return alone | {

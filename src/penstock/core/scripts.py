@@ -72,7 +72,7 @@ from pkgutil import get_data
 
 from penstock.core import idempotency
 from penstock.core.cached import cached_property
-from penstock.core.sections import Section, callees, check, link
+from penstock.core.sections import Names, Section, callees, check, link
 
 # A line that continues a statement: it is indented, closes a bracket, or begins with one of these keywords.
 _CONTINUATION = re.compile(r"[ \t})\]]|(?:end|else|elseif|until)\b")
@@ -113,9 +113,9 @@ class Scripts(Mapping[str, Script]):
     Assembling all scripts of a queue takes ten times as long as those that a producer or a worker uses.
     """
 
-    def __init__(self, functions: Mapping[str, Section], scripts: Mapping[str, Section]) -> None:
-        self._functions = functions
-        self._sections = scripts
+    def __init__(self, names: Names) -> None:
+        self._functions = names.functions
+        self._sections = names.scripts
         self._made: dict[str, Script] = {}
 
     def __getitem__(self, name: str) -> Script:
@@ -145,7 +145,7 @@ class Library(dict[str, Script]):
     @cached_property
     def scripts(self) -> Scripts:
         """All of them. The files are read when the first script is used: not while a program defines its tasks."""
-        return Scripts(*link({name: read(name) for name in self.names}))
+        return Scripts(link({name: read(name) for name in self.names}))
 
     def __missing__(self, name: str) -> Script:
         return self.setdefault(name, self.scripts[name])
@@ -170,9 +170,9 @@ def cut(texts: Mapping[str, str]) -> Scripts:
     - functions that call each other
     - a call of a function whose `uses` lists a name that the caller neither binds nor lists itself
     """
-    functions, scripts = link(texts)
-    check(functions, scripts)
-    return Scripts(functions, scripts)
+    names = link(texts)
+    check(names)
+    return Scripts(names)
 
 
 def _assemble(script: Section, functions: Mapping[str, Section]) -> Script:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple, TypeAlias
 
@@ -75,6 +75,7 @@ class Section:
 
     file: str
     match: re.Match[str]
+    names: Names
     parameters: Sequence[str] = ()
     keys: Sequence[str] = ()
     args: Sequence[tuple[str, str]] = ()
@@ -83,7 +84,6 @@ class Section:
     is_inline: bool = False
     is_seldom: bool = False
     frame: str = ""
-    names: Names = field(init=False)
 
     @property
     def is_script(self) -> bool:
@@ -134,52 +134,78 @@ class Section:
         return _fault(self.file, self.match.string, self.match.start("noun"), f"{self.name} {text}")
 
 
+class Sections(Mapping[str, Section]):
+    """Functions, frames or scripts by name. Each is read when it is first used."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[str, re.Match[str], Names]] = {}
+        self._read: dict[str, Section] = {}
+
+    def add(self, name: str, file: str, match: re.Match[str], names: Names) -> None:
+        if name in self._found:
+            raise _section(file, match, names).fault("is defined twice")
+        self._found[name] = file, match, names
+
+    def __getitem__(self, name: str) -> Section:
+        section = self._read.get(name)
+        if section is None:
+            section = self._read.setdefault(name, _section(*self._found[name]))
+        return section
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
 class Names(NamedTuple):
-    """What the sections of some files may use by name."""
+    """What some files define, by name."""
 
-    functions: Mapping[str, Section]
-    frames: Mapping[str, Section]
-    literals: Mapping[str, str]
-    layouts: Mapping[str, Layout]
+    functions: Sections
+    frames: Sections
+    scripts: Sections
+    literals: dict[str, str]
+    layouts: dict[str, Layout]
 
 
-def link(texts: Mapping[str, str]) -> tuple[dict[str, Section], dict[str, Section]]:
-    """All functions and all scripts by name. Raises as `cut` does for what it reads, which leaves out the bodies.
+def link(texts: Mapping[str, str]) -> Names:
+    """What these files define.
 
-    The code of a section is made when it is first used. To make all of it would take five times as long as to read
-    the files, and most programs use a few scripts.
+    To read all of them, and to make their code, would take ten times as long as to find them, and a program uses few
+    scripts. So an error in a section is raised when the section is used, or by `check`.
     """
-    sections: dict[str, Section] = {}
-    literals: dict[str, str] = {}
-    layouts: dict[str, Layout] = {}
+    names = Names(Sections(), Sections(), Sections(), {}, {})
     for file, text in texts.items():
-        found, fields, layouts_here = _parse(file, text)
-        for section in found:
-            if section.name in sections:
-                raise section.fault("is defined twice")
-            sections[section.name] = section
+        matches, fields, layouts = _parse(file, text)
+        for match in matches:
+            noun, verb = match["noun"], match["verb"]
+            if noun == "script":
+                names.scripts.add(verb, file, match, names)
+            elif noun == "frame":
+                names.frames.add(verb, file, match, names)
+            else:
+                names.functions.add(f"{noun}.{verb}", file, match, names)
         for at, noun, name, literal in fields:
-            if f"{noun}.{name}" in literals:
+            if f"{noun}.{name}" in names.literals:
                 raise _fault(file, text, at, f"{noun}.{name} is defined twice")
-            literals[f"{noun}.{name}"] = literal
-        for layout in layouts_here:
-            layouts[layout.noun] = layout
-            literals |= layout.constants()
-    frames = {name: sections.pop(name) for name in [*sections] if sections[name].is_frame}
-    functions = {name: section for name, section in sections.items() if not section.is_script}
-    scripts = {section.name: section for section in sections.values() if section.is_script}
-    names = Names(functions, frames, literals, layouts)
-    for section in sections.values():
-        section.names = names
-    return functions, scripts
+            names.literals[f"{noun}.{name}"] = literal
+        for layout in layouts:
+            names.layouts[layout.noun] = layout
+            names.literals.update(layout.constants())
+    return names
 
 
-def check(functions: Mapping[str, Section], scripts: Mapping[str, Section]) -> None:
-    """Check the bodies of all sections that `link` returned. Raises as `cut` does."""
-    for section in (*functions.values(), *scripts.values()):
-        _check_uses(section, functions)
+def check(names: Names) -> None:
+    """Read everything that `link` has found. Raises as `cut` does."""
+    for section in (*names.frames.values(), *names.functions.values(), *names.scripts.values()):
+        if not section.is_frame:
+            _check_uses(section, names.functions)
     try:
-        TopologicalSorter({name: section.calls for name, section in functions.items()}).prepare()
+        TopologicalSorter({name: section.calls for name, section in names.functions.items()}).prepare()
     except CycleError as circle:
         raise ValueError(f"functions call each other: {' and '.join(circle.args[1][1:])}") from None
 
@@ -210,17 +236,19 @@ def callees(
 # --- reading ---
 
 
-def _parse(file: str, text: str) -> tuple[list[Section], list[tuple[int, str, str, str]], list[Layout]]:
-    """The functions, scripts and frames of a file; its constants as (position, noun, name, literal); its layouts."""
+def _parse(file: str, text: str) -> tuple[list[re.Match[str]], list[tuple[int, str, str, str]], list[Layout]]:
+    """The functions, scripts and frames of a file, not read yet; its constants as (position, noun, name, literal);
+    its layouts.
+    """
     if bracket := _LONG_BRACKET.search(text):
         raise _fault(file, text, bracket.start(), "long brackets are not supported")
-    sections: list[Section] = []
+    sections: list[re.Match[str]] = []
     fields: list[tuple[int, str, str, str]] = []
     layouts: list[Layout] = []
     end = 0
     for match in _SECTION.finditer(text):
         fields += _constants_between(file, text, end, match.start(), layouts)
-        sections.append(_section(file, match))
+        sections.append(match)
         end = match.end()
     fields += _constants_between(file, text, end, len(text), layouts)
     return sections, fields, layouts
@@ -264,8 +292,8 @@ def _layout(file: str, text: str, table: re.Match[str]) -> Layout:
     return Layout(table["noun"], forms, lambda what: _fault(file, text, table.start(), what))
 
 
-def _section(file: str, match: re.Match[str]) -> Section:
-    section = Section(file, match, match["parameters"].replace(",", " ").split())
+def _section(file: str, match: re.Match[str], names: Names) -> Section:
+    section = Section(file, match, names, match["parameters"].replace(",", " ").split())
     clauses: dict[str, str] = {}
     for clause, text in _CLAUSE.findall(match["above"]):
         if text == "inline" and not section.is_script:
@@ -321,7 +349,7 @@ def _name_type_pairs(section: Section, text: str) -> list[tuple[str, str]]:
 
 def _in_frame(script: Section, frames: Mapping[str, Section]) -> str:
     """The statements of the frame around those of the script: the last ones before its last `return`."""
-    frame = frames.get(f"frame.{script.frame}")
+    frame = frames.get(script.frame)
     if not frame:
         raise script.fault(f"has the frame {script.frame}, which does not exist")
     known = {*script.keys, *(arg for arg, _ in script.args)}
