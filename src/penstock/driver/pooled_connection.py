@@ -86,28 +86,25 @@ class BlockingConnection:
     def _write(self, packed: list[bytes]) -> None:
         if self._closed:
             raise ConnectionError("the connection was closed")
+        opened = self._direct_socket
         try:
-            self._write_pieces(packed)
+            if type(opened) is not socket.socket:  # of TLS, or the library parses in Python
+                self._connection.send_packed_command(packed, check_health=False)
+                return
+            if len(packed) > _MOST_PIECES:
+                packed = [b"".join(packed)]
+            # The methods of a socket with a timeout first ask whether it takes something. It nearly always does.
+            try:
+                sent = os.write(opened.fileno(), packed[0]) if len(packed) == 1 else os.writev(opened.fileno(), packed)
+            except BlockingIOError:
+                sent = 0
+            for piece in packed:
+                if sent < len(piece):
+                    opened.sendall(memoryview(piece)[sent:])
+                sent = max(0, sent - len(piece))
         except Exception as error:
             raise_if_interrupted(error)
             raise
-
-    def _write_pieces(self, packed: list[bytes]) -> None:
-        opened = self._direct_socket
-        if type(opened) is not socket.socket:  # of TLS, or the library parses in Python
-            self._connection.send_packed_command(packed, check_health=False)
-            return
-        if len(packed) > _MOST_PIECES:
-            packed = [b"".join(packed)]
-        # The methods of a socket with a timeout first ask whether it takes something. It nearly always does.
-        try:
-            sent = os.writev(opened.fileno(), packed)
-        except BlockingIOError:
-            sent = 0
-        for piece in packed:
-            if sent < len(piece):
-                opened.sendall(memoryview(piece)[sent:])
-            sent = max(0, sent - len(piece))
 
     def replies(self, number: int) -> list[Any]:
         return [self._reply() for _ in range(number)]

@@ -147,7 +147,8 @@ class QueueBindings:
         """Enqueue one job that is due now, under an id that the library chose, and return `job`.
 
         It may go into the intake. Concurrent calls may travel together."""
-        args = (*UNNUMBERED, str(self.clock.now_ms), job_id, record)
+        caller, number = UNNUMBERED
+        args = (caller, number, str(self.clock.now_ms), job_id, record)
 
         def read(reply: int | list[Any]) -> T:
             if type(reply) is int:
@@ -156,9 +157,9 @@ class QueueBindings:
                 self.replies.raise_refusal(reply, job_id)
             return job
 
-        shortcut = self._scripts["take_in"] if self.replies.may_take_in and len(record) <= MOST_BYTES else None
-        script, fixed = self._scripts["enqueue"], len(args) - 2
-        return RoundTrip(script, self._declared, args, read, shortcut=shortcut, group_from=fixed)
+        known = self._scripts
+        shortcut = known["take_in"] if self.replies.may_take_in and len(record) <= MOST_BYTES else None
+        return RoundTrip(known["enqueue"], self._declared, args, read, shortcut=shortcut, group_from=len(args) - 2)
 
     def take_in(self, *jobs: str | bytes) -> RoundTrip[bool]:
         """Accept plain jobs: id, record, … False: nothing was written; send `enqueue` with the same number."""

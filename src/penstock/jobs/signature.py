@@ -222,7 +222,7 @@ class Signature:
             if others:
                 arguments["**kwargs"] = others
         encoded = codec.encode(arguments, limit=limit, what=what, names=len(arguments))
-        decoded = self.decode(encoded)
+        decoded = self._decoded(self._decoder, encoded)
         if self._has_fields:
             self._refuse_lost_fields(arguments, decoded)
         if self._untyped:
