@@ -340,15 +340,17 @@ async def test_a_script_call_in_a_pipeline(face: str, key: str, library: Any, tr
     await (client.aclose() if face == "aio" else anyio.to_thread.run_sync(client.close))
 
 
-def test_a_forked_child_has_connections_and_idempotency_keys_of_its_own(key: str, server: Server):
+@pytest.mark.parametrize("fork", ["os.fork()", "ctypes.PyDLL(None).fork()"], ids=["by-python", "by-c"])
+def test_a_forked_child_has_connections_and_idempotency_keys_of_its_own(key: str, server: Server, fork: str):
+    """A program in C that embeds Python, such as uWSGI, may fork without Python's hooks."""
     code = """if True:
-        import os, sys
+        import ctypes, os, sys
         from penstock.driver.server_driver import ServerDriver
         from tests.driver.operations import numbered, shown, waiting
         driver = ServerDriver(sys.argv[1])
         driver.blocking.run(numbered(sys.argv[2], "parent"))
         driver.blocking.run(waiting(sys.argv[2], 0))
-        child = os.fork()
+        child = eval(sys.argv[3])
         driver.blocking.run(numbered(sys.argv[2], "either"))
         assert driver.blocking.run(waiting(sys.argv[2], 0.05)) == []
         if child:
@@ -356,7 +358,8 @@ def test_a_forked_child_has_connections_and_idempotency_keys_of_its_own(key: str
             print(*driver.blocking.run(shown(sys.argv[2])), sep="\\n")
         driver.close()
     """
-    done = subprocess.run([sys.executable, "-c", code, server.address, key], capture_output=True, text=True, check=True)
+    words = [sys.executable, "-c", code, server.address, key, fork]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
     first, *others = (line.split() for line in done.stdout.splitlines())
     assert sorted(number for _, number, _ in others) == ["1", "2"]
     assert len({caller for caller, _, _ in (first, *others)}) == 2

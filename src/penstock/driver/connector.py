@@ -83,8 +83,6 @@ class Connector:
         self.settings = settings
         self.route: Route | None = None
         """Which node serves which key; None until `locate` has found the server."""
-        self.pid = os.getpid()
-        """This process; a fork changes it. Kept here, because `os.getpid` asks the system each time."""
         self.version: tuple[str, tuple[int, ...]] | None = None
         """`valkey` or `redis`, and its version; None until the first connection."""
         self._address: ServerAddress | None = None
@@ -109,7 +107,6 @@ class Connector:
 
         Otherwise the server and the keeper could not see that the parent has died. The next use connects again.
         """
-        self.pid = os.getpid()
         self._lock = threading.RLock()  # another thread may have held it at the fork
         for reference in self._faces.valuerefs():
             if (face := reference()) is not None:

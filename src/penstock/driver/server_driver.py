@@ -39,6 +39,7 @@ class ServerDriver:
         refuse_green_threads()
         self.connector = Connector(server, settings or Settings())
         self._blocking: BlockingEngine | None = None
+        self._pid = 0
         self._lock = threading.Lock()
         self._aio: MutableMapping[asyncio.AbstractEventLoop, AioEngine] = WeakKeyDictionary()
         self._last_aio: AioEngine | None = None
@@ -48,17 +49,18 @@ class ServerDriver:
 
     @property
     def blocking(self) -> BlockingEngine:
-        """The face of this process. A forked child gets its own: two processes cannot share a connection."""
-        engine = self._blocking
-        if engine is None or engine.pid != self.connector.pid:
+        """The face of this process. A forked child gets its own: two processes cannot share a connection.
+
+        The system is asked each time, because a program in C may fork without Python's hooks.
+        """
+        if self._blocking is None or self._pid != os.getpid():
             from penstock.driver.blocking import BlockingEngine
 
             with self._lock:
-                engine = self._blocking
-                if engine is None or engine.pid != self.connector.pid:
+                if self._blocking is None or self._pid != os.getpid():
                     refuse_green_threads()
-                    engine = self._blocking = BlockingEngine(self.connector)
-        return engine
+                    self._blocking, self._pid = BlockingEngine(self.connector), os.getpid()
+        return self._blocking
 
     @property
     def aio(self) -> AioEngine:
@@ -126,7 +128,7 @@ class ServerDriver:
         watch, self._watch = self._watch, None
         if watch is not None and watch.pid == os.getpid():
             watch.close()
-        if self._blocking is not None and self._blocking.pid == self.connector.pid:
+        if self._blocking is not None and self._pid == os.getpid():
             self._blocking.close()
         self.connector.close()
 
