@@ -87,6 +87,17 @@ def test_several_fields_are_read_at_once_into_locals():
     ]
 
 
+def test_the_rest_of_the_value_may_be_among_several_fields():
+    assert body("local was = claim.fields(held)", "return was.keys, was.tenant") == [
+        'local was_tenant, was_keys = struct.unpack(">Bc0", held, 12); was_keys = string.sub(held, was_keys)',
+        "return was_keys, was_tenant",
+    ]
+    assert body("local was = claim.fields(held)", "return was.state, was.keys") == [
+        'local was_state, _, _, was_keys = struct.unpack(">c1I4Bc0", held, 7); was_keys = string.sub(held, was_keys)',
+        "return was_state, was_keys",
+    ]
+
+
 def test_one_field_is_read_without_the_others():
     assert body("local was = claim.fields(held)", "return was.flags") == [
         "local was_flags = string.byte(held, 8)",
@@ -116,7 +127,7 @@ def test_others_may_be_declared_with_the_fields():
         ("return claim.fields(held)", "does not begin with `local name = `"),
         ("local was = claim.fields(held)\n  return was", "uses was without a field: it is no table"),
         ("local was = claim.fields(held)\n  return was.age", "names the field claim.age, which does not exist"),
-        ("local was = claim.fields(held)\n  return was.keys", "reads claim with what is left"),
+        ("local was = claim.fields(held .. n)\n  return was.flags, was.keys", "reads claim.keys from an expression"),
         ("local was = claim.fields(held)\n  return 1", "does not use was"),
     ],
 )

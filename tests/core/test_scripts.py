@@ -130,7 +130,8 @@ function script.s(n)
 end"""
     lines = only(script, lane=lane).source.split("\n")
     defined = {name: lines.index(f"function F.lane_{name}()") for name in "ab"}
-    assert lines.index("return 0") < defined["a"] < lines.index("local t = {") < defined["b"]
+    assert lines.index("return 0") < lines.index("local F = {lane_a = false, lane_b = false}") < defined["a"]
+    assert defined["a"] < lines.index("local t = {") < defined["b"]
     assert defined["b"] < lines.index("if n == 1 then")
     assert sum(line.startswith("function ") for line in lines) == 2
 

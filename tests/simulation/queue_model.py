@@ -203,8 +203,9 @@ class QueueModel:
     def empty_intake(self) -> None:
         """Every script that reads or moves jobs does so first."""
         for job, at, call in self.staged:
+            self.seq += 1
             if call[1] > self.replays.get(call[0], (0, []))[0]:
-                self._next_generation(job)
+                job.generation = self.seq
                 job.enqueued = at
                 self.jobs[job.id] = job
                 self._become_ready(job, at)
@@ -638,7 +639,7 @@ class QueueModel:
         assert dump.get("jobs", {}) == {job.id.encode(): job.record() for job in jobs}
         intake = dump.get("intake", [b""])
         assert intake[0] == b"", "an open intake begins with an empty text"
-        assert intake[2::3] == [job.id.encode() for job, _, _ in self.staged]
+        assert [_id_of_call(value) for value in intake[1:]] == [job.id.encode() for job, _, _ in self.staged]
         assert dump.get("delayed", []) == [(job.entry(), float(job.since)) for job in self._delayed()]
         assert dict(dump.get("dead", [])) == {job.id.encode(): float(job.since) for job in self.in_state(DEAD)}
         kept = {id: Failures.read(packed).attempts for id, packed in dump.get("failures", {}).items()}
@@ -760,6 +761,12 @@ def _in_order(settlements: Sequence[Settlement]) -> Iterator[Settlement]:
 
 def _family(dump: Dump, prefix: str) -> Dump:
     return {name: held for name, held in dump.items() if name.startswith(prefix)}
+
+
+def _id_of_call(value: bytes) -> bytes:
+    """The id in a value of the intake, behind time, number and caller (`_call` in intake.lua)."""
+    at = 13 + value[12]
+    return value[at + 1 : at + 1 + value[at]]
 
 
 def _unmarked(head: bytes) -> bytes:

@@ -147,16 +147,22 @@ class Layout:
     def unpack(self, names: Iterable[str], prefix: str, text: str, fault: Fault) -> str:
         """The statement that reads these fields into locals whose names begin with `prefix`."""
         wanted = {name if name == self.size else self.field(name, fault).name for name in names}
-        if any(name in self.fields and self.fields[name].form == _REST for name in wanted):
-            raise fault(f"reads {self.noun} with what is left: name that field by itself")
         if len(wanted) == 1:
             (name,) = wanted
             return f"local {prefix}_{name} = {self.read(name, text, fault)}"
         forms: list[str] = []
         results: list[str] = []
-        start, gap, left = None, 0, len(wanted)
+        start, gap, left, cut = None, 0, len(wanted), ""
         for field in self.fields.values():
             if not left:
+                break
+            if field.form == _REST:
+                if not _PLAIN.match(text):
+                    raise fault(f"reads {self.noun}.{field.name} from an expression: pass a local")
+                forms += _skip(gap, results)
+                rest = f"{prefix}_{field.name}"
+                results.append(rest)  # at first the position that `struct` returns behind the values
+                cut = f"; {rest} = string.sub({text}, {rest})"
                 break
             name = field.name if field.name in wanted or not field.is_text else f"{field.name}_size"
             if name in wanted or field.is_text:
@@ -167,7 +173,7 @@ class Layout:
             elif start:
                 gap += field.size
         form = "".join(forms)
-        return f'local {", ".join(results)} = struct.unpack(">{form}", {text}{_from(start)})'
+        return f'local {", ".join(results)} = struct.unpack(">{form}", {text}{_from(start)}){cut}'
 
     def splice(self, text: str, values: Mapping[str, str], fault: Fault) -> str:
         """The expression for a copy of `text` with these fields."""

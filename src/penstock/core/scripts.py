@@ -52,9 +52,9 @@ and arguments that the script has to bind.
 
 The server gets the body of a script without its `function … end`: keys and arguments become locals, constants become
 their literals. Only the functions that the script calls, directly or not, are included, because every function costs
-each call a fraction of a microsecond. Each is defined just before the first statement that needs it, so a script that
-returns early does not pay for the rest. Comments and indentation are removed, so line numbers in the server's errors
-refer to `Script.source`. Long brackets (`[[ ]]`) are not supported.
+each call a fraction of a microsecond. Each is defined just before the first statement that needs it, and their table
+before the first of them, so a script that returns early does not pay for the rest. Comments and indentation are
+removed, so line numbers in the server's errors refer to `Script.source`. Long brackets (`[[ ]]`) are not supported.
 
 Functions become fields of one table, `F`. As locals they were slower: each function would capture the others that it
 calls, and Lua looks for a captured local among all that are captured. The 150 functions of a worker's turn spent a
@@ -194,9 +194,8 @@ def _body(script: Section, functions: Mapping[str, Section]) -> list[str]:
         seldom, missing = [], {**named}
     # With its fields named at once, the table need not grow.
     fields = ", ".join(f"{name} = false" for name in missing)
-    lines = ["local F = {" + fields + "}"] if named else []
-    if seldom:
-        lines += _when_called(seldom)
+    table = ["local F = {" + fields + "}", *_when_called(seldom)]
+    lines: list[str] = []
     statement = 0  # where the present one begins
     for line in script.code.split("\n"):
         if not _CONTINUATION.match(line):
@@ -205,8 +204,9 @@ def _body(script: Section, functions: Mapping[str, Section]) -> list[str]:
             if word in named:
                 function = named.pop(word)
                 needed = [one for one in (*callees(function, functions), function) if one.flat_name in missing]
-                lines[statement:statement] = [one.as_field for one in needed]
-                statement += len(needed)
+                made = [*table, *(one.as_field for one in needed)]
+                lines[statement:statement], table = made, []
+                statement += len(made)
                 for one in needed:
                     del missing[one.flat_name]
         lines.append(line.lstrip())
@@ -215,6 +215,8 @@ def _body(script: Section, functions: Mapping[str, Section]) -> list[str]:
 
 def _when_called(seldom: Sequence[Section]) -> list[str]:
     """The lines that define each of these functions when it is called first, which the server finds by its length."""
+    if not seldom:
+        return []
     lines = ["setmetatable(F, {__index = function(_, called)"]
     by_length = sorted(seldom, key=lambda function: len(function.flat_name))
     for length, some in groupby(by_length, lambda function: len(function.flat_name)):

@@ -1,6 +1,6 @@
 -- The intake: single calls that were accepted and are in no lane yet.
 --
---   intake   LIST   an empty text, and then for each call: head (`_call`), id, draft
+--   intake   LIST   an empty text, and then a value for each call (`_call`)
 --
 -- The intake is open while this list exists. Then the script `take_in` (queue.lua) appends a plain call with two
 -- commands, unless the intake is full. Every other script that reads or changes jobs first moves all calls of the
@@ -13,30 +13,32 @@
 
 intake = { MOST_BYTES = 2048 } -- of a record that may be taken in
 
-_intake = { FIELDS = 3, VALUES = 385 } -- values of one call; of 128 calls and the first one
+_intake = { VALUES = 129 } -- of 128 calls and the first one
 
--- The head of a call.
+-- A call. Each value of a list costs the server more than a field of a value.
 _call = layout {
   at = "I6", -- server ms
   number = "I6", -- of its caller
-  caller = "*",
+  caller = "Bc0",
+  id = "Bc0",
+  draft = "*",
 }
 
 -- Appends the calls from ARGV[first] on (id, draft, …), or nothing if one is large or the intake has no room for all.
 -- They have consecutive numbers, of which `number` is the last. Returns the reply of `take_in`.
---- (caller: str, number: int, now: int, first: int) -> int
+--- (caller: str, number: int, now: str | int, first: int) -> int
 --- uses: base
 function intake.take(caller, number, now, first)
-  local values, at = {}, 0
-  number = number - (#ARGV - first - 1) / 2
-  for i = first, #ARGV, 2 do
-    if #ARGV[i + 1] > intake.MOST_BYTES then return _taken.NO end
-    values[at + 1] = _call.pack({ at = now, number = number, caller = caller })
-    values[at + 2], values[at + 3] = ARGV[i], ARGV[i + 1]
-    at, number = at + _intake.FIELDS, number + 1
+  local calls, size = {}, (#ARGV - first + 1) / 2
+  for i = 1, size do
+    local at = first + 2 * i - 2
+    if #ARGV[at + 1] > intake.MOST_BYTES then return _taken.NO end
+    calls[i] = _call.pack({
+      at = now, number = number - size + i, caller = caller, id = ARGV[at], draft = ARGV[at + 1],
+    })
   end
-  local length = redis.call("RPUSHX", base .. "intake", unpack(values))
-  if length > _intake.VALUES then redis.call("RPOP", base .. "intake", at) end
+  local length = redis.call("RPUSHX", base .. "intake", unpack(calls))
+  if length > _intake.VALUES then redis.call("RPOP", base .. "intake", size) end
   return length > 0 and length <= _intake.VALUES and _taken.YES or _taken.NO
 end
 
@@ -55,22 +57,16 @@ function intake.empty(s)
   local found = redis.call("LRANGE", base .. "intake", 0, -1)
   s.is_open = #found > 0
   if #found <= 1 then return end
-  local last, taken, drafts, kinds = {}, {}, {}, {}
-  for i = 2, #found, _intake.FIELDS do
-    local caller, number = _call.caller(found[i]), _call.number(found[i])
-    last[caller] = last[caller] or idempotency.last(caller)
-    if number > last[caller] then
-      last[caller], taken[caller] = number, number
-      drafts[#drafts + 1] = i
+  local generation, taken, kinds, set, n = row.mint(s.row, #found - 1), {}, {}, {}, 0
+  for i = 2, #found do
+    local its = _call.fields(found[i])
+    if its.number > (taken[its.caller] or idempotency.last(its.caller)) then
+      taken[its.caller] = its.number
+      n = n + 1
+      set[2 * n - 1] = its.id
+      set[2 * n] = plain.collect(s, kinds, its.id, its.draft, generation + i - 1, its.at)
+        or job.enqueue(s, its.id, its.draft, generation + i - 1, its.at, its.at, 0)
     end
-  end
-  local generation, set = row.mint(s.row, #drafts), {}
-  for i = 1, #drafts do
-    local at = drafts[i]
-    local since, id, body = _call.at(found[at]), found[at + 1], found[at + 2]
-    set[2 * i - 1] = id
-    set[2 * i] = plain.collect(s, kinds, id, body, generation + i, since)
-      or job.enqueue(s, id, body, generation + i, since, since, 0)
   end
   plain.count(s, kinds)
   batch.add("HSET", base .. "jobs", set)

@@ -49,9 +49,9 @@ function lane.add_tenants(r, level, tenants)
 end
 
 -- Collects an entry for the lane of a tenant, or for its front list, so that a batch of jobs costs few commands.
--- `lists` maps the number of a list, which is the level or, for a front list, the level plus 10, to tenants and their
--- entries.
---- (lists: table, is_front: bool, level: int, tenant: str, entry: str)
+-- Returns the tenant's collected entries, to which the caller may append others. `lists` maps the number of a list,
+-- which is the level or, for a front list, the level plus 10, to tenants and their entries.
+--- (lists: table, is_front: bool, level: int, tenant: str, entry: str) -> table
 function lane.collect(lists, is_front, level, tenant, entry)
   local number = is_front and level + 10 or level
   local list = lists[number]
@@ -62,10 +62,12 @@ function lane.collect(lists, is_front, level, tenant, entry)
   local entries = list.entries[tenant]
   if entries then
     entries[#entries + 1] = entry
-  else
-    list.entries[tenant] = { entry }
-    list.tenants[#list.tenants + 1] = tenant
+    return entries
   end
+  entries = { entry }
+  list.entries[tenant] = entries
+  list.tenants[#list.tenants + 1] = tenant
+  return entries
 end
 
 -- Adds the collected entries to their lists. A tenant without entries at that level joins the rotation.

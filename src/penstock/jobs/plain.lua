@@ -19,7 +19,7 @@ function plain.add(s, id, body)
   if not plain.is_one(r, body) then return false end
   local its = record.fields(body)
   local generation, now = row.mint(r, 1) + 1, s.now
-  local stored = record.fresh(body, state.READY, generation, now, its.flags)
+  local stored = record.of_plain(body, generation, now)
   if redis.call("HSETNX", base .. "jobs", id, stored) == 0 then return false end
   lane.collect(s.lists, false, its.priority, its.tenant, record.entry(generation, body, id))
   lane.push(r, s.lists)
@@ -30,8 +30,8 @@ function plain.add(s, id, body)
 end
 
 -- Collects the entry of one of many drafts, and returns its record, if it is a plain call; `plain.count` must follow.
--- The drafts of one kind begin alike, up to the end of their tenant, so each kind is checked and counted once. `kinds`
--- is an empty table at first.
+-- The drafts of one kind begin alike, up to the end of their tenant, so each kind is checked once, and counted once a
+-- second. `kinds` is an empty table at first.
 --- (s: table, kinds: table, id: str, body: str, generation: int, since: int) -> str | nil
 function plain.collect(s, kinds, id, body, generation, since)
   local start = string.sub(body, 1, record.AT_TENANT + record.tenant_size(body))
@@ -42,26 +42,34 @@ function plain.collect(s, kinds, id, body, generation, since)
       return nil
     end
     local its = record.fields(body)
-    kind = { tenant = its.tenant, priority = its.priority, flags = its.flags, jobs = 0, second = 0, fresh = 0 }
+    kind = { tenant = its.tenant, priority = its.priority, second = 0, jobs = 0, entries = false }
     kinds[start], kinds[#kinds + 1] = kind, kind
   end
-  kind.jobs = kind.jobs + 1
   if since < kind.second or since >= kind.second + 1000 then
-    if kind.fresh > 0 then counters.add_ready_since(s, kind.second, kind.fresh) end
-    kind.second, kind.fresh = since - since % 1000, 0
+    plain.count_kind(s, kind)
+    kind.second, kind.jobs = since - since % 1000, 0
   end
-  kind.fresh = kind.fresh + 1
-  lane.collect(s.lists, false, kind.priority, kind.tenant, record.entry(generation, body, id))
-  return record.fresh(body, state.READY, generation, since, kind.flags)
+  kind.jobs = kind.jobs + 1
+  local entries, new = kind.entries, record.entry(generation, body, id)
+  if entries then
+    entries[#entries + 1] = new
+  else
+    kind.entries = lane.collect(s.lists, false, kind.priority, kind.tenant, new)
+  end
+  return record.of_plain(body, generation, since)
+end
+
+-- Counts the jobs of a kind that were collected in one second.
+--- (s: table, kind: table)
+function plain.count_kind(s, kind)
+  if kind.jobs == 0 then return end
+  s.ready = true
+  counters.move(s, kind.tenant, _count.NONE, _count.READY, kind.jobs)
+  counters.add_ready_since(s, kind.second, kind.jobs)
 end
 
 -- Counts the calls that were collected.
 --- (s: table, kinds: table)
 function plain.count(s, kinds)
-  for i = 1, #kinds do
-    local kind = kinds[i]
-    s.ready = true
-    counters.move(s, kind.tenant, _count.NONE, _count.READY, kind.jobs)
-    counters.add_ready_since(s, kind.second, kind.fresh)
-  end
+  for i = 1, #kinds do plain.count_kind(s, kinds[i]) end
 end

@@ -50,17 +50,19 @@ _taken = { NO = 0, YES = 1 }
 -- the shortest way into the queue, so it reads nothing, and takes a single call without any function. The calls have
 -- consecutive numbers, and `number` is the last of them.
 --- keys: base meta
---- args: caller: str, number: str, given: int, jobs: *
+--- args: caller: str, number: str, given: str, jobs: *
 function script.take_in(base, meta, caller, number, given, jobs, ...)
   local now = given
-  if now == 0 then
+  if now == "0" then
     local time = redis.call("TIME")
-    now = math.floor(time[1] * 1000 + time[2] / 1000)
+    now = time[1] * 1000 + time[2] / 1000 -- the fraction is not stored
   end
   if #ARGV == jobs + 1 and #ARGV[jobs + 1] <= intake.MOST_BYTES then
-    local call, list = _call.pack({ at = now, number = number, caller = caller }), base .. "intake"
-    local length = redis.call("RPUSHX", list, call, ARGV[jobs], ARGV[jobs + 1])
-    if length > _intake.VALUES then redis.call("RPOP", list, _intake.FIELDS) end
+    local list = base .. "intake"
+    local length = redis.call("RPUSHX", list, _call.pack({
+      at = now, number = number, caller = caller, id = ARGV[jobs], draft = ARGV[jobs + 1],
+    }))
+    if length > _intake.VALUES then redis.call("RPOP", list) end
     return length > 0 and length <= _intake.VALUES and _taken.YES or _taken.NO
   end
   return intake.take(caller, tonumber(number), now, jobs)

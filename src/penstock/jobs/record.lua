@@ -281,6 +281,13 @@ function record.fresh(body, new_state, generation, since, flags)
   })
 end
 
+-- Turns the draft of a plain call (plain.lua) into the record of a job that is ready. Its flags are those of the draft.
+--- (body: str, generation: int, since: int) -> str
+--- inline
+function record.of_plain(body, generation, since)
+  return record.with(body, { format = record.FORMAT, state = state.READY, generation = generation, since = since })
+end
+
 -- A copy of the record of a waiting job with the expiry, ttl, task, trace, powers and payload of another draft.
 --- (body: str, drafted: str, generation: int, since: int, expires: int) -> str
 function record.replaced(body, drafted, generation, since, expires)
@@ -383,16 +390,23 @@ function record.get(id)
 end
 
 --- (generation: int, body: str, id: str) -> str
+--- inline
 function record.entry(generation, body, id)
-  local class, bytes = 0, #body
-  if bytes > _size_class.BYTES then
-    bytes = bytes - #record.own_tail(body)
-    while bytes > _size_class.BYTES do
-      bytes = bytes / 2
-      class = class + 1
-    end
+  return entry.pack({
+    generation = generation, class = #body <= _size_class.BYTES and 0 or record.size_class(body), id = id,
+  })
+end
+
+-- The size class of a record of more than `_size_class.BYTES`.
+--- (body: str) -> int
+--- seldom
+function record.size_class(body)
+  local class, bytes = 0, #body - #record.own_tail(body)
+  while bytes > _size_class.BYTES do
+    bytes = bytes / 2
+    class = class + 1
   end
-  return entry.pack({ generation = generation, class = class, id = id })
+  return class
 end
 
 -- The most bytes that an entry's record can have, by the size class of the entry.
