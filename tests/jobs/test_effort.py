@@ -8,8 +8,10 @@ import pytest
 
 from penstock import Concurrency, Penstock, Rate, Unique
 from penstock.jobs import effort
+from penstock.jobs.constants import REASON
 from penstock.jobs.durable_bindings import ChildRow, StepBindings
 from penstock.jobs.limit_bindings import LimitBindings
+from penstock.jobs.record import FLAGS_AT, Record
 from tests.conftest import commands
 from tests.jobs.stand import FakeWorker, Limits, Stand, at_most, per_second, record, settlement
 from tests.jobs.test_flow_bounds import commands as commands_of_scripts
@@ -221,7 +223,7 @@ def test_what_a_call_and_an_end_cost():
     assert [[*some] for some in effort.slices([3, 3, 9, 1, 1], int, 5)] == [[3], [3], [9], [1, 1]]
 
 
-@pytest.mark.parametrize(("each", "taken"), [(1, 150), (2, 75), (3, 50)])
+@pytest.mark.parametrize(("each", "taken"), [(1, 100), (2, 60), (3, 43)])
 def test_a_claim_has_more_jobs_the_fewer_limits_they_have(stand: Stand, each: int, taken: int):
     stand.put_drafts([(f"j{n}", record(f"t{n}", limits=limits(n)[:each])) for n in range(JOBS)])
     worker = FakeWorker(stand, "w")
@@ -229,3 +231,45 @@ def test_a_claim_has_more_jobs_the_fewer_limits_they_have(stand: Stand, each: in
     assert len(claims) == taken
     worker.turn(0, *(settlement(claim) for claim in claims))
     assert stand.counts() == f"{JOBS - taken} 0 0 0"
+
+
+def test_a_turn_that_settles_many_jobs_claims_few_of_other_tenants(stand: Stand):
+    worker = FakeWorker(stand, "w")
+    stand.put_drafts([(f"j{n}", record(f"t{n}")) for n in range(250)])
+    claims = worker.claim(250)
+    stand.put_drafts([(f"k{n}", record(f"t{n}")) for n in range(250)])
+    turn = worker.turn(250, *map(settlement, claims))
+    assert (len(turn.claims), turn.more, stand.counts()) == (50, True, "200 0 50 0")
+
+
+def test_a_claim_of_many_tenants_ends_sooner_than_that_of_one(stand: Stand):
+    stand.put_drafts([(f"j{n}", record(f"t{n}")) for n in range(400)])
+    assert len(FakeWorker(stand, "w").claim(400)) == 300
+    stand.client.flushall()
+    stand.put_drafts([(f"j{n}", record()) for n in range(400)])
+    assert len(FakeWorker(stand, "w").claim(400)) == 400
+
+
+def test_a_turn_admits_parked_jobs_once(stand: Stand):
+    stand.put_drafts([(f"j{n}", record(f"t{n}", limits=[at_most(1)])) for n in range(JOBS)])
+    stand.run(LimitBindings(stand.bindings).set_limit("c:n", 1000, 0, 0))
+    assert stand.counts() == "51 0 0 0"
+    worker = FakeWorker(stand, "w")
+    turn = worker.turn(JOBS)
+    assert (len(turn.claims), stand.counts()) == (14, "87 0 14 0")
+
+
+def test_a_purge_of_many_tenants_takes_more_scripts_than_that_of_one(stand: Stand):
+    for tenants, purged in ((1, 250), (300, 100)):
+        stand.put_drafts([(f"j{n}", record(f"t{n % tenants}")) for n in range(300)])
+        assert stand.run(stand.bindings.purge(None, 0, 250))[0] == purged
+        stand.client.flushall()
+
+
+def test_the_end_of_a_job_that_has_failed_before_costs_more():
+    failed = record()[:FLAGS_AT] + bytes([REASON]) + record()[FLAGS_AT + 1 :]
+    ends = [
+        (effort.of_end(Record(one), is_completed=True), effort.of_end(Record(one), is_completed=False))
+        for one in (record(), failed)
+    ]
+    assert ends == [(1, 5), (2, 6)]

@@ -87,7 +87,7 @@ def test_a_claim_parks_a_bounded_number_of_jobs(stand: Stand, worker: FakeWorker
         parked.append(stand.run(stand.bindings.counts()).parked)
     assert parked == [100, 200, 300]
     pause(stand, "ada", on=False)
-    assert stand.counts() == "100 0 0 0"
+    assert stand.counts() == "50 0 0 0"
     assert sorted(run_all(worker, 100)) == sorted(f"a{i}" for i in range(300))
 
 

@@ -1,7 +1,8 @@
 -- Admission: parked jobs get the places that a script has freed. limits.lua explains places.
 
--- For each 6000 bytes of a record, a script looks at one job fewer. PARKED: the effort of parking a job.
-_look = { BYTES = 6000, PARKED = 2 }
+-- For each 6000 bytes of a record, a script looks at one job fewer. PARKED, ADMITTED: the effort of parking a job, and
+-- of admitting one, which reads and writes the lanes of its key.
+_look = { BYTES = 6000, PARKED = 2, ADMITTED = 6 }
 
 -- Reads with one command the places of the jobs in these drafts, and with another one the buckets of their rates.
 --- (s: table, drafts: table)
@@ -41,14 +42,14 @@ function admission.limits_of(s, body)
 end
 
 -- Admits parked jobs of the keys in which a place may be free: as many as there are places, the most urgent ones first,
--- at most some hundred in one script, and fewer if their records are large. Call it when all other transitions of the
+-- at most some fifty in one script, and fewer if their records are large. Call it when all other transitions of the
 -- script are done.
 --- (s: table)
 --- uses: base
 function admission.admit(s)
   if not s.places then return end
   local looks = _park.LOOKS
-  s.admits_until = slice.until_(s)
+  s.admits_until = s.admits_until or slice.until_(s)
   while #s.dirty > 0 do
     local place = table.remove(s.dirty)
     place.is_dirty = nil
@@ -155,7 +156,7 @@ end
 function admission.admit_entry(s, place, parked)
   local id, body = entry.id(parked), limits.parked_job(parked)
   if not body then return 0 end
-  slice.spend(s, 3)
+  slice.spend(s, _look.ADMITTED)
   local was = record.fields(body)
   local expires = record.expires(body)
   if expires > 0 and expires <= s.now then

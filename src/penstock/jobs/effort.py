@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-from penstock.jobs.constants import DEBOUNCE, LATEST, LIMITED, REPLACE, UNIQUE
+from penstock.jobs.constants import DEBOUNCE, LATEST, LIMITED, REASON, REPLACE, UNIQUE
 from penstock.jobs.record import Record
 from penstock.settings import MiB
 
@@ -22,6 +22,12 @@ _OF_MODE: Final = {REPLACE: 3, DEBOUNCE: 3, LATEST: 6}
 
 _OF_FREED_PLACE: Final = 4
 """The effort of ending a run, for each limit: another job may get the place."""
+
+_OF_FAILURES: Final = 1
+"""The effort of removing the failures of a job that ends."""
+
+COSTLY: Final = LIMITED | REASON
+"""Flags of a record: a job that has one of them costs more than 1 to complete."""
 
 _OF_OTHER_END: Final = 5
 """The effort of ending a run that does not complete the job."""
@@ -43,7 +49,8 @@ def of_draft(draft: bytes) -> int:
 
 def of_end(record: Record, *, is_completed: bool) -> int:
     """The effort of ending this run."""
-    return (1 if is_completed else _OF_OTHER_END) + _OF_FREED_PLACE * _limits(record)
+    failures = _OF_FAILURES if record.flags & REASON else 0
+    return (1 if is_completed else _OF_OTHER_END) + failures + _OF_FREED_PLACE * _limits(record)
 
 
 def _limits(record: Record) -> int:

@@ -429,7 +429,7 @@ function job.claim(s, incarnation, want, trial, own)
   -- A level that is left without entries is removed from the row, and the next one takes its position.
   local at = (trial == "only" or r[_row.BATCH] and not linger.serve(s, room)) and #r[_row.LEVELS] + 1 or 1
   while room.want > 0 and not room.full and r[_row.LEVELS][at] do
-    local level, n, others = r[_row.LEVELS][at], room.want, true
+    local level, n, others = r[_row.LEVELS][at], math.min(room.want, room.effort - s.effort), true
     while others and room.want > 0 and not room.full do
       others = lane.take(r, level, n, room, s.now)
       n = want
@@ -460,6 +460,7 @@ end
 --- (s: table, level: int, tenant: str, budget: table)
 --- uses: base
 function job.cancel_tenant(s, level, tenant, budget)
+  slice.spend(s, 2) -- for the lanes of the tenant
   local cursor = lane.open_tenant(s.row, level, tenant)
   lane.read(cursor, lane.names(level), budget.left)
   for i = 1, #cursor.entries do

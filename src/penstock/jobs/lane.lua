@@ -286,7 +286,7 @@ function lane.met_paused(room, tenant, id, body)
   if not pauses.scope(room.pausing, tenant, body, false) and not holds.meets(room.pausing, body) then return false end
   local met = room.met
   met[#met + 1], met[#met + 2] = id, body
-  slice.spend(room.s, record.has(record.flags(body), flag.LIMITED) and 5 or 3)
+  slice.spend(room.s, record.has(record.flags(body), flag.LIMITED) and 8 or 3)
   if #met >= 2 * _pause.MET then room.full = true end
   return true
 end
@@ -311,7 +311,7 @@ function lane.take(r, level, n, room, now)
   if r[_row.WEIGHTED] >= _charge.BY_TIME then room.owner = string.match(room.owner, "^%S+ %d+") .. " " .. level end
   local lanes, others = lane.names(level), #cursors == n
   local horizon = others and cursors[n].time or math.huge
-  local share, s, effort = math.ceil(room.want / #cursors), room.s, room.effort
+  local share, s, effort = others and 1 or math.ceil(room.want / #cursors), room.s, room.effort
   -- One more than the share, so that the next first entry is known without another command.
   for i = 1, #cursors do lane.read(cursors[i], lanes, share + 1) end
   lane.fetch(cursors, share, room)
@@ -322,6 +322,7 @@ function lane.take(r, level, n, room, now)
     local cursor, returned = cursors[first], again[back]
     if cursor and not (returned and returned.time < cursor.time) then
       first = first + 1
+      slice.spend(s, 1) -- each tenant costs several commands
     elseif returned and returned.time < horizon then
       cursor, back = returned, back + 1
     else

@@ -3,8 +3,8 @@
 
 _shown = { KEYS = 150 } -- of all limits together: each costs the server about ten commands
 
--- Sets the numbers of a limit. They stay until a newer release of the code has other numbers. The script admits up to
--- some hundred parked jobs; the next turns admit the others. Returns 0 if no job has used the limit yet.
+-- Sets the numbers of a limit. They stay until a newer release of the code has other numbers. The script admits some
+-- fifty parked jobs; the next turns admit the others. Returns 0 if no job has used the limit yet.
 --- keys: base meta
 --- args: given: int, name: str, most: int, interval: int, burst: int
 --- flags: allow-oom

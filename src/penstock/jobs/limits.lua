@@ -35,7 +35,7 @@
 -- be free; `admission.admit` serves each of them once all transitions of a script are done.
 
 _park = {
-  LOOKS = 200, KEYS = 20, MICROS = 1000, REMOVAL = 4, PASSED = 32, PASSED_MASK = 96, NOT_PASSED = 159,
+  LOOKS = 200, KEYS = 20, MICROS = 1000, REMOVAL = 5, PASSED = 32, PASSED_MASK = 96, NOT_PASSED = 159,
   RATE = 114, SCOPE = 112, -- the first letters of their names
   ONE = "\0\0\0\1", -- a cost of 1, as `_taken` has it
   BEFORE_COST = 20, -- the bytes of a limit in a record before its cost and its key, which are as in `_taken`

@@ -36,6 +36,7 @@ function job.complete(s, incarnation, ids, numbers, texts, held, stale, staged, 
         local letter = ending.COMPLETED
         if was.flags > flag.CALL then -- most jobs have nothing more, and pay for one comparison
           if record.has(was.flags, flag.REASON) then
+            slice.spend(s, 1)
             finished.note_attempts(s, _finished.ENDED, id, _finished.ROOM - _finished.TAGS)
           end
           if bit.band(was.flags, _mask.STORED) > 0 then letter = job.clear(s, id, was.flags, letter, was.ttl) end

@@ -2,10 +2,10 @@
 -- bytes in their records, and the effort that they cause. The first record always fits, whatever its size.
 --
 -- Effort is counted in ordinary jobs: to enqueue one, or to complete one, is 1, which is some microseconds. Functions
--- that cost several times as much add it (`slice.spend`): those of limits, unique keys, and ends of another kind. So a
--- slice has fewer jobs with three limits than jobs without any. All slices of a script share its effort, but each has
--- some of its own, so that none is starved by those before it. A client divides what it sends by the same unit
--- (effort.py).
+-- that cost several times as much add it (`slice.spend`): those of limits, unique keys, and ends of another kind; and a
+-- claim adds 1 for each tenant that it serves. So a slice has fewer jobs with three limits than jobs without any. All
+-- slices of a script share its effort, but each has some of its own, so that none is starved by those before it. A
+-- client divides what it sends by the same unit (effort.py).
 
 _slice = { BYTES = 1048576, EFFORT = 300, OWN = 40 }
 

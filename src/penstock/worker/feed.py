@@ -16,7 +16,6 @@ from penstock.errors import FormatTooNew, ServerError
 from penstock.jobs import effort
 from penstock.jobs.batching import Batch
 from penstock.jobs.claims import Claim, Failure, Registration, Settlement, TurnReply, claim_number
-from penstock.jobs.constants import LIMITED
 from penstock.jobs.finished import CompletedRows
 from penstock.jobs.record import FLAGS_AT
 from penstock.jobs.shard import Shard
@@ -115,8 +114,8 @@ class Feed:
         """Whether the worker claims no more jobs, and stays registered."""
         self.renewed_at = 0.0
         self._in_vain, self._last_in_vain = 0, 0.0
-        self._has_met_limits = False
-        """Whether some claimed job had limits: only then the ends of jobs are weighed."""
+        self._has_met_costly = False
+        """Whether some claimed job was costly to complete: only then the ends of jobs are weighed."""
         self._begin_incarnation()
 
     def _begin_incarnation(self) -> None:
@@ -281,7 +280,7 @@ class Feed:
         """
         most = MOST_NOTES if self.notes else MAX_SETTLEMENTS  # a job is not settled before its notes are sent
         some, jobs, size, spent = self.to_settle[:most], 0, 0, 0
-        if not self._has_met_limits:
+        if not self._has_met_costly:
             for one in some:  # not `any`: its generator would be called for each settlement
                 if one.ending or one.weight or one.jobs or len(one.data) > _SMALL:
                     break
@@ -290,7 +289,7 @@ class Feed:
         for position, settlement in enumerate(some):
             jobs += len(settlement.tokens)
             size += len(settlement.data) + settlement.weight
-            is_ordinary = settlement.ending is None and not self._has_met_limits
+            is_ordinary = settlement.ending is None and not self._has_met_costly
             if not is_ordinary and (claim := self.held.get(settlement.token)) is not None:
                 spent += effort.of_end(claim.record, is_completed=settlement.ending is None)
                 if settlement.ending:
@@ -329,10 +328,10 @@ class Feed:
             )
         self._sent = []
         self.held.update([(claim.token, claim) for claim in turn.claims])
-        if not self._has_met_limits:
+        if not self._has_met_costly:
             for claim in turn.claims:
-                if claim.record.body[FLAGS_AT] & LIMITED:
-                    self._has_met_limits = True
+                if claim.record.body[FLAGS_AT] & effort.COSTLY:
+                    self._has_met_costly = True
                     break
         self.lease_renewed(sent_at)
         self._note_in_vain(turn)
