@@ -198,6 +198,14 @@ def test_a_repeated_turn_returns_the_same_batch(stand: Stand):
     assert [claim.id for claim in worker.repeat_turn().claims] == [claim.id for claim in first] == ["a1", "a2", "a3"]
 
 
+@pytest.mark.parametrize("batch", [WHOLE, BY_TENANT])
+def test_a_worker_that_only_tries_suspects_waits_beside_a_batch(stand: Stand, batch: tuple[int, int, int]):
+    start(stand, batch)
+    stand.put("a", "b", "c")
+    turn = FakeWorker(stand, "trial").turn(1, trial="only", address="trial/1", sleep=50.0)
+    assert (turn.claims, turn.more) == ([], False)
+
+
 def test_a_paused_queue_offers_no_batch(stand: Stand):
     worker = start(stand, WHOLE)
     stand.run(stand.bindings.set_switch("paused", True))

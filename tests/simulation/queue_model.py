@@ -50,8 +50,10 @@ ONLY_TRIALS = (b"c/1", b"d/1")
 class QueueModel:
     """The state that the server must have. Each method stands for one script, and returns what that must return."""
 
-    def __init__(self, now: int) -> None:
+    def __init__(self, now: int, *, in_batches: bool = False) -> None:
+        """`in_batches`: a turn leaves what fills no whole batch, and reports that there is more."""
         self.now = now
+        self.in_batches = in_batches
         self.seq = 0
         self.jobs: dict[str, Job] = {}
         self.ready: dict[tuple[int, str], ReadyJobs] = defaultdict(ReadyJobs)
@@ -468,7 +470,8 @@ class QueueModel:
         elif trial == "only":
             assert not reply.more
         elif reply.more:
-            assert looked == most, f"cut short after {looked} entries"
+            left_a_piece = self.in_batches and any(map(self.claimable, self.jobs.values()))
+            assert left_a_piece or looked == most, f"cut short after {looked} entries"
         else:
             assert self.paused or all(job.suspect for job in self.in_state(READY)), "there was more"
         idle = bool(sleep and left and not reply.more and not (once and reply.claims))
@@ -755,8 +758,12 @@ class QueueModel:
 
 
 def _in_order(settlements: Sequence[Settlement]) -> Iterator[Settlement]:
-    """The settlements in the order of a turn: completed with null, with a result, all others."""
-    return iter(sorted(settlements, key=lambda s: 2 if s.ending else s.data != b"null"))
+    """The settlements in the order of a turn: of batches, completed with null, with a result, all others."""
+
+    def place(one: Settlement) -> int:
+        return 0 if one.jobs else 3 if one.ending else 1 + (one.data != b"null")
+
+    return (each for one in sorted(settlements, key=place) for each in one.each())
 
 
 def _family(dump: Dump, prefix: str) -> Dump:

@@ -7,14 +7,18 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from penstock.jobs.claims import Failure, Settlement
-from penstock.jobs.constants import NUMBER_BYTES, TAILED, UNIQUE, UNIQUE_KEY
+from penstock.jobs.constants import CALL, CLAIM, NUMBER_BYTES, TAILED, UNIQUE, UNIQUE_KEY
 from penstock.jobs.failures import Attempt, AttemptOutcome
 from penstock.jobs.record import pack_sections
 from penstock.jobs.unique import unique_section
-from tests.jobs.stand import READY, RUNNING
+from tests.jobs.stand import READY, RUNNING, Dump
 
 SUSPECT, KEEPS_REASON = 2, 4
+
+_FLAGS_AT, _TENANT_AT = CLAIM["flags"][0], CLAIM["tenant"][0]
 
 _HEADER = struct.Struct(">Bc 6s6s BBB 5s B")
 _TAIL = struct.Struct(">6s6s HH BBB")
@@ -169,3 +173,30 @@ class Incarnation:
 
     def holds(self, token: bytes) -> bool:
         return self.held.get(token[NUMBER_BYTES:].decode(), b"")[:NUMBER_BYTES] == token[:NUMBER_BYTES]
+
+
+def with_each_claim(dump: Dump) -> Dump:
+    """The dump as if no claim was held as a batch, and no job was a call: the batches say that theirs are."""
+    each: Dump = {name: held for name, held in dump.items() if not name.startswith("batches:")}
+    held = {name: dict(claims) for name, claims in each.items() if name.startswith("held:")}
+    for name in dump.keys() - each.keys():
+        held["held:" + name.partition(":")[2]] |= dict(
+            one for batch in dump[name].values() for one in _claims_of(batch)
+        )
+    return each | {
+        name: {id: _not_of_a_call(claim) if id else claim for id, claim in claims.items()}
+        for name, claims in held.items()
+    }
+
+
+def _claims_of(batch: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The id and the claim of each job of a batch that is held as one entry."""
+    end = _TENANT_AT + 1 + batch[_TENANT_AT]
+    first = int.from_bytes(batch[:NUMBER_BYTES])
+    ids: list[str] = msgspec.msgpack.decode(batch[end:])
+    for number, id in enumerate(ids, first):
+        yield id.encode(), number.to_bytes(NUMBER_BYTES) + batch[NUMBER_BYTES:end]
+
+
+def _not_of_a_call(claim: bytes) -> bytes:
+    return claim[:_FLAGS_AT] + bytes([claim[_FLAGS_AT] & ~CALL]) + claim[_FLAGS_AT + 1 :]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.core.operations import RoundTrip
-from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply
+from penstock.jobs.claims import Claim, Ending, Registration, Settlement, Trial, TurnReply, claim_number
 from penstock.jobs.constants import UNIQUE, UNIQUE_KEY
 from penstock.jobs.editing import requeue_with
 from penstock.jobs.finished import CompletedRows
@@ -28,11 +28,12 @@ from tests.jobs.stand import DEAD, DELAYED, READY, RUNNING, START, Stand, record
 from tests.servers import Server
 from tests.simulation.histories import model_settings
 from tests.simulation.queue_model import QueueModel
-from tests.simulation.queue_state import Job
+from tests.simulation.queue_state import Job, with_each_claim
 
 R = TypeVar("R")
 
 LEASE = 10.0
+BATCH = 4
 WINDOW = 600_000
 ENDINGS: list[Ending | None] = [
     None,
@@ -107,12 +108,14 @@ class Ghost:
 
 class Histories(RuleBasedStateMachine):
     server: ClassVar[Server]
+    batch: ClassVar[tuple[int, int, int] | None] = None
+    """What each worker declares of the batches of its task."""
 
     def __init__(self) -> None:
         super().__init__()
         self.server.client.flushall()
         self.stand = Stand(self.server.client)
-        self.model = QueueModel(START)
+        self.model = QueueModel(START, in_batches=self.batch is not None)
         self.dump = self.stand.dump()
         self.workers = [
             Worker("a"),
@@ -137,7 +140,7 @@ class Histories(RuleBasedStateMachine):
 
     def send(self, call: RoundTrip[R]) -> R:
         reply = self.stand.run(call)
-        self.before, self.dump = self.dump, self.stand.dump()
+        self.before, self.dump = self.dump, with_each_claim(self.stand.dump())
         return reply
 
     def check(self, call: RoundTrip[R], expected: object) -> None:
@@ -158,7 +161,9 @@ class Histories(RuleBasedStateMachine):
     ) -> TurnReply:
         address = f"{incarnation.partition('.')[0]}/1" if sleep else ""
         registration = (
-            Registration(incarnation, 1, supervised=supervised, trial=trial == "only", host_deaths=host_deaths)
+            Registration(
+                incarnation, 1, supervised=supervised, trial=trial == "only", host_deaths=host_deaths, batch=self.batch
+            )
             if number == 1 and not once
             else None
         )
@@ -200,7 +205,7 @@ class Histories(RuleBasedStateMachine):
             worker.incarnation, worker.number, want, settlements, sleep, worker.trial, **worker.watched
         )
         if reply.alive:
-            settled = {settlement.token for settlement in settlements}
+            settled = {token for settlement in settlements for token in settlement.tokens}
             worker.past += [claim for claim in worker.held if claim.token in settled]
             worker.held = [claim for claim in worker.held if claim.token not in settled] + reply.claims
             return
@@ -375,6 +380,11 @@ class Histories(RuleBasedStateMachine):
         settlements = [settlement(claim, *end) for claim, end in zip(claims, plan, strict=False)]
         if repeat and settlements:
             settlements.append(settlements[0])
+        self.next_turn(one, want, settlements, sleep, lose)
+
+    def next_turn(self, one: Worker, want: int, settlements: Sequence[Settlement], sleep: float, lose: bool) -> None:
+        if one.unanswered:
+            self.answer(one)
         one.number += 1
         if lose:
             one.unanswered = (want, settlements, sleep)
@@ -472,8 +482,8 @@ class Histories(RuleBasedStateMachine):
 
     def rows_of(self, done: Sequence[Settlement]) -> bytes:
         rows = CompletedRows()
-        for claim in [self.claims[end.token] for end in done if end.token in self.claims]:
-            rows.add(claim)
+        for token in [token for end in done for token in end.tokens if token in self.claims]:
+            rows.add(self.claims[token])
         return rows.take(done)
 
     @precondition(lambda self: self.singles)
@@ -694,6 +704,7 @@ META = {
     *(b"woken woken_deputy_at woken_deputy timekeeper timekeeper_until deputy deputy_until alarm".split()),
     *(b"checked alone alone_until listed".split()),
     *(b"finished failed purged next_expiry bound tenant_bound refused retention".split()),
+    *(b"batch%d" % place for place in range(5)),
 }
 
 
@@ -712,5 +723,37 @@ def server() -> Iterator[None]:
         yield
 
 
+class BatchHistories(Histories):
+    """All workers of the queue take batches. Nothing waits for a batch to be filled up."""
+
+    batch = (BATCH, 0, 0)
+
+    @rule(worker=some, tenant=rivals, n=st.integers(4, 12), lose=st.booleans())
+    def claim_batches(self, worker: int, tenant: str, n: int, lose: bool) -> None:
+        """Claim jobs that are more urgent than all others."""
+        one = self.workers[worker % 2]
+        self.pause(False)
+        self.enqueue([(tenant, 0, 0, 0, False, None, 600)] * n)
+        self.next_turn(one, n, [], 50.0, lose)
+
+    @rule(worker=some, at=some, cancel=chances, obey=st.booleans(), lose=st.booleans())
+    def end_batch(self, worker: int, at: int, cancel: bool, obey: bool, lose: bool) -> None:
+        """Complete claims together. `cancel`: one of them was cancelled before; `obey`: the worker knows that."""
+        one = self.workers[worker % 2]
+        if not one.held or one.unanswered:
+            return
+        claims = one.held[at % len(one.held) :][:BATCH]
+        tokens = tuple(claim.token for claim in claims)
+        if cancel:
+            self.check(self.bindings.cancel([claims[0].id]), self.model.cancel([claims[0].id]))
+        rise_by_one = claim_number(tokens[-1]) - claim_number(tokens[0]) == len(tokens) - 1
+        ends = [Settlement(tokens[0], jobs=tokens)] if rise_by_one else [Settlement(token) for token in tokens]
+        if cancel and obey:
+            ends = [Settlement(tokens[0], b"", "cancel"), *(Settlement(token) for token in tokens[1:])]
+        self.next_turn(one, 0, ends, 0.0, lose)
+
+
 TestHistories = Histories.TestCase
 TestHistories.settings = model_settings(quick=50, steps=50)
+TestBatchHistories = BatchHistories.TestCase
+TestBatchHistories.settings = model_settings(quick=50, steps=50)

@@ -263,7 +263,7 @@ function script.turn(base, meta, given, incarnation, number, lease_ms, want, tri
     s.holds_batches = once == 0 and trial == "" and lease.has_room(r, incarnation)
     s.takes_all = idle_ms == 0 -- a program that does not wait, as in a burst, gets what there is of a batch
     room = job.claim(s, incarnation, want, trial, mine)
-    if r[_row.BATCH] then more_batches = linger.claimed(s, room) or more_batches end
+    if r[_row.BATCH] and trial ~= "only" then more_batches = linger.claimed(s, room) or more_batches end
   end
   admission.admit(s)
   local more_ready = next(s.lists) ~= nil
