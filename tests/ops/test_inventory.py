@@ -115,6 +115,19 @@ async def test_wrong_counts_are_reported(app, inspector, raw, keys, suffix, fiel
     await held.complete.aio()
 
 
+@pytest.mark.damages
+async def test_a_claim_that_is_stored_and_not_counted_is_reported(app, inspector, raw, keys):
+    """An error has ended its script before that wrote the row. The sum of all jobs is right."""
+    held = await fill(app)
+    row = raw.hget(keys.base + "meta", "row")
+    (second,) = await app.queue("mail").claim.aio()
+    raw.hset(keys.base + "meta", "row", row)
+    (problem,) = (await inspector.inventory.aio()).problems
+    assert (problem.key, problem.problem) == (keys.base + "owners", "has 2 entries, but the counters say 1")
+    await second.complete.aio()
+    await held.complete.aio()
+
+
 async def test_it_stops_at_the_limit_and_is_incomplete(app, inspector, monkeypatch):
     monkeypatch.setattr("penstock.ops.probe.KEYS_PER_SCAN", 10)
     for n in range(100):

@@ -444,11 +444,11 @@ class QueueBindings:
         return self._call("overview", (self.clock.now_ms, scan), read_overview)
 
     def entries_and_counters(self) -> RoundTrip[dict[str, tuple[int, int]]]:
-        """For `jobs`, `delayed` and `dead`: how many entries the key has, and how many the counters report."""
+        """For the keys of jobs by state: how many entries a key has, and how many the counters report."""
 
         def read(reply: Sequence[Any]) -> dict[str, tuple[int, int]]:
-            jobs, delayed, dead, *counters = (int(n or 0) for n in reply)
-            return {"jobs": (jobs, sum(counters)), "delayed": (delayed, counters[1]), "dead": (dead, counters[3])}
+            jobs, delayed, owners, dead, *n = reply
+            return {"jobs": (jobs, sum(n)), "delayed": (delayed, n[1]), "owners": (owners, n[2]), "dead": (dead, n[3])}
 
         return self._call("entries_and_counters", (self.clock.now_ms,), read)
 

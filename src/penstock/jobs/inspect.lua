@@ -78,16 +78,18 @@ function script.overview(base, meta, given, scan)
   return reply
 end
 
--- { entries in `jobs`, `delayed` and `dead`; then the counters ready, delayed and sleeping, running, dead, parked and
--- dependent }
+-- { entries in `jobs`, `delayed`, `owners` and `dead`; then the counters ready, delayed and sleeping, running, dead,
+-- parked and dependent }
 --- keys: base meta
 --- args: given: int
 --- flags: allow-oom
 --- frame: look
 function script.entries_and_counters(base, meta, given)
   return {
-    redis.call("HLEN", base .. "jobs"), redis.call("ZCARD", base .. "delayed"), redis.call("ZCARD", base .. "dead"),
-    s.row[_row.READY], s.row[_row.DELAYED] + (s.row[_row.SLEEPING] or 0), s.row[_row.RUNNING], s.row[_row.DEAD],
+    redis.call("HLEN", base .. "jobs"), redis.call("ZCARD", base .. "delayed"),
+    redis.call("HLEN", base .. "owners") - redis.call("HEXISTS", base .. "owners", ""),
+    redis.call("ZCARD", base .. "dead"), s.row[_row.READY],
+    s.row[_row.DELAYED] + (s.row[_row.SLEEPING] or 0), s.row[_row.RUNNING], s.row[_row.DEAD],
     s.row[_row.PARKED] or 0, s.row[_row.DEPENDENT] or 0,
   }
 end
