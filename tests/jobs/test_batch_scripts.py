@@ -180,6 +180,13 @@ def test_cancelled_jobs_are_skipped_and_leave_nothing(stand: Stand, batch: tuple
     assert not [name for name in stand.names() if "lingering" in name or "turns" in name]
 
 
+def test_the_entries_of_cancelled_jobs_go_though_no_job_follows_them(stand: Stand):
+    worker = start(stand, WHOLE)
+    stand.put("a", "b")
+    stand.run(stand.bindings.cancel(["a", "b"]))
+    assert (stand.entries(), ids(worker), stand.entries()) == (2, "", 0)
+
+
 @pytest.mark.parametrize("batch", [WHOLE, BY_TENANT])
 def test_a_worker_that_knows_no_batches_offers_every_job_at_once(stand: Stand, batch: tuple[int, int, int]):
     start(stand, batch)

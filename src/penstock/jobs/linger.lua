@@ -161,7 +161,7 @@ function linger.serve(s, room)
     local n = linger.in_lanes(s)
     if n >= size then room.want = math.min(left, n - n % size) end
     room.spared = left - room.want
-    return linger.is_open(s)
+    return n == 0 or linger.is_open(s) -- without a job, the claim removes the entries of cancelled ones
   end
   local batches = math.max(1, math.floor(left / size))
   while batches > 0 and not room.full and r[_row.LEVELS][at] do
