@@ -201,6 +201,16 @@ def test_an_unreachable_server_is_reported_in_one_line(run, tmp_path, style):
     assert f"no server answers at unix://{tmp_path}/gone" in errors
 
 
+@pytest.mark.parametrize("processes", ["1", "0"])
+def test_a_server_that_refuses_writes_is_reported_before_the_start_up_screen(run, processes):
+    with Server() as own:
+        own.client.config_set("min-replicas-to-write", 1)
+        done = run("worker", "tasks:app", "--processes", processes, PENSTOCK_URL=own.address)
+    assert done.returncode == Exit.SERVER
+    assert "min-replicas-to-write" in done.stderr.splitlines()[-1]
+    assert "Ctrl-C" not in done.stderr
+
+
 def test_an_app_without_an_address_has_a_server_of_its_own(run, tmp_path):
     done = run("worker", "tasks:app", "--burst")
     assert done.returncode == Exit.OK

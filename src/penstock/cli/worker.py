@@ -21,6 +21,7 @@ from penstock.cli.loading import load_app
 from penstock.cli.parameter import Parameter
 from penstock.config import Configuration
 from penstock.errors import ConfigurationError, PenstockError, ServerUnavailable
+from penstock.jobs.worker_requests import ask_workers
 from penstock.settings import LogLevel, MiB, WorkerSettings
 from penstock.terminal.signals import not_ignored
 from penstock.worker.app import NAME_THE_TASKS, named_queues
@@ -287,8 +288,10 @@ class _Command:
     ) -> int:
         # Signals are handled only after this: until a server answers, Ctrl-C simply ends the program.
         try:
-            # One of the smallest scripts: a supervisor has to make its text from the Lua files first.
-            await self.app.queue(named_queues(self.app, self.settings)[0]).workers.aio(1)
+            # A script that may write, so that a server that refuses writes is reported here; and a small one, because
+            # a supervisor has to make its text from the Lua files first.
+            queue = self.app.queue(named_queues(self.app, self.settings)[0])
+            await self.app._driver.aio.run(ask_workers(queue.first.bindings, "quiet", []))
         except BaseException:
             work.close()
             raise
