@@ -40,7 +40,7 @@ _CALL = re.compile(rf"{_STRING}|(?<![\w.:])([a-z_]+)\.(\w+)\(")
 _ENTRY = re.compile(r"(\w+)\s*=(?!=)\s*(.+)\Z", re.DOTALL)
 # `local name, others = `: the second group holds the other names.
 _DECLARATION = re.compile(r"\blocal (\w+)(?:, ([\w, ]+))? = \Z")
-# A name and its field. One pattern for every name, because compiling one for each takes longer than to cut a library.
+# A name and its field. One pattern for every name, because compiling one for each takes longer than cutting a library.
 _USE = re.compile(rf"{_STRING}|(?<![\w.:])(\w+)(?:\.(\w+))?")
 _FORM = re.compile(r"(?:(B)|(H)|I([1-8])|c([1-9]\d*)|[BH]c0|\*)\Z")
 # An argument that an expression may repeat: a name, a number or one element of a table.

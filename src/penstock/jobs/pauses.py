@@ -30,7 +30,7 @@ class PausedScope:
 
     parked  its jobs that were parked; those that were cancelled since then count until a script meets them. The jobs of
             a queue that is paused as a whole are not parked
-    paused  False: it was resumed, and its parked jobs become ready again, some hundred at a time
+    paused  False: it was resumed, and its parked jobs become ready again, some fifty at a time
     since   when it was paused or resumed, in seconds since 1970 by the server's clock
     by      the author of that
     """

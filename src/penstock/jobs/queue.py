@@ -409,7 +409,7 @@ class Queue(QueueSettings, QueueLimits):
     def resume(self, *, task: Named | str | None = None, tenant: str | None = None) -> Operation[list[PausedScope]]:
         """Let workers claim jobs again: those that were paused with the same argument. Returns what stays paused.
 
-        The parked jobs of a task or tenant go first, in their order; each script admits a hundred of them. Two round
+        The parked jobs of a task or tenant go first, in their order; each script admits some fifty of them. Two round
         trips; with shards, one more for each.
         """
         yield from self._pause(False, task, tenant, None)

@@ -42,7 +42,7 @@ class QueueLimits:
         """Change the numbers of a limit: `queue.set_limit("mail", Rate(200, per=60))`. Its key stays as it is.
 
         Applies at once to all hosts, until a newer release of the tasks is used. Jobs that run are not stopped; if
-        there is more room, parked jobs are admitted, some hundreds at once. Raises ConfigurationError if no job of this
+        there is more room, parked jobs are admitted, some fifty at once. Raises ConfigurationError if no job of this
         queue has used a limit of this name and kind. One round trip; with shards, for each, and a shard where no job
         has used the limit yet keeps the numbers of the tasks.
         """
