@@ -8,10 +8,12 @@ import pytest
 
 from penstock import Concurrency, Penstock, Rate, Unique
 from penstock.jobs import effort
+from penstock.jobs.claims import Registration, Settlement
 from penstock.jobs.constants import REASON
 from penstock.jobs.durable_bindings import ChildRow, StepBindings
 from penstock.jobs.limit_bindings import LimitBindings
 from penstock.jobs.record import FLAGS_AT, Record
+from penstock.worker.feed import Feed
 from tests.conftest import commands
 from tests.jobs.stand import FakeWorker, Limits, Stand, at_most, per_second, record, settlement
 from tests.jobs.test_flow_bounds import commands as commands_of_scripts
@@ -210,7 +212,7 @@ def test_a_bulk_has_fewer_jobs_with_limits_in_a_round_trip(server: Server):
         def newest(n: int) -> None: ...
 
         app.enqueue_many([plain.call(0)])
-        for task, calls in ((plain, 1), (limited, 5), (newest, 7)):
+        for task, calls in ((plain, 1), (limited, 7), (newest, 7)):
             before = commands(server.client)
             app.enqueue_many(task.call(n) for n in range(490))
             assert commands(server.client) - before == calls
@@ -219,7 +221,7 @@ def test_a_bulk_has_fewer_jobs_with_limits_in_a_round_trip(server: Server):
 
 def test_what_a_call_and_an_end_cost():
     drafts = [record(), record(limits=limits(1)), record(unique=("u", "l", 0)), record(unique=("u", "d", 0))]
-    assert [effort.of_draft(one) for one in drafts] == [1, 7, 7, 2]
+    assert [effort.of_draft(one) for one in drafts] == [1, 10, 7, 2]
     assert [[*some] for some in effort.slices([3, 3, 9, 1, 1], int, 5)] == [[3], [3], [9], [1, 1]]
 
 
@@ -266,10 +268,25 @@ def test_a_purge_of_many_tenants_takes_more_scripts_than_that_of_one(stand: Stan
         stand.client.flushall()
 
 
-def test_the_end_of_a_job_that_has_failed_before_costs_more():
+def test_the_end_of_a_job_costs_more_if_it_has_failed_before_or_its_failure_is_long():
     failed = record()[:FLAGS_AT] + bytes([REASON]) + record()[FLAGS_AT + 1 :]
     ends = [
-        (effort.of_end(Record(one), is_completed=True), effort.of_end(Record(one), is_completed=False))
+        (
+            effort.of_end(Record(one), is_completed=True, text=text),
+            effort.of_end(Record(one), is_completed=False, text=text),
+        )
         for one in (record(), failed)
+        for text in (100, 13_000)
     ]
-    assert ends == [(1, 5), (2, 6)]
+    assert ends == [(1, 5), (1, 8), (2, 6), (2, 9)]
+
+
+@pytest.mark.parametrize(("size", "sent"), [(100, 50), (13_000, 31)])
+async def test_a_turn_carries_fewer_failures_if_their_texts_are_long(app: Penstock, stand: Stand, size: int, sent: int):
+    stand.put(*(f"j{n}" for n in range(60)))
+    claims = FakeWorker(stand, "w").claim(60)
+    feed = Feed(app.queue("q").first, lease=10, sleep=20, registration=Registration("host:1", 1))
+    feed.held.update((claim.token, claim) for claim in claims)
+    feed.settle(*(Settlement(claim.token, b"x" * size, "retry", 1.0) for claim in claims))
+    feed.turn(0)
+    assert len(feed.to_settle) == 60 - sent

@@ -14,7 +14,7 @@ from penstock.settings import MiB
 
 T = TypeVar("T")
 
-_OF_LIMIT: Final = 2
+_OF_LIMIT: Final = 3
 """The effort of an enqueue for each limit of a job."""
 
 _OF_MODE: Final = {REPLACE: 3, DEBOUNCE: 3, LATEST: 6}
@@ -32,6 +32,9 @@ COSTLY: Final = LIMITED | REASON
 _OF_OTHER_END: Final = 5
 """The effort of ending a run that does not complete the job."""
 
+_TEXT_OF_ONE: Final = 4096
+"""The bytes of a failure's text that cost 1 more."""
+
 
 def of_call(limits: int, mode: bytes | None) -> int:
     """The effort of enqueueing a job with so many limits, and a unique key of this mode; None: it has no key."""
@@ -47,10 +50,11 @@ def of_draft(draft: bytes) -> int:
     return of_call(_limits(record), None if unique is None else unique[1].encode())
 
 
-def of_end(record: Record, *, is_completed: bool) -> int:
-    """The effort of ending this run."""
+def of_end(record: Record, *, is_completed: bool, text: int) -> int:
+    """The effort of ending this run, with a result or a failure of so many bytes."""
     failures = _OF_FAILURES if record.flags & REASON else 0
-    return (1 if is_completed else _OF_OTHER_END) + failures + _OF_FREED_PLACE * _limits(record)
+    end = 1 if is_completed else _OF_OTHER_END + text // _TEXT_OF_ONE
+    return end + failures + _OF_FREED_PLACE * _limits(record)
 
 
 def _limits(record: Record) -> int:

@@ -291,7 +291,8 @@ class Feed:
             size += len(settlement.data) + settlement.weight
             is_ordinary = settlement.ending is None and not self._has_met_costly
             if not is_ordinary and (claim := self.held.get(settlement.token)) is not None:
-                spent += effort.of_end(claim.record, is_completed=settlement.ending is None)
+                is_completed, text = settlement.ending is None, len(settlement.data)
+                spent += effort.of_end(claim.record, is_completed=is_completed, text=text)
                 if settlement.ending:
                     size += len(claim.record.body)
             if (jobs > most or size > MiB or spent > MAX_SETTLEMENTS) and position:
