@@ -190,6 +190,7 @@ async def test_dead_letters_are_requeued_and_removed_by_filter(queue: Queue, do:
     again = await do(queue.jobs(state="dead", tenant="acme").requeue)
     gone = await do(queue.jobs(tenant="bo").remove)
     assert (again.done, gone.done) == (4, 3)
+    assert (again.examined, again.of) == (7, 7)
     counts = await do(queue.count)
     assert (counts.ready, counts.dead) == (4, 0)
     assert [item.deliveries for item in await do(queue.claim, 9)] == [1] * 4
