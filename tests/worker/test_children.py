@@ -373,7 +373,7 @@ async def test_limits_of_children_count_in_the_slices_in_which_they_are_enqueued
     job = await total.enqueue.aio(100)
     async with running_worker(app, concurrency=50):
         assert await job.result.aio(60) == 100
-    assert sizes == [1, 50, 50]
+    assert sizes == [1, 35, 35, 30]
 
 
 async def test_a_parent_gives_its_place_to_its_child(app: Penstock):
