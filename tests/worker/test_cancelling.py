@@ -148,6 +148,7 @@ async def test_code_that_cannot_be_interrupted_times_out_with_words(app: Penstoc
     async with running_worker(app):
         job = await in_c.enqueue.aio()
         await running(job)
+        await asyncio.sleep(scaled(0.2))  # until the thread waits: before that, it can be interrupted
         words = rf"job q:{job.key} still runs, 0.2 s after it was cancelled: .*isolate=True"
         with pytest.raises(CancelTimeout, match=words):
             await job.cancel.aio(wait=0.2)
