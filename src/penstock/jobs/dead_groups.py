@@ -13,7 +13,7 @@ from penstock.core.operations import Operation, RoundTrip
 from penstock.errors import ConfigurationError
 from penstock.jobs.bindings import QueueBindings
 from penstock.jobs.failures import Failures
-from penstock.jobs.job_list import BulkProgress, Cursor, Jobs, job_filter
+from penstock.jobs.job_list import BulkProgress, Cursor, Jobs, further, job_filter
 from penstock.jobs.listing import FoundJob, ListingBindings
 from penstock.jobs.shards import ShardMap
 
@@ -139,7 +139,7 @@ class _Walk:
         shard, found, self._at = yield from self._jobs.next_rows(limit, self._at)
         self.is_left, self.rows = self._at is not None, found.rows
         self.bindings = shard.bindings
-        self.progress = BulkProgress(self.progress.examined + found.examined, self.progress.of or found.of)
+        self.progress = further(self.progress, found)
         failures: list[bytes | None] = []
         while len(failures) < len(self.rows):
             rest = [row.key for row in self.rows[len(failures) :]]

@@ -267,7 +267,7 @@ class Jobs:
         progress, at, is_first = BulkProgress(), None, True
         while is_first or at is not None:
             _, found, at = yield from self.next_rows(0, at)
-            progress, is_first = _further(progress, found), False
+            progress, is_first = further(progress, found), False
             if on_progress is not None:
                 on_progress(progress)
         return progress.found
@@ -353,7 +353,7 @@ class Jobs:
         progress, at, is_first = BulkProgress(), None, True
         while is_first or at is not None:
             shard, found, at = yield from self.next_rows(CHANGED_TOGETHER, at)
-            progress, is_first, rows = _further(progress, found), False, found.rows
+            progress, is_first, rows = further(progress, found), False, found.rows
             while rows:
                 started = time.monotonic()
                 some = rows if per_second is None else rows[: max(1, math.ceil(per_second))]
@@ -423,7 +423,7 @@ class Jobs:
         return shard.counts_of(tenant).then(count)
 
 
-def _further(progress: BulkProgress, found: FoundJobs) -> BulkProgress:
+def further(progress: BulkProgress, found: FoundJobs) -> BulkProgress:
     """The progress after another page. An action may change how many jobs there are, so the first number stays.
 
     A walk without an order meets some jobs again when a change makes the server's table smaller.
